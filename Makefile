@@ -1,0 +1,41 @@
+# The commands of the README. `make setup` is the first half of `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := $(shell find prophet plugins tools -type f \( -name '*.py' -o -name '*.h' -o -name '*.cc' \)) setup.py pyproject.toml prophet-autoload.pth
+
+.PHONY: setup demo test lint bench clean
+
+setup: $(STAMP)
+
+# The CPU engine is built once and cached in the user's cache folder.
+$(VENV)/.packages: setup.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet ".[experiments,dev]"
+	$(BIN)/python -m prophet.tools.engine install
+	@touch $@
+
+$(STAMP): $(VENV)/.packages $(SOURCES)
+	$(BIN)/pip install --quiet --no-deps --force-reinstall .
+	@touch $@
+
+demo: setup
+	$(BIN)/prophet doctor
+	$(BIN)/prophet run configs/quickstart.yaml --out build/demo
+
+test: setup
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cc')
+
+bench: setup
+	$(BIN)/python -m prophet.bench build/bench.json
+
+clean:
+	rm -rf $(VENV) build *.egg-info

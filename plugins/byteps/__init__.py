@@ -1,0 +1,1 @@
+"""The BytePS plugin: autoload, native hook, agent and the front ends."""

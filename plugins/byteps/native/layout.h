@@ -1,0 +1,101 @@
+// What the hook must know of BytePS's memory: where a TensorTableEntry keeps the fields it reads.
+//
+// Rule of this file: facts about BytePS 0.2.5's binary interface, and reading them without trusting
+// them. The offsets follow from the order of the members in BytePS's common.h; std::string is 32
+// bytes in the new C++ ABI and 8 in the old one, and everything after the name shifts with it.
+#ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_
+#define PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace prophet {
+
+// BytePS's QueueType, in its order.
+enum class Stage : int {
+  kCoordinateReduce,
+  kReduce,
+  kCopyD2H,
+  kPcieReduce,
+  kCoordinatePush,
+  kCompress,
+  kPush,
+  kPull,
+  kDecompress,
+  kCopyH2D,
+  kCoordinateBroadcast,
+  kBroadcast,
+  kCount
+};
+inline constexpr int kStages = static_cast<int>(Stage::kCount);
+
+struct EntryLayout {
+  size_t name_bytes;  // sizeof(std::string): 32 in the new ABI, 8 in the old
+
+  size_t key() const { return name_bytes; }
+  size_t priority() const { return name_bytes + 48; }
+  size_t queue_list() const { return name_bytes + 160; }
+  size_t offset() const { return name_bytes + 184; }
+  size_t length() const { return name_bytes + 188; }
+  size_t partitions() const { return name_bytes + 208; }
+};
+
+// The fields of one task that the scheduler uses.
+struct EntryFields {
+  uint64_t key = 0;
+  int32_t priority = 0;
+  uint32_t length = 0;
+
+  uint32_t declared_key() const { return static_cast<uint32_t>(key >> 16); }
+  uint16_t partition() const { return static_cast<uint16_t>(key & 0xffff); }
+};
+
+inline EntryFields read_entry(const void* entry, const EntryLayout& layout) {
+  const char* base = static_cast<const char*>(entry);
+  EntryFields fields;
+  std::memcpy(&fields.key, base + layout.key(), sizeof(fields.key));
+  std::memcpy(&fields.priority, base + layout.priority(), sizeof(fields.priority));
+  std::memcpy(&fields.length, base + layout.length(), sizeof(fields.length));
+  return fields;
+}
+
+// Copies memory of this process that may not be mapped: false instead of a crash.
+inline bool read_safely(const void* address, void* out, size_t bytes) {
+  iovec local{out, bytes};
+  iovec remote{const_cast<void*>(address), bytes};
+  return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
+}
+
+// Why the entry cannot be what we take it for, or null where it looks sane. `stage` is the queue that
+// BytePS is adding it to, which must head the entry's own list of stages.
+inline const char* why_insane(const void* entry, const EntryLayout& layout, Stage stage) {
+  char head[256];
+  if (!read_safely(entry, head, layout.partitions() + sizeof(uint32_t))) return "a task that cannot be read";
+  uint64_t key;
+  uint32_t offset, length, partitions;
+  const int* stages[2];
+  std::memcpy(&key, head + layout.key(), sizeof(key));
+  std::memcpy(&offset, head + layout.offset(), sizeof(offset));
+  std::memcpy(&length, head + layout.length(), sizeof(length));
+  std::memcpy(&partitions, head + layout.partitions(), sizeof(partitions));
+  std::memcpy(stages, head + layout.queue_list(), sizeof(stages));
+  if (key >> 48) return "a key of more than 48 bits";
+  if (partitions == 0 || partitions > 65536) return "an impossible number of partitions";
+  if ((key & 0xffff) >= partitions) return "a partition beyond the number of partitions";
+  if (length == 0) return "an empty partition";
+  if ((key & 0xffff) == 0 && offset != 0) return "a first partition that does not start at 0";
+  ptrdiff_t count = stages[1] - stages[0];
+  if (count < 1 || count > kStages) return "an impossible list of stages";
+  int first;
+  if (!read_safely(stages[0], &first, sizeof(first))) return "a list of stages that cannot be read";
+  if (first != static_cast<int>(stage)) return "a list of stages that does not begin with its queue";
+  return nullptr;
+}
+
+}  // namespace prophet
+
+#endif  // PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_

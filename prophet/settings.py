@@ -1,0 +1,92 @@
+"""The few environment variables that tune Prophet in a job: one constant each, all of them.
+
+Rule of this file: names, defaults and parsing; docs/enabling.md lists the same table for people.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prophet.errors import UserError
+
+SCHEDULER = "BYTEPS_SCHEDULER"
+"""Policy of the job; unset means that nothing of Prophet runs."""
+PARTITION_BYTES = "PROPHET_PARTITION_BYTES"
+"""Partition size in bytes, handed to BytePS unless BYTEPS_PARTITION_BYTES is set."""
+CREDIT_BYTES = "PROPHET_CREDIT_BYTES"
+"""Bytes in flight for the policy `bytescheduler`."""
+WATCHDOG_S = "PROPHET_WATCHDOG_S"
+"""How long a ready task may be held with nothing moving before it is released and reported."""
+MONITOR_S = "PROPHET_MONITOR_S"
+"""How often the network is judged anew."""
+FUSION = "PROPHET_FUSION"
+"""0 keeps small gradients apart; 1 lets them travel as one tensor."""
+PROFILE_OUT = "PROPHET_PROFILE_OUT"
+"""File for the learned profile, written when the job ends."""
+EVENTS_OUT = "PROPHET_EVENTS_OUT"
+"""File (.npy, EVENT_DTYPE) for the newest events, written when the job ends."""
+STATUS_OUT = "PROPHET_STATUS_OUT"
+"""File (JSON) for what Prophet did, written when the job ends."""
+
+BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
+
+DEFAULT_PARTITION_BYTES = 512 * 1024
+"""Small enough that an urgent gradient waits 16 ms at 250 Mbit/s, large enough that the cost of a
+message (about 0.3 ms on a busy core) stays small at 1 Gbit/s, where 512 KiB take 4 ms."""
+DEFAULT_CREDIT_BYTES = 4 * 1000 * 1000
+DEFAULT_WATCHDOG_S = 1.0
+DEFAULT_MONITOR_S = 5.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one training process was told. Sizes in bytes, times in seconds."""
+
+    policy: str
+    partition_bytes: int = DEFAULT_PARTITION_BYTES
+    credit_bytes: int = DEFAULT_CREDIT_BYTES
+    watchdog_s: float = DEFAULT_WATCHDOG_S
+    monitor_s: float = DEFAULT_MONITOR_S
+    fusion: bool = True
+    profile_out: Path | None = None
+    events_out: Path | None = None
+    status_out: Path | None = None
+
+
+def _number(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
+    text = environ.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not value >= least:
+        raise UserError(f"{name} is {text!r}; it must be a number of at least {least:g}")
+    return value
+
+
+def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Reads the settings of this process. Raises UserError naming the variable that is wrong."""
+
+    def path(name: str) -> Path | None:
+        text = environ.get(name)
+        return Path(text) if text else None
+
+    fusion = environ.get(FUSION, "1")
+    if fusion not in ("0", "1"):
+        raise UserError(f"{FUSION} is {fusion!r}; it must be 0 or 1")
+    return Settings(
+        policy=environ[SCHEDULER].strip().lower(),
+        partition_bytes=int(_number(environ, PARTITION_BYTES, DEFAULT_PARTITION_BYTES, 4096)),
+        credit_bytes=int(_number(environ, CREDIT_BYTES, DEFAULT_CREDIT_BYTES, 1)),
+        watchdog_s=_number(environ, WATCHDOG_S, DEFAULT_WATCHDOG_S, 0.01),
+        monitor_s=_number(environ, MONITOR_S, DEFAULT_MONITOR_S, 0.1),
+        fusion=fusion == "1",
+        profile_out=path(PROFILE_OUT),
+        events_out=path(EVENTS_OUT),
+        status_out=path(STATUS_OUT),
+    )

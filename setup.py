@@ -1,0 +1,71 @@
+"""Builds byteps-prophet: the Python packages, the native queue, the BytePS hook and its autoload."""
+
+from pathlib import Path
+
+from pybind11.setup_helpers import Pybind11Extension
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_py import build_py
+
+HERE = Path(__file__).parent
+AUTOLOAD = "prophet-autoload.pth"
+
+
+def version() -> str:
+    """The one in prophet/__init__.py."""
+    namespace: dict[str, str] = {}
+    exec((HERE / "prophet" / "__init__.py").read_text(), namespace)
+    return namespace["__version__"]
+
+
+class BuildWithAutoload(build_py):
+    """Puts the autoload beside the packages: Python reads .pth files of site-packages at start."""
+
+    def run(self) -> None:
+        super().run()
+        self.copy_file(str(HERE / AUTOLOAD), str(Path(self.build_lib) / AUTOLOAD))
+
+
+def packages_under(folder: str) -> list[str]:
+    """`plugins` and `tools` are installed inside the package, as prophet.plugins and prophet.tools."""
+    return [f"prophet.{folder}", *(f"prophet.{folder}.{name}" for name in find_packages(folder))]
+
+
+COMPILE = ["-O2", "-fvisibility=hidden"]
+
+setup(
+    name="byteps-prophet",
+    version=version(),
+    description="A communication scheduler that makes data-parallel training faster on slow networks",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=[*find_packages(include=["prophet", "prophet.*"]), *packages_under("plugins"), *packages_under("tools")],
+    package_dir={"prophet.plugins": "plugins", "prophet.tools": "tools"},
+    package_data={"prophet.tools.engine": ["include/*.h"]},
+    ext_modules=[
+        Pybind11Extension("prophet._queue", ["prophet/native/module.cc"], cxx_std=17, extra_compile_args=COMPILE),
+        # Not a Python module but a plain shared object that the autoload opens before BytePS's.
+        Extension(
+            "prophet.plugins.byteps._hook",
+            ["plugins/byteps/native/hook.cc"],
+            extra_compile_args=["-O2", "-std=c++17"],
+            libraries=["dl"],
+            depends=["prophet/native/queue.h", "prophet/native/events.h", "plugins/byteps/native/layout.h"],
+        ),
+    ],
+    install_requires=["numpy>=1.23", "psutil>=5.9", "pydantic>=2.7", "pyyaml>=6.0", "rich>=13", "typer>=0.12"],
+    extras_require={
+        "experiments": [
+            "matplotlib>=3.8",
+            "pyroute2==0.9.7",
+            "scikit-learn>=1.4",
+            "torch==2.13.0",
+            "setuptools",
+            "wheel",
+        ],
+        "dev": ["hypothesis>=6.100", "mypy==2.4.1", "pytest>=8", "ruff==0.17.5", "types-psutil", "types-PyYAML"],
+    },
+    entry_points={"console_scripts": ["prophet=prophet.cli:main"]},
+    cmdclass={"build_py": BuildWithAutoload},
+)

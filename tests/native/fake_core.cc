@@ -1,0 +1,138 @@
+// A stand-in for BytePS's core, for testing the hook without BytePS: the same exported functions and
+// the same task layout, with plain first-in first-out queues and no threads. A test drives it step by step.
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace byteps {
+namespace common {
+
+enum QueueType : int { kPush = 6, kPull = 7, kCopyH2D = 9, kStages = 12 };
+
+// The fields and their order are BytePS 0.2.5's; types that the hook never reads are opaque.
+struct TensorTableEntry {
+  std::string tensor_name;
+  uint64_t key;
+  void* context;
+  std::shared_ptr<void> tensor, output;
+  int priority = 0, version = 0, root_rank = 0;
+  std::shared_ptr<void> ready_event;
+  int device = -1;
+  std::function<void()> callback;
+  void* cpubuff;
+  void* gpu_ptr;
+  std::vector<void*> pcie_cpubuff;
+  std::vector<QueueType> queue_list;
+  unsigned int offset = 0, len = 0;
+  std::shared_ptr<int> counter_ptr;
+  unsigned int total_partnum = 0;
+};
+
+class NcclGroupEntry {};
+
+class ReadyTable {
+ public:
+  bool IsKeyReady(uint64_t key);
+  std::vector<uint64_t> waiting;
+};
+bool ReadyTable::IsKeyReady(uint64_t key) {
+  for (uint64_t other : waiting) {
+    if (other == key) return false;
+  }
+  return true;
+}
+
+class NcclManager {
+ public:
+  void EnqueueGroup(std::shared_ptr<NcclGroupEntry> entry);
+  std::shared_ptr<NcclGroupEntry> DequeueGroup();
+};
+void NcclManager::EnqueueGroup(std::shared_ptr<NcclGroupEntry>) {}
+std::shared_ptr<NcclGroupEntry> NcclManager::DequeueGroup() { return nullptr; }
+
+class BytePSScheduledQueue {
+ public:
+  void addTask(std::shared_ptr<TensorTableEntry> entry);
+  std::shared_ptr<TensorTableEntry> getTask();
+  void reportFinish(int size);
+  uint32_t pendingSize();
+  std::deque<std::shared_ptr<TensorTableEntry>> tasks;
+};
+void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) { tasks.push_back(entry); }
+std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
+  if (tasks.empty()) return nullptr;
+  auto entry = tasks.front();
+  tasks.pop_front();
+  return entry;
+}
+void BytePSScheduledQueue::reportFinish(int) {}
+uint32_t BytePSScheduledQueue::pendingSize() { return tasks.size(); }
+
+class BytePSGlobal {
+ public:
+  static BytePSScheduledQueue* GetScheduledQueue(QueueType type);
+  static ReadyTable* _push_table;
+};
+ReadyTable* BytePSGlobal::_push_table = nullptr;
+BytePSScheduledQueue* BytePSGlobal::GetScheduledQueue(QueueType type) {
+  static BytePSScheduledQueue queues[kStages];
+  return &queues[type];
+}
+
+// Exported only so that the hook can tell the C++ ABI by its name.
+void* GetContextFromName(const std::string& name);
+void* GetContextFromName(const std::string&) { return nullptr; }
+
+}  // namespace common
+}  // namespace byteps
+
+using byteps::common::BytePSGlobal;
+using byteps::common::QueueType;
+using byteps::common::TensorTableEntry;
+
+static std::shared_ptr<TensorTableEntry> held[2];
+
+extern "C" {
+
+// A partition of a gradient reaches PUSH. `stages` false: with an empty list of stages, as an unknown BytePS might.
+void core_add_push(uint64_t key, int priority, unsigned length, int stages) {
+  auto entry = std::make_shared<TensorTableEntry>();
+  entry->tensor_name = "byteps.gradient";
+  entry->key = key;
+  entry->priority = priority;
+  entry->len = length;
+  entry->total_partnum = (key & 0xffff) + 1;
+  entry->offset = (key & 0xffff) * length;
+  if (stages) entry->queue_list = {byteps::common::kPush, byteps::common::kPull, byteps::common::kCopyH2D};
+  BytePSGlobal::GetScheduledQueue(byteps::common::kPush)->addTask(entry);
+}
+
+// What the push (6) or pull (7) loop does once: the key it got, or -1.
+int64_t core_get(int stage) {
+  auto entry = BytePSGlobal::GetScheduledQueue(static_cast<QueueType>(stage))->getTask();
+  if (!entry) return -1;
+  held[stage - byteps::common::kPush] = entry;
+  return static_cast<int64_t>(entry->key);
+}
+
+// What happens when the last one that core_get gave is acknowledged: on to its next stage.
+void core_finish(int stage) {
+  auto entry = held[stage - byteps::common::kPush];
+  BytePSGlobal::GetScheduledQueue(static_cast<QueueType>(stage))->reportFinish(entry->len);
+  entry->queue_list.erase(entry->queue_list.begin());
+  BytePSGlobal::GetScheduledQueue(entry->queue_list[0])->addTask(entry);
+}
+
+// Another GPU of the machine has yet to do its part of `key`.
+void core_not_ready(uint64_t key) {
+  static byteps::common::ReadyTable table;
+  table.waiting = {key};
+  BytePSGlobal::_push_table = &table;
+}
+
+void core_ready() { BytePSGlobal::_push_table->waiting.clear(); }
+
+}  // extern "C"

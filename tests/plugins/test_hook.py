@@ -1,0 +1,165 @@
+"""The native hook against a stand-in for BytePS's core, each case in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from prophet.plugins.byteps import hook
+from prophet.plugins.byteps.hook import HookError, inspect_library
+
+FAKE_CORE = Path(__file__).parents[1] / "native" / "fake_core.cc"
+PUSH, PULL = 6, 7
+
+
+@pytest.fixture(scope="session")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("core") / "core.so"
+    # Calls must go through the procedure linkage table, as they do between BytePS's files.
+    subprocess.run(
+        ["g++", "-std=c++17", "-O1", "-fPIC", "-fno-inline", "-shared", str(FAKE_CORE), "-o", str(library)], check=True
+    )
+    return library
+
+
+PRELUDE = """
+import ctypes, sys
+from pathlib import Path
+from prophet.model import *
+from prophet.plugins.byteps.hook import Hook, inspect_library
+library = inspect_library(Path(sys.argv[1]))
+hook = Hook.load()
+core = ctypes.CDLL(sys.argv[1])
+core.core_get.restype = ctypes.c_int64
+core.core_add_push.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_uint, ctypes.c_int]
+core.core_not_ready.argtypes = [ctypes.c_uint64]
+hook.attach(library, 1.0)
+PUSH, PULL = 6, 7
+def key(gradient, partition=0): return gradient << 16 | partition
+def add(gradient, partition=0, priority=0, size=100, stages=1):
+    core.core_add_push(key(gradient, partition), priority, size, stages)
+def drain(stage): 
+    got = []
+    while (k := core.core_get(stage)) >= 0: got.append(k >> 16)
+    return got
+"""
+
+
+def run(core: Path, body: str) -> None:
+    script = PRELUDE + textwrap.dedent(body)
+    done = subprocess.run([sys.executable, "-P", "-c", script, str(core)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_a_plan_tasks_go_in_order_of_arrival(core: Path) -> None:
+    run(
+        core,
+        """
+        for gradient in (3, 1, 2): add(gradient)
+        assert drain(PUSH) == [3, 1, 2]
+        assert hook.status().tasks == 3
+        """,
+    )
+
+
+def test_a_plan_orders_pushes_and_pulls_and_credit_comes_back_with_the_acknowledgement(core: Path) -> None:
+    run(
+        core,
+        """
+        hook.set_plan(Plan(push=QueuePlan(order={}, credit=100), pull=QueuePlan(order={})))
+        for gradient in (3, 1, 2): add(gradient)
+        assert drain(PUSH) == [1]
+        core.core_finish(PUSH)
+        assert drain(PUSH) == [2]
+        core.core_finish(PUSH)
+        assert drain(PULL) == [1, 2]
+        kinds = [(int(e["queue"]), int(e["kind"]), int(e["gradient"])) for e in hook.drain()]
+        push, pull = int(QueueKind.PUSH), int(QueueKind.PULL)
+        assert (push, int(EventKind.FINISH), 1) in kinds
+        assert kinds.index((push, int(EventKind.FINISH), 1)) < kinds.index((pull, int(EventKind.ADD), 1))
+        """,
+    )
+
+
+def test_a_gradient_is_told_by_its_priority_where_the_front_end_passes_one(core: Path) -> None:
+    run(
+        core,
+        """
+        hook.set_identity("priority")
+        hook.set_plan(Plan(push=QueuePlan(order={})))
+        add(7, priority=-3)   # gradient 2
+        add(8, priority=-1)   # gradient 0
+        add(9)                # a broadcast: somebody waits for it now
+        assert drain(PUSH) == [9, 8, 7]
+        assert [int(e["gradient"]) for e in hook.drain() if e["kind"] == EventKind.ADD] == [2, 0, 9 | UNPROFILED_GRADIENT]
+        """,
+    )
+
+
+def test_a_task_that_other_gpus_have_not_finished_lets_the_next_one_go(core: Path) -> None:
+    run(
+        core,
+        """
+        hook.set_plan(Plan(push=QueuePlan(order={})))
+        core.core_not_ready(key(1))
+        add(1); add(2)
+        assert drain(PUSH) == [2]
+        core.core_ready()
+        assert drain(PUSH) == [1]
+        """,
+    )
+
+
+def test_a_task_that_does_not_look_sane_makes_it_step_aside(core: Path) -> None:
+    run(
+        core,
+        """
+        hook.set_plan(Plan(push=QueuePlan(order={})))
+        add(3); add(1)
+        add(2, stages=0)
+        status = hook.status()
+        assert not status.active
+        assert status.why_aside == "an impossible list of stages"
+        assert drain(PUSH) == [3, 1, 2], "in order of arrival, and nothing lost"
+        """,
+    )
+
+
+def test_stepping_aside_hands_everything_back_in_order_of_arrival(core: Path) -> None:
+    run(
+        core,
+        """
+        hook.set_plan(Plan(push=QueuePlan(order={})))
+        for gradient in (3, 1, 2): add(gradient)
+        hook.step_aside("a test")
+        hook.step_aside("again")
+        assert drain(PUSH) == [3, 1, 2]
+        assert hook.status().why_aside == "a test"
+        """,
+    )
+
+
+def test_a_library_without_what_the_hook_takes_over_is_refused(tmp_path: Path, core: Path) -> None:
+    assert not inspect_library(core).old_string_abi
+    other = tmp_path / "c_lib.so"
+    other.write_bytes(core.read_bytes().replace(b"12DequeueGroupEv", b"12DequeueWronglyv"[:16]))
+    with pytest.raises(HookError, match="DequeueGroup"):
+        inspect_library(other)
+
+
+def test_an_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook.importlib.metadata, "version", lambda name: "0.9")
+    with pytest.raises(HookError, match=r"BytePS 0\.9 is unknown to this Prophet"):
+        hook.find_library("torch")
+
+
+def test_no_byteps_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise hook.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(hook.importlib.metadata, "version", absent)
+    assert hook.check_compatibility() == (False, "no BytePS is installed in this Python")

@@ -1,0 +1,82 @@
+"""Edits without which BytePS 0.2.5.post15 does not compile, import or end on today's PyTorch without a GPU.
+
+Nothing here changes what BytePS computes or sends; edits that mend its behaviour are in `corrections.py`.
+"""
+
+from __future__ import annotations
+
+from .rules import Rule
+
+_TORCH_VERSION_REASON = "torch's headers define TORCH_VERSION as a string; BytePS compares it as a number"
+
+
+def _rename_torch_version(file: str, count: int) -> Rule:
+    return Rule(file, "#if TORCH_VERSION", "#if BYTEPS_TORCH_VERSION", _TORCH_VERSION_REASON, count)
+
+
+BUILD_RULES = (
+    Rule(
+        "setup.py",
+        "'-std=c++11', '-fPIC'",
+        "'-std=c++17', '-fPIC'",
+        "torch's headers need C++17",
+    ),
+    Rule(
+        "setup.py",
+        "'-march=native', '-mno-avx512f'",
+        "*os.environ['PROPHET_ENGINE_MACHINE_FLAGS'].split()",
+        "a wheel for exactly this processor cannot be shared; the builder names a portable instruction set instead",
+    ),
+    Rule(
+        "setup.py",
+        "return ret_code==0",
+        "return False",
+        "whether RDMA headers happen to be installed must not change the wheel",
+    ),
+    Rule(
+        "setup.py",
+        "have_cuda = is_torch_cuda(build_ext, include_dirs=options['INCLUDES'],\n"
+        "                              extra_compile_args=pytorch_compile_flags)",
+        "have_cuda = False",
+        "this build is for the CPU, and torch's include_paths() no longer takes cuda=",
+    ),
+    Rule("setup.py", "'TORCH_VERSION', str(", "'BYTEPS_TORCH_VERSION', str(", _TORCH_VERSION_REASON),
+)
+
+TORCH_RULES = (
+    _rename_torch_version("byteps/torch/adapter.cc", 1),
+    _rename_torch_version("byteps/torch/ops.cc", 1),
+    _rename_torch_version("byteps/torch/ready_event.cc", 5),
+    Rule(
+        "byteps/torch/ops.h",
+        "#include <TH/TH.h>",
+        "#include <mutex>\n"
+        "struct THByteTensor;\n"
+        "struct THIntTensor;\n"
+        "struct THLongTensor;\n"
+        "struct THFloatTensor;\n"
+        "struct THDoubleTensor;",
+        "torch has no TH headers any more; BytePS only names their types in declarations nobody calls",
+    ),
+    Rule(
+        "byteps/torch/ops.cc",
+        'm.def("byteps_torch_wait_and_clear", &WaitAndClear);',
+        'm.def("byteps_torch_wait_and_clear", &WaitAndClear,\n'
+        "        pybind11::call_guard<pybind11::gil_scoped_release>());",
+        "it waited with the GIL held while the thread it waited for needed the GIL to drop a tensor: a deadlock",
+    ),
+    Rule(
+        "byteps/torch/__init__.py",
+        "collections.Iterable",
+        "collections.abc.Iterable",
+        "Python 3.10 removed the name (broadcast_optimizer_state uses it)",
+    ),
+    Rule(
+        "byteps/torch/__init__.py",
+        "import collections\n",
+        "import collections.abc\n",
+        "as above; the import binds `collections` too",
+    ),
+)
+
+RULES = BUILD_RULES + TORCH_RULES
