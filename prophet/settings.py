@@ -33,9 +33,9 @@ STATUS_OUT = "PROPHET_STATUS_OUT"
 
 BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
 
-DEFAULT_PARTITION_BYTES = 512 * 1024
-"""Small enough that an urgent gradient waits 16 ms at 250 Mbit/s, large enough that the cost of a
-message (about 0.3 ms on a busy core) stays small at 1 Gbit/s, where 512 KiB take 4 ms."""
+DEFAULT_PARTITION_BYTES = 128 * 1024
+"""What is in flight delays an urgent gradient, so small is good as long as the cost of a message is
+hidden: 128 KiB take 4 ms at 250 Mbit/s and 1 ms at 1 Gbit/s. docs/enabling.md has the measurements."""
 DEFAULT_CREDIT_BYTES = 4 * 1000 * 1000
 DEFAULT_WATCHDOG_S = 1.0
 DEFAULT_MONITOR_S = 5.0

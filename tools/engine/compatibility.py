@@ -44,6 +44,12 @@ BUILD_RULES = (
 )
 
 TORCH_RULES = (
+    Rule(
+        "byteps/common/communicator.h",
+        "#include <nccl.h>\n",
+        "#include <memory>\n#include <nccl.h>\n",
+        "it uses std::shared_ptr, which no other header declares for it any more",
+    ),
     _rename_torch_version("byteps/torch/adapter.cc", 1),
     _rename_torch_version("byteps/torch/ops.cc", 1),
     _rename_torch_version("byteps/torch/ready_event.cc", 5),

@@ -129,8 +129,89 @@ START_RULES = (
 QUEUE_RULES = (
     Rule(
         _ZMQ_VAN,
-        "    CHECK(receiver_ != NULL)\n",
-        "    Unbound(receiver_);\n    CHECK(receiver_ != NULL)\n",
-        "see the docstring",
+        "  void Wake(int fd) {",
+        """\
+  // Lets any number of messages wait in a socket. To be called before the socket is bound or connected.
+  static void LiftMessageLimits(void* socket) {
+    int none = 0;
+    CHECK_EQ(zmq_setsockopt(socket, ZMQ_SNDHWM, &none, sizeof(none)), 0) << zmq_strerror(errno);
+    CHECK_EQ(zmq_setsockopt(socket, ZMQ_RCVHWM, &none, sizeof(none)), 0) << zmq_strerror(errno);
+  }
+
+  void Wake(int fd) {""",
+        "see the docstring: no send may block while it holds mu_",
+    ),
+    Rule(
+        _ZMQ_VAN,
+        "    int local = GetEnv(\"DMLC_LOCAL\", 0);\n",
+        "    LiftMessageLimits(receiver_);\n    int local = GetEnv(\"DMLC_LOCAL\", 0);\n",
+        "no send may block while it holds mu_",
+    ),
+    Rule(
+        _ZMQ_VAN,
+        "    if (my_node_.id != Node::kEmpty) {\n",
+        "    LiftMessageLimits(sender);\n    if (my_node_.id != Node::kEmpty) {\n",
+        "no send may block while it holds mu_",
     ),
 )
+
+STOP_RULES = (
+    Rule(
+        _ZMQ_VAN,
+        "int linger = 0;",
+        "int linger = 5000;",
+        "a node that ended at once dropped what it had yet to send: the scheduler, the answers to the last barrier",
+    ),
+)
+
+_SPARE_REASON = "see the docstring: a fast worker's next push overwrote sums a slower worker had yet to receive"
+
+SERVER_RULES = (
+    Rule(
+        "byteps/server/server.h",
+        "std::unordered_map<uint64_t, UpdateBuf> update_buf_;\n",
+        """\
+std::mutex update_buf_mu_;
+std::unordered_map<uint64_t, UpdateBuf> update_buf_;
+
+// The entry of a key; it stays where it is when other keys are added.
+UpdateBuf& GetUpdateBuf(uint64_t key) {
+  std::lock_guard<std::mutex> lock(update_buf_mu_);
+  return update_buf_[key];
+}
+""",
+        "engine threads looked keys up in a hash table while the message thread added others to it",
+    ),
+    Rule(
+        "byteps/server/server.h",
+        "struct BytePSArray {\n  char* tensor;\n",
+        "struct BytePSArray {\n  char* tensor;\n  char* spare;\n",
+        _SPARE_REASON,
+    ),
+    Rule(
+        "byteps/server/server.cc",
+        "          engine_queues_[tid]->ClearCounter(key);\n",
+        """\
+          engine_queues_[tid]->ClearCounter(key);
+          if (!stored->spare) PageAlignedMalloc((void**)&stored->spare, common::Align(stored->len, stored->dtype));
+          std::swap(stored->tensor, stored->spare);
+""",
+        _SPARE_REASON,
+    ),
+    Rule("byteps/server/server.cc", "update_buf_[key]", "GetUpdateBuf(key)", "as above", 6),
+    Rule("byteps/server/server.cc", "update_buf_[msg.key]", "GetUpdateBuf(msg.key)", "as above", 2),
+)
+
+_HASH_REASON = "the text was read after its temporary string had been destroyed: workers could pick different servers"
+
+HASH_RULES = (
+    Rule(
+        "byteps/common/global.cc",
+        "  auto str = std::to_string(key).c_str();\n",
+        "  const std::string text = std::to_string(key);\n  auto str = text.c_str();\n",
+        _HASH_REASON,
+        3,
+    ),
+)
+
+RULES = RECEIVE_RULES + START_RULES + QUEUE_RULES + STOP_RULES + SERVER_RULES + HASH_RULES

@@ -79,7 +79,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kTasksChecked = 64;                       // how many first tasks must look sane
 constexpr size_t kEventCapacity = 1 << 17;              // 3 MiB of events between two drains
-constexpr auto kIdleWait = std::chrono::milliseconds(2);  // nothing to do: until an add, at most this
+constexpr auto kIdleWait = std::chrono::milliseconds(20);  // nothing to do: until an add, at most this
 constexpr auto kReadyPoll = std::chrono::microseconds(100);  // something there, but its data is not ready
 
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }

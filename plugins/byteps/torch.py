@@ -1,0 +1,185 @@
+"""The PyTorch front end: BytePS's DistributedOptimizer without the barrier in step().
+
+Rule of this file: what the program sees, i.e. the function, the optimizer it returns, and when BytePS's
+own is used instead. Stock BytePS waits in step() until every averaged gradient is there. Here step()
+returns at once, and each parameter is updated, by the program's own torch.optim optimizer, when it is next
+used; the next forward pass starts while later layers' gradients are still on the wire. The values are the
+same bits; torch_updates.py and torch_buckets.py say why, torch_guards.py what counts as a use.
+
+Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of
+the forward pass. A program that keeps references to the parameters themselves and reads them outside of
+their modules right after step() must call `optimizer.synchronize()` or read them through the model.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from prophet.plugins.byteps import torch_guards
+from prophet.plugins.byteps.torch_updates import Engine, Updates, logger, warn_once
+
+OLDEST_TORCH = (2, 4)
+"""The first with all that the front end calls (`torch.is_autocast_enabled(device_type)` is the newest)."""
+EXIT_LIMIT_S = 30.0
+"""How long a process that ends still waits for transfers that other workers need, before it leaves them."""
+
+
+def install(bps: Any, fusion: bool = True) -> None:
+    """Replaces `bps.DistributedOptimizer`, where `bps` is the module byteps.torch.
+
+    `fusion` lets small gradients travel together. Nothing else changes until an optimizer is wrapped.
+    """
+    original = bps.DistributedOptimizer
+    engine: Engine | None = None
+
+    @functools.wraps(original)
+    def distributed_optimizer(
+        optimizer: torch.optim.Optimizer,
+        named_parameters: Any = None,
+        compression: Any = bps.Compression.none,
+        backward_passes_per_step: int = 1,
+    ) -> torch.optim.Optimizer:
+        nonlocal engine
+        named = None if named_parameters is None else list(named_parameters)
+        reason = _why_not(bps, optimizer, named, compression)
+        if reason is not None:
+            if reason:
+                warn_once(f"this optimizer keeps BytePS's barrier: {reason}")
+            return original(optimizer, named, compression, backward_passes_per_step)  # type: ignore[no-any-return]
+        if engine is None:
+            engine = Engine(bps, _connect_hook())
+            _flush_before_shutdown(bps)
+        return _wrap(optimizer, named or [], engine, backward_passes_per_step, fusion)
+
+    bps.DistributedOptimizer = distributed_optimizer
+
+
+def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None, compression: Any) -> str | None:
+    """Why BytePS's own optimizer must serve, "" where that needs no warning, None where ours can."""
+    step_owner = next(cls for cls in type(optimizer).__mro__ if "step" in vars(cls))
+    own_step: Any = vars(optimizer).get("step")
+    names = [pair[0] for pair in named or [] if isinstance(pair, tuple)]
+    if bps.size() == 1 or len(set(names)) != len(named or []):
+        return ""  # Nothing to send; or an error, which BytePS's own checks report.
+    if compression is not bps.Compression.none:
+        return "it compresses gradients"
+    if int(os.environ.get("BYTEPS_ENABLE_ASYNC", "0")) != 0:
+        return "BYTEPS_ENABLE_ASYNC is set"
+    if "byteps.torch.cross_barrier" in sys.modules:
+        return "byteps.torch.cross_barrier is in use"
+    foreign_step = own_step is not None and not hasattr(own_step, "_wrapped_by_lr_sched")
+    if not f"{step_owner.__module__}.".startswith("torch.optim.") or foreign_step:
+        return f"{type(optimizer).__name__} has a step() that is not of torch.optim"
+    if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
+        return f"{type(optimizer).__name__} cannot update one parameter at a time"
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return "it is differentiable"
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
+        return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
+    return None
+
+
+def _connect_hook() -> Callable[[float], None] | None:
+    """Tells the native hook that priorities name our gradients; returns its way to wait, where it is on."""
+    from prophet.plugins.byteps import hook
+
+    hook.set_identity("priority")
+    return None if hook.loaded() is None else hook.wait_activity
+
+
+def _flush_before_shutdown(bps: Any) -> None:
+    """Nobody shuts BytePS down, or ends the process, while other workers need what we still send."""
+
+    def finish() -> None:
+        for owner in torch_guards.owners():
+            if not owner.flush(EXIT_LIMIT_S):
+                logger.warning("updates were still to come after %.0f s at the end of the job", EXIT_LIMIT_S)
+
+    def flushing(original: Callable[[], Any]) -> Callable[[], Any]:
+        @functools.wraps(original)
+        def wrapper() -> Any:
+            finish()
+            return original()
+
+        return wrapper
+
+    bps.shutdown = flushing(bps.shutdown)
+    bps.suspend = flushing(bps.suspend)
+    atexit.register(finish)  # After bps.init() registered BytePS's shutdown, so it runs before that.
+
+
+def _wrap(
+    optimizer: torch.optim.Optimizer, named: list[tuple[str, torch.Tensor]], engine: Engine, passes: int, fusion: bool
+) -> torch.optim.Optimizer:
+    """An object of a subclass of the optimizer's own class, sharing its groups and its state."""
+    user_class = type(optimizer)
+    # As BytePS names it: broadcast_optimizer_state recognises a wrapped optimizer by its module.
+    namespace = {**_METHODS, "__module__": engine.bps.DistributedOptimizer.__module__}
+    wrapped_class = type(user_class.__name__, (user_class,), namespace)
+    wrapped: Any = wrapped_class.__new__(wrapped_class)
+    # Without a scheduler's wrapper around step(), which is bound to the optimizer it was made for.
+    vars(wrapped).update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    trainable = {id(p): p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    chosen = [(name, trainable.pop(id(param))) for name, param in named if id(param) in trainable]
+    chosen += [(f"push_pull.noname.{number}", param) for number, param in enumerate(trainable.values())]
+    wrapped._prophet = Updates(wrapped, user_class, chosen, engine, passes, fusion)
+    return wrapped  # type: ignore[no-any-return]
+
+
+class _Methods:
+    """What the returned optimizer does otherwise than the class it extends."""
+
+    _prophet: Updates
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Hands this round's gradients to the network. With a closure, or hooks around it, it also waits."""
+        return self._prophet.step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # torch runs step hooks around the inner step, once.
+
+    def synchronize(self) -> None:
+        """Waits for all averaged gradients and puts them in `.grad`; the next step() uses what is there then."""
+        self._prophet.synchronize()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it, step() is the optimizer's own, on the gradients as they are."""
+        self._prophet.should_synchronize = False
+        try:
+            yield
+        finally:
+            self._prophet.should_synchronize = True
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """From now on a gradient leaves after `passes` backward passes."""
+        self._prophet.set_passes(passes)
+
+    def state_dict(self) -> dict[str, Any]:
+        self._prophet.flush()
+        return super(type(self), self).state_dict()  # type: ignore[misc,no-any-return]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._prophet.flush()
+        super(type(self), self).load_state_dict(state_dict)  # type: ignore[misc]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self._prophet.flush()
+        super(type(self), self).add_param_group(param_group)  # type: ignore[misc]
+        warn_once("gradients of parameters added after the optimizer was wrapped are not averaged (nor by BytePS)")
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._prophet.flush()
+        return super(type(self), self).__getstate__()  # type: ignore[misc,no-any-return]
+
+
+_METHODS = {
+    name: value for name, value in vars(_Methods).items() if name not in ("__dict__", "__weakref__", "__annotations__")
+}

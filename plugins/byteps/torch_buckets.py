@@ -1,0 +1,181 @@
+"""Gradients as they travel: which share a tensor, their buffers, and one round of push and pull.
+
+Rule of this file: buffers, handles and rounds; it knows parameters as tensors with a gradient, but no
+optimizer and no module.
+
+Two keys a gradient. BytePS's server keeps one sum for each key, and the first push of a new round
+overwrites it. Stock BytePS is safe only because step() is a barrier. Without the barrier a fast worker
+could push round n+1 of a key while a slow worker's pull of round n still reads it. So each bucket owns
+two BytePS tensors and uses them in turn. That is enough: a worker pushes round n+2 of a bucket only after
+its own pull of round n+1 returned; that pull returns only after every worker pushed round n+1; and a
+worker pushes round n+1 only after its pull of round n returned. So when the sum of round n is overwritten,
+everyone has read it. The argument needs one thing of this file's user: no push before the last pull of
+the same bucket is over (`Bucket.push` insists).
+
+Fusion copies elements without mixing them, and BytePS adds and divides element by element, so a fused
+gradient has the same bits as one that travels alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+
+FUSE_BELOW_BYTES = 32 * 1024
+"""A gradient smaller than this may share a tensor: its message costs more than its bytes."""
+FUSE_TOTAL_BYTES = 256 * 1024
+"""No fused tensor is larger: less than one partition, so it never delays an urgent gradient by much."""
+FUSE_SPAN_BYTES = 1024 * 1024
+"""Gradients that share a tensor lie this near each other, counted in the larger gradients between them:
+the tensor leaves when its most urgent member is ready, and the others must not wait long for that."""
+
+_FUSIBLE = (torch.float32, torch.float64)
+"""For half precision the server's sum may round an element differently at another offset."""
+
+
+def fuse(sizes: Sequence[int], kinds: Sequence[Hashable | None]) -> list[list[int]]:
+    """Which gradients travel together, as lists of positions, the most urgent list first.
+
+    `sizes` are bytes in forward order; only gradients of equal `kinds` share a tensor, and None never does.
+    All workers must come to the same answer, so it depends on nothing but the arguments.
+    """
+    buckets: list[list[int]] = []
+    open_bucket: dict[Hashable, tuple[list[int], int, int]] = {}
+    passed = 0
+    for position, (size, kind) in enumerate(zip(sizes, kinds, strict=True)):
+        if size >= FUSE_BELOW_BYTES or kind is None:
+            passed += size
+            buckets.append([position])
+            continue
+        members, total, since = open_bucket.get(kind, ([], 0, passed))
+        if not members or total + size > FUSE_TOTAL_BYTES or passed - since > FUSE_SPAN_BYTES:
+            members, total, since = [], 0, passed
+            buckets.append(members)
+        members.append(position)
+        open_bucket[kind] = (members, total + size, since)
+    return buckets
+
+
+def fusible_kind(param: torch.Tensor) -> Hashable | None:
+    """What `fuse` compares: tensors of one dtype and device may travel together."""
+    return (param.dtype, param.device) if param.dtype in _FUSIBLE else None
+
+
+class Slot:
+    """One parameter's place in its bucket, and where it stands in this round.
+
+    `left`: backward passes until its gradient is due. `staged`: the gradient is in the bucket's buffer.
+    `touched`: the program reached the parameter through its module since the last step.
+    `group`: the parameter group whose hyper-parameters the pending update takes, None for no update.
+    """
+
+    __slots__ = ("__weakref__", "bucket", "group", "left", "name", "owner", "param", "place", "seen", "staged", "touched")
+
+    def __init__(self, owner: Any, name: str, param: torch.Tensor, passes: int) -> None:
+        self.owner = owner
+        self.name = name
+        self.param = param
+        self.left = passes
+        self.bucket: Bucket | None = None
+        self.place = 0
+        self.group: int | None = None
+        self.seen: tuple[torch.Tensor, int] | None = None
+        self.staged = False
+        self.touched = False
+
+    def grad_unchanged(self) -> bool:
+        """True while the program has neither cleared nor written the gradient that was staged."""
+        grad = self.param.grad
+        return self.seen is not None and grad is self.seen[0] and grad._version == self.seen[1]
+
+
+class Bucket:
+    """Gradients that travel as one tensor: a pair of buffers at fixed addresses, used in turn.
+
+    `index` is the bucket's place in forward order, 0 the most urgent; BytePS gets priority -(index + 1).
+    `pending`: step() was called, the updates of its parameters are still to come. `eager`: they must not
+    outlast step(), since a gradient of one came without the program reaching it through its module.
+    """
+
+    def __init__(self, index: int, slots: list[Slot], push: Callable[[torch.Tensor, str, int], int]) -> None:
+        self.slots = slots
+        self.handle: int | None = None
+        self.pending = False
+        self.eager = False
+        self._index = index
+        self._push = push
+        self._round = 0
+        self._unstaged = len(slots)
+        self._flats: list[torch.Tensor] = []
+        self._views: list[list[torch.Tensor]] = []
+        for place, slot in enumerate(slots):
+            slot.bucket, slot.place = self, place
+        name = f"Gradient.{slots[0].name}"
+        if len(slots) > 1:
+            name += f"+{len(slots) - 1}.{sum(slot.param.nbytes for slot in slots)}"
+        self.names = (name, f"{name}.odd")
+
+    @property
+    def name(self) -> str:
+        """For people: the parameters this bucket carries."""
+        others = len(self.slots) - 1
+        return self.slots[0].name + (f" and {others} more" if others else "")
+
+    @property
+    def pushed(self) -> bool:
+        """True from this round's push until `next_round`."""
+        return self._unstaged == 0
+
+    def stage(self, slot: Slot) -> None:
+        """Copies the parameter's gradient (zeros where it has none) for this round; pushes when all are there."""
+        view = self._view(slot, self._round % 2)
+        grad = slot.param.grad
+        if grad is None:
+            view.zero_()
+            slot.seen = None
+        else:
+            if grad.requires_grad or grad.is_sparse:
+                what = "sparse" if grad.is_sparse else "itself part of a graph (create_graph)"
+                raise ValueError(f"the gradient of {slot.name} is {what}, which BytePS cannot push")
+            view.copy_(grad)
+            slot.seen = (grad, grad._version)
+        slot.staged = True
+        self._unstaged -= 1
+        if self._unstaged == 0:
+            if self.handle is not None:
+                raise RuntimeError(f"{self.name} is pushed again before its last pull is over")
+            self.handle = self._push(self._flats[self._round % 2], self.names[self._round % 2], -(self._index + 1))
+            self._round += 1
+
+    def next_round(self, passes: int) -> None:
+        """Opens the next round: each gradient is due after `passes` backward passes."""
+        self._unstaged = len(self.slots)
+        for slot in self.slots:
+            slot.staged = slot.touched = False
+            slot.left = passes
+
+    def average(self, slot: Slot) -> torch.Tensor:
+        """The parameter's averaged gradient of the last round pushed, once its handle is done.
+
+        In the bucket's own memory: valid until the second push from now.
+        """
+        return self._views[(self._round - 1) % 2][slot.place]
+
+    def _view(self, slot: Slot, parity: int) -> torch.Tensor:
+        if len(self._flats) == parity:
+            self._allocate()
+        return self._views[parity][slot.place]
+
+    def _allocate(self) -> None:
+        """One flat buffer, and in it a view for each parameter with that parameter's own strides."""
+        first = self.slots[0].param
+        flat = torch.zeros(sum(s.param.numel() for s in self.slots), dtype=first.dtype, device=first.device)
+        views, offset = [], 0
+        for slot in self.slots:
+            strides = torch.empty_like(slot.param, device="meta").stride()
+            views.append(flat.as_strided(slot.param.size(), strides, offset))
+            offset += slot.param.numel()
+        self._flats.append(flat)
+        self._views.append(views)

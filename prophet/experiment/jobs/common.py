@@ -1,0 +1,81 @@
+"""What every job script does besides training: read what to do, keep time, write what came of it.
+
+Rule of this file: no BytePS and no model. Times are seconds on the steady clock (time.monotonic), the
+one that Prophet's events are on, so that both can be laid over each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+
+def arguments(description: str | None) -> tuple[dict[str, Any], Path]:
+    """(the specification of the job, where to write its result), from the command line."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--spec", type=Path, required=True, help="JSON: what to train")
+    parser.add_argument("--out", type=Path, required=True, help="JSON: where the result goes")
+    options = parser.parse_args()
+    return json.loads(options.spec.read_text(encoding="utf-8")), options.out
+
+
+def progress_path(out: Path) -> Path:
+    """The file that grows by one line an iteration while the job runs; whoever waits for the job watches it."""
+    return out.with_suffix(".progress")
+
+
+class Recorder:
+    """Keeps the marks of a job's iterations and writes its result."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._marks: list[dict[str, float]] = []
+        self._first_done_s: float | None = None
+        self._progress = progress_path(out).open("w", encoding="utf-8", buffering=1)
+
+    def iteration_starts(self) -> None:
+        """Before anything of an iteration is done; what the statistics are about lies between two of these."""
+        self._marks.append({"start": time.monotonic()})
+
+    def backward_starts(self) -> None:
+        self._marks[-1]["backward"] = time.monotonic()
+
+    def backward_ends(self) -> None:
+        self._marks[-1]["backward_end"] = time.monotonic()
+
+    def iteration_ends(self) -> None:
+        """After step() has returned; transfers of this iteration may still be under way."""
+        if self._first_done_s is None:
+            self._first_done_s = time.time() - psutil.Process().create_time()
+        self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
+
+    def write(self, model: torch.nn.Module, extra: Mapping[str, Any]) -> None:
+        """Writes the result: marks, start-up time, a digest of the weights, and `extra`."""
+        starts = [mark["start"] for mark in self._marks]
+        result = {
+            "iteration_s": [after - before for before, after in zip(starts, starts[1:], strict=False)],
+            "marks": self._marks,
+            "start_s": self._first_done_s,
+            "weights_sha256": weights_sha256(model),
+            **extra,
+        }
+        partial = self._out.with_suffix(".partial")
+        partial.write_text(json.dumps(result), encoding="utf-8")
+        partial.replace(self._out)
+
+
+def weights_sha256(model: torch.nn.Module) -> str:
+    """A digest of every tensor of the model's state, by name: equal only where every bit is."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

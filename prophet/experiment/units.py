@@ -1,0 +1,57 @@
+"""Rates and sizes as people write them: `250mbit`, `3gbit`, `25.6MB`, `512KiB`.
+
+Rule of this file: text to numbers and back. Rates are bits per second, sizes bytes; a plain number is
+taken as it is. k, M and G are powers of 1000; Ki, Mi and Gi, for sizes only, powers of 1024.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+_NUMBER = r"(?P<number>[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)"
+_RATE = re.compile(_NUMBER + r"\s*(?:(?P<prefix>[kmg]?)bit(?:/s)?)?", re.IGNORECASE)
+_SIZE = re.compile(_NUMBER + r"\s*(?P<prefix>[kmg]i?)?b?", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+def parse_rate(value: object) -> float:
+    """Bits per second. Raises ValueError, with what to write instead, where `value` is not a rate above 0."""
+    return _parse(value, _RATE, "a rate; write e.g. 250mbit")
+
+
+def parse_size(value: object) -> int:
+    """Bytes. Raises ValueError, with what to write instead, where `value` is not a size of at least 1 byte."""
+    return round(_parse(value, _SIZE, "a size; write e.g. 25.6MB or 512KiB"))
+
+
+def _parse(value: object, pattern: re.Pattern[str], wanted: str) -> float:
+    number = math.nan
+    if isinstance(value, str):
+        match = pattern.fullmatch(value.strip())
+        if match is not None:
+            number = float(match["number"]) * _FACTORS[(match["prefix"] or "").lower()]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is not {wanted}")
+    if number < 1:
+        raise ValueError(f"{value!r} is too small for {wanted}")
+    return number
+
+
+def format_rate(bits_per_s: float) -> str:
+    """`250mbit`, in the largest unit that leaves at least 1."""
+    return _format(bits_per_s, "bit", ("g", "m", "k", ""))
+
+
+def format_size(size_bytes: float) -> str:
+    """`25.6MB`; multiples of 1 KiB that are no round decimal number as `512KiB`."""
+    if size_bytes % 1024 == 0 and size_bytes % 1000 != 0:
+        return _format(size_bytes, "B", ("Gi", "Mi", "Ki"))
+    return _format(size_bytes, "B", ("G", "M", "k", ""))
+
+
+def _format(number: float, unit: str, prefixes: tuple[str, ...]) -> str:
+    prefix = next((p for p in prefixes if number >= _FACTORS[p.lower()]), prefixes[-1])
+    return f"{number / _FACTORS[prefix.lower()]:.4g}{prefix}{unit}"

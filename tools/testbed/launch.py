@@ -1,0 +1,136 @@
+"""The processes that live inside the testbed: programs of one file, run by path with `python -I -S` so that they start
+in milliseconds and read nothing of the job's environment. Only the standard library, and only what each needs.
+
+    launch.py hold COUNT             makes COUNT network namespaces and keeps them until standard input ends
+    launch.py enter NETNS ARGV...    runs ARGV in the network namespace, with a /dev/shm of its own
+    launch.py user ARGV...           runs ARGV as root of a new user namespace
+
+The namespaces have no name in the file system: they exist because the holder has them open. The holder's standard input
+is a pipe from the harness, so it ends with the harness however that dies, SIGKILL included; the holder then ends every
+process that is in one of its namespaces and leaves. One mechanism cleans up in every case, and nothing can leak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+MS_REC = 0x4000
+MS_PRIVATE = 1 << 18
+
+GRACE_S = 2.0  # between SIGTERM and SIGKILL
+POLL_S = 0.02
+
+SYSCTLS = {
+    # Linux's own defaults: a host tuned for long fast links would hide the scheduler behind deep socket buffers.
+    "ipv4/tcp_wmem": "4096 16384 4194304",
+    "ipv4/tcp_rmem": "4096 131072 6291456",
+    "ipv4/tcp_congestion_control": "reno",
+}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: object) -> None:
+    """One libc call; raises OSError."""
+    if getattr(_libc, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def hold(count: int) -> None:
+    """Writes its own file descriptor of each namespace to standard output, one line, and serves until input ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    opened = []
+    for _ in range(count):
+        _call("unshare", CLONE_NEWNET)
+        opened.append(os.open("/proc/self/ns/net", os.O_RDONLY))
+        for key, value in SYSCTLS.items():
+            # Refused where /proc/sys is read-only, as in many containers; the rate is checked before it is used.
+            with contextlib.suppress(OSError):
+                Path("/proc/sys/net", key).write_text(value)
+    print(*opened, flush=True)
+    while os.read(0, 1):
+        pass
+    end_processes_in({_identity(os.fstat(descriptor)) for descriptor in opened})
+
+
+def end_processes_in(namespaces: set[tuple[int, int]]) -> None:
+    """SIGTERM to all but this process, SIGKILL to what is left after GRACE_S; returns when none is left."""
+    deadline = time.monotonic() + GRACE_S
+    told: set[int] = set()
+    while left := _processes_in(namespaces):
+        late = time.monotonic() >= deadline
+        for process in left:
+            if late or process not in told:
+                told.add(process)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL if late else signal.SIGTERM)
+        time.sleep(POLL_S)
+
+
+def _processes_in(namespaces: set[tuple[int, int]]) -> set[int]:
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            # A zombie has no namespace left, and another user's process cannot be looked at: neither is ours to end.
+            with contextlib.suppress(OSError):
+                if _identity(os.stat(f"/proc/{entry}/ns/net")) in namespaces:
+                    found.add(int(entry))
+    return found
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def enter(namespace: str, argv: list[str]) -> None:
+    descriptor = os.open(namespace, os.O_RDONLY)
+    _call("setns", descriptor, CLONE_NEWNET)
+    os.close(descriptor)
+    _call("unshare", CLONE_NEWNS)
+    _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+    _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
+    run(argv)
+
+
+def user(argv: list[str]) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    _call("unshare", CLONE_NEWUSER)
+    Path("/proc/self/setgroups").write_text("deny")  # without this the kernel refuses a gid map from a user
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+    run(argv)
+
+
+def run(argv: list[str]) -> None:
+    # Python ignores these two for itself; a program is not to inherit that.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.execvp(argv[0], argv)
+
+
+def main(arguments: list[str]) -> None:
+    try:
+        match arguments:
+            case ["hold", count]:
+                hold(int(count))
+            case ["enter", namespace, *argv]:
+                enter(namespace, argv)
+            case ["user", *argv]:
+                user(argv)
+    except OSError as error:
+        sys.exit(f"testbed: {' '.join(arguments[:3])}: {error}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
