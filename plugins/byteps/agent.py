@@ -21,13 +21,13 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+from prophet.plugins.byteps import hook as hook_module
+from prophet.plugins.byteps.hook import Hook, HookError, Library
 
 from prophet import settings as names
 from prophet.bandwidth import BandwidthMonitor, NicSample, interface_towards, sample_nic
 from prophet.errors import UserError
 from prophet.model import Plan
-from prophet.plugins.byteps import hook as hook_module
-from prophet.plugins.byteps.hook import Hook, HookError, Library
 from prophet.policies import Policy, get_policy, plan_changed
 from prophet.profiler import JobProfiler
 from prophet.profiles import save_profile
@@ -93,11 +93,12 @@ class Job:
         Raises UserError or HookError, with one line, where this job must run with stock BytePS.
         """
         settings = from_environ(environ)
-        policy = get_policy(settings.policy, credit_bytes=settings.credit_bytes)
+        partition_bytes = int(environ.get(names.BYTEPS_PARTITION_BYTES, settings.partition_bytes))
+        policy = get_policy(settings.policy, settings.credit_bytes, partition_bytes)
         library = hook_module.find_library(framework)
         hook = Hook.load()
         # BytePS reads the partition size once, when it starts.
-        environ.setdefault(names.BYTEPS_PARTITION_BYTES, str(settings.partition_bytes))
+        environ[names.BYTEPS_PARTITION_BYTES] = str(partition_bytes)
         return cls(settings, library, hook, Learner(policy, settings.monitor_s))
 
     def start(self, module: ModuleType) -> None:
@@ -134,8 +135,9 @@ class Job:
     def _turn(self) -> None:
         events = self._hook.drain()
         self._keep(events)
-        nic = sample_nic(self._interface) if self._interface else None
-        plan = self._learner.turn(time.monotonic(), events, nic)
+        now = time.monotonic()
+        nic = sample_nic(self._interface, now) if self._interface else None
+        plan = self._learner.turn(now, events, nic)
         if plan is not None:
             self._hook.set_plan(plan)
             self._plans += 1

@@ -19,11 +19,10 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
-
-from prophet.plugins.byteps import torch_guards
+from prophet.plugins.byteps import hook, torch_guards
 from prophet.plugins.byteps.torch_updates import Engine, Updates, logger, warn_once
 
 OLDEST_TORCH = (2, 4)
@@ -55,7 +54,8 @@ def install(bps: Any, fusion: bool = True) -> None:
                 warn_once(f"this optimizer keeps BytePS's barrier: {reason}")
             return original(optimizer, named, compression, backward_passes_per_step)  # type: ignore[no-any-return]
         if engine is None:
-            engine = Engine(bps, _connect_hook())
+            hook.set_identity("priority")
+            engine = Engine(bps, hook.wait_activity)
             _flush_before_shutdown(bps)
         return _wrap(optimizer, named or [], engine, backward_passes_per_step, fusion)
 
@@ -87,14 +87,6 @@ def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None
     return None
 
 
-def _connect_hook() -> Callable[[float], None] | None:
-    """Tells the native hook that priorities name our gradients; returns its way to wait, where it is on."""
-    from prophet.plugins.byteps import hook
-
-    hook.set_identity("priority")
-    return None if hook.loaded() is None else hook.wait_activity
-
-
 def _flush_before_shutdown(bps: Any) -> None:
     """Nobody shuts BytePS down, or ends the process, while other workers need what we still send."""
 
@@ -124,7 +116,7 @@ def _wrap(
     # As BytePS names it: broadcast_optimizer_state recognises a wrapped optimizer by its module.
     namespace = {**_METHODS, "__module__": engine.bps.DistributedOptimizer.__module__}
     wrapped_class = type(user_class.__name__, (user_class,), namespace)
-    wrapped: Any = wrapped_class.__new__(wrapped_class)
+    wrapped: Any = object.__new__(wrapped_class)
     # Without a scheduler's wrapper around step(), which is bound to the optimizer it was made for.
     vars(wrapped).update({key: value for key, value in vars(optimizer).items() if key != "step"})
     trainable = {id(p): p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
@@ -175,9 +167,10 @@ class _Methods:
         super(type(self), self).add_param_group(param_group)  # type: ignore[misc]
         warn_once("gradients of parameters added after the optimizer was wrapped are not averaged (nor by BytePS)")
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """A copy, also a pickled one, is a plain optimizer of the class that was wrapped."""
         self._prophet.flush()
-        return super(type(self), self).__getstate__()  # type: ignore[misc,no-any-return]
+        return object.__new__, (type(self).__mro__[1],), self.__getstate__()
 
 
 _METHODS = {

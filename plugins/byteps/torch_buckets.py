@@ -4,13 +4,14 @@ Rule of this file: buffers, handles and rounds; it knows parameters as tensors w
 optimizer and no module.
 
 Two keys a gradient. BytePS's server keeps one sum for each key, and the first push of a new round
-overwrites it. Stock BytePS is safe only because step() is a barrier. Without the barrier a fast worker
-could push round n+1 of a key while a slow worker's pull of round n still reads it. So each bucket owns
-two BytePS tensors and uses them in turn. That is enough: a worker pushes round n+2 of a bucket only after
-its own pull of round n+1 returned; that pull returns only after every worker pushed round n+1; and a
-worker pushes round n+1 only after its pull of round n returned. So when the sum of round n is overwritten,
-everyone has read it. The argument needs one thing of this file's user: no push before the last pull of
-the same bucket is over (`Bucket.push` insists).
+overwrites it, while a slower worker's pull of the last round may not have been answered yet: that worker
+then gets one worker's gradient for an average, and replicas part. With stock BytePS it takes a worker that
+falls a whole iteration behind; without the barrier in step() it would be common. So each bucket owns two
+BytePS tensors and uses them in turn. That is enough: a worker pushes round n+2 of a bucket only after its
+own pull of round n+1 returned; that pull returns only after every worker pushed round n+1; and a worker
+pushes round n+1 only after its pull of round n returned. So when the sum of round n is overwritten, everyone
+has read it. The argument needs one thing of this file's user: no push before the last pull of the same
+bucket is over (`Bucket.stage` insists).
 
 Fusion copies elements without mixing them, and BytePS adds and divides element by element, so a fused
 gradient has the same bits as one that travels alone.
@@ -18,6 +19,7 @@ gradient has the same bits as one that travels alone.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -71,8 +73,6 @@ class Slot:
     `group`: the parameter group whose hyper-parameters the pending update takes, None for no update.
     """
 
-    __slots__ = ("__weakref__", "bucket", "group", "left", "name", "owner", "param", "place", "seen", "staged", "touched")
-
     def __init__(self, owner: Any, name: str, param: torch.Tensor, passes: int) -> None:
         self.owner = owner
         self.name = name
@@ -81,14 +81,17 @@ class Slot:
         self.bucket: Bucket | None = None
         self.place = 0
         self.group: int | None = None
-        self.seen: tuple[torch.Tensor, int] | None = None
+        self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
         self.staged = False
         self.touched = False
 
     def grad_unchanged(self) -> bool:
         """True while the program has neither cleared nor written the gradient that was staged."""
         grad = self.param.grad
-        return self.seen is not None and grad is self.seen[0] and grad._version == self.seen[1]
+        if grad is None or self.seen is None:
+            return False
+        reference, version = self.seen
+        return reference() is grad and version == grad._version
 
 
 class Bucket:
@@ -140,7 +143,7 @@ class Bucket:
                 what = "sparse" if grad.is_sparse else "itself part of a graph (create_graph)"
                 raise ValueError(f"the gradient of {slot.name} is {what}, which BytePS cannot push")
             view.copy_(grad)
-            slot.seen = (grad, grad._version)
+            slot.seen = (weakref.ref(grad), grad._version)
         slot.staged = True
         self._unstaged -= 1
         if self._unstaged == 0:

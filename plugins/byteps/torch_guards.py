@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
-
 from prophet.plugins.byteps.torch_buckets import Bucket, Slot
+from torch import nn
 
 _slots: weakref.WeakValueDictionary[int, Slot] = weakref.WeakValueDictionary()
 """By id of the parameter, which the slot keeps alive: no id is reused."""
@@ -137,7 +136,7 @@ def _patch_call() -> None:
         _before_forward(self)
         return original(self, *args, **kwargs)
 
-    nn.Module.__call__ = wrapper
+    nn.Module.__call__ = wrapper  # type: ignore[method-assign]
 
 
 def _patch_getattr() -> None:

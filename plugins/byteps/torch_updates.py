@@ -21,17 +21,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.optim import optimizer as torch_optimizer
-
 from prophet.plugins.byteps import torch_guards
 from prophet.plugins.byteps.torch_buckets import Bucket, Slot, fuse, fusible_kind
+from torch.optim import optimizer as torch_optimizer
 
 PROBATION_STEPS = 2
 """Steps that keep the barrier, while gradients show how the program reaches each parameter."""
 WAIT_LIMIT_S = 0.002
 """Longest sleep between two looks at a handle: bounds the cost of a wake-up that was missed."""
-BLIND_WAIT_S = 0.0002
-"""The same where no hook wakes us."""
 COMPLAIN_S = 60.0
 
 logger = logging.getLogger("prophet")
@@ -51,9 +48,9 @@ class Engine:
     `bps` is the module byteps.torch; `wait_activity(limit_s)` returns when some tensor has completed.
     """
 
-    def __init__(self, bps: Any, wait_activity: Callable[[float], None] | None) -> None:
+    def __init__(self, bps: Any, wait_activity: Callable[[float], None]) -> None:
         self.bps = bps
-        self._wait_activity = wait_activity
+        self.wait_activity = wait_activity
         self._buckets = 0
 
     def take_indices(self, count: int) -> range:
@@ -74,13 +71,6 @@ class Engine:
         self.bps.synchronize(bucket.handle)
         bucket.handle = None
         return True
-
-    def pause(self) -> None:
-        """Gives the processor away until something may have arrived."""
-        if self._wait_activity is None:
-            time.sleep(BLIND_WAIT_S)
-        else:
-            self._wait_activity(WAIT_LIMIT_S)
 
 
 class Updates:
@@ -116,7 +106,8 @@ class Updates:
         self._probation = PROBATION_STEPS
         torch_guards.watch(self, list(self._slots.values()))
         for slot in self._slots.values():
-            slot.param.register_post_accumulate_grad_hook(self._make_gradient_hook(slot))
+            param: Any = slot.param
+            param.register_post_accumulate_grad_hook(self._make_gradient_hook(slot))
 
     # What the optimizer's methods call.
 
@@ -166,6 +157,8 @@ class Updates:
 
     def flush(self, limit_s: float | None = None) -> bool:
         """Finishes every pending update; False if some are still to come after `limit_s` seconds."""
+        if self._pending == 0:
+            return True
         return self.finish([bucket for bucket in self._buckets if bucket.pending], limit_s)
 
     def finish(self, buckets: Sequence[Bucket], limit_s: float | None = None) -> bool:
@@ -291,6 +284,11 @@ class Updates:
                         local.setdefault(number, []).append(param)
                 elif param.requires_grad or param.grad is not None:
                     own.group = number
+                    if own.seen is not None and not own.grad_unchanged():
+                        warn_once(
+                            "gradients were changed between backward() and step(), after they had left; "
+                            "call optimizer.synchronize() before changing them"
+                        )
         return local
 
     def _wait_for(self, buckets: Sequence[Bucket], limit_s: float | None = None) -> bool:
@@ -298,9 +296,10 @@ class Updates:
         started: float | None = None
         for bucket in buckets:
             while not self._engine.arrived(bucket):
-                other = next((b for b in self._buckets if b.pending and b not in buckets and self._engine.arrived(b)), None)
-                if other is not None:
-                    self._update([other])
+                others = (other for other in self._buckets if other.pending and other not in buckets)
+                early = next(filter(self._engine.arrived, others), None)
+                if early is not None:
+                    self._update([early])
                     continue
                 now = time.monotonic()
                 started = now if started is None else started
@@ -308,7 +307,7 @@ class Updates:
                     return False
                 if now - started > COMPLAIN_S:
                     warn_once(f"still waiting for the gradient of {bucket.name} after {COMPLAIN_S:.0f} s")
-                self._engine.pause()
+                self._engine.wait_activity(WAIT_LIMIT_S)
         return True
 
     def _update(self, buckets: Sequence[Bucket]) -> None:

@@ -16,7 +16,7 @@ _compile_in_turn = CCompiler.compile
 
 def setup() -> None:
     """Called before anything is compiled: from here on, the sources of one library are compiled in parallel."""
-    CCompiler.compile = _compile_in_parallel
+    setattr(CCompiler, "compile", _compile_in_parallel)  # noqa: B010 - a plain assignment to a method fails type checks
 
 
 def extra_make_option() -> str:

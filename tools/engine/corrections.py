@@ -143,8 +143,8 @@ QUEUE_RULES = (
     ),
     Rule(
         _ZMQ_VAN,
-        "    int local = GetEnv(\"DMLC_LOCAL\", 0);\n",
-        "    LiftMessageLimits(receiver_);\n    int local = GetEnv(\"DMLC_LOCAL\", 0);\n",
+        '    int local = GetEnv("DMLC_LOCAL", 0);\n',
+        '    LiftMessageLimits(receiver_);\n    int local = GetEnv("DMLC_LOCAL", 0);\n',
         "no send may block while it holds mu_",
     ),
     Rule(

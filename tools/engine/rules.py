@@ -1,8 +1,8 @@
 """What an edit to BytePS's source is, and how a list of them is applied.
 
-An edit is a rule: a place, a small replacement and the reason for it. A rule states how often its text must occur, so that
-an edit which no longer fits the source stops the build instead of quietly doing nothing. The rules themselves are in
-`compatibility.py` and `corrections.py`.
+An edit is a rule: a place, a small replacement and the reason for it. A rule states how often its text must occur, so
+that an edit which no longer fits the source stops the build instead of quietly doing nothing. The rules themselves are
+in `compatibility.py` and `corrections.py`.
 """
 
 from __future__ import annotations

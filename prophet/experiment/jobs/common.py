@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 import torch
 
+from prophet.experiment.jobs import progress_path
+
 
 def arguments(description: str | None) -> tuple[dict[str, Any], Path]:
     """(the specification of the job, where to write its result), from the command line."""
@@ -25,11 +27,6 @@ def arguments(description: str | None) -> tuple[dict[str, Any], Path]:
     parser.add_argument("--out", type=Path, required=True, help="JSON: where the result goes")
     options = parser.parse_args()
     return json.loads(options.spec.read_text(encoding="utf-8")), options.out
-
-
-def progress_path(out: Path) -> Path:
-    """The file that grows by one line an iteration while the job runs; whoever waits for the job watches it."""
-    return out.with_suffix(".progress")
 
 
 class Recorder:

@@ -1,0 +1,292 @@
+"""Runs an experiment: starts the roles of each job on a testbed, watches them, collects what they wrote.
+
+Rule of this file: processes, files and time limits; what is counted and drawn is elsewhere. The
+testbed, the clock and sleeping are passed in. Policies are interleaved (A B C, A B C), so that a slow
+change of the machine meets all of them. A run that fails or hangs is reported with the last lines of
+every role and never repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from prophet import settings
+from prophet.experiment.config import Cell, Experiment, Policy, ReplayJob
+from prophet.experiment.jobs import progress_path
+from prophet.profiles import save_profile
+
+POLL_S = 0.1
+TAIL_LINES = 5
+FIRST_PORT = 23000
+"""The DMLC port of the first run; each has its own, since a port stays busy for a while."""
+TOLERANCE = 0.10
+"""How far the achieved rate of a link may be from what was asked for."""
+
+
+class Process(Protocol):
+    """What a testbed starts; subprocess.Popen is one."""
+
+    def poll(self) -> int | None: ...
+
+
+class Host(Protocol):
+    """A testbed as the runner needs it: see prophet.tools.testbed.Testbed."""
+
+    def address(self, name: str) -> str: ...
+    def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> Process: ...
+    def set_bandwidth(self, name: str, bits_per_s: float | None) -> None: ...
+    def check(self, tolerance: float) -> Mapping[str, Any]: ...
+    def terminate_all(self) -> None: ...
+
+
+HostFactory = Callable[[Cell], AbstractContextManager[Host]]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The clock and the sleep of the runner, in seconds."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class Listener(Protocol):
+    """Told how far an experiment is."""
+
+    def run_starts(self, cell: int, repeat: int, policy: Policy) -> None: ...
+    def iterations(self, done: int) -> None: ...
+    def run_ends(self, error: str | None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """One job under one policy. `workers` are the results of its workers, empty where it failed.
+
+    `statuses` are what Prophet wrote in the workers; `error` is one line, and `log_tail` then has the
+    last lines of each role.
+    """
+
+    folder: Path
+    workers: tuple[dict[str, Any], ...] = ()
+    statuses: tuple[dict[str, Any], ...] = ()
+    error: str | None = None
+    log_tail: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CellRuns:
+    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i; `links` is what the testbed measured."""
+
+    cell: Cell
+    links: Mapping[str, Any]
+    runs: Mapping[str, Sequence[Run]]
+
+
+class JobFailed(Exception):
+    """A job did not come to its end; the message is one line."""
+
+
+def run_experiment(
+    experiment: Experiment, out: Path, hosts: HostFactory, listener: Listener, edges: Edges | None = None
+) -> list[CellRuns]:
+    """Runs every cell, `repeats` times all of its policies; logs and records go under `out/runs`."""
+    edges = edges or Edges()
+    done = []
+    port = FIRST_PORT
+    for number, cell in enumerate(experiment.cells):
+        runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
+        with hosts(cell) as host:
+            links = host.check(TOLERANCE)
+            for repeat in range(experiment.repeats):
+                for policy in cell.policies:
+                    folder = out / "runs" / f"cell{number}" / f"{policy.name}-{repeat}"
+                    listener.run_starts(number, repeat, policy)
+                    job = JobRun(cell, policy, host, folder, port, experiment.time_limit_s, edges)
+                    run = job.run(listener.iterations)
+                    port += 1
+                    listener.run_ends(run.error)
+                    runs[policy.name].append(run)
+        done.append(CellRuns(cell, links, runs))
+    return done
+
+
+class Watch:
+    """Tells a hang from slowness: `limit_s` without another finished iteration. Pure; time is passed in."""
+
+    def __init__(self, limit_s: float, now: float) -> None:
+        self._limit_s = limit_s
+        self._progress = -1
+        self._since = now
+
+    def hung(self, progress: int, now: float) -> bool:
+        if progress != self._progress:
+            self._progress, self._since = progress, now
+        return now - self._since >= self._limit_s
+
+
+class JobRun:
+    """One training job on the testbed: scheduler, servers and workers, from start to end."""
+
+    def __init__(
+        self, cell: Cell, policy: Policy, host: Host, folder: Path, port: int, limit_s: float, edges: Edges
+    ) -> None:
+        self._cell = cell
+        self._policy = policy
+        self._host = host
+        self._folder = folder
+        self._port = port
+        self._limit_s = limit_s
+        self._edges = edges
+        self._workers = [name for name in cell.cluster.nodes if name.startswith("worker")]
+        self._processes: dict[str, Process] = {}
+
+    def run(self, on_iterations: Callable[[int], None]) -> Run:
+        """Runs the job to its end or its failure; nothing of it is left running."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        # Names of UNIX sockets are short, so these do not go under the user's folder.
+        with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:
+            try:
+                self._start(Path(sockets))
+                self._wait(on_iterations)
+                workers, statuses = self._collect()
+            except JobFailed as failure:
+                return Run(self._folder, error=str(failure), log_tail=self._log_tail())
+            finally:
+                self._host.terminate_all()
+                for worker in self._workers:
+                    self._host.set_bandwidth(worker, self._cell.cluster.bandwidth.rate(worker))
+        return Run(self._folder, workers, statuses)
+
+    def _start(self, sockets: Path) -> None:
+        spec = self._write_spec()
+        module = f"prophet.experiment.jobs.{self._cell.job.kind}"
+        for node in self._cell.cluster.nodes:
+            private = sockets / node
+            private.mkdir()
+            argv = [sys.executable, "-c", "import byteps.server"]
+            if node in self._workers:
+                argv = [sys.executable, "-m", module, "--spec", str(spec), "--out", str(self._result(node))]
+            env = self._environment(node, private)
+            log = self._folder / f"{node}.log"
+            self._processes[node] = self._host.popen(node, argv, env=env, log=log, cwd=self._folder)
+
+    def _write_spec(self) -> Path:
+        """What the workers are told; the same file for every policy."""
+        job = self._cell.job
+        spec = job.model_dump(mode="json")
+        if isinstance(job, ReplayJob):
+            assert self._cell.profile is not None
+            profile = self._folder / "profile.json"
+            save_profile(self._cell.profile, profile, source=f"made from {job.profile!r} for an experiment")
+            spec["profile"] = str(profile.resolve())
+        path = self._folder / "spec.json"
+        path.write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
+        return path.resolve()
+
+    def _environment(self, node: str, sockets: Path) -> dict[str, str]:
+        """What one process of the job sees: this shell's environment without the settings of other jobs."""
+        cluster = self._cell.cluster
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_", "PROPHET_", "PS_"))}
+        env |= {
+            "DMLC_ROLE": node.rstrip("0123456789"),
+            "DMLC_NUM_WORKER": str(cluster.workers),
+            "DMLC_NUM_SERVER": str(cluster.servers),
+            "DMLC_PS_ROOT_URI": self._host.address("scheduler"),
+            "DMLC_PS_ROOT_PORT": str(self._port),
+            "DMLC_NODE_HOST": self._host.address(node),
+            "BYTEPS_LOCAL_RANK": "0",
+            "BYTEPS_LOCAL_SIZE": "1",
+            "BYTEPS_FORCE_DISTRIBUTED": "1",
+            "BYTEPS_SOCKET_PATH": str(sockets),
+            "NVIDIA_VISIBLE_DEVICES": "0",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        env |= self._policy.env
+        if node in self._workers:
+            env["DMLC_WORKER_ID"] = node.removeprefix("worker")
+        if node in self._workers and self._policy.hooked:
+            env[settings.PROFILE_OUT] = str(self._record(node, "profile.json"))
+            env[settings.EVENTS_OUT] = str(self._record(node, "events.npy"))
+            env[settings.STATUS_OUT] = str(self._record(node, "status.json"))
+        return env
+
+    def _wait(self, on_iterations: Callable[[int], None]) -> None:
+        """Returns when every worker has ended well. Raises JobFailed otherwise."""
+        watch = Watch(self._limit_s, self._edges.now())
+        changes = list(self._cell.cluster.bandwidth.changes)
+        trained_since: float | None = None
+        while True:
+            codes = {node: process.poll() for node, process in self._processes.items()}
+            failed = next((node for node, code in codes.items() if code not in (None, 0)), None)
+            if failed is not None:
+                raise JobFailed(f"{failed} ended with status {codes[failed]}")
+            if all(codes[worker] == 0 for worker in self._workers):
+                return
+            now = self._edges.now()
+            finished = [_lines(progress_path(self._result(worker))) for worker in self._workers]
+            on_iterations(min(finished))
+            ended = sum(codes[worker] == 0 for worker in self._workers)
+            if watch.hung(sum(finished) + ended, now):
+                counts = ", ".join(f"{w} {n}" for w, n in zip(self._workers, finished, strict=True))
+                total = self._cell.job.iterations
+                raise JobFailed(f"hung: nothing for {self._limit_s:g} s (iterations of {total} done: {counts})")
+            if trained_since is None and min(finished) > 0:
+                trained_since = now
+            while trained_since is not None and changes and now - trained_since >= changes[0][0]:
+                _, rate = changes.pop(0)
+                for worker in self._workers:
+                    self._host.set_bandwidth(worker, rate)
+            self._edges.sleep(POLL_S)
+
+    def _collect(self) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
+        """(the workers' results, what Prophet wrote in them). Raises JobFailed where one is missing."""
+        results = tuple(_read_json(self._result(worker), f"{worker} left no result") for worker in self._workers)
+        if not self._policy.hooked:
+            return results, ()
+        # Prophet steps aside rather than fail a job; here that would pass stock BytePS off as a policy.
+        absent = f"without Prophet: {{}} ran with stock BytePS instead of {self._policy.base}"
+        statuses = tuple(
+            _read_json(self._record(worker, "status.json"), absent.format(worker)) for worker in self._workers
+        )
+        for worker, status in zip(self._workers, statuses, strict=True):
+            if status.get("stepped_aside"):
+                raise JobFailed(f"Prophet stepped aside in {worker}: {status['stepped_aside']}")
+        return results, statuses
+
+    def _result(self, worker: str) -> Path:
+        return self._record(worker, "json")
+
+    def _record(self, worker: str, suffix: str) -> Path:
+        return self._folder.resolve() / f"{worker}.{suffix}"
+
+    def _log_tail(self) -> dict[str, list[str]]:
+        tails = {}
+        for node in self._cell.cluster.nodes:
+            log = self._folder / f"{node}.log"
+            text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+            tails[node] = text.splitlines()[-TAIL_LINES:]
+        return tails
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _read_json(path: Path, otherwise: str) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        raise JobFailed(otherwise) from None
+    return value

@@ -1,0 +1,68 @@
+"""The policies by name. One file a system; docs/adding-a-policy.md says how to add one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from prophet.errors import UserError
+from prophet.model import Network, Plan, Profile
+from prophet.policies.bytescheduler import ByteScheduler
+from prophet.policies.fifo import Fifo
+from prophet.policies.p3 import P3
+from prophet.policies.prophet import Prophet
+from prophet.settings import DEFAULT_CREDIT_BYTES, DEFAULT_PARTITION_BYTES
+
+MATERIAL_CHANGE = 0.10
+"""A plan is swapped only for a change of more than a tenth in what it was made from."""
+
+
+class Policy(Protocol):
+    """Turns what was learned into a plan. Knows no clock, thread or socket."""
+
+    name: str
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        """The plan for a job; `profile` and `network` are None until they are known.
+
+        `jitter_s` is how far generation times scatter between iterations, in seconds.
+        """
+        ...
+
+
+POLICIES: dict[str, Callable[[int, int], Policy]] = {
+    "fifo": lambda credit, partition: Fifo(),
+    "p3": lambda credit, partition: P3(),
+    "bytescheduler": lambda credit, partition: ByteScheduler(credit),
+    "prophet": lambda credit, partition: Prophet(partition),
+}
+
+
+def get_policy(
+    name: str, credit_bytes: int = DEFAULT_CREDIT_BYTES, partition_bytes: int = DEFAULT_PARTITION_BYTES
+) -> Policy:
+    """The policy called `name`. Raises UserError listing the known ones."""
+    if name not in POLICIES:
+        raise UserError(f"unknown policy {name!r}; known policies are {', '.join(POLICIES)}")
+    return POLICIES[name](credit_bytes, partition_bytes)
+
+
+def plan_changed(old: Plan, new: Plan) -> bool:
+    """Whether `new` differs from `old` enough to be worth a swap."""
+
+    def differs(a: float | None, b: float | None) -> bool:
+        if a is None or b is None:
+            return a is not b
+        return abs(a - b) > MATERIAL_CHANGE * max(abs(a), abs(b))
+
+    if (old.push.order, old.pull.order, old.push.groups) != (new.push.order, new.pull.order, new.push.groups):
+        return True
+    if differs(old.push.credit, new.push.credit) or differs(old.pull.credit, new.pull.credit):
+        return True
+    if len(old.push.deadlines) != len(new.push.deadlines):
+        return True
+    pairs = zip(old.push.deadlines, new.push.deadlines, strict=True)
+    if any(a.rank != b.rank or differs(a.time_s, b.time_s) for a, b in pairs):
+        return True
+    rates = [plan.network.bandwidth if plan.network else None for plan in (old, new)]
+    return differs(*rates)

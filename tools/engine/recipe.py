@@ -1,0 +1,71 @@
+"""Everything that shapes the built wheel, and the key under which it is kept.
+
+A part that could change the wheel without changing the key would let a stale wheel be installed: add it here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from . import compatibility, corrections
+from .rules import Rule
+from .toolchain import Toolchain
+
+HERE = Path(__file__).parent
+
+BYTEPS_VERSION = "0.2.5.post15"
+BYTEPS_SHA256 = "9d6a3c5be4c4b5a172739744bb32725c433f9a9f63794e1885e7376ff4eea99f"
+"""Of the source release on PyPI; the rules are written for exactly these bytes."""
+
+RULES = (*compatibility.RULES, *corrections.RULES)
+
+BUILD_ENVIRONMENT = {
+    # One line a framework: MXNet's part is left out by the same switch that will let it in.
+    "BYTEPS_WITHOUT_TENSORFLOW": "1",
+    "BYTEPS_WITHOUT_MXNET": "1",
+    "BYTEPS_WITH_PYTORCH": "1",
+}
+"""Which of BytePS's parts are built. WITH makes a failure of that part the build's failure."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The ingredients of one wheel. Equal recipes make interchangeable wheels."""
+
+    byteps: str
+    rules: Sequence[tuple[str, str, str, int]]
+    """File, old text, new text and count of every edit, in order; reasons do not shape the wheel."""
+    own_sources: dict[str, str]
+    """Text of the stand-in headers and build hooks, by name."""
+    parts: dict[str, str]
+    python: str
+    torch: str
+    compiler: str
+    machine: str
+    zmq: str
+
+    def key(self) -> str:
+        """Sixteen hexadecimal digits that differ between different recipes."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def recipe_for(toolchain: Toolchain, rules: Sequence[Rule] = RULES) -> Recipe:
+    """The recipe of this package, this interpreter and the given tools."""
+    sources = [*sorted((HERE / "include").glob("*.h")), HERE / "build_hooks.py"]
+    return Recipe(
+        byteps=f"{BYTEPS_VERSION} {BYTEPS_SHA256}",
+        rules=[(rule.file, rule.old, rule.new, rule.count) for rule in rules],
+        own_sources={source.name: source.read_text(encoding="utf-8") for source in sources},
+        parts=BUILD_ENVIRONMENT,
+        python=f"{platform.python_version()} {sysconfig.get_config_var('SOABI')}",
+        torch=toolchain.torch,
+        compiler=toolchain.compiler,
+        machine=f"{platform.machine()} {toolchain.machine_flags}",
+        zmq=toolchain.zmq.version,
+    )

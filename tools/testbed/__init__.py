@@ -1,0 +1,8 @@
+"""The testbed: a cluster on one machine, in network namespaces with links of chosen bandwidth. Needs root or user namespaces."""
+
+from __future__ import annotations
+
+from .namespaces import reexec_in_user_namespace, require_namespaces
+from .testbed import NodeSpec, Testbed
+
+__all__ = ["NodeSpec", "Testbed", "reexec_in_user_namespace", "require_namespaces"]
