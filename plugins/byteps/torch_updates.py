@@ -224,8 +224,8 @@ class Updates:
         """Puts the gradients in buckets, before the first of them leaves.
 
         Not sooner, because the program may move the model until then. Every worker comes here at the same
-        point of the same program, so BytePS numbers the tensors alike on all of them. The two tensors of
-        one bucket are declared far apart because neighbours may share a server.
+        point of the same program, so BytePS numbers the tensors alike on all of them. It spreads them over
+        its servers by number, so those of one round are numbered in a row.
         """
         if self._buckets:
             return

@@ -1,208 +1,35 @@
-"""The barrier-free optimizer against plain torch.optim, bit for bit, on a network that the test drives.
-
-`Network` stands in for byteps.torch: what is pushed stays in flight until the test delivers it, or until
-the front end waits, which delivers one tensor. No process, no clock.
-"""
+"""The barrier-free optimizer against plain torch.optim, bit for bit, and when it leaves the work to BytePS's own."""
 
 from __future__ import annotations
 
 import copy
-import gc
-import io
 import logging
 import types
-import weakref
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from prophet.plugins.byteps import hook, torch_guards, torch_updates
 from prophet.plugins.byteps import torch as front_end
+from prophet.plugins.byteps import torch_updates
 from prophet.plugins.byteps.torch_buckets import FUSE_BELOW_BYTES, FUSE_SPAN_BYTES, FUSE_TOTAL_BYTES, fuse
 from torch import nn
-
-
-def average(gradient: torch.Tensor) -> torch.Tensor:
-    """What two workers' average comes to, where the other one's gradient depends on ours in a known way."""
-    return gradient.mul(0.75).add_(1e-3)
-
-
-class NoCompression:
-    pass
-
-
-class Network:
-    """byteps.torch as the front end sees it."""
-
-    __name__ = "byteps.torch"
-    Compression = types.SimpleNamespace(none=NoCompression, fp16=object())
-
-    def __init__(self, newest_first: bool = False) -> None:
-        self.newest_first = newest_first
-        self.workers = 2
-        self.identity = ""
-        self.declared: list[str] = []
-        self.pushed: list[tuple[str, int]] = []
-        self.fell_back: list[torch.optim.Optimizer] = []
-        self.shut_down = False
-        self.flying: dict[int, tuple[str, torch.Tensor, torch.Tensor]] = {}
-        self.done: set[int] = set()
-
-        def stock(optimizer: Any, named_parameters: Any = None, compression: Any = None, passes: int = 1) -> Any:
-            names = [name for name, _ in named_parameters or []]
-            if len(set(names)) != len(names):
-                raise ValueError("Parameter names in named_parameters must be unique.")
-            self.fell_back.append(optimizer)
-            return optimizer
-
-        stock.__module__ = self.__name__
-        self.DistributedOptimizer: Callable[..., Any] = stock
-        self.shutdown: Callable[[], None] = self._shutdown
-        self.suspend: Callable[[], None] = self._shutdown
-
-    def _shutdown(self) -> None:
-        self.shut_down = True
-
-    def size(self) -> int:
-        return self.workers
-
-    def declare(self, name: str) -> None:
-        self.declared.append(name)
-
-    def byteps_push_pull(self, tensor: torch.Tensor, average: bool, name: str, priority: int) -> int:
-        assert average
-        assert tensor.is_contiguous()
-        gradient = name.removesuffix(".odd")
-        assert gradient not in {flying.removesuffix(".odd") for flying, _, _ in self.flying.values()}
-        earlier = [old for old, _ in self.pushed if old.removesuffix(".odd") == gradient]
-        assert not earlier or earlier[-1] != name, "two rounds in turn must use different keys"
-        self.pushed.append((name, priority))
-        handle = len(self.pushed)
-        self.flying[handle] = (name, tensor, tensor.clone())
-        return handle
-
-    def poll(self, handle: int) -> bool:
-        return handle in self.done
-
-    def synchronize(self, handle: int) -> None:
-        self.done.remove(handle)
-
-    def deliver(self, name: str = "") -> None:
-        """Delivers one tensor: the newest or the oldest in flight, or the one with this name."""
-        assert self.flying, "the front end waits, but nothing is in flight"
-        handles = [h for h, (flying, _, _) in self.flying.items() if not name or flying.removesuffix(".odd") == name]
-        handle = handles[-1] if self.newest_first else handles[0]
-        _, tensor, sent = self.flying.pop(handle)
-        assert torch.equal(tensor, sent), "a tensor was written while in flight"
-        tensor.copy_(average(tensor))
-        self.done.add(handle)
-
-    # The native hook's part.
-
-    def set_identity(self, by: str) -> None:
-        self.identity = by
-
-    def wait_activity(self, limit_s: float) -> None:
-        self.deliver()
-
-
-@pytest.fixture(params=[False, True], ids=["oldest-first", "newest-first"])
-def any_order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    yield from _network(Network(request.param), monkeypatch)
-
-
-@pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    yield from _network(Network(), monkeypatch)
-
-
-def _network(network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    monkeypatch.setattr(hook, "_loaded", network)
-    monkeypatch.setattr(torch_updates, "_warned", set())
-    monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
-    monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
-    front_end.install(network, fusion=False)
-    yield network
-    network.shutdown()
-
-
-def make_model() -> nn.Sequential:
-    torch.manual_seed(3)
-    return nn.Sequential(
-        nn.Linear(6, 37), nn.Tanh(), nn.Linear(37, 19), nn.BatchNorm1d(19), nn.ReLU(), nn.Linear(19, 3)
-    )
-
-
-def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(number)
-    return torch.randn(8, 6, generator=generator), torch.randint(3, (8,), generator=generator)
-
-
-def loss_of(model: nn.Module, number: int) -> torch.Tensor:
-    inputs, labels = batch(number)
-    return nn.functional.cross_entropy(model(inputs), labels)
-
-
-class Plain:
-    """The truth: the same optimizer in one process, on gradients averaged in place."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.optimizer = optimizer
-
-    def synchronize(self) -> None:
-        for group in self.optimizer.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    p.grad = torch.zeros_like(p)
-                p.grad.copy_(average(p.grad))
-
-    def step(self) -> None:
-        self.synchronize()
-        self.optimizer.step()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.optimizer.zero_grad(set_to_none)
-
-
-def train(model: nn.Module, optimizer: Any, first: int = 0, steps: int = 6, scheduler: Any = None) -> None:
-    for number in range(first, first + steps):
-        optimizer.zero_grad()
-        loss_of(model, number).backward()
-        optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
-
-
-def wrap(network: Network, model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> Any:
-    return network.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **more)
-
-
-def pair(network: Network, lr: float = 0.1, **more: Any) -> tuple[nn.Module, Plain, nn.Module, Any]:
-    """A model trained by plain SGD, and its twin under the front end, past its probation."""
-    truth, model = make_model(), make_model()
-    plain = Plain(torch.optim.SGD(truth.parameters(), lr, momentum=0.9))
-    optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), lr, momentum=0.9), **more)
-    train(truth, plain, steps=2)
-    train(model, optimizer, steps=2)
-    return truth, plain, model, optimizer
-
-
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)
-
-
-def same_model(a: nn.Module, b: nn.Module) -> bool:
-    return same(dict(a.state_dict()), dict(b.state_dict()))
-
+from torch_network import (
+    Network,
+    NoCompression,
+    Plain,
+    average,
+    batch,
+    loss_of,
+    make_model,
+    pair,
+    same,
+    same_model,
+    train,
+    wrap,
+)
 
 SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+
 OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
     (SGD, {"lr": 0.1}),
     (SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2}),
@@ -441,151 +268,14 @@ def test_unused_tied_and_frozen_parameters(any_order: Network, fusion: bool, set
 
 
 def test_freezing_later_sends_zeros_and_updates_nothing(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-        some_optimizer.zero_grad()
-        some_model[0].requires_grad_(False)
+    _, _, model, optimizer = pair(network)
+    optimizer.zero_grad()
+    model[0].requires_grad_(False)
     before = model[0].weight.clone()
     pushes = len(network.pushed)
     train(model, optimizer, 2, 3)
     assert len(network.pushed) == pushes + 3 * 8, "every tensor in every round, or other workers wait for ever"
     assert torch.equal(before, model[0].weight)
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda model: [p.detach().clone() for p in model.parameters()],
-        lambda model: [p.detach().clone() for _, p in model.named_parameters()],
-        lambda model: [v.clone() for k, v in model.state_dict().items() if "running" not in k and "num" not in k],
-        lambda model: [p.detach() for p in copy.deepcopy(model).parameters()],
-        lambda model: [p.detach() for p in torch.load(_saved(model), weights_only=False).parameters()],
-        lambda model: [p.clone() for i in (0, 2, 3, 5) for p in (model[i].weight, model[i].bias)],
-        lambda model: list(nn.utils.parameters_to_vector(model.parameters()).detach().split(1)),
-        lambda model: [p.detach() for p in torch.optim.swa_utils.AveragedModel(model).module.parameters()],
-        lambda model: [p.detach().float() for p in model.double().parameters()],
-    ],
-)
-def test_every_way_to_read_a_parameter_sees_the_update(network: Network, read: Callable[[nn.Module], Any]) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
-    assert network.flying
-    assert same(read(model), read(truth))
-    assert not network.flying
-
-
-def _saved(model: nn.Module) -> io.BytesIO:
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    return file
-
-
-def test_reading_one_parameter_waits_for_that_one_only(network: Network) -> None:
-    _, _, model, optimizer = pair(network)
-    train(model, optimizer, 2, 1)
-    network.newest_first = True
-    assert next(model.parameters()).device.type == "cpu"
-    assert len(network.flying) == 7
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
-def test_evaluation_between_two_steps(network: Network, mode: Callable[[], Any]) -> None:
-    """The first update makes the optimizer's state: a mode around the forward pass must not mark it."""
-    outputs = []
-    truth, model = make_model(), make_model()
-    plain = Plain(torch.optim.Adam(truth.parameters(), 0.01))
-    optimizer = wrap(network, model, torch.optim.Adam(model.parameters(), 0.01))
-    optimizer._prophet._probation = 0
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-        for number in range(4):
-            some_model.train()
-            some_optimizer.zero_grad()
-            loss_of(some_model, number).backward()
-            for bucket in optimizer._prophet._buckets:
-                bucket.eager = False
-            some_optimizer.step()
-            some_model.eval()
-            with mode():
-                outputs.append(some_model(batch(9)[0]))
-    assert same(outputs[:4], outputs[4:])
-    assert same_model(model, truth)
-    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
-
-
-def test_checkpoint_and_resume_between_two_steps(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 3)
-    train(model, optimizer, 2, 3)
-    kept = copy.deepcopy((optimizer.state_dict(), dict(model.state_dict())))
-    train(model, optimizer, 5, 1)
-    assert network.flying
-    model.load_state_dict(kept[1])
-    optimizer.load_state_dict(kept[0])
-    train(truth, plain, 5, 3)
-    train(model, optimizer, 5, 3)
-    assert same_model(model, truth)
-    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
-
-
-class Functional(nn.Module):
-    """Uses a layer's weight without calling the layer, before the layer's own call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(6)
-        self.layer = nn.Linear(6, 6)
-        self.head = nn.Linear(6, 3)
-        self.lstm = nn.LSTM(6, 6)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden = nn.functional.linear(inputs, self.layer.weight) + self.layer.bias
-        result: torch.Tensor = self.head(self.lstm(self.layer(hidden))[0])
-        return result
-
-
-def test_functional_use_waits_too(any_order: Network) -> None:
-    truth, model = Functional(), Functional()
-    plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
-    optimizer = wrap(any_order, model, torch.optim.SGD(model.parameters(), 0.1))
-    train(truth, plain)
-    train(model, optimizer)
-    assert len(any_order.flying) == 8, "no parameter of this model needs the barrier"
-    assert same_model(model, truth)
-
-
-def test_parameters_used_by_kept_references_are_waited_for_in_step(any_order: Network) -> None:
-    def run(wrapped: bool) -> list[torch.Tensor]:
-        torch.manual_seed(8)
-        weights = [torch.randn(6, 6, requires_grad=True), torch.randn(6, 3, requires_grad=True)]
-        bare: Any = torch.optim.SGD(weights, 0.1, momentum=0.9)
-        if wrapped:
-            bare = any_order.DistributedOptimizer(bare, [("a", weights[0]), ("b", weights[1])])
-        optimizer = bare if wrapped else Plain(bare)
-        for number in range(5):
-            inputs, labels = batch(number)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(inputs @ weights[0] @ weights[1], labels).backward()
-            optimizer.step()
-            assert not any_order.flying
-        return weights
-
-    assert same(run(True), run(False))
-
-
-def test_a_use_that_was_missed_brings_the_barrier_back(network: Network, caplog: pytest.LogCaptureFixture) -> None:
-    _, _, model, optimizer = pair(network)
-    weight = model[0]._parameters["weight"]
-    train(model, optimizer, 2, 1)
-    assert weight is not None
-    with caplog.at_level(logging.WARNING, "prophet"):
-        (weight * 2).sum().backward()
-    assert "0.weight was used before its update had arrived" in caplog.text
-    optimizer.step()
-    assert not network.flying
-    train(model, optimizer, 3, 3)
-    assert not network.flying
 
 
 def test_closure_sees_averages_and_returns_its_loss(network: Network) -> None:
@@ -735,16 +425,6 @@ def test_flush_gives_up_after_its_limit(network: Network, monkeypatch: pytest.Mo
     assert optimizer._prophet.flush(limit_s=60.0), "the network moves again"
 
 
-def test_a_model_that_is_gone_leaves_nothing(network: Network) -> None:
-    gc.collect()
-    before = len(torch_guards._slots)
-    truth, plain, model, optimizer = pair(network)
-    assert len(torch_guards._slots) == before + 8
-    del truth, plain, model, optimizer
-    gc.collect()
-    assert len(torch_guards._slots) == before
-
-
 def test_strides_of_the_parameter_are_kept(network: Network) -> None:
     def make() -> nn.Module:
         torch.manual_seed(2)
@@ -768,33 +448,6 @@ def test_strides_of_the_parameter_are_kept(network: Network) -> None:
     assert state.stride() == model[1].weight.stride()
 
 
-def test_a_copied_optimizer_is_a_plain_one(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
-    both = copy.deepcopy((model, optimizer))
-    file = io.BytesIO()
-    torch.save(optimizer, file)
-    file.seek(0)
-    for copied in (both[1], torch.load(file, weights_only=False)):
-        assert type(copied) is torch.optim.SGD
-        assert same(copied.state_dict(), plain.optimizer.state_dict())
-    train(truth, plain, 3, 2)
-    train(both[0], Plain(both[1]), 3, 2)
-    assert same_model(both[0], truth)
-
-
-def test_the_program_may_drop_the_optimizer_with_updates_to_come(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
-    del optimizer
-    gc.collect()
-    assert network.flying
-    assert same_model(model, truth)
-    assert not network.flying
-
-
 def test_changing_gradients_that_have_left_is_reported(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     truth, plain, model, optimizer = pair(network)
     train(truth, plain, 2, 1)
@@ -805,16 +458,6 @@ def test_changing_gradients_that_have_left_is_reported(network: Network, caplog:
         optimizer.step()
     assert "call optimizer.synchronize() before changing them" in caplog.text
     assert same_model(model, truth)
-
-
-def test_gradients_that_the_program_cleared_hold_no_memory(network: Network) -> None:
-    _, _, model, optimizer = pair(network)
-    optimizer.zero_grad()
-    loss_of(model, 2).backward()
-    kept = weakref.ref(model[0].weight.grad)
-    optimizer.step()
-    optimizer.zero_grad()
-    assert kept() is None
 
 
 def test_a_frozen_or_added_parameter_is_updated_by_its_own_gradient(
@@ -839,25 +482,11 @@ def test_a_frozen_or_added_parameter_is_updated_by_its_own_gradient(
         assert torch.equal(model[0].weight, before["0.weight"].add(average(local[0]), alpha=-0.1))
 
 
-def test_compilation_brings_the_barrier_back(network: Network) -> None:
-    """torch.compile may begin at any time; what it makes cannot be intercepted."""
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 6)
-    train(model, optimizer, 2, 4)
-    assert network.flying
-    train(torch.compile(model, backend="eager"), optimizer, 6, 2)
-    assert not network.flying
-    assert same_model(model, truth)
-
-
 def test_sparse_gradients_are_refused_by_name(network: Network) -> None:
     model = nn.Sequential(nn.Embedding(5, 3, sparse=True))
     wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
     with pytest.raises(ValueError, match="is sparse"):
         model(torch.tensor([1, 2])).sum().backward()
-
-
-# Fusion.
 
 
 def test_fusion_keeps_forward_order_and_its_limits() -> None:

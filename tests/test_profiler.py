@@ -1,0 +1,139 @@
+"""The profiler on synthetic jobs: the pattern, and everything that must not mislead it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from virtual import events, iteration
+
+from prophet.model import UNPROFILED_GRADIENT, EventKind
+from prophet.profiler import JobProfiler, find_steps
+from prophet.profiles import resnet50
+
+STEPS = {5: 0.1, 4: 0.1, 3: 0.2, 2: 0.2, 1: 0.3, 0: 0.3}
+PERIOD = 0.5
+
+
+def run(profiler: JobProfiler, rows: list[dict[int, float]], began: float = 0.0, period: float = PERIOD) -> float:
+    for generation in rows:
+        profiler.observe(events(iteration(began, generation, partitions=2)))
+        began += period
+    return began
+
+
+def relative(profiler: JobProfiler) -> list[float]:
+    profile = profiler.profile
+    assert profile is not None
+    first = profile.gradients[-1].generation_s
+    return [round(g.generation_s - first, 6) for g in profile.gradients]
+
+
+def test_it_learns_sizes_times_and_order_within_ten_iterations() -> None:
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 3)
+    assert not profiler.ready
+    run(profiler, [STEPS] * 7, began=3 * PERIOD)
+    profile = profiler.profile
+    assert profile is not None
+    assert profile.gradient_ids == (0, 1, 2, 3, 4, 5)
+    assert [g.size_bytes for g in profile.gradients] == [2000] * 6
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+    assert profiler.jitter_s == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_stepwise_pattern() -> None:
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 8)
+    assert profiler.profile is not None
+    steps = find_steps(profiler.profile)
+    assert [(step.first, step.last) for step in steps] == [(0, 1), (2, 3), (4, 5)]
+    assert [step.gap_s for step in steps] == pytest.approx([0.1] * 3)
+
+
+def test_forward_is_the_gap_to_the_next_iteration_less_one_step() -> None:
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 8)
+    assert profiler.profile is not None
+    # From 0.3 to 0.1 of the next iteration, which began at 0.5: 0.3 s, of which a step of 0.1 s is backward's.
+    assert profiler.profile.forward_s == pytest.approx(0.2)
+    assert profiler.profile.backward_s == pytest.approx(0.3)
+
+
+def test_gradients_of_a_step_keep_forward_order_when_they_scatter() -> None:
+    rng = np.random.default_rng(1)
+    rows = [{g: t + rng.uniform(0, 0.002) for g, t in STEPS.items()} for _ in range(20)]
+    profiler = JobProfiler()
+    run(profiler, rows)
+    assert profiler.profile is not None
+    assert profiler.profile.gradient_ids == (0, 1, 2, 3, 4, 5)
+    assert 0 < profiler.jitter_s < 0.002
+
+
+def test_ids_in_another_order_are_ordered_by_generation() -> None:
+    profiler = JobProfiler()
+    run(profiler, [{10: 0.1, 30: 0.2, 20: 0.3}] * 8)
+    assert profiler.profile is not None
+    assert profiler.profile.gradient_ids == (20, 30, 10)
+
+
+def test_a_straggling_iteration_moves_nothing() -> None:
+    late = {g: t * 4 for g, t in STEPS.items()}
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 6 + [late] + [STEPS] * 3 + [late] + [STEPS] * 3, period=2.0)
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+
+
+def test_a_gradient_skipped_now_and_then_stays_where_it_is() -> None:
+    without = {g: t for g, t in STEPS.items() if g != 5}
+    profiler = JobProfiler()
+    run(profiler, [STEPS, STEPS, STEPS, without] * 4)
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+
+
+def test_a_gradient_that_came_once_is_no_part_of_the_pattern() -> None:
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 5 + [{**STEPS, 9: 0.25}] + [STEPS] * 5)
+    assert profiler.profile is not None
+    assert 9 not in profiler.profile.gradient_ids
+
+
+def test_a_changed_batch_size_is_followed_within_a_few_iterations() -> None:
+    doubled = {g: 2 * t for g, t in STEPS.items()}
+    profiler = JobProfiler()
+    began = run(profiler, [STEPS] * 40, period=1.0)
+    run(profiler, [doubled] * 4, began=began, period=1.0)
+    assert relative(profiler) == [0.4, 0.4, 0.2, 0.2, 0.0, 0.0]
+
+
+def test_gradient_accumulation_lengthens_the_period_and_nothing_else() -> None:
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 8, period=5.0)
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+
+
+def test_broadcasts_and_transfers_are_passed_over() -> None:
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 6)
+    noise = [(90.0, 3 | UNPROFILED_GRADIENT, 0, 10, EventKind.ADD), (90.0, 0, 0, 10, EventKind.FINISH)]
+    profiler.observe(events(noise))
+    assert profiler.iterations == 5
+
+
+def test_events_may_be_cut_anywhere() -> None:
+    whole, pieces = JobProfiler(), JobProfiler()
+    stream = events([row for n in range(10) for row in iteration(n * PERIOD, STEPS, partitions=3)])
+    whole.observe(stream)
+    for start in range(0, len(stream), 7):
+        pieces.observe(stream[start : start + 7])
+    assert whole.profile == pieces.profile
+
+
+def test_resnet50_in_thirteen_steps_is_found_again() -> None:
+    profile = resnet50(25_600_000)
+    generation = {i: g.generation_s for i, g in enumerate(profile.gradients)}
+    profiler = JobProfiler()
+    run(profiler, [generation] * 8, period=1.0)
+    assert profiler.profile is not None
+    assert profiler.profile.gradient_ids == tuple(range(161))
+    found = [(step.first, step.last) for step in find_steps(profiler.profile)]
+    assert found == [(step.first, step.last) for step in find_steps(profile)]
