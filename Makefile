@@ -31,7 +31,8 @@ test: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	# On the installed package, since plugins/ and tools/ are part of it only there.
+	cd $(VENV) && bin/mypy --config-file ../pyproject.toml -p prophet
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cc')
 
 bench: setup

@@ -42,7 +42,7 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["prophet", "prophet.*"]), *packages_under("plugins"), *packages_under("tools")],
     package_dir={"prophet.plugins": "plugins", "prophet.tools": "tools"},
-    package_data={"prophet.tools.engine": ["include/*.h"]},
+    package_data={"prophet": ["py.typed", "_queue.pyi"], "prophet.tools.engine": ["include/*.h"]},
     ext_modules=[
         Pybind11Extension("prophet._queue", ["prophet/native/module.cc"], cxx_std=17, extra_compile_args=COMPILE),
         # Not a Python module but a plain shared object that the autoload opens before BytePS's.
@@ -64,7 +64,15 @@ setup(
             "setuptools",
             "wheel",
         ],
-        "dev": ["hypothesis>=6.100", "mypy==2.4.1", "pytest>=8", "ruff==0.17.5", "types-psutil", "types-PyYAML"],
+        "dev": [
+            "clang-format==23.1.5",
+            "hypothesis>=6.100",
+            "mypy==2.4.1",
+            "pytest>=8",
+            "ruff==0.17.5",
+            "types-psutil",
+            "types-PyYAML",
+        ],
     },
     entry_points={"console_scripts": ["prophet=prophet.cli:main"]},
     cmdclass={"build_py": BuildWithAutoload},

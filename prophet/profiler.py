@@ -10,6 +10,7 @@ late once or a gradient that is skipped moves nothing, and drift is followed as 
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 
@@ -192,7 +193,7 @@ def _forward_gap(rows: list[_Iteration], gradient0: int, ids: list[int]) -> floa
     """The least time from gradient 0 of one iteration to the first gradient of the next."""
     known = set(ids)
     gaps = []
-    for row, following in zip(rows, rows[1:], strict=False):
+    for row, following in itertools.pairwise(rows):
         starts = [time for gradient, time in following.times.items() if gradient in known]
         if gradient0 in row.times and starts:
             gaps.append(min(starts) - row.times[gradient0])
@@ -207,8 +208,9 @@ def find_steps(profile: Profile) -> list[Step]:
 def _split(times: np.ndarray) -> list[Step]:
     """Cuts falling times where the gaps are of another order of magnitude than within a step.
 
-    The threshold is the widest break, as a ratio, in the sorted gaps; gaps below a five-hundredth of the whole are
-    taken as equal, because they are scheduling noise. Without a clear break (a factor of 3) every gap above that counts.
+    The threshold is the widest break, as a ratio, in the sorted gaps; gaps below a five-hundredth of the whole
+    are taken as equal, because they are scheduling noise. Without a clear break (a factor of 3) every gap above that
+    counts.
     """
     gaps = times[:-1] - times[1:]
     floor = max(float(times[0] - times[-1]) / 500, 1e-9)
@@ -221,7 +223,7 @@ def _split(times: np.ndarray) -> list[Step]:
             threshold = float(np.sqrt(ranked[widest] * ranked[widest + 1]))
     cuts = [0, *(int(i) + 1 for i in np.flatnonzero(gaps > threshold)), len(times)]
     steps = []
-    for first, end in zip(cuts, cuts[1:], strict=False):
+    for first, end in itertools.pairwise(cuts):
         before = float(times[end]) if end < len(times) else 0.0
         steps.append(Step(first, end - 1, float(times[first]), float(times[first]) - before))
     return steps

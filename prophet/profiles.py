@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ def save_profile(profile: Profile, path: Path, source: str) -> None:
     }
     unfinished = path.with_name(path.name + ".part")
     unfinished.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+    unfinished.replace(path)
 
 
 def load_profile(path: Path) -> Profile:
@@ -74,10 +73,10 @@ def _gradient(path: Path, index: int, item: Any) -> GradientProfile:
         value = values[key]
         fits = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
         if not fits:
-            raise UserError(f"{where}: '{key}' is {value!r}; it must be {'a number' if kind is float else kind.__name__}")
-    return GradientProfile(
-        values["name"], values["bytes"], float(values["generation_s"]), float(values["forward_s"])
-    )
+            raise UserError(
+                f"{where}: '{key}' is {value!r}; it must be {'a number' if kind is float else kind.__name__}"
+            )
+    return GradientProfile(values["name"], values["bytes"], float(values["generation_s"]), float(values["forward_s"]))
 
 
 def resnet50(

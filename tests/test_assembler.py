@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -79,7 +81,7 @@ def test_constraints_7_8_9_and_11(job: tuple[Profile, Network]) -> None:
     for i, gradient in enumerate(plan.gradients):
         assert start[i] >= gradient.generation_s, "7: pushed after it is generated"
     in_time = sorted(range(len(start)), key=lambda i: start[i])
-    for before, after in zip(in_time, in_time[1:], strict=False):
+    for before, after in itertools.pairwise(in_time):
         assert start[before] + cost[before] <= start[after] + 1e-9, "8: one at a time"
     forward = [i for i in in_time if start[i] >= plan.backward_s]
     assert forward == sorted(forward), "9: by priority once backward is over"

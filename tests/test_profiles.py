@@ -49,7 +49,10 @@ def changed(index: int, key: str, value: object) -> dict[str, Any]:
         (changed(0, "bytes", -4), r"gradients\[0\] \(a\): 'bytes' is -4; it must be above 0"),
         (changed(0, "bytes", 1.5), r"gradients\[0\]: 'bytes' is 1.5; it must be int"),
         (changed(1, "generation_s", -0.1), r"gradients\[1\] \(b\): 'generation_s' is -0.1; it must be 0 or more"),
-        (changed(1, "generation_s", 0.3), r"gradients\[1\] \(b\): 'generation_s' is 0.3, above that of the more urgent"),
+        (
+            changed(1, "generation_s", 0.3),
+            r"gradients\[1\] \(b\): 'generation_s' is 0.3, above that of the more urgent",
+        ),
         (changed(1, "forward_s", "soon"), r"gradients\[1\]: 'forward_s' is 'soon'; it must be a number"),
         (changed(1, "speed", 1), r"gradients\[1\]: unknown key 'speed'"),
         ({"schema": 1, "gradients": [{"bytes": 4}]}, r"gradients\[0\]: 'generation_s' is missing"),

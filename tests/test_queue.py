@@ -175,7 +175,11 @@ def deadline_plan(slack_s: float = 0.0) -> Plan:
     """Gradients 1 (at 0 s) and 0 (at 1 s); 10 bytes a second."""
     half = QueuePlan(order={0: 0, 1: 1}, deadlines=(Deadline(1.0, 0),))
     return Plan(
-        push=half, generation_s={0: 1.0, 1: 0.0}, size_bytes={0: 1, 1: 12}, network=Network(10.0), deadline_slack_s=slack_s
+        push=half,
+        generation_s={0: 1.0, 1: 0.0},
+        size_bytes={0: 1, 1: 12},
+        network=Network(10.0),
+        deadline_slack_s=slack_s,
     )
 
 

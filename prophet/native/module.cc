@@ -76,8 +76,8 @@ PYBIND11_MODULE(_queue, m) {
            }),
            py::arg("rank"), py::arg("group"), py::arg("generation_s"));
   py::class_<prophet::Deadline>(m, "Deadline")
-      .def(py::init([](double time_s, int32_t rank) { return prophet::Deadline{time_s, rank}; }),
-           py::arg("time_s"), py::arg("rank"));
+      .def(py::init([](double time_s, int32_t rank) { return prophet::Deadline{time_s, rank}; }), py::arg("time_s"),
+           py::arg("rank"));
   py::class_<QueuePlan, std::shared_ptr<QueuePlan>>(m, "QueuePlan")
       .def(py::init<>())
       .def_readwrite("ranked", &QueuePlan::ranked)
@@ -108,8 +108,7 @@ PYBIND11_MODULE(_queue, m) {
           py::arg("now"), "(id of the task to start, or None; when to ask again)")
       .def("finish", &ScheduledQueue::finish, py::arg("id"), py::arg("now"))
       .def(
-          "set_plan",
-          [](ScheduledQueue& queue, std::shared_ptr<QueuePlan> plan) { queue.set_plan(plan); },
+          "set_plan", [](ScheduledQueue& queue, std::shared_ptr<QueuePlan> plan) { queue.set_plan(plan); },
           py::arg("plan"))
       .def_property_readonly("pending", &ScheduledQueue::pending)
       .def_property_readonly("in_flight", &ScheduledQueue::in_flight)

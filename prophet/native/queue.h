@@ -53,9 +53,9 @@ struct QueuePlan {
   // Pulls are answered only when every worker has pushed, so a credit on pulls counts only what is at
   // least as urgent as the candidate: a stuck pull can never starve a more urgent one.
   bool credit_counts_only_urgent = false;
-  uint64_t credit = kUnlimited;                    // bytes in flight
-  std::vector<Deadline> deadlines;                 // by time
-  std::map<int32_t, uint64_t> group_bytes;         // size of each group
+  uint64_t credit = kUnlimited;             // bytes in flight
+  std::vector<Deadline> deadlines;          // by time
+  std::map<int32_t, uint64_t> group_bytes;  // size of each group
   std::unordered_map<uint32_t, GradientPlan> gradients;
   double bandwidth = 0;  // bytes per second; 0 where unknown, and then deadlines are not applied
   double overhead_s = 0;
@@ -137,8 +137,7 @@ class ScheduledQueue {
       pending.insert(pending.end(), waiting.entries.begin(), waiting.entries.end());
     }
     groups_.clear();
-    std::sort(pending.begin(), pending.end(),
-              [](const Entry& a, const Entry& b) { return a.sequence < b.sequence; });
+    std::sort(pending.begin(), pending.end(), [](const Entry& a, const Entry& b) { return a.sequence < b.sequence; });
     for (Entry& entry : pending) {
       entry.rank = rank(entry.task.gradient);
       int32_t group = group_of(entry.task.gradient);
@@ -255,8 +254,7 @@ class ScheduledQueue {
     if (!fits(candidate)) return kNever;
     double deadline_at = next_deadline(candidate.rank);
     if (deadline_at == kNever) return now;
-    double finish_at =
-        std::max(now, wire_free_at_) + plan_->overhead_s + candidate.task.bytes / plan_->bandwidth;
+    double finish_at = std::max(now, wire_free_at_) + plan_->overhead_s + candidate.task.bytes / plan_->bandwidth;
     // Constraint 11 of the paper: a transfer ends before a more urgent gradient appears.
     return finish_at <= deadline_at ? now : deadline_at + plan_->deadline_slack_s;
   }
@@ -293,8 +291,7 @@ class ScheduledQueue {
     in_flight_by_rank_[entry.rank] += entry.task.bytes;
     ++in_flight_count_;
     if (plan_ && plan_->bandwidth > 0) {
-      wire_free_at_ =
-          std::max(now, wire_free_at_) + plan_->overhead_s + entry.task.bytes / plan_->bandwidth;
+      wire_free_at_ = std::max(now, wire_free_at_) + plan_->overhead_s + entry.task.bytes / plan_->bandwidth;
     }
     held_since_ = kNever;
     return Decision{true, entry.task, now};

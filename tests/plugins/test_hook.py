@@ -8,7 +8,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-
 from prophet.plugins.byteps import hook
 from prophet.plugins.byteps.hook import HookError, inspect_library
 
@@ -42,7 +41,7 @@ PUSH, PULL = 6, 7
 def key(gradient, partition=0): return gradient << 16 | partition
 def add(gradient, partition=0, priority=0, size=100, stages=1):
     core.core_add_push(key(gradient, partition), priority, size, stages)
-def drain(stage): 
+def drain(stage):
     got = []
     while (k := core.core_get(stage)) >= 0: got.append(k >> 16)
     return got
@@ -95,7 +94,8 @@ def test_a_gradient_is_told_by_its_priority_where_the_front_end_passes_one(core:
         add(8, priority=-1)   # gradient 0
         add(9)                # a broadcast: somebody waits for it now
         assert drain(PUSH) == [9, 8, 7]
-        assert [int(e["gradient"]) for e in hook.drain() if e["kind"] == EventKind.ADD] == [2, 0, 9 | UNPROFILED_GRADIENT]
+        added = [int(e["gradient"]) for e in hook.drain() if e["kind"] == EventKind.ADD]
+        assert added == [2, 0, 9 | UNPROFILED_GRADIENT]
         """,
     )
 

@@ -77,9 +77,9 @@ using prophet::Stage;
 using Entry = std::shared_ptr<TensorTableEntry>;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTasksChecked = 64;                       // how many first tasks must look sane
-constexpr size_t kEventCapacity = 1 << 17;              // 3 MiB of events between two drains
-constexpr auto kIdleWait = std::chrono::milliseconds(20);  // nothing to do: until an add, at most this
+constexpr int kTasksChecked = 64;                            // how many first tasks must look sane
+constexpr size_t kEventCapacity = 1 << 17;                   // 3 MiB of events between two drains
+constexpr auto kIdleWait = std::chrono::milliseconds(20);    // nothing to do: until an add, at most this
 constexpr auto kReadyPoll = std::chrono::microseconds(100);  // something there, but its data is not ready
 
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
@@ -153,10 +153,10 @@ struct TakenQueue {
   explicit TakenQueue(double watchdog_s) : scheduler(watchdog_s) {}
 
   prophet::ScheduledQueue scheduler;
-  std::unordered_map<uint64_t, Entry> pending;           // by task id
-  std::unordered_map<TensorTableEntry*, uint64_t> ids;   // pending or in flight
-  std::deque<std::pair<uint64_t, Entry>> not_ready;      // PUSH of several GPUs: others are not done yet
-  uint32_t left_in_original = 0;  // chosen, but BytePS found them not ready
+  std::unordered_map<uint64_t, Entry> pending;          // by task id
+  std::unordered_map<TensorTableEntry*, uint64_t> ids;  // pending or in flight
+  std::deque<std::pair<uint64_t, Entry>> not_ready;     // PUSH of several GPUs: others are not done yet
+  uint32_t left_in_original = 0;                        // chosen, but BytePS found them not ready
   uint64_t next_id = 0;
 };
 
@@ -212,8 +212,8 @@ uint32_t gradient_of(const EntryFields& fields) {
 
 void log_event(TensorTableEntry* entry, QueueKind queue, EventKind kind, double now) {
   EntryFields fields = prophet::read_entry(entry, hook().layout);
-  hook().events.append(Event{now, gradient_of(fields), fields.length, fields.partition(),
-                             static_cast<uint8_t>(queue), static_cast<uint8_t>(kind), 0});
+  hook().events.append(Event{now, gradient_of(fields), fields.length, fields.partition(), static_cast<uint8_t>(queue),
+                             static_cast<uint8_t>(kind), 0});
 }
 
 // Hands everything that waits back to BytePS, in order of arrival, and never schedules again. The lock is held.
@@ -322,7 +322,7 @@ std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stag
   return {chosen, kReadyPoll};
 }
 
-thread_local bool round_had_task = false;   // REDUCE and BROADCAST are polled in one round
+thread_local bool round_had_task = false;    // REDUCE and BROADCAST are polled in one round
 thread_local bool tensor_completed = false;  // a tensor's last stage finished in this thread
 
 }  // namespace
