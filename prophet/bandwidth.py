@@ -3,10 +3,15 @@
 Rule of this file: pure estimates over events and counter samples, and at the end the two thin edges that
 read counters and routes.
 
-Pushes are acknowledged at once, so they measure the network. While pushes follow one another without a
-pause, the time between two acknowledgements is what the later one took: overhead + bytes / rate. A robust
-line through (bytes, time) gives both. What a push that found the wire idle took beyond that is the
-acknowledgement delay.
+Pushes are acknowledged at once, so they measure the network; a pull also waits for other workers. Each
+push costs overhead + bytes / rate on the wire, so while pushes follow one another without a pause, their
+acknowledgements lie on a line in (pushes, bytes) so far, and its slopes are the overhead and the rate. The
+line is fitted to the times themselves, not to the gaps between them: acknowledgements come in bunches,
+which makes gaps of nothing and gaps of two transfers, but moves a line through many of them very little.
+What a push that found the wire idle took beyond its own cost is the acknowledgement delay.
+
+A wire that runs dry while it waits for acknowledgements looks slower than it is. The policy's credit has
+a margin for that, so the error shrinks with the next plan and cannot feed itself.
 """
 
 from __future__ import annotations
@@ -18,19 +23,140 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from prophet.model import EventKind, Network, QueueKind
+from prophet.model import EVENT_DTYPE, EventKind, Network, QueueKind
 
 WINDOW_S = 15.0
 """How far back transfers count."""
-LEAST_SAMPLES = 20
-STEP_CHANGE = 1.25
-"""The last STEP_SAMPLES transfers faster or slower than the rest by this are a new network."""
-STEP_SAMPLES = 30
-HUBER_ROUNDS = 5
+MOST_TRANSFERS = 20_000
+"""And how many count at most, so that a fit costs little on a fast network."""
+LEAST_TRANSFERS = 20
+STRETCH = 32
+"""Pushes in one piece of line. A stall shifts all that comes after it, so it may spoil one piece only."""
+LEAST_STRETCH = 4
+LIKELY_OVERHEAD_S = 0.25e-3
+"""Where sizes differ too little to tell overhead from rate, overhead is about this small or smaller."""
+FIT_ROUNDS = 6
+STEP_CHANGE = 1.2
+"""The newest STEP_STRETCHES slower or faster than the ones before by this are a new network."""
+STEP_STRETCHES = 6
+DELAY_QUANTILE = 0.75
+"""The wire must stay busy when acknowledgements are slower than usual, so the delay is an upper quartile."""
+
 FRAMING = 1.05
 """Bytes on the interface for each byte handed to it: headers of Ethernet, IP, TCP and the engine."""
-OTHER_TRAFFIC_SHARE = 0.03
+TRAFFIC_WINDOW_S = 5.0
+"""NIC counters are compared over this time: what is in flight when a sample is taken must not matter."""
+OTHER_TRAFFIC_SHARE = 0.05
 """Less than this share of the rate is not told from framing."""
+LEAST_SHARE = 0.5
+"""Of a link that others fill while we are silent, we get at least this once we send."""
+
+_TRANSFER = np.dtype([("start_s", "<f8"), ("finish_s", "<f8"), ("bytes", "<f8")])
+
+
+class TransferFit:
+    """Fits `E(s) = overhead + s / bandwidth` and the acknowledgement delay to the pushes of the last seconds."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
+        self._open = np.zeros(0, EVENT_DTYPE)  # starts without a finish yet
+        self._transfers = np.zeros(0, _TRANSFER)  # by finish
+
+    def observe(self, events: np.ndarray) -> None:
+        """Takes in events (EVENT_DTYPE), in order of time; only the pushes' starts and finishes matter."""
+        pushes = events[(events["queue"] == QueueKind.PUSH) & (events["kind"] != EventKind.ADD)]
+        if not len(pushes):
+            return
+        rows = np.concatenate([self._open, pushes])
+        keys = rows["gradient"].astype(np.int64) << 16 | rows["partition"]
+        order = np.argsort(keys, kind="stable")  # by partition, and in order of time within one
+        keys, kinds = keys[order], rows["kind"][order]
+        last_of_key = np.append(keys[:-1] != keys[1:], True)
+        pairs = np.flatnonzero(~last_of_key[:-1] & (kinds[:-1] == EventKind.START) & (kinds[1:] == EventKind.FINISH))
+        finished = np.zeros(len(pairs), _TRANSFER)
+        finished["start_s"] = rows["time_s"][order[pairs]]
+        finished["finish_s"] = rows["time_s"][order[pairs + 1]]
+        finished["bytes"] = rows["bytes"][order[pairs + 1]]
+        self._open = rows[np.sort(order[last_of_key & (kinds == EventKind.START)])]
+        transfers = np.concatenate([self._transfers, finished])[-MOST_TRANSFERS:]
+        transfers.sort(order="finish_s", kind="stable")
+        since = rows["time_s"][-1] - self._window_s
+        self._transfers = transfers[np.searchsorted(transfers["finish_s"], since) :]
+
+    def fit(self) -> Network | None:
+        """The network as these transfers saw it, or None while there are too few."""
+        line = _line(self._transfers)
+        if line is None:
+            return None
+        recent = line.stretch_start[-STEP_STRETCHES] if line.changed() else 0
+        if recent > 0:
+            self._transfers = self._transfers[recent:]
+            line = _line(self._transfers) or line
+        costs = line.overhead_s + line.seconds_per_byte * self._transfers["bytes"]
+        delays = (self._transfers["finish_s"] - self._transfers["start_s"] - costs)[_found_idle(self._transfers)]
+        ack_delay_s = max(0.0, float(np.quantile(delays, DELAY_QUANTILE))) if len(delays) else 0.0
+        return Network(1.0 / line.seconds_per_byte, line.overhead_s, ack_delay_s)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A fit, and of each stretch: where it starts in the transfers, and its time over the fitted time."""
+
+    overhead_s: float
+    seconds_per_byte: float
+    stretch_start: np.ndarray
+    slowness: np.ndarray
+
+    def changed(self) -> bool:
+        """Whether the newest stretches, but for one that stalled, agree on another rate than those before."""
+        if len(self.slowness) < 2 * STEP_STRETCHES:
+            return False
+        before = float(np.median(self.slowness[:-STEP_STRETCHES]))
+        newest = np.sort(self.slowness[-STEP_STRETCHES:])
+        return bool(newest[1] > before * STEP_CHANGE or newest[-2] < before / STEP_CHANGE)
+
+
+def _found_idle(transfers: np.ndarray) -> np.ndarray:
+    """Which transfers (sorted by finish) started after all before them were acknowledged."""
+    return np.append(True, transfers["start_s"][1:] > transfers["finish_s"][:-1])[: len(transfers)]
+
+
+def _line(transfers: np.ndarray) -> _Line | None:
+    """Least squares of finish times on (pushes, bytes) so far, each stretch with an offset of its own.
+
+    Stretches that lie off the line weigh less (a stall is no property of the link), and the overhead is
+    drawn towards 0 by as much as LIKELY_OVERHEAD_S says against the scatter: a ridge, which also settles
+    the case of equal sizes, where everything is rate. Neither result is below 0.
+    """
+    numbers = np.arange(len(transfers))
+    position = numbers - np.maximum.accumulate(np.where(_found_idle(transfers), numbers, 0))
+    stretch = np.cumsum(position % STRETCH == 0) - 1
+    kept = np.flatnonzero(np.bincount(stretch)[stretch] >= LEAST_STRETCH) if len(transfers) else numbers
+    if len(kept) < LEAST_TRANSFERS:
+        return None
+    _, first, stretch = np.unique(stretch[kept], return_index=True, return_inverse=True)
+    lengths = np.bincount(stretch)
+    scale = transfers["bytes"][kept].mean()
+    columns = np.column_stack([numbers[kept], np.cumsum(transfers["bytes"][kept]) / scale, transfers["finish_s"][kept]])
+    spans = columns[np.append(first[1:], len(kept)) - 1] - columns[first]
+    columns -= (np.column_stack([np.bincount(stretch, column) for column in columns.T]) / lengths[:, None])[stretch]
+    weights = np.ones(len(lengths))
+    ridge = 0.0
+    overhead_s = per_scale = 0.0
+    for _ in range(FIT_ROUNDS):
+        moments = columns.T @ (columns * weights[stretch, None])
+        normal = moments[:2, :2] + np.diag([max(ridge, 1e-9 * moments[0, 0]), 0.0])
+        overhead_s, per_scale = np.linalg.solve(normal, moments[:2, 2])
+        if overhead_s < 0 or per_scale <= 0:
+            overhead_s, per_scale = 0.0, moments[1, 2] / moments[1, 1]
+        off = np.bincount(stretch, np.abs(columns @ [-overhead_s, -per_scale, 1.0])) / lengths
+        usual = float(np.median(off))
+        ridge = STRETCH * (usual / LIKELY_OVERHEAD_S) ** 2
+        weights = np.maximum(1.0, off / (1.5 * usual + 1e-9)) ** -2.0
+    if per_scale <= 0:
+        return None
+    slowness = spans[:, 2] / (spans[:, :2] @ [overhead_s, per_scale])
+    return _Line(float(overhead_s), float(per_scale / scale), kept[first], slowness)
 
 
 @dataclass(frozen=True)
@@ -42,85 +168,11 @@ class NicSample:
     bytes_received: int
 
 
-class TransferFit:
-    """Fits `E(s) = overhead + s / bandwidth` to the pushes of the last seconds."""
-
-    def __init__(self, window_s: float = WINDOW_S) -> None:
-        self._window_s = window_s
-        self._flying: dict[tuple[int, int], tuple[float, int, bool]] = {}  # -> (start, bytes, wire was idle)
-        self._last_finish = -np.inf
-        self._gaps: deque[tuple[float, int, float]] = deque()  # (time, bytes, seconds)
-        self._alone: deque[tuple[float, int, float]] = deque()
-
-    def observe(self, events: np.ndarray) -> None:
-        """Takes in events (EVENT_DTYPE), in order of time; pulls wait for other workers and are passed over."""
-        pushes = events[(events["queue"] == QueueKind.PUSH) & (events["kind"] != EventKind.ADD)]
-        columns = (pushes[name].tolist() for name in ("gradient", "partition", "time_s", "bytes", "kind"))
-        for gradient, partition, time_s, size, kind in zip(*columns, strict=True):
-            key = (gradient, partition)
-            if kind == EventKind.START:
-                self._flying[key] = (time_s, size, not self._flying)
-                continue
-            started = self._flying.pop(key, None)
-            if started is None:
-                continue
-            start_s, _, was_idle = started
-            if start_s <= self._last_finish:
-                self._gaps.append((time_s, size, time_s - self._last_finish))
-            if was_idle:
-                self._alone.append((time_s, size, time_s - start_s))
-            self._last_finish = time_s
-        for samples in (self._gaps, self._alone):
-            while samples and samples[0][0] < self._last_finish - self._window_s:
-                samples.popleft()
-
-    def fit(self) -> Network | None:
-        """The network as these transfers saw it, or None while there are too few."""
-        self._forget_before_step_change()
-        if len(self._gaps) < LEAST_SAMPLES:
-            return None
-        _, sizes, seconds = np.array(self._gaps).T
-        overhead_s, per_byte = _robust_line(sizes, seconds)
-        if per_byte <= 0:
-            return None
-        network = Network(1.0 / per_byte, overhead_s)
-        delays = [took - network.transfer_s(size) for _, size, took in self._alone]
-        ack_delay_s = max(0.0, float(np.median(delays))) if delays else 0.0
-        return Network(network.bandwidth, overhead_s, ack_delay_s)
-
-    def _forget_before_step_change(self) -> None:
-        if len(self._gaps) < 2 * STEP_SAMPLES:
-            return
-        _, sizes, seconds = np.array(self._gaps).T
-        recent = sizes[-STEP_SAMPLES:].sum() / seconds[-STEP_SAMPLES:].sum()
-        rest = sizes[:-STEP_SAMPLES].sum() / seconds[:-STEP_SAMPLES].sum()
-        before = sizes[-2 * STEP_SAMPLES : -STEP_SAMPLES].sum() / seconds[-2 * STEP_SAMPLES : -STEP_SAMPLES].sum()
-        ratio = recent / rest
-        # Both of the last two batches must agree, or one burst would throw the history away.
-        if not 1 / STEP_CHANGE <= ratio <= STEP_CHANGE and abs(recent / before - 1) < STEP_CHANGE - 1:
-            self._gaps = deque(list(self._gaps)[-2 * STEP_SAMPLES :])
-
-
-def _robust_line(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """(overhead in seconds, seconds a byte) by Huber-weighted least squares, neither below 0.
-
-    With sizes that hardly differ, the two cannot be told apart: everything is rate then.
-    """
-    if sizes.std() < 0.05 * sizes.mean():
-        return 0.0, float(np.median(seconds / sizes))
-    weights = np.ones(len(sizes))
-    overhead_s, per_byte = 0.0, 0.0
-    for _ in range(HUBER_ROUNDS):
-        mean_size, mean_time = np.average(sizes, weights=weights), np.average(seconds, weights=weights)
-        spread = np.average((sizes - mean_size) ** 2, weights=weights)
-        per_byte = float(np.average((sizes - mean_size) * (seconds - mean_time), weights=weights) / spread)
-        overhead_s = float(mean_time - per_byte * mean_size)
-        if overhead_s < 0:
-            overhead_s, per_byte = 0.0, float(np.average(seconds, weights=weights) / mean_size)
-        residual = np.abs(seconds - overhead_s - per_byte * sizes)
-        scale = 1.5 * 1.4826 * float(np.median(residual)) + 1e-9
-        weights = np.minimum(1.0, scale / np.maximum(residual, 1e-12))
-    return overhead_s, per_byte
+@dataclass(frozen=True)
+class _Reading:
+    sample: NicSample
+    own_sent: int
+    own_received: int
 
 
 class BandwidthMonitor:
@@ -128,55 +180,67 @@ class BandwidthMonitor:
 
     def __init__(self) -> None:
         self._fit = TransferFit()
-        self._own_bytes = 0
-        self._last: tuple[NicSample, int] | None = None
-        self._other = 0.0
-        self._fitted: tuple[Network, float] | None = None  # with the other traffic at the time
+        self._own = {QueueKind.PUSH: 0, QueueKind.PULL: 0}
+        self._readings: deque[_Reading] = deque()
+        self._fitted: Network | None = None
+        self._fit_is_old = False
+        self._other_then = 0.0  # while the newest transfers were made
 
     def observe(self, events: np.ndarray) -> None:
-        """Takes in the hook's events."""
+        """Takes in the hook's events (EVENT_DTYPE), in order of time."""
         self._fit.observe(events)
-        finished = (events["queue"] == QueueKind.PUSH) & (events["kind"] == EventKind.FINISH)
-        self._own_bytes += int(events["bytes"][finished].sum())
-        fitted = self._fit.fit() if finished.any() else None
-        if fitted is not None:
-            self._fitted = (fitted, self._other)
+        finished = events[events["kind"] == EventKind.FINISH]
+        for queue in self._own:
+            self._own[queue] += int(finished["bytes"][finished["queue"] == queue].sum())
+        if len(finished):
+            self._fit_is_old = True
+            self._other_then = self._other()
 
     def observe_nic(self, sample: NicSample) -> None:
-        """Takes in the interface's counters; what the job did not send is other traffic."""
-        if self._last is not None:
-            last, own_then = self._last
-            seconds = sample.time_s - last.time_s
-            if seconds <= 0:
-                return
-            sent = sample.bytes_sent - last.bytes_sent
-            other = max(0.0, sent - FRAMING * (self._own_bytes - own_then)) / seconds
-            self._other = 0.5 * self._other + 0.5 * other
-        self._last = (sample, self._own_bytes)
+        """Takes in the interface's counters; what the job did not send or receive is other traffic."""
+        if self._readings and sample.time_s <= self._readings[-1].sample.time_s:
+            return
+        self._readings.append(_Reading(sample, self._own[QueueKind.PUSH], self._own[QueueKind.PULL]))
+        while len(self._readings) > 2 and self._readings[1].sample.time_s <= sample.time_s - TRAFFIC_WINDOW_S:
+            self._readings.popleft()
 
     @property
     def other_traffic(self) -> float:
-        """Bytes per second that others send over this interface; 0 where it is lost in framing."""
-        if self._fitted is None or self._other < OTHER_TRAFFIC_SHARE * self._fitted[0].bandwidth:
-            return 0.0
-        return self._other
+        """Bytes per second of others, in the busier direction of this interface; 0 where it is lost in framing."""
+        other = self._other()
+        fitted = self._fit_now()
+        return other if fitted and other >= OTHER_TRAFFIC_SHARE * fitted.bandwidth else 0.0
 
     @property
     def network(self) -> Network | None:
         """The network for the next plan.
 
-        The fit already lives with the traffic there was when it was made; what has come or gone since is
-        subtracted or given back now, before new transfers show it.
+        A transfer gets what other traffic leaves, so the fit has the traffic of its time subtracted already.
+        What has come or gone since is subtracted or given back here, before new transfers show it.
         """
-        if self._fitted is None:
+        fitted = self._fit_now()
+        if fitted is None:
             return None
-        fitted, other_then = self._fitted
-        change = self._other - other_then
+        change = self._other() - self._other_then
         if abs(change) < OTHER_TRAFFIC_SHARE * fitted.bandwidth:
             return fitted
-        # Never less than a tenth: what a shared link gives is measured again as soon as something is sent.
-        bandwidth = max(0.1 * fitted.bandwidth, fitted.bandwidth - change)
+        bandwidth = max(LEAST_SHARE * fitted.bandwidth, fitted.bandwidth - change)
         return Network(bandwidth, fitted.overhead_s, fitted.ack_delay_s)
+
+    def _fit_now(self) -> Network | None:
+        if self._fit_is_old:
+            self._fitted = self._fit.fit() or self._fitted
+            self._fit_is_old = False
+        return self._fitted
+
+    def _other(self) -> float:
+        if len(self._readings) < 2:
+            return 0.0
+        old, new = self._readings[0], self._readings[-1]
+        sent = new.sample.bytes_sent - old.sample.bytes_sent - FRAMING * (new.own_sent - old.own_sent)
+        received = new.sample.bytes_received - old.sample.bytes_received
+        received -= FRAMING * (new.own_received - old.own_received)
+        return max(0.0, sent, received) / (new.sample.time_s - old.sample.time_s)
 
 
 def sample_nic(interface: str, time_s: float) -> NicSample | None:

@@ -1,53 +1,65 @@
 """The least iteration time that any schedule could reach for a profile on a network.
 
-Rule of this file: the bound and its proof; no scheduler is involved.
+Rule of this file: the fluid schedule, the bound and its proof; no scheduler is involved.
 """
 
 from __future__ import annotations
-
-import heapq
 
 from prophet.model import Profile
 
 
 def lower_bound_s(profile: Profile, bandwidth: float) -> float:
-    """Seconds of one iteration under a fluid, preemptive, overhead-free network of `bandwidth` bytes per second.
+    """Seconds of one iteration on an ideal network: fluid, preemptive, free of overhead, full duplex.
 
-    Gradient i is released at its generation time c(i), needs s(i)/bandwidth seconds of the uplink, and
-    is pulled back over the downlink at the same time (full duplex, cut-through: no byte of a pull
-    can arrive before the same byte was pushed, and none needs to be later). Forward computes layer i once
-    its gradient is back and layer i-1 is done, so with completion times u(i) the iteration takes
+    `bandwidth` is the worker's link in bytes per second, each way. Gradient i is released at its
+    generation time c(i) and needs s(i)/bandwidth seconds of the uplink. Its pull flows back over the downlink as
+    the push arrives (cut-through: no byte can be pulled before every worker pushed it, and none needs to be
+    later), so push and pull end together, at u(i). Forward computes layer i once u(i) is past and layer i-1
+    is done (paper, Eq. 3), so the iteration takes
 
-        max(c(0) + F(0), max over i of (u(i) + F(i))),  F(i) = forward seconds of layers i, i+1, ...
+        max over i of u(i) + F(i),  F(i) = forward seconds of layers i, i+1, ...
 
-    which is the largest lateness of jobs with due dates -F(i) on one machine with release times and
-    preemption. Preemptive earliest-due-date minimises it (Horn 1974; by exchange: give any time that a
-    job with a later due date holds while an earlier one is released to the earlier one; its lateness
-    falls, and the other still ends no later than the earlier one did). F never rises with i, so
-    earliest due date is forward order. No order, partition or credit can do better, because each is a
-    schedule of this machine with more constraints.
+    Choosing u is scheduling jobs with release times c(i) on one machine, preemption allowed, to minimise
+    the largest lateness for due dates -F(i). Preemptive earliest-due-date is optimal (Horn, 1974): if any
+    schedule works on b while a, released and due no later, is unfinished, exchange that work with the next
+    work on a. u(a) does not rise; u(b) is at most the old u(a), and u(a) + F(a) >= u(a) + F(b), so the
+    largest lateness does not rise. F never rises with i, so earliest due date is forward order. Every
+    order, partition, credit and block is a schedule of this same machine with more constraints, so none ends sooner.
     """
-    order = sorted(range(len(profile.gradients)), key=lambda i: profile.gradients[i].generation_s)
-    remaining_forward = [0.0] * (len(profile.gradients) + 1)
-    for index in reversed(range(len(profile.gradients))):
-        remaining_forward[index] = remaining_forward[index + 1] + profile.gradients[index].forward_s
-    latest = profile.backward_s + remaining_forward[0]
-    left = {i: profile.gradients[i].size_bytes / bandwidth for i in order}
-    ready: list[int] = []
+    remaining_s = forward_remaining(profile)
+    return max(u + f for u, f in zip(completion_times(profile, bandwidth), remaining_s, strict=True))
+
+
+def forward_remaining(profile: Profile) -> list[float]:
+    """F(i) for every gradient: forward seconds of its layer and all after it."""
+    remaining = []
+    total = 0.0
+    for gradient in reversed(profile.gradients):
+        total += gradient.forward_s
+        remaining.append(total)
+    return remaining[::-1]
+
+
+def completion_times(profile: Profile, bandwidth: float) -> list[float]:
+    """u(i): when each gradient ends, in seconds after backward began, on the ideal network in forward order.
+
+    Gradients are generated from the last index to the first, so a new one is always more urgent than all
+    that wait: the ready ones are a stack, and this takes O(n).
+    """
+    left = [gradient.size_bytes / bandwidth for gradient in profile.gradients]
+    done = [0.0] * len(left)
+    waiting: list[int] = []
     now = 0.0
-    following = 0
-    while ready or following < len(order):
-        if not ready:
-            now = max(now, profile.gradients[order[following]].generation_s)
-        while following < len(order) and profile.gradients[order[following]].generation_s <= now:
-            heapq.heappush(ready, order[following])
-            following += 1
-        until = profile.gradients[order[following]].generation_s if following < len(order) else float("inf")
-        first = ready[0]
-        spent = min(left[first], until - now)
-        now = until if spent < left[first] else now + left[first]
-        left[first] -= spent
-        if left[first] <= 0 or spent == 0:
-            heapq.heappop(ready)
-            latest = max(latest, now + remaining_forward[first])
-    return latest
+    for index in reversed(range(len(left))):
+        generated = profile.gradients[index].generation_s
+        while waiting and now + left[waiting[-1]] <= generated:
+            now += left[waiting[-1]]
+            done[waiting.pop()] = now
+        if waiting:
+            left[waiting[-1]] -= max(0.0, generated - now)
+        now = max(now, generated)
+        waiting.append(index)
+    while waiting:
+        now += left[waiting[-1]]
+        done[waiting.pop()] = now
+    return done

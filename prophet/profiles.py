@@ -15,7 +15,12 @@ from typing import Any
 from prophet.errors import UserError
 from prophet.model import PROFILE_SCHEMA, GradientProfile, Profile
 
-_GRADIENT_KEYS = {"name": str, "bytes": int, "generation_s": float, "forward_s": float}
+_GRADIENT_KEYS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "name": ("text", (str,)),
+    "bytes": ("a whole number", (int,)),
+    "generation_s": ("a number of seconds", (int, float)),
+    "forward_s": ("a number of seconds", (int, float)),
+}
 
 
 def save_profile(profile: Profile, path: Path, source: str) -> None:
@@ -40,43 +45,41 @@ def load_profile(path: Path) -> Profile:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such profile file; record one with PROPHET_PROFILE_OUT=FILE") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not a profile (not UTF-8 text)") from None
     except json.JSONDecodeError as error:
         raise UserError(f"{path}: is not JSON (line {error.lineno}: {error.msg})") from None
-    if not isinstance(record, dict) or record.get("schema") != PROFILE_SCHEMA:
-        raise UserError(f"{path}: 'schema' must be {PROFILE_SCHEMA}; this is not a profile that Prophet knows")
+    if not isinstance(record, dict):
+        raise UserError(f"{path}: must be a mapping with the keys schema, name, source, gradients")
+    if record.get("schema") != PROFILE_SCHEMA:
+        raise UserError(f"{path}: 'schema' is {record.get('schema')!r}; this Prophet reads schema {PROFILE_SCHEMA}")
     gradients = record.get("gradients")
     if not isinstance(gradients, list):
         raise UserError(f"{path}: 'gradients' must be a list")
-    parsed = tuple(_gradient(path, index, item) for index, item in enumerate(gradients))
     name = record.get("name", path.stem)
     if not isinstance(name, str):
-        raise UserError(f"{path}: 'name' must be text")
+        raise UserError(f"{path}: 'name' is {name!r}; it must be text")
+    parsed = tuple(_gradient(f"{path}: gradients[{index}]", item) for index, item in enumerate(gradients))
     try:
         return Profile(name, parsed)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
 
-def _gradient(path: Path, index: int, item: Any) -> GradientProfile:
-    where = f"{path}: gradients[{index}]"
+def _gradient(where: str, item: Any) -> GradientProfile:
     if not isinstance(item, dict):
         raise UserError(f"{where} must be a mapping with the keys {', '.join(_GRADIENT_KEYS)}")
     unknown = sorted(set(item) - set(_GRADIENT_KEYS))
     if unknown:
         raise UserError(f"{where}: unknown key '{unknown[0]}'; known are {', '.join(_GRADIENT_KEYS)}")
-    values: dict[str, Any] = {"name": f"gradient{index}", "forward_s": 0.0, **item}
-    for key, kind in _GRADIENT_KEYS.items():
-        if key not in values:
-            raise UserError(f"{where}: '{key}' is missing")
-        value = values[key]
-        fits = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
-        if not fits:
-            raise UserError(
-                f"{where}: '{key}' is {value!r}; it must be {'a number' if kind is float else kind.__name__}"
-            )
-    return GradientProfile(values["name"], values["bytes"], float(values["generation_s"]), float(values["forward_s"]))
+    for key, (wanted, kinds) in _GRADIENT_KEYS.items():
+        if key not in item:
+            raise UserError(f"{where}: '{key}' is missing; give {wanted}")
+        if not isinstance(item[key], kinds) or isinstance(item[key], bool):
+            raise UserError(f"{where}: '{key}' is {item[key]!r}; it must be {wanted}")
+    return GradientProfile(item["name"], item["bytes"], float(item["generation_s"]), float(item["forward_s"]))
 
 
 def resnet50(
@@ -86,7 +89,8 @@ def resnet50(
 
     The shares of bytes are the real ones (He et al. 2016: 25.56 million parameters, 102.2 MB). Computing
     times are shares of each layer's multiplications at 224x224 pixels; backward is cut into `steps`
-    intervals of equal time, at whose ends the gradients computed in them appear together.
+    intervals of equal time, at whose ends the gradients computed in them appear together. Sizes are whole
+    float32 elements, at least one. Raises UserError where `total_bytes` is too small for that.
     """
     layers = _resnet50_layers()
     elements = sum(count for _, count, _ in layers)
@@ -97,9 +101,14 @@ def resnet50(
         done += layers[index][2]
         step = max(1, math.ceil(done * steps / work))
         generation[index] = backward_s * step / steps
+    sizes = [max(4, count * total_bytes // elements // 4 * 4) for _, count, _ in layers]
+    largest = sizes.index(max(sizes))
+    sizes[largest] += (total_bytes - sum(sizes)) // 4 * 4  # what rounding left over
+    if sizes[largest] < 4:
+        raise UserError(f"profile resnet50: total_bytes is {total_bytes}, too small to scale to; give at least 10 kB")
     gradients = tuple(
-        GradientProfile(name, max(4, count * total_bytes // elements // 4 * 4), generation[i], forward_s * cost / work)
-        for i, (name, count, cost) in enumerate(layers)
+        GradientProfile(name, sizes[i], generation[i], forward_s * cost / work)
+        for i, (name, _, cost) in enumerate(layers)
     )
     return Profile("resnet50", gradients)
 

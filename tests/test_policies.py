@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from virtual import transfers
 
 from prophet.errors import UserError
-from prophet.model import Deadline, Network, Plan
+from prophet.model import Deadline, GradientProfile, Network, Plan, Profile
 from prophet.policies import POLICIES, get_policy, plan_changed
 from prophet.profiles import resnet50
 
@@ -42,24 +43,60 @@ def test_bytescheduler_keeps_the_credit_it_was_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "credit"),
+    ("network", "partitions"),
     [
-        (None, 400_000),  # not measured yet: twice the least
-        (Network(12.5e6), 200_000),  # nothing to cover: two partitions
-        (Network(125e6, overhead_s=0.0005, ack_delay_s=0.0045), 725_000),  # a partition and 5 ms of wire
+        (None, 8),  # not measured yet
+        (Network(12.5e6), 2),  # acknowledged at once: one on the wire, one behind it
+        (Network(125e6, ack_delay_s=0.0008), 3),  # as long as a partition takes
+        (Network(125e6, ack_delay_s=0.003), 6),  # 3.75 partitions
+        (Network(125e6, overhead_s=0.0007, ack_delay_s=0.003), 4),  # two partitions of 1.5 ms
     ],
 )
-def test_prophets_credit_is_the_measured_rate_times_the_delay(network: Network | None, credit: int) -> None:
+def test_prophets_credit_keeps_the_wire_busy_for_the_acknowledgement_delay(
+    network: Network | None, partitions: int
+) -> None:
     plan = get_policy("prophet", partition_bytes=100_000).plan(PROFILE, network)
-    assert plan.push.credit == pytest.approx(credit, abs=1)
+    assert plan.push.credit == partitions * 100_000
 
 
-def test_prophet_keeps_the_wire_free_for_gradient_0() -> None:
+def test_prophets_credit_is_enough_on_a_wire_and_one_partition_less_than_that_margin_is_not() -> None:
+    network = Network(30e6, ack_delay_s=0.004)
+    size = 131072
+    credit = get_policy("prophet", partition_bytes=size).plan(None, network).push.credit
+    assert credit is not None
+
+    def rate(in_flight: int, delay_s: float) -> float:
+        stream = transfers([size] * 200, network.bandwidth, network.overhead_s, delay_s, in_flight=in_flight)
+        return 200 * size / float(stream["time_s"][-1])
+
+    assert rate(credit // size, network.ack_delay_s) > 0.99 * network.bandwidth
+    assert rate(credit // size, 2 * network.ack_delay_s) > 0.99 * network.bandwidth  # the margin
+    assert rate(credit // size - 2, network.ack_delay_s) < 0.6 * network.bandwidth
+
+
+def test_prophet_keeps_the_wire_free_for_the_last_step() -> None:
     plan = get_policy("prophet").plan(PROFILE, NETWORK, jitter_s=0.002)
-    assert plan.push.deadlines == (Deadline(PROFILE.backward_s, 0),)
+    # Ranks 0 to 12 appear together; whatever is less urgent must be off the wire by then.
+    assert plan.push.deadlines == (Deadline(PROFILE.backward_s, 12),)
     assert plan.deadline_slack_s == 0.002
     assert plan.network == NETWORK
-    assert plan.generation_s[0] == PROFILE.backward_s
+    assert plan.generation_s[12] == PROFILE.backward_s
+
+
+def test_prophet_holds_nothing_back_where_the_wire_is_what_limits_the_job() -> None:
+    slow = Network(10e6, overhead_s=0.0005, ack_delay_s=0.004)
+    assert not get_policy("prophet").plan(PROFILE, slow).push.deadlines
+
+
+def test_prophet_has_no_deadline_in_a_job_of_one_step() -> None:
+    together = Profile("one", tuple(GradientProfile(f"g{i}", 1_000_000, 0.1, 0.01) for i in range(5)))
+    assert not get_policy("prophet").plan(together, NETWORK).push.deadlines
+
+
+def test_a_thousand_gradients_are_planned() -> None:
+    gradients = tuple(GradientProfile(f"g{i}", 4096, 0.6 * (1 - i // 20 / 50), 0.0003) for i in range(1000))
+    plan = get_policy("prophet").plan(Profile("big", gradients, tuple(range(1000, 2000))), NETWORK)
+    assert plan.push.order == {1000 + i: i for i in range(1000)}
 
 
 def test_a_plan_is_swapped_only_for_a_material_change() -> None:
@@ -68,3 +105,7 @@ def test_a_plan_is_swapped_only_for_a_material_change() -> None:
     assert not plan_changed(plan, policy.plan(PROFILE, dataclasses.replace(NETWORK, bandwidth=33e6)))
     assert plan_changed(plan, policy.plan(PROFILE, dataclasses.replace(NETWORK, bandwidth=40e6)))
     assert plan_changed(policy.plan(None, None), plan)
+    doubled = tuple(dataclasses.replace(g, generation_s=2 * g.generation_s) for g in PROFILE.gradients)
+    assert plan_changed(plan, policy.plan(Profile("doubled", doubled), NETWORK))
+    shifted = tuple(dataclasses.replace(g, generation_s=g.generation_s + 0.001) for g in PROFILE.gradients)
+    assert not plan_changed(plan, policy.plan(Profile("shifted", shifted), NETWORK))

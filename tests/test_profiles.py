@@ -41,13 +41,14 @@ def changed(index: int, key: str, value: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ([], "'schema' must be 1"),
-        ({"schema": 2}, "'schema' must be 1"),
+        ([], "must be a mapping with the keys"),
+        ({"schema": 2}, "'schema' is 2; this Prophet reads schema 1"),
+        ({"schema": 1, "name": 5, "gradients": []}, "'name' is 5; it must be text"),
         ({"schema": 1, "gradients": "many"}, "'gradients' must be a list"),
         ({"schema": 1, "gradients": []}, "'gradients' is empty"),
         ({"schema": 1, "gradients": [3]}, r"gradients\[0\] must be a mapping"),
         (changed(0, "bytes", -4), r"gradients\[0\] \(a\): 'bytes' is -4; it must be above 0"),
-        (changed(0, "bytes", 1.5), r"gradients\[0\]: 'bytes' is 1.5; it must be int"),
+        (changed(0, "bytes", 1.5), r"gradients\[0\]: 'bytes' is 1.5; it must be a whole number"),
         (changed(1, "generation_s", -0.1), r"gradients\[1\] \(b\): 'generation_s' is -0.1; it must be 0 or more"),
         (
             changed(1, "generation_s", 0.3),
@@ -55,7 +56,9 @@ def changed(index: int, key: str, value: object) -> dict[str, Any]:
         ),
         (changed(1, "forward_s", "soon"), r"gradients\[1\]: 'forward_s' is 'soon'; it must be a number"),
         (changed(1, "speed", 1), r"gradients\[1\]: unknown key 'speed'"),
-        ({"schema": 1, "gradients": [{"bytes": 4}]}, r"gradients\[0\]: 'generation_s' is missing"),
+        (changed(1, "bytes", True), r"gradients\[1\]: 'bytes' is True; it must be a whole number"),
+        (changed(1, "generation_s", float("nan")), r"gradients\[1\] \(b\): 'generation_s' is nan"),
+        ({"schema": 1, "gradients": [{"name": "a", "bytes": 4}]}, r"gradients\[0\]: 'generation_s' is missing"),
     ],
 )
 def test_a_bad_profile_is_one_line_that_names_file_and_key(tmp_path: Path, record: object, message: str) -> None:
@@ -79,7 +82,7 @@ def test_a_missing_file_and_one_that_is_not_json(tmp_path: Path) -> None:
 def test_resnet50_has_its_real_parameters() -> None:
     profile = resnet50()
     assert len(profile.gradients) == 161
-    assert sum(g.size_bytes for g in profile.gradients) == pytest.approx(25_557_032 * 4, abs=4 * 161)
+    assert profile.total_bytes == 25_557_032 * 4
     assert profile.gradients[0].name == "conv1.weight"
     assert profile.gradients[-1].name == "fc.bias"
     assert len(find_steps(profile)) == 13
@@ -88,8 +91,15 @@ def test_resnet50_has_its_real_parameters() -> None:
 
 def test_resnet50_can_be_scaled() -> None:
     profile = resnet50(25_600_000, steps=5, backward_s=1.0, forward_s=0.5)
-    assert profile.total_bytes == pytest.approx(25_600_000, rel=0.001)
+    assert profile.total_bytes == 25_600_000
+    assert all(g.size_bytes % 4 == 0 for g in profile.gradients)
     assert len(find_steps(profile)) == 5
+
+
+def test_resnet50_cannot_be_scaled_to_less_than_an_element_a_gradient() -> None:
+    assert resnet50(10_000).total_bytes == 10_000
+    with pytest.raises(UserError, match="total_bytes is 600, too small to scale to; give at least 10 kB"):
+        resnet50(600)
 
 
 def test_a_network_is_checked() -> None:

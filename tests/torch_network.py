@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+torch.set_num_threads(1)  # For tiny tensors: on a busy machine the threads mostly wait for each other.
+
 
 def average(gradient: torch.Tensor) -> torch.Tensor:
     """What two workers' average comes to, where the other one's gradient depends on ours in a known way."""

@@ -27,16 +27,27 @@ def iteration(
 
 
 def transfers(
-    sizes: Iterable[int], bandwidth: float, overhead_s: float, ack_delay_s: float = 0.0, began: float = 0.0
+    sizes: Iterable[int],
+    bandwidth: float,
+    overhead_s: float,
+    ack_delay_s: float = 0.0,
+    began: float = 0.0,
+    in_flight: int = 4,
+    ack_jitter_s: float = 0.0,
 ) -> np.ndarray:
-    """Pushes that follow one another without a pause over a link, two in flight."""
+    """Pushes of partitions over a link, `in_flight` at a time; acknowledgements come in order.
+
+    With `ack_jitter_s`, they are late by that on average, and one that overtakes waits: they come in bunches.
+    """
+    rng = np.random.default_rng(7)
     rows = []
     free = began
-    finishes = [began]
+    finishes: list[float] = []
     for number, size in enumerate(sizes):
-        start = finishes[max(0, number - 1)] if number > 1 else began
+        start = finishes[-in_flight] if len(finishes) >= in_flight else began
         free = max(free, start) + overhead_s + size / bandwidth
-        rows.append((start, number, 0, size, EventKind.START))
-        rows.append((free + ack_delay_s, number, 0, size, EventKind.FINISH))
-        finishes.append(free + ack_delay_s)
+        finish = free + ack_delay_s + (rng.exponential(ack_jitter_s) if ack_jitter_s else 0.0)
+        finishes.append(max([finish, *finishes[-1:]]))
+        rows.append((start, number % 1000, number // 1000, size, EventKind.START))
+        rows.append((finishes[-1], number % 1000, number // 1000, size, EventKind.FINISH))
     return events(rows)

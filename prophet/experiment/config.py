@@ -10,12 +10,12 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from prophet import settings
 from prophet.errors import UserError
@@ -121,7 +121,9 @@ class _Job(_Strict):
     @model_validator(mode="after")
     def _something_to_measure(self) -> Self:
         if self.warmup > self.iterations - 2:
-            raise ValueError(f"warmup is {self.warmup}; with {self.iterations} iterations at most {self.iterations - 2}")
+            raise ValueError(
+                f"warmup is {self.warmup}; with {self.iterations} iterations at most {self.iterations - 2}"
+            )
         return self
 
 
@@ -230,9 +232,7 @@ def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | Non
     source = {**raw, **({} if points is None else {"sweep": points})}
     if repeats is not None and repeats < 1:
         raise UserError(f"--repeats is {repeats}; it must be 1 or more")
-    return Experiment(
-        config.name, config.engine, repeats or config.repeats, config.time_limit_s, tuple(cells), source
-    )
+    return Experiment(config.name, config.engine, repeats or config.repeats, config.time_limit_s, tuple(cells), source)
 
 
 def known_policies() -> list[str]:
@@ -320,11 +320,13 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
 
 
 def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where: str, only: Sequence[str]) -> Cell:
+    from prophet.experiment.workload import replayed_profile
+
     policies = _policies(config.policies, path, where)
     if only:
         policies = _chosen(policies, only)
     job = config.job
-    profile = _replayed_profile(job, path, where) if isinstance(job, ReplayJob) else None
+    profile = replayed_profile(job, path.parent, f"{path}: {where}job") if isinstance(job, ReplayJob) else None
     return Cell(_setting(config, point), job, config.cluster, policies, profile)
 
 
@@ -389,5 +391,7 @@ def _chosen(policies: Sequence[Policy], only: Sequence[str]) -> tuple[Policy, ..
         if name not in by_name and name not in known_policies():
             known = ", ".join(dict.fromkeys([*by_name, *known_policies()]))
             raise UserError(f"--policy: unknown policy {name!r}; the known ones are {known}")
-        chosen.append(by_name[name] if name in by_name else _expanded(PolicyEntry.model_construct(name=name), "--policy")[0])
+        chosen.append(
+            by_name[name] if name in by_name else _expanded(PolicyEntry.model_construct(name=name), "--policy")[0]
+        )
     return tuple(chosen)

@@ -228,7 +228,9 @@ def _notes(policy: Mapping[str, Any]) -> str:
     if "accuracy" in policy:
         notes.append(f"accuracy {policy['accuracy']:.1%}")
     if "same_weights_as_stock" in policy:
-        notes.append("same weights as stock" if policy["same_weights_as_stock"] else "[red]other weights than stock[/red]")
+        notes.append(
+            "same weights as stock" if policy["same_weights_as_stock"] else "[red]other weights than stock[/red]"
+        )
     if policy.get("agent", {}).get("watchdog_releases"):
         notes.append(f"watchdog released {policy['agent']['watchdog_releases']}")
     return ", ".join(notes)

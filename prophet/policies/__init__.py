@@ -15,6 +15,8 @@ from prophet.settings import DEFAULT_CREDIT_BYTES, DEFAULT_PARTITION_BYTES
 
 MATERIAL_CHANGE = 0.10
 """A plan is swapped only for a change of more than a tenth in what it was made from."""
+MATERIAL_SHIFT_S = 0.002
+"""And for a deadline that moved by more than this, which is about how exact predictions are."""
 
 
 class Policy(Protocol):
@@ -50,19 +52,18 @@ def get_policy(
 def plan_changed(old: Plan, new: Plan) -> bool:
     """Whether `new` differs from `old` enough to be worth a swap."""
 
-    def differs(a: float | None, b: float | None) -> bool:
+    def moved(a: float | None, b: float | None) -> bool:
         if a is None or b is None:
             return a is not b
         return abs(a - b) > MATERIAL_CHANGE * max(abs(a), abs(b))
 
-    if (old.push.order, old.pull.order, old.push.groups) != (new.push.order, new.pull.order, new.push.groups):
-        return True
-    if differs(old.push.credit, new.push.credit) or differs(old.pull.credit, new.pull.credit):
-        return True
-    if len(old.push.deadlines) != len(new.push.deadlines):
-        return True
-    pairs = zip(old.push.deadlines, new.push.deadlines, strict=True)
-    if any(a.rank != b.rank or differs(a.time_s, b.time_s) for a, b in pairs):
-        return True
+    for before, after in ((old.push, new.push), (old.pull, new.pull)):
+        if (before.order, before.groups) != (after.order, after.groups) or moved(before.credit, after.credit):
+            return True
+        if [d.rank for d in before.deadlines] != [d.rank for d in after.deadlines]:
+            return True
+        pairs = zip(before.deadlines, after.deadlines, strict=True)
+        if any(abs(a.time_s - b.time_s) > MATERIAL_SHIFT_S for a, b in pairs):
+            return True
     rates = [plan.network.bandwidth if plan.network else None for plan in (old, new)]
-    return differs(*rates)
+    return moved(*rates)

@@ -10,15 +10,19 @@ partition, with what it knows by then, so a block ends where reality does and no
 
 from __future__ import annotations
 
+import math
+
+from prophet.bound import completion_times, forward_remaining
 from prophet.model import Deadline, Network, Plan, Profile, QueuePlan
 from prophet.policies.order import forward_order
+from prophet.profiler import find_steps
 
-PARTITIONS_IN_FLIGHT = 2
-"""One being acknowledged while the next is on the wire: the least that keeps a wire busy."""
+UNMEASURED_PARTITIONS = 8
+"""In flight until the network is known: enough for most, and 1 MiB with the default partition."""
 
 
 class Prophet:
-    """Nothing to tune: the credit follows from the measured rate and acknowledgement delay."""
+    """Nothing to tune: credit and deadline follow from what is measured. `partition_bytes` is BytePS's."""
 
     name = "prophet"
 
@@ -27,16 +31,15 @@ class Prophet:
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
         order = forward_order(profile)
-        credit = self.credit(network)
         deadlines: tuple[Deadline, ...] = ()
         if profile is not None and network is not None:
-            deadlines = self.deadlines(profile, network)
+            deadlines = self.deadlines(profile, network, jitter_s)
         return Plan(
-            push=QueuePlan(order=order, credit=credit, deadlines=deadlines),
+            push=QueuePlan(order=order, credit=self.credit(network), deadlines=deadlines),
             # Pulls follow the pushes in the same order, and the server answers them as keys complete. A
             # credit on them idles the downlink whenever another worker is late with an urgent key.
             pull=QueuePlan(order=order),
-            generation_s=_by_id(profile) if deadlines else {},
+            generation_s=_generation(profile) if profile is not None and deadlines else {},
             network=network,
             deadline_slack_s=jitter_s,
             policy=self.name,
@@ -45,29 +48,41 @@ class Prophet:
     def credit(self, network: Network | None) -> int:
         """Bytes in flight that keep the wire busy and delay an urgent gradient the least.
 
-        While one partition is on the wire, the acknowledgement of the one before must come back: rate
-        times delay, and not less than two partitions. Everything above that only queues ahead
-        of gradients that may be more urgent.
+        With W partitions in flight, one that leaves the wire is replaced when its acknowledgement comes, so
+        the wire stays busy while W - 1 others take at least that long: W = 1 + delay / E(partition). One more
+        covers acknowledgements that are later than the delay says. Everything above that would only queue
+        ahead of gradients that may be more urgent.
         """
-        least = PARTITIONS_IN_FLIGHT * self._partition_bytes
         if network is None:
-            return 2 * least
-        in_delay = network.bandwidth * (network.ack_delay_s + network.overhead_s)
-        return max(least, self._partition_bytes + int(in_delay))
+            return UNMEASURED_PARTITIONS * self._partition_bytes
+        in_delay = math.ceil(network.ack_delay_s / network.transfer_s(self._partition_bytes))
+        return (2 + in_delay) * self._partition_bytes
 
-    def deadlines(self, profile: Profile, network: Network) -> tuple[Deadline, ...]:
-        """When gradient 0 is predicted: the transfer before it must have ended (constraint 11).
+    def deadlines(self, profile: Profile, network: Network, jitter_s: float = 0.0) -> tuple[Deadline, ...]:
+        """When the last step of backward is predicted, if it pays to have the wire free by then.
 
-        The paper applies constraint 11 to every gradient. On the wire of a job that is bound by its
-        network, each hold leaves the wire idle for up to a partition, and only gradient 0's delay is paid
-        for at once: the others are not needed before it. So only its deadline is kept.
+        The paper applies constraint 11 before every step. A hold costs the wire up to one partition and the
+        error of the prediction; without it the step waits for what is in flight. Both matter only where they
+        exceed the slack against the least iteration time (prophet/bound.py). A step before the last has the
+        slack of all the steps after it, so a hold would be a loss there, and only the last is considered.
         """
-        if profile.backward_s <= profile.gradients[-1].generation_s:
-            return ()  # one step: nothing comes before gradient 0
-        return (Deadline(profile.backward_s, 0),)
+        steps = find_steps(profile)
+        if len(steps) < 2:
+            return ()  # nothing comes before it
+        last = steps[0].last
+        ends = [
+            done + forward
+            for done, forward in zip(
+                completion_times(profile, network.bandwidth), forward_remaining(profile), strict=True
+            )
+        ]
+        bound = max(ends)
+        late_s = self.credit(network) / network.bandwidth - (bound - max(ends[: last + 1]))
+        idle_s = network.transfer_s(self._partition_bytes) + jitter_s - (bound - max(ends[last + 1 :]))
+        if late_s <= max(0.0, idle_s):
+            return ()
+        return (Deadline(profile.gradients[last].generation_s, last),)
 
 
-def _by_id(profile: Profile | None) -> dict[int, float]:
-    if profile is None:
-        return {}
+def _generation(profile: Profile) -> dict[int, float]:
     return {i: g.generation_s for i, g in zip(profile.gradient_ids, profile.gradients, strict=True)}

@@ -68,11 +68,11 @@ def test_reading_one_parameter_waits_for_that_one_only(network: Network) -> None
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
 def test_evaluation_between_two_steps(network: Network, mode: Callable[[], Any]) -> None:
-    """The first update makes the optimizer's state: a mode around the forward pass must not mark it."""
+    """An update in a forward pass knows nothing of its modes: neither the state it makes nor its arithmetic."""
     outputs = []
     truth, model = make_model(), make_model()
-    plain = Plain(torch.optim.Adam(truth.parameters(), 0.01))
-    optimizer = wrap(network, model, torch.optim.Adam(model.parameters(), 0.01))
+    plain = Plain(torch.optim.Adafactor(truth.parameters(), 0.1))
+    optimizer = wrap(network, model, torch.optim.Adafactor(model.parameters(), 0.1))
     optimizer._prophet._probation = 0
     for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
         for number in range(4):
@@ -82,10 +82,11 @@ def test_evaluation_between_two_steps(network: Network, mode: Callable[[], Any])
             for bucket in optimizer._prophet._buckets:
                 bucket.eager = False
             some_optimizer.step()
-            some_model.eval()
-            with mode():
-                outputs.append(some_model(batch(9)[0]))
-    assert same(outputs[:4], outputs[4:])
+            if number % 2 == 0:
+                some_model.eval()
+                with mode():
+                    outputs.append(some_model(batch(9)[0]))
+    assert same(outputs[:2], outputs[2:])
     assert same_model(model, truth)
     assert same(optimizer.state_dict(), plain.optimizer.state_dict())
 
@@ -128,6 +129,43 @@ def test_functional_use_waits_too(any_order: Network) -> None:
     train(truth, plain)
     train(model, optimizer)
     assert len(any_order.flying) == 8, "no parameter of this model needs the barrier"
+    assert same_model(model, truth)
+
+
+class Listed(nn.Module):
+    """Keeps its own list of its parameters, as recurrent layers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.weight = nn.Parameter(torch.randn(6, 6))
+        self.bias = nn.Parameter(torch.randn(6))
+        self.all = [self.weight, self.bias]
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(inputs @ self.all[0] + self.all[1])
+        return result
+
+
+def test_a_called_module_has_its_parameters_updated_together(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth, model = Listed(), Listed()
+    plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
+    optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
+    train(truth, plain, steps=4)
+    train(model, optimizer, steps=4)
+    assert len(network.flying) == 4
+    while network.flying:
+        network.deliver()
+    updates = []
+    inner = optimizer._prophet._step_without_hooks
+    monkeypatch.setattr(
+        optimizer._prophet,
+        "_step_without_hooks",
+        lambda one: (updates.append([len(group["params"]) for group in one.param_groups]), inner(one)),
+    )
+    model(batch(5)[0])
+    assert updates == [[2], [2]]
     assert same_model(model, truth)
 
 

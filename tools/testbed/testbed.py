@@ -134,6 +134,12 @@ class Testbed:
         self._processes.append(process)
         return process
 
+    def terminate_all(self) -> None:
+        """Ends every program that `popen` started, and what it started in its group; the nodes stay."""
+        for process in self._processes:
+            _end(process)
+        self._processes.clear()
+
     def set_bandwidth(self, node: str, bandwidth_bps: float | None) -> None:
         """Changes the node's link, both ways, while it is used: bits per second, or None to lift the limit."""
         place = self._place(node)

@@ -28,9 +28,7 @@ class ComputeClock:
     until its parameters are there is not.
     """
 
-    def __init__(
-        self, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
         self._now = now
         self._sleep = sleep
         self._due = 0.0

@@ -1,0 +1,103 @@
+"""One `prophet run` from start to end: the testbed, the progress bar, and everything that is written.
+
+Rule of this file: putting the parts together; each part is another file's.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from prophet.doctor import require_engine
+from prophet.errors import UserError
+from prophet.experiment.config import Cell, Experiment, Policy
+from prophet.experiment.results import describe_setting, failures, print_results, summarize, write_results
+from prophet.experiment.runner import CellRuns, run_experiment
+
+
+class ProgressBar:
+    """Shows where an experiment is; one unit is one iteration of one run."""
+
+    def __init__(self, experiment: Experiment, progress: Progress) -> None:
+        self._experiment = experiment
+        self._progress = progress
+        self._total = sum(cell.job.iterations * len(cell.policies) for cell in experiment.cells) * experiment.repeats
+        self._task = progress.add_task("", total=self._total)
+        self._before = 0
+        self._length = 0
+
+    def run_starts(self, cell: int, repeat: int, policy: Policy) -> None:
+        point = self._experiment.cells[cell]
+        words = f"{describe_setting(point.setting)}  repeat {repeat + 1}/{self._experiment.repeats}  {policy.name}"
+        self._length = point.job.iterations
+        self._progress.update(self._task, description=words)
+
+    def iterations(self, done: int) -> None:
+        self._progress.update(self._task, completed=self._before + done)
+        self._progress.refresh()
+
+    def run_ends(self, error: str | None) -> None:
+        self._before += self._length
+        self._progress.update(self._task, completed=self._before)
+        if error is not None:
+            self._progress.console.print(f"[red]failed:[/red] {error}")
+
+
+def run_session(experiment: Experiment, out: Path) -> int:
+    """Runs the experiment and writes results.json, figures and traces into `out`; how many policies failed.
+
+    Raises UserError where this machine cannot run it; nothing is written then.
+    """
+    if experiment.engine != "byteps":
+        raise UserError("engine: `prophet run` runs on byteps; set engine: byteps")
+    require_engine()
+    try:
+        from prophet.tools.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+    except ImportError as error:
+        raise UserError(f"{error.name} is missing; `pip install 'byteps-prophet[experiments]'`") from None
+    reexec_in_user_namespace()
+
+    def testbed(cell: Cell) -> Testbed:
+        return Testbed([NodeSpec(node, cell.cluster.bandwidth.rate(node)) for node in cell.cluster.nodes])
+
+    console = Console()
+    existed = out.exists()
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    try:
+        # The testbed forks, so no thread may be running: the bar is drawn by the runner's own calls.
+        with Progress(*columns, console=console, auto_refresh=False) as progress:
+            done = run_experiment(experiment, out, testbed, ProgressBar(experiment, progress))
+    except UserError:
+        if not existed:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+    results = summarize(experiment, done)
+    write_results(results, out / "results.json")
+    _draw(results, done, out)
+    print_results(results, console)
+    console.print(f"results, figures and traces are in {out}")
+    return failures(results)
+
+
+def _draw(results: Mapping[str, Any], done: list[CellRuns], out: Path) -> None:
+    from prophet.experiment.figures import draw_gantt, draw_iteration_times
+    from prophet.experiment.trace import write_trace
+    from prophet.experiment.transfers import one_run_each
+
+    draw_iteration_times(results, out / "iteration-times.png")
+    for number, cell in enumerate(done):
+        runs = one_run_each(cell)
+        if runs:
+            draw_gantt(runs, out / f"transfers-{number}.png")
+            write_trace(runs, out / f"trace-{number}.json")
