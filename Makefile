@@ -1,4 +1,5 @@
 # The commands of the README. `make setup` is the first half of `make demo` and `make test`.
+# (-P: the package is the installed one, not the folder of the same name here.)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +15,7 @@ $(VENV)/.packages: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet ".[experiments,dev]"
-	$(BIN)/python -m prophet.tools.engine install
+	$(BIN)/python -P -m prophet.tools.engine install
 	@touch $@
 
 $(STAMP): $(VENV)/.packages $(SOURCES)
@@ -36,7 +37,7 @@ lint: setup
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cc')
 
 bench: setup
-	$(BIN)/python -m prophet.bench build/bench.json
+	$(BIN)/python -P -m prophet.bench build/bench.json
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -90,6 +90,16 @@ def test_a_gradient_skipped_now_and_then_stays_where_it_is() -> None:
     assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
 
 
+def test_a_skipped_gradient_that_opens_the_iteration_does_not_move_the_others() -> None:
+    alone_first = {3: 0.1, 2: 0.2, 1: 0.3, 0: 0.4}
+    without = {2: 0.2, 1: 0.3, 0: 0.4}
+    profiler = JobProfiler()
+    run(profiler, [alone_first, alone_first, without, alone_first] * 4)
+    assert profiler.profile is not None
+    assert profiler.profile.gradient_ids == (0, 1, 2, 3)
+    assert relative(profiler) == [0.3, 0.2, 0.1, 0.0]
+
+
 def test_a_gradient_that_came_once_is_no_part_of_the_pattern() -> None:
     profiler = JobProfiler()
     run(profiler, [STEPS] * 5 + [{**STEPS, 9: 0.25}] + [STEPS] * 5)
@@ -105,10 +115,43 @@ def test_a_changed_batch_size_is_followed_within_a_few_iterations() -> None:
     assert relative(profiler) == [0.4, 0.4, 0.2, 0.2, 0.0, 0.0]
 
 
+def test_a_few_slow_iterations_apart_are_no_new_pace() -> None:
+    slow = {g: 2 * t for g, t in STEPS.items()}
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 10 + [slow, slow, STEPS] * 3, period=1.0)
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+    assert profiler.jitter_s < 0.001
+
+
+def test_a_job_of_one_step_shares_forward_equally() -> None:
+    profiler = JobProfiler()
+    run(profiler, [{2: 0.1, 1: 0.1, 0: 0.1}] * 8)
+    assert profiler.profile is not None
+    assert [g.forward_s for g in profiler.profile.gradients] == pytest.approx([0.5 / 3] * 3)
+    assert len(find_steps(profiler.profile)) == 1
+
+
 def test_gradient_accumulation_lengthens_the_period_and_nothing_else() -> None:
     profiler = JobProfiler()
     run(profiler, [STEPS] * 8, period=5.0)
     assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+
+
+def test_tensors_that_never_come_again_are_no_iterations() -> None:
+    profiler = JobProfiler()
+    for number in range(10):
+        profiler.observe(events([(float(number), number, 0, 10, EventKind.ADD)]))
+    assert profiler.iterations == 0
+    assert profiler.profile is None
+
+
+def test_iterations_without_a_common_gradient_have_no_pattern() -> None:
+    profiler = JobProfiler()
+    for number in range(10):
+        once = [(number + 0.1 * part, number, part % 1, 10, EventKind.ADD) for part in range(2)]
+        profiler.observe(events(once))
+    assert profiler.profile is None
+    assert profiler.jitter_s == 0.0
 
 
 def test_broadcasts_and_transfers_are_passed_over() -> None:

@@ -1,6 +1,6 @@
 """The agent: learns and plans while the job runs, in one thread beside it.
 
-Rule of this file: the edges (thread, clock, files, NIC counters) around pure parts. Twice a second it
+Rule of this file: the edges (thread, clock, files, NIC counters) around pure parts. Once a second it
 drains the hook's events, feeds the profiler and the monitor, asks the policy for a plan where
 something changed, and swaps it in. Whatever goes wrong in here is one warning, and from then on BytePS
 runs in order of arrival.
@@ -33,8 +33,8 @@ from prophet.profiler import JobProfiler
 from prophet.profiles import save_profile
 from prophet.settings import Settings, from_environ
 
-DRAIN_S = 0.5
-"""Between two looks at the events: long enough to cost nothing, short enough to plan within 10 iterations."""
+DRAIN_S = 1.0
+"""Between two looks at the events: long enough to cost nothing, short enough to plan within the first iterations."""
 EVENTS_KEPT = 2_000_000
 """Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
 

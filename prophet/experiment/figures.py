@@ -73,7 +73,7 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
         axes.invert_yaxis()
         axes.set_title(f"{run.policy}: {(ended - began) * 1e3:.0f} ms", fontsize=10)
     handles = [Patch(color=COLOURS[queue]) for queue in COLOURS]
-    panels[0, 0].legend(handles, ["push", "pull"], loc="lower right")
+    panels[0, 0].legend(handles, ["push", "pull"], loc="upper left")
     panels[-1, 0].set_xlabel("ms after backward began; dotted: gradient 0 generated; solid: next backward begins")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
