@@ -67,6 +67,7 @@ class JobProfiler:
 
     def __init__(self, window: int = WINDOW) -> None:
         self._open = np.zeros(0, EVENT_DTYPE)  # the iteration that is not over yet
+        self._usual: dict[int, float] = {}  # when each gradient came last, after its iteration's first
         self._rows: deque[_Iteration] = deque(maxlen=window)
         self._seen = 0
         self._estimate: _Estimate | None = None
@@ -89,12 +90,27 @@ class JobProfiler:
         before[order[again + 1]] = order[again]
         start = 0
         while (repeats := before[start:] >= start).any():
-            end = start + int(np.argmax(repeats))
+            end = self._cut(rows, start, start + int(np.argmax(repeats)))
             self._close(_Iteration.of(rows[start:end]))
             start = end
         self._open = rows[start:][-MOST_OPEN:]
 
+    def _cut(self, rows: np.ndarray, start: int, end: int) -> int:
+        """Where the iteration from `start` ends, if the first repetition is at `end`.
+
+        Earlier, where the gradient that opens an iteration was skipped: when it comes again it opens the
+        next one, but repeats nothing. It is told by the longest pause before it (forward), and by its usual time.
+        """
+        pauses = np.diff(rows["time_s"][start:end])
+        if not len(pauses) or not self._usual:
+            return end
+        opens = start + 1 + int(np.argmax(pauses))
+        middle = max(self._usual.values()) / 2
+        tail = rows["gradient"][opens:end].tolist()
+        return opens if all(self._usual.get(gradient, middle) < middle for gradient in tail) else end
+
     def _close(self, row: _Iteration) -> None:
+        self._usual.update(zip(row.ids.tolist(), (row.times - row.times.min()).tolist(), strict=True))
         self._seen += 1
         if self._seen <= WARM_UP:
             return

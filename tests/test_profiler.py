@@ -94,10 +94,18 @@ def test_a_skipped_gradient_that_opens_the_iteration_does_not_move_the_others() 
     alone_first = {3: 0.1, 2: 0.2, 1: 0.3, 0: 0.4}
     without = {2: 0.2, 1: 0.3, 0: 0.4}
     profiler = JobProfiler()
-    run(profiler, [alone_first, alone_first, without, alone_first] * 4)
+    run(profiler, [alone_first, alone_first, without, alone_first] * 4, period=0.6)
     assert profiler.profile is not None
     assert profiler.profile.gradient_ids == (0, 1, 2, 3)
     assert relative(profiler) == [0.3, 0.2, 0.1, 0.0]
+
+
+def test_an_unused_gradient_that_is_handed_over_at_the_end_does_not_split_the_iteration() -> None:
+    late = {**STEPS, 5: 0.301}
+    profiler = JobProfiler()
+    run(profiler, [STEPS, STEPS, STEPS, late] * 4)
+    assert profiler.iterations == 15
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
 
 
 def test_a_gradient_that_came_once_is_no_part_of_the_pattern() -> None:

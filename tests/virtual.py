@@ -11,8 +11,8 @@ from prophet.model import EVENT_DTYPE, EventKind, QueueKind
 
 def events(rows: Iterable[tuple[float, int, int, int, EventKind]]) -> np.ndarray:
     """Push events from (time_s, gradient, partition, bytes, kind), in order of time."""
-    records = [(t, g, size, p, QueueKind.PUSH, kind, 0) for t, g, p, size, kind in rows]
-    return np.sort(np.array(records, EVENT_DTYPE), order="time_s", kind="stable")
+    records = [(t, g, size, p, QueueKind.PUSH, kind, 0) for t, g, p, size, kind in sorted(rows, key=lambda row: row[0])]
+    return np.array(records, EVENT_DTYPE)
 
 
 def iteration(

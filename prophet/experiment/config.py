@@ -304,8 +304,9 @@ def _first_line(error: ValidationError, where: str) -> str:
         return f"{where}{key}.kind: {value.get('kind')!r} is no kind of job; write digits or replay"
     if kind == "value_error":
         return f"{where}{key}: {first['ctx']['error']}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{where}{key}: it must be a mapping of keys to values, not {value!r}"
     wanted = first["msg"].replace("Input should", "it must").replace("String should", "it must")
-    wanted = wanted.replace("a valid dictionary or instance of", "a mapping, a")
     return f"{where}{key}: {wanted[0].lower()}{wanted[1:]}, not {value!r}"
 
 

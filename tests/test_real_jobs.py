@@ -1,0 +1,71 @@
+"""Real BytePS jobs on a real shaped network, started as a user starts them: the few slow tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.engine, pytest.mark.netns]
+
+CONFIG = """
+name: short
+job: {kind: digits, iterations: 14, warmup: 4, target_accuracy: 0.2}
+cluster: {workers: 2, servers: 1, bandwidth: 400mbit}
+policies: [stock, fifo, p3, bytescheduler, prophet]
+time_limit_s: 60
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "short.yaml").write_text(CONFIG)
+    command = [str(Path(sys.executable).with_name("prophet")), "run", "short.yaml", "--out", "out"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in (folder / "out").iterdir()} == {
+        "results.json",
+        "iteration-times.png",
+        "transfers-0.png",
+        "trace-0.json",
+        "runs",
+    }
+    loaded: dict[str, Any] = json.loads((folder / "out" / "results.json").read_text())
+    return loaded
+
+
+def test_every_policy_trains_the_same_model_bit_for_bit(results: dict[str, Any]) -> None:
+    policies = results["cells"][0]["policies"]
+    assert list(policies) == ["stock", "fifo", "p3", "bytescheduler", "prophet"]
+    digests = {name: policy["weights_sha256"] for name, policy in policies.items()}
+    assert len(set(digests.values())) == 1, digests
+
+
+def test_prophet_planned_and_nothing_was_forced(results: dict[str, Any]) -> None:
+    agent = results["cells"][0]["policies"]["prophet"]["agent"]
+    assert agent["plans"] >= 1
+    assert agent["network"]["bandwidth"] > 0
+
+
+def test_results_have_the_promised_form(results: dict[str, Any]) -> None:
+    assert results["schema"] == 1
+    cell = results["cells"][0]
+    assert cell["setting"] == {"bandwidth": 400e6}
+    assert set(cell["ratios"]) == set(cell["policies"])
+    for policy in cell["policies"].values():
+        assert set(policy["iteration_s"]) == {"median", "p10", "p90"}
+        assert policy["samples_per_s"] > 0
+        assert len(policy["repeats"]) == 1
+
+
+def test_nothing_is_left_behind(results: dict[str, Any]) -> None:
+    assert results["schema"] == 1
+    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+    assert "prophet" not in links
+    processes = subprocess.run(["pgrep", "-f", "import byteps.server"], capture_output=True, text=True)
+    assert processes.stdout == ""
