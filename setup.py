@@ -58,7 +58,6 @@ setup(
     extras_require={
         "experiments": [
             "matplotlib>=3.8",
-            "pyroute2==0.9.7",
             "scikit-learn>=1.4",
             "torch==2.13.0",
             "setuptools",

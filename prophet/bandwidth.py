@@ -237,10 +237,11 @@ class BandwidthMonitor:
         if len(self._readings) < 2:
             return 0.0
         old, new = self._readings[0], self._readings[-1]
-        sent = new.sample.bytes_sent - old.sample.bytes_sent - FRAMING * (new.own_sent - old.own_sent)
+        sent = new.sample.bytes_sent - old.sample.bytes_sent
         received = new.sample.bytes_received - old.sample.bytes_received
-        received -= FRAMING * (new.own_received - old.own_received)
-        return max(0.0, sent, received) / (new.sample.time_s - old.sample.time_s)
+        others_sent = sent - FRAMING * (new.own_sent - old.own_sent)
+        others_received = received - FRAMING * (new.own_received - old.own_received)
+        return max(0.0, others_sent, others_received) / (new.sample.time_s - old.sample.time_s)
 
 
 def sample_nic(interface: str, time_s: float) -> NicSample | None:

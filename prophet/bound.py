@@ -5,6 +5,8 @@ Rule of this file: the fluid schedule, the bound and its proof; no scheduler is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prophet.model import Profile
 
 
@@ -26,8 +28,9 @@ def lower_bound_s(profile: Profile, bandwidth: float) -> float:
     largest lateness does not rise. F never rises with i, so earliest due date is forward order. Every
     order, partition, credit and block is a schedule of this same machine with more constraints, so none ends sooner.
     """
-    remaining_s = forward_remaining(profile)
-    return max(u + f for u, f in zip(completion_times(profile, bandwidth), remaining_s, strict=True))
+    transfers_s = [gradient.size_bytes / bandwidth for gradient in profile.gradients]
+    ends = zip(completion_times(profile, transfers_s), forward_remaining(profile), strict=True)
+    return max(done + forward for done, forward in ends)
 
 
 def forward_remaining(profile: Profile) -> list[float]:
@@ -40,13 +43,14 @@ def forward_remaining(profile: Profile) -> list[float]:
     return remaining[::-1]
 
 
-def completion_times(profile: Profile, bandwidth: float) -> list[float]:
-    """u(i): when each gradient ends, in seconds after backward began, on the ideal network in forward order.
+def completion_times(profile: Profile, transfers_s: Sequence[float]) -> list[float]:
+    """u(i): when each gradient ends, in seconds after backward began, sent preemptively in forward order.
 
-    Gradients are generated from the last index to the first, so a new one is always more urgent than all
-    that wait: the ready ones are a stack, and this takes O(n).
+    `transfers_s` is how long each gradient takes alone. Gradients are generated from the last index to the
+    first, so a new one is always more urgent than all that wait: the ready ones are a stack, and this
+    takes O(n).
     """
-    left = [gradient.size_bytes / bandwidth for gradient in profile.gradients]
+    left = list(transfers_s)
     done = [0.0] * len(left)
     waiting: list[int] = []
     now = 0.0

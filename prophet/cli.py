@@ -97,8 +97,7 @@ def main() -> None:
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("prophet: interrupted; nothing is left running", file=sys.stderr)
+    except KeyboardInterrupt:  # outside of a command; typer turns one inside into the same status
         sys.exit(130)
 
 

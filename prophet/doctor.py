@@ -31,7 +31,8 @@ def examine() -> list[Finding]:
 
 def require_engine() -> None:
     """Raises UserError where no experiment on real BytePS can run, with what to do."""
-    for finding in (_byteps(), _framework(), _hook()):
+    for look in (_byteps, _framework, _hook):
+        finding = look()
         if not finding.ok:
             raise UserError(f"{finding.item}: {finding.line}")
 

@@ -105,7 +105,7 @@ class JobProfiler:
         if not len(pauses) or not self._usual:
             return end
         opens = start + 1 + int(np.argmax(pauses))
-        middle = max(self._usual.values()) / 2
+        middle = max(self._usual.get(gradient, 0.0) for gradient in rows["gradient"][start:opens].tolist()) / 2
         tail = rows["gradient"][opens:end].tolist()
         return opens if all(self._usual.get(gradient, middle) < middle for gradient in tail) else end
 

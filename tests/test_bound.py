@@ -62,5 +62,5 @@ def test_no_order_beats_it_and_one_reaches_it(rows: list[tuple[int, int, int]]) 
 def test_when_each_gradient_ends_by_hand() -> None:
     # 2 is there at 0 (2 s), 1 at 1 (1 s) and preempts it, 0 at 5 finds the wire idle.
     job = profile((1, 5.0, 0.1), (1, 1.0, 0.2), (2, 0.0, 0.4))
-    assert completion_times(job, 1.0) == [6.0, 2.0, 3.0]
+    assert completion_times(job, [1.0, 1.0, 2.0]) == [6.0, 2.0, 3.0]
     assert forward_remaining(job) == pytest.approx([0.7, 0.6, 0.4])

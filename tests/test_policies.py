@@ -8,9 +8,10 @@ import pytest
 from virtual import transfers
 
 from prophet.errors import UserError
-from prophet.model import Deadline, GradientProfile, Network, Plan, Profile
+from prophet.model import Deadline, GradientProfile, Network, Plan, Profile, QueueKind
 from prophet.policies import POLICIES, get_policy, plan_changed
 from prophet.profiles import resnet50
+from prophet.queue import ScheduledQueue
 
 PROFILE = resnet50(25_600_000)
 NETWORK = Network(bandwidth=31.25e6, overhead_s=0.0005, ack_delay_s=0.004)
@@ -47,9 +48,9 @@ def test_bytescheduler_keeps_the_credit_it_was_given() -> None:
     [
         (None, 8),  # not measured yet
         (Network(12.5e6), 2),  # acknowledged at once: one on the wire, one behind it
-        (Network(125e6, ack_delay_s=0.0008), 3),  # as long as a partition takes
-        (Network(125e6, ack_delay_s=0.003), 6),  # 3.75 partitions
-        (Network(125e6, overhead_s=0.0007, ack_delay_s=0.003), 4),  # two partitions of 1.5 ms
+        (Network(125e6, ack_delay_s=0.0008), 4),  # as long as a partition takes, twice
+        (Network(125e6, ack_delay_s=0.003), 10),  # 3.75 partitions, twice
+        (Network(125e6, overhead_s=0.0007, ack_delay_s=0.003), 6),  # two partitions of 1.5 ms, twice
     ],
 )
 def test_prophets_credit_keeps_the_wire_busy_for_the_acknowledgement_delay(
@@ -59,7 +60,7 @@ def test_prophets_credit_keeps_the_wire_busy_for_the_acknowledgement_delay(
     assert plan.push.credit == partitions * 100_000
 
 
-def test_prophets_credit_is_enough_on_a_wire_and_one_partition_less_than_that_margin_is_not() -> None:
+def test_prophets_credit_fills_the_wire() -> None:
     network = Network(30e6, ack_delay_s=0.004)
     size = 131072
     credit = get_policy("prophet", partition_bytes=size).plan(None, network).push.credit
@@ -71,16 +72,37 @@ def test_prophets_credit_is_enough_on_a_wire_and_one_partition_less_than_that_ma
 
     assert rate(credit // size, network.ack_delay_s) > 0.99 * network.bandwidth
     assert rate(credit // size, 2 * network.ack_delay_s) > 0.99 * network.bandwidth  # the margin
-    assert rate(credit // size - 2, network.ack_delay_s) < 0.6 * network.bandwidth
+    assert rate(1, network.ack_delay_s) < 0.6 * network.bandwidth
 
 
-def test_prophet_keeps_the_wire_free_for_the_last_step() -> None:
-    plan = get_policy("prophet").plan(PROFILE, NETWORK, jitter_s=0.002)
+def test_prophet_keeps_the_wire_free_for_the_last_step_until_gradient_0_is_there() -> None:
+    fast = dataclasses.replace(NETWORK, bandwidth=40e6)
+    plan = get_policy("prophet").plan(PROFILE, fast, jitter_s=0.002)
     # Ranks 0 to 12 appear together; whatever is less urgent must be off the wire by then.
     assert plan.push.deadlines == (Deadline(PROFILE.backward_s, 12),)
     assert plan.deadline_slack_s == 0.002
-    assert plan.network == NETWORK
-    assert plan.generation_s[12] == PROFILE.backward_s
+    assert plan.network == fast
+    assert plan.generation_s[0] == PROFILE.backward_s
+    assert all(plan.generation_s[i] < PROFILE.backward_s for i in range(1, 161))
+
+
+def test_the_deadline_holds_less_urgent_steps_and_nothing_else() -> None:
+    fast = dataclasses.replace(NETWORK, bandwidth=40e6)
+    queue = ScheduledQueue(QueueKind.PUSH)
+    queue.set_plan(get_policy("prophet").plan(PROFILE, fast, jitter_s=0.002))
+    began = 10.0
+    queue.add(1, 140, 131072, began + PROFILE.gradients[140].generation_s)
+    queue.add(2, 13, 4, began + PROFILE.gradients[13].generation_s)  # the step before the last
+    assert queue.get(began + 0.595)[0] == 2
+    task, retry_at = queue.get(began + 0.597)
+    assert task is None, "3.8 ms do not fit into 3"
+    assert retry_at == pytest.approx(began + 0.6 + 0.002)
+    queue.add(3, 12, 4, began + 0.6)
+    assert queue.get(began + 0.6)[0] == 3, "the last step is what was waited for"
+    assert queue.get(began + 0.6)[0] is None, "gradient 0 is still to come"
+    queue.add(4, 0, 4, began + 0.601)
+    assert queue.get(began + 0.601)[0] == 4
+    assert queue.get(began + 0.601)[0] == 1, "nothing more urgent is to come"
 
 
 def test_prophet_holds_nothing_back_where_the_wire_is_what_limits_the_job() -> None:

@@ -46,43 +46,48 @@ class Prophet:
         )
 
     def credit(self, network: Network | None) -> int:
-        """Bytes in flight that keep the wire busy and delay an urgent gradient the least.
+        """Bytes in flight that keep the wire busy.
 
         With W partitions in flight, one that leaves the wire is replaced when its acknowledgement comes, so
-        the wire stays busy while W - 1 others take at least that long: W = 1 + delay / E(partition). One more
-        covers acknowledgements that are later than the delay says. Everything above that would only queue
-        ahead of gradients that may be more urgent.
+        the wire stays busy while W - 1 others take at least that long: W = 1 + delay / E(partition). A
+        wire that runs dry costs far more than what queues ahead of an urgent gradient, which the deadline
+        limits where it matters. So this allows for twice the delay, and for one partition more.
         """
         if network is None:
             return UNMEASURED_PARTITIONS * self._partition_bytes
-        in_delay = math.ceil(network.ack_delay_s / network.transfer_s(self._partition_bytes))
+        in_delay = math.ceil(2 * network.ack_delay_s / network.transfer_s(self._partition_bytes))
         return (2 + in_delay) * self._partition_bytes
 
     def deadlines(self, profile: Profile, network: Network, jitter_s: float = 0.0) -> tuple[Deadline, ...]:
-        """When the last step of backward is predicted, if it pays to have the wire free by then.
+        """When gradient 0 is predicted, if it pays to have less urgent steps off the wire by then.
 
-        The paper applies constraint 11 before every step. A hold costs the wire up to one partition and the
-        error of the prediction; without it the step waits for what is in flight. Both matter only where they
-        exceed the slack against the least iteration time (prophet/bound.py). A step before the last has the
-        slack of all the steps after it, so a hold would be a loss there, and only the last is considered.
+        The paper applies constraint 11 before every gradient. A hold costs the wire up to one partition and the
+        error of the prediction; without it the last step waits for what is in flight. Both matter only where
+        they exceed the slack against the least iteration time (prophet/bound.py). A step before the
+        last has the slack of all the steps after it, so a hold would be a loss there. And within the last step
+        a hold would only leave the wire idle, so its own gradients are free to go.
         """
         steps = find_steps(profile)
         if len(steps) < 2:
             return ()  # nothing comes before it
         last = steps[0].last
-        ends = [
-            done + forward
-            for done, forward in zip(
-                completion_times(profile, network.bandwidth), forward_remaining(profile), strict=True
-            )
+        transfers_s = [
+            math.ceil(g.size_bytes / self._partition_bytes) * network.overhead_s + g.size_bytes / network.bandwidth
+            for g in profile.gradients
         ]
-        bound = max(ends)
-        late_s = self.credit(network) / network.bandwidth - (bound - max(ends[: last + 1]))
-        idle_s = network.transfer_s(self._partition_bytes) + jitter_s - (bound - max(ends[last + 1 :]))
+        done = completion_times(profile, transfers_s)
+        ends = [u + forward for u, forward in zip(done, forward_remaining(profile), strict=True)]
+        slack_s = max(ends) - max(ends[: last + 1])
+        others_slack_s = max(ends) - max(ends[last + 1 :])
+        late_s = self.credit(network) / network.bandwidth - slack_s
+        idle_s = network.transfer_s(self._partition_bytes) + jitter_s - others_slack_s
         if late_s <= max(0.0, idle_s):
             return ()
-        return (Deadline(profile.gradients[last].generation_s, last),)
+        return (Deadline(profile.backward_s, last),)
 
 
 def _generation(profile: Profile) -> dict[int, float]:
-    return {i: g.generation_s for i, g in zip(profile.gradient_ids, profile.gradients, strict=True)}
+    """By gradient id. Only gradient 0 is given its own time, so that none of its step seems to be it."""
+    before = math.nextafter(profile.backward_s, 0.0)
+    times = [profile.backward_s, *(min(g.generation_s, before) for g in profile.gradients[1:])]
+    return dict(zip(profile.gradient_ids, times, strict=True))

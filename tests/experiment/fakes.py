@@ -92,9 +92,7 @@ class FakeHost:
     def address(self, name: str) -> str:
         return f"10.0.0.{len(name)}"
 
-    def popen(
-        self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path
-    ) -> FakeProcess:
+    def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> FakeProcess:
         script = self._script(name, env)
         log.write_text(script.log)
         self.started.append((name, argv, env))

@@ -46,9 +46,17 @@ BAD: list[tuple[str, Any, str]] = [
     ("job.total_bytes", "lots", "job.total_bytes: 'lots' is not a size; write e.g. 25.6MB"),
     ("job.backward_s", -1, "job.backward_s: it must be greater than 0, not -1"),
     ("job.warmup", 5, "job: warmup is 5; with 6 iterations at most 4"),
-    ("job.profile", "alexnet", r"job.profile: .*alexnet is missing; name a profile file or a built-in profile \(resnet50"),
+    (
+        "job.profile",
+        "alexnet",
+        r"job.profile: .*alexnet is missing; name a profile file or a built-in profile \(resnet50",
+    ),
     ("policies", [], "policies: .* at least 1 item"),
-    ("policies", ["profet"], r"policies\[0\]: unknown policy 'profet'; the known ones are stock, stock-credit, bytesch"),
+    (
+        "policies",
+        ["profet"],
+        r"policies\[0\]: unknown policy 'profet'; the known ones are stock, stock-credit, bytesch",
+    ),
     ("policies", ["p3", ""], r"policies\[1\]: unknown policy ''; the known ones are"),
     ("policies", [7], r"policies\[0\]: .* not 7"),
     ("policies", ["p3", "p3"], "policies: 'p3' is there twice; give one another name and a base"),
@@ -181,7 +189,9 @@ def test_the_command_line_chooses_policies_of_the_file_and_known_ones(tmp_path: 
     experiment = loaded(raw, tmp_path, policies=["mine", "fifo", "mine"], repeats=5)
     assert [policy.name for policy in experiment.cells[0].policies] == ["mine", "fifo"]
     assert experiment.repeats == 5
-    with pytest.raises(UserError, match="--policy: unknown policy 'yours'; the known ones are stock, mine, stock-credit"):
+    with pytest.raises(
+        UserError, match="--policy: unknown policy 'yours'; the known ones are stock, mine, stock-credit"
+    ):
         loaded(raw, tmp_path, policies=["yours"])
     with pytest.raises(UserError, match="--repeats is 0; it must be 1 or more"):
         loaded(raw, tmp_path, repeats=0)
@@ -189,7 +199,7 @@ def test_the_command_line_chooses_policies_of_the_file_and_known_ones(tmp_path: 
 
 def test_training_jobs_have_no_profile_and_keys_of_their_own(tmp_path: Path) -> None:
     assert loaded(DIGITS, tmp_path).cells[0].profile is None
-    with pytest.raises(UserError, match="job.total_bytes: unknown key; the keys here are .*target_accuracy"):
+    with pytest.raises(UserError, match=r"job.total_bytes: unknown key; the keys here are .*target_accuracy"):
         loaded(changed(DIGITS, "job.total_bytes", "1MB"), tmp_path)
 
 

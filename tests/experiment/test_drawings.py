@@ -43,7 +43,9 @@ def test_tasks_that_began_before_the_record_or_never_ended_are_left_out() -> Non
     assert pair_events(np.array(rows, EVENT_DTYPE)) == ()
 
 
-def test_the_trace_has_each_transfer_as_a_pair_within_the_last_iterations(recorded: RecordedRun, tmp_path: Path) -> None:
+def test_the_trace_has_each_transfer_as_a_pair_within_the_last_iterations(
+    recorded: RecordedRun, tmp_path: Path
+) -> None:
     events = trace_events(recorded, process=7)
     begins = [event for event in events if event["ph"] == "b"]
     ends = {event["id"]: event for event in events if event["ph"] == "e"}

@@ -99,7 +99,9 @@ def test_a_model_below_its_target_or_unlike_itself_is_a_failure(tmp_path: Path) 
     assert policies["prophet"]["error"] == "2 different models at the end of 2 runs from one seed"
 
 
-@pytest.mark.parametrize("bandwidth", [[{"at_s": 0, "rate": "250mbit"}, {"at_s": 5, "rate": "1gbit"}], {"server0": 1e9}])
+@pytest.mark.parametrize(
+    "bandwidth", [[{"at_s": 0, "rate": "250mbit"}, {"at_s": 5, "rate": "1gbit"}], {"server0": 1e9}]
+)
 def test_no_bound_where_none_is_known(bandwidth: Any, tmp_path: Path) -> None:
     raw = changed(REPLAY, "cluster.bandwidth", bandwidth)
     assert summary(tmp_path, {"stock": [run([1.0] * 5)]}, raw)["cells"][0]["lower_bound_s"] is None

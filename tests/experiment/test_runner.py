@@ -169,7 +169,11 @@ def test_a_series_of_rates_begins_when_all_workers_train_and_is_undone(tmp_path:
     began = bench.clock.now_s
     bench.run()
     changes = [(round(at - began, 6), rate) for at, name, rate in bench.host.bandwidths if name == "worker1"]
-    assert changes == [(pytest.approx(3.0, abs=0.15), 100e6), (pytest.approx(4.0, abs=0.15), 1e9), (pytest.approx(6.0, abs=0.15), 250e6)]
+    assert changes == [
+        (pytest.approx(3.0, abs=0.15), 100e6),
+        (pytest.approx(4.0, abs=0.15), 1e9),
+        (pytest.approx(6.0, abs=0.15), 250e6),
+    ]
 
 
 def test_leftovers_of_an_earlier_run_are_not_taken_for_results(tmp_path: Path) -> None:

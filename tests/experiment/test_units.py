@@ -27,7 +27,7 @@ def test_rates(text: object, bits_per_s: float) -> None:
 
 @pytest.mark.parametrize("bad", ["fast", "", None, True, "250mbps", "250MB", "-3mbit", 0, -1, "nanbit", float("nan")])
 def test_what_is_no_rate_says_what_to_write(bad: object) -> None:
-    with pytest.raises(ValueError, match="a rate; write e.g. 250mbit"):
+    with pytest.raises(ValueError, match=r"a rate; write e.g. 250mbit"):
         parse_rate(bad)
 
 

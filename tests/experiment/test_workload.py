@@ -51,5 +51,5 @@ def test_what_a_recorded_profile_cannot_do(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"x.yaml: job.steps: a recorded profile has its own steps; leave it out"):
         replayed_profile(job(profile="mine.json", steps=4), tmp_path, "x.yaml: job")
     flat = Profile("flat", (GradientProfile("a", 4, 0.0),))
-    with pytest.raises(UserError, match="'flat' has no generation times to scale to backward_s 0.6"):
+    with pytest.raises(UserError, match=r"'flat' has no generation times to scale to backward_s 0.6"):
         scaled(flat, backward_s=0.6)

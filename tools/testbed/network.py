@@ -1,75 +1,65 @@
-"""The wires: a bridge, a veth pair a node and the token buckets at both ends, made with pyroute2.
+"""The wires: a bridge, a veth pair a node and the token buckets at both ends, made with iproute2's `ip` and `tc`.
 
 Everything is made inside namespaces of the testbed; nothing is looked up or changed in the host's. A namespace is given
-as a path that opens it.
+as a path that opens it. The commands run in it as batches, so a testbed costs a few processes, each with a time limit.
+(pyroute2 0.9.7 did the same at first; now and then one of its requests never returned.)
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import shutil
+import subprocess
 
 from prophet.errors import UserError
 
+from .namespaces import launcher
 from .shaping import MTU_BYTES, token_bucket
 
-LOOPBACK_INDEX = 1
-ROOT = 0xFFFFFFFF
-QDISC = 0x10000  # 1:0
+LIMIT_S = 20.0
 
 
-@contextmanager
-def routing(namespace: str) -> Iterator[Any]:
-    """A pyroute2.IPRoute in the namespace; what the kernel refuses becomes one line."""
-    try:
-        from pyroute2 import IPRoute
-        from pyroute2.netlink.exceptions import NetlinkError
-    except ImportError:
-        raise UserError("the testbed needs pyroute2: pip install 'byteps-prophet[experiments]'") from None
-    try:
-        with IPRoute(netns=namespace) as route:
-            yield route
-    except NetlinkError as error:
-        raise UserError(f"the testbed needs veth, bridge and sch_tbf of this kernel: {error}") from error
+def require_tools() -> None:
+    """Raises UserError where iproute2 is missing."""
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            raise UserError(f"the testbed needs the command {tool}: apt-get install iproute2")
 
 
-def index_of(route: Any, interface: str) -> int:
-    index: int = route.link_lookup(ifname=interface)[0]
-    return index
+def make_bridge(namespace: str, bridge: str) -> None:
+    _batch(namespace, "ip", f"link add {bridge} mtu {MTU_BYTES} type bridge", f"link set {bridge} up")
 
 
-def make_bridge(route: Any, bridge: str) -> None:
-    route.link("add", ifname=bridge, kind="bridge")
-    route.link("set", index=index_of(route, bridge), state="up", mtu=MTU_BYTES)
-
-
-def plug_in(route: Any, bridge: str, port: str, namespace: str, interface: str, address: str) -> None:
+def plug_in(bridge_namespace: str, bridge: str, port: str, namespace: str, interface: str, address: str) -> None:
     """A veth pair from `port` of the bridge to `interface` of the node in `namespace`, which gets `address` (of a /24)."""
-    descriptor = os.open(namespace, os.O_RDONLY)
-    try:
-        peer = {"ifname": interface, "net_ns_fd": descriptor, "mtu": MTU_BYTES}
-        route.link("add", ifname=port, kind="veth", mtu=MTU_BYTES, peer=peer)
-    finally:
-        os.close(descriptor)
-    route.link("set", index=index_of(route, port), master=index_of(route, bridge), state="up")
-    with routing(namespace) as inside:
-        index = index_of(inside, interface)
-        inside.link("set", index=LOOPBACK_INDEX, state="up")
-        inside.addr("add", index=index, address=address, prefixlen=24)
-        inside.link("set", index=index, state="up")
+    pair = f"link add {port} mtu {MTU_BYTES} type veth peer name {interface} mtu {MTU_BYTES} netns {namespace}"
+    _batch(bridge_namespace, "ip", pair, f"link set {port} master {bridge} up")
+    _batch(namespace, "ip", "link set lo up", f"addr add {address}/24 dev {interface}", f"link set {interface} up")
 
 
 def shape(namespace: str, interface: str, bandwidth_bps: float | None, *, was_shaped: bool) -> None:
     """Limits what leaves by the interface; a change of rate keeps what is queued."""
-    if bandwidth_bps is None and not was_shaped:
-        return
-    with routing(namespace) as route:
-        index = index_of(route, interface)
-        if bandwidth_bps is None:
-            route.tc("del", index=index, parent=ROOT)
-        else:
-            bucket = token_bucket(bandwidth_bps)
-            command = "change" if was_shaped else "add"
-            route.tc(command, "tbf", index, QDISC, rate=bucket.rate, burst=bucket.burst, limit=bucket.limit)
+    if bandwidth_bps is not None:
+        bucket = token_bucket(bandwidth_bps)
+        limits = f"rate {bucket.rate * 8}bit burst {bucket.burst} limit {bucket.limit}"
+        _batch(
+            namespace, "tc", f"qdisc {'change' if was_shaped else 'add'} dev {interface} root handle 1: tbf {limits}"
+        )
+    elif was_shaped:
+        _batch(namespace, "tc", f"qdisc del dev {interface} root")
+
+
+def _batch(namespace: str, tool: str, *commands: str) -> None:
+    """Runs `commands` of `ip` or `tc` in the namespace. Raises UserError with what the kernel refused."""
+    try:
+        done = subprocess.run(
+            launcher("enter", namespace, tool, "-batch", "-"),
+            input="".join(f"{command}\n" for command in commands),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"the testbed: {tool} did nothing for {LIMIT_S:g} s; leave the machine idle") from None
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]
+        raise UserError(f"the testbed needs veth, bridge and sch_tbf of this kernel: {reason}")

@@ -24,7 +24,7 @@ from typing import Self
 from prophet.errors import UserError
 
 from .namespaces import launcher
-from .network import make_bridge, plug_in, routing, shape
+from .network import make_bridge, plug_in, require_tools, shape
 from .shaping import check_bandwidth
 
 TRAFFIC = Path(__file__).with_name("traffic.py")
@@ -72,6 +72,7 @@ class Testbed:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
+        require_tools()
         places = self._probe + 1
         self._holder = subprocess.Popen(
             launcher("hold", str(places + 1)),
@@ -87,11 +88,10 @@ class Testbed:
             if not descriptors:
                 raise UserError(f"no network namespaces: {self._holder.stderr.read().strip()}")
             self._namespaces = [f"/proc/{self._holder.pid}/fd/{descriptor}" for descriptor in descriptors]
-            with routing(self._bridge) as route:
-                make_bridge(route, self._prefix)
-                for place in range(places):
-                    namespace, address = self._namespaces[place], _address(place)
-                    plug_in(route, self._prefix, self._port(place), namespace, self._inside, address)
+            make_bridge(self._bridge, self._prefix)
+            for place in range(places):
+                namespace, address = self._namespaces[place], _address(place)
+                plug_in(self._bridge, self._prefix, self._port(place), namespace, self._inside, address)
             for node, bandwidth_bps in self._wanted.items():
                 self.set_bandwidth(node, bandwidth_bps)
         except BaseException:

@@ -1,7 +1,7 @@
 """The two ends of a rate measurement: programs run by path inside two nodes.
 
-    traffic.py receive ADDRESS DISCARD_S     prints the port, then the rate in bits a second of the bytes after DISCARD_S
-    traffic.py send ADDRESS PORT SECONDS     sends for that long and closes
+traffic.py receive ADDRESS DISCARD_S     prints the port, then the rate in bits a second of the bytes after DISCARD_S
+traffic.py send ADDRESS PORT SECONDS     sends for that long and closes
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Mapping
@@ -58,7 +59,7 @@ class Recorder:
         """Writes the result: marks, start-up time, a digest of the weights, and `extra`."""
         starts = [mark["start"] for mark in self._marks]
         result = {
-            "iteration_s": [after - before for before, after in zip(starts, starts[1:], strict=False)],
+            "iteration_s": [after - before for before, after in itertools.pairwise(starts)],
             "marks": self._marks,
             "start_s": self._first_done_s,
             "weights_sha256": weights_sha256(model),

@@ -86,7 +86,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
         recorder.backward_starts()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         recorder.backward_ends()
         optimizer.step()
         recorder.iteration_ends()
