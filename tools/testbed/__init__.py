@@ -1,4 +1,7 @@
-"""The testbed: a cluster on one machine, in network namespaces with links of chosen bandwidth. Needs root or user namespaces."""
+"""The testbed: a cluster on one machine, in network namespaces with links of chosen bandwidth.
+
+Needs root or user namespaces.
+"""
 
 from __future__ import annotations
 

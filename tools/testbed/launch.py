@@ -80,12 +80,12 @@ def end_processes_in(namespaces: set[tuple[int, int]]) -> None:
 
 def _processes_in(namespaces: set[tuple[int, int]]) -> set[int]:
     found = set()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
             # A zombie has no namespace left, and another user's process cannot be looked at: neither is ours to end.
             with contextlib.suppress(OSError):
-                if _identity(os.stat(f"/proc/{entry}/ns/net")) in namespaces:
-                    found.add(int(entry))
+                if _identity((entry / "ns/net").stat()) in namespaces:
+                    found.add(int(entry.name))
     return found
 
 

@@ -29,8 +29,8 @@ def require_namespaces() -> str:
     if tried.returncode != 0:
         reason = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise UserError(
-            "the testbed needs root, or user namespaces for users (sysctl user.max_user_namespaces above 0 and, on Ubuntu,"
-            f" kernel.apparmor_restrict_unprivileged_userns=0; in a container, CAP_SYS_ADMIN): {reason}"
+            "the testbed needs root, or user namespaces for users (sysctl user.max_user_namespaces above 0 and, on"
+            f" Ubuntu, kernel.apparmor_restrict_unprivileged_userns=0; in a container, CAP_SYS_ADMIN): {reason}"
         )
     return "user" if not root or MARKER in os.environ else "root"
 

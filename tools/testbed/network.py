@@ -30,7 +30,7 @@ def make_bridge(namespace: str, bridge: str) -> None:
 
 
 def plug_in(bridge_namespace: str, bridge: str, port: str, namespace: str, interface: str, address: str) -> None:
-    """A veth pair from `port` of the bridge to `interface` of the node in `namespace`, which gets `address` (of a /24)."""
+    """A veth pair from `port` of the bridge to `interface` of the node in `namespace`, which gets `address` (/24)."""
     pair = f"link add {port} mtu {MTU_BYTES} type veth peer name {interface} mtu {MTU_BYTES} netns {namespace}"
     _batch(bridge_namespace, "ip", pair, f"link set {port} master {bridge} up")
     _batch(namespace, "ip", "link set lo up", f"addr add {address}/24 dev {interface}", f"link set {interface} up")

@@ -15,8 +15,8 @@ MAX_BANDWIDTH_BPS = 2.5e9  # above it two cores cannot be trusted to carry a job
 # nominal rate is what a job can get. The cost in CPU is that of large packets either way.
 MTU_BYTES = 9000
 
-# A late timer loses the tokens that no longer fit, so the bucket holds what arrives while the machine is busy elsewhere.
-# A larger one would let the first part of a transfer after a pause go at the speed of memory.
+# A late timer loses the tokens that no longer fit, so the bucket holds what arrives while the machine is busy
+# elsewhere. A larger one would let the first part of a transfer after a pause go at the speed of memory.
 BURST_S = 0.001
 QUEUE_S = 0.02
 MIN_QUEUE_BYTES = 262_144
@@ -34,8 +34,8 @@ class TokenBucket:
 def token_bucket(bandwidth_bps: float) -> TokenBucket:
     """For a rate in bits per second, one direction of a link.
 
-    The burst is one largest packet and BURST_S of traffic: with less, tbf cuts packets up, and at 1 Gbit/s on busy cores
-    carries half the rate. The queue is short (QUEUE_S), so that what is to go first is decided above it.
+    The burst is one largest packet and BURST_S of traffic: with less, tbf cuts packets up, and at 1 Gbit/s on busy
+    cores carries half the rate. The queue is short (QUEUE_S), so that what is to go first is decided above it.
     """
     rate = bandwidth_bps / 8
     return TokenBucket(

@@ -4,8 +4,8 @@
              (up)      (down)           ...
 
 Each node is a network namespace joined by a veth pair to a bridge, which has a namespace of its own. A token bucket at
-the node's end narrows what it sends, one at the bridge's end what it receives. Namespaces have no names and names inside
-them are private, so testbeds do not meet, and what happens to them when the harness ends is told in launch.py.
+the node's end narrows what it sends, one at the bridge's end what it receives. Namespaces have no names and names
+inside them are private, so testbeds do not meet, and what happens to them when the harness ends is told in launch.py.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ class NodeSpec:
 class Testbed:
     """Nodes on one bridge, while the context lasts.
 
-    As root, or as root of a user namespace (`reexec_in_user_namespace`). On leaving, by whatever way, every process in a
-    node gets SIGTERM, then SIGKILL two seconds later, and the namespaces vanish; they also do when this process is killed.
+    As root, or as root of a user namespace (`reexec_in_user_namespace`). On leaving, by whatever way, every process in
+    a node gets SIGTERM, then SIGKILL two seconds later, and the namespaces vanish; they also do when this process is
+    killed.
     """
 
     __test__ = False  # to pytest
 
     def __init__(self, nodes: Sequence[NodeSpec], *, prefix: str = "prophet") -> None:
-        """`prefix` begins the names of the interfaces (at most 11 characters). Raises UserError for impossible nodes."""
+        """`prefix` (at most 11 characters) begins the names of the interfaces. Raises UserError for bad nodes."""
         names = [node.name for node in nodes]
         if not 1 <= len(names) <= MAX_NODES:
             raise UserError(f"a testbed has 1 to {MAX_NODES} nodes, not {len(names)}")

@@ -15,7 +15,7 @@ PATIENCE_S = 10.0
 
 
 def receive(address: str, discard_s: float) -> float:
-    """Bits per second of payload between the first arrival after `discard_s` and the last one; 0 if nothing came then."""
+    """Bits per second of payload from the first arrival after `discard_s` to the last one; 0 if nothing came then."""
     with socket.create_server((address, 0)) as server:
         server.settimeout(PATIENCE_S)
         print(server.getsockname()[1], flush=True)
