@@ -40,8 +40,8 @@ def summarize_cell(done: CellRuns) -> dict[str, Any]:
     cell = done.cell
     policies = {name: summarize_policy(cell, runs) for name, runs in done.runs.items()}
     reference = policies.get(STOCK, {}).get("weights_sha256")
-    for summary in policies.values():
-        if reference is not None and "weights_sha256" in summary:
+    for name, summary in policies.items():
+        if name != STOCK and reference is not None and "weights_sha256" in summary:
             summary["same_weights_as_stock"] = summary["weights_sha256"] == reference
     medians = {name: summary["iteration_s"]["median"] for name, summary in policies.items() if "iteration_s" in summary}
     stock = medians.get(STOCK)
@@ -194,14 +194,16 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
 
 
 def _table(cell: Mapping[str, Any]) -> RenderableType:
+    from rich.box import SIMPLE
     from rich.table import Table
 
     bound = cell["lower_bound_s"]
     limits = "" if bound is None else f"\nlower bound {bound:.3f} s, compute alone {cell['compute_s']:.3f} s"
-    table = Table(title=f"{describe_setting(cell['setting'])}{limits}", caption=cell["emulated"], title_justify="left")
+    title = f"{describe_setting(cell['setting'])}{limits}"
+    table = Table(title=title, caption=cell["emulated"], title_justify="left", caption_justify="left", box=SIMPLE)
     table.add_column("policy")
     for heading in ("iteration s", "p10-p90", "samples/s", "x stock", "x bound"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("notes")
     for name, policy in cell["policies"].items():
         numbers = ["-"] * 5

@@ -31,6 +31,10 @@ FIRST_PORT = 23000
 """The DMLC port of the first run; each has its own, since a port stays busy for a while."""
 TOLERANCE = 0.10
 """How far the achieved rate of a link may be from what was asked for."""
+RECORD_ITERATIONS = 6
+"""Length of the run that is made only to see the transfers of stock BytePS, by its own trace."""
+BYTEPS_TRACE = Path("0", "comm.json")
+"""Where BytePS writes its trace under BYTEPS_TRACE_DIR: a folder of the local rank, which must exist."""
 
 
 class Process(Protocol):
@@ -85,11 +89,16 @@ class Run:
 
 @dataclass(frozen=True)
 class CellRuns:
-    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i; `links` is what the testbed measured."""
+    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i; `links` is what the testbed measured.
+
+    `recordings` are short runs of the policies without Prophet's hook, with BytePS's trace on, for the
+    figures; nothing in them is counted, since a trace costs time.
+    """
 
     cell: Cell
     links: Mapping[str, Any]
     runs: Mapping[str, Sequence[Run]]
+    recordings: Mapping[str, Run] = field(default_factory=dict)
 
 
 class JobFailed(Exception):
@@ -102,21 +111,31 @@ def run_experiment(
     """Runs every cell, `repeats` times all of its policies; logs and records go under `out/runs`."""
     edges = edges or Edges()
     done = []
-    port = FIRST_PORT
+    ports = itertools.count(FIRST_PORT)
     for number, cell in enumerate(experiment.cells):
         runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
+        recordings: dict[str, Run] = {}
+        short = replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
+        folder = out / "runs" / f"cell{number}"
+
         with hosts(cell) as host:
+
+            def job(cell: Cell, policy: Policy, label: str, host: Host = host, folder: Path = folder) -> Run:
+                listener.run_starts(cell, policy, label)
+                place = folder / f"{policy.name}-{label}"
+                run = JobRun(cell, policy, host, place, next(ports), experiment.time_limit_s, edges)
+                finished = run.run(listener.iterations)
+                listener.run_ends(finished.error)
+                return finished
+
             links = host.check(TOLERANCE)
             for repeat in range(experiment.repeats):
                 for policy in cell.policies:
-                    folder = out / "runs" / f"cell{number}" / f"{policy.name}-{repeat}"
-                    listener.run_starts(number, repeat, policy)
-                    job = JobRun(cell, policy, host, folder, port, experiment.time_limit_s, edges)
-                    run = job.run(listener.iterations)
-                    port += 1
-                    listener.run_ends(run.error)
-                    runs[policy.name].append(run)
-        done.append(CellRuns(cell, links, runs))
+                    runs[policy.name].append(job(cell, policy, f"repeat{repeat + 1}"))
+            for policy in cell.policies:
+                if not policy.hooked:
+                    recordings[policy.name] = job(short, policy, RECORDING)
+        done.append(CellRuns(cell, links, runs, recordings))
     return done
 
 
