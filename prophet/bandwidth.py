@@ -39,8 +39,9 @@ FIT_ROUNDS = 6
 STEP_CHANGE = 1.2
 """The newest STEP_STRETCHES slower or faster than the ones before by this are a new network."""
 STEP_STRETCHES = 6
-DELAY_QUANTILE = 0.75
-"""The wire must stay busy when acknowledgements are slower than usual, so the delay is an upper quartile."""
+DELAY_QUANTILE = 0.1
+"""Acknowledgements share the downlink with the pulls and queue behind them, the more so the more is in flight. What a
+credit must cover is the delay without that, so it is nearly the least one seen."""
 
 FRAMING = 1.05
 """Bytes on the interface for each byte handed to it: headers of Ethernet, IP, TCP and the engine."""

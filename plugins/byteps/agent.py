@@ -51,6 +51,7 @@ class Learner:
         self.plan = policy.plan(None, None)
         self._monitor_s = monitor_s
         self._judged_at = -float("inf")
+        self._knows_network = False
 
     def turn(self, now: float, events: np.ndarray, nic: NicSample | None) -> Plan | None:
         """Takes in what happened since the last turn; a new plan where one is due."""
@@ -58,11 +59,15 @@ class Learner:
         self.monitor.observe(events)
         if nic is not None:
             self.monitor.observe_nic(nic)
-        learned_first = self.plan.network is None and self.monitor.network is not None
-        if not self.profiler.ready or (now - self._judged_at < self._monitor_s and not learned_first):
+        due = now - self._judged_at >= self._monitor_s
+        if not self.profiler.ready or (not due and self._knows_network):
+            return None
+        network = self.monitor.network
+        if not due and network is None:
             return None
         self._judged_at = now
-        plan = self.policy.plan(self.profiler.profile, self.monitor.network, jitter_s=self.profiler.jitter_s)
+        self._knows_network = network is not None
+        plan = self.policy.plan(self.profiler.profile, network, jitter_s=self.profiler.jitter_s)
         if not plan_changed(self.plan, plan):
             return None
         self.plan = plan

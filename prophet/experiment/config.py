@@ -132,7 +132,7 @@ class DigitsJob(_Job):
 
     kind: Literal["digits"]
     model: Literal["mlp", "cnn"] = "mlp"
-    learning_rate: float = Field(default=0.05, gt=0)
+    learning_rate: float = Field(default=0.1, gt=0)
     target_accuracy: float = Field(default=0.95, gt=0, le=1)
     """Below this on any worker, the policy has failed."""
 

@@ -13,6 +13,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from prophet.experiment.results import describe_setting
@@ -20,16 +21,21 @@ from prophet.experiment.transfers import RecordedRun
 from prophet.model import QueueKind
 
 COLOURS = {QueueKind.PUSH: "#2f6db3", QueueKind.PULL: "#e08214"}
+BACKWARD_COLOUR, FORWARD_COLOUR = "#eceff4", "#e3f1e3"
 PROPHET_COLOUR, OTHER_COLOUR = "#2f6db3", "#b0b7c3"
 
 
 def draw_iteration_times(results: Mapping[str, Any], path: Path) -> None:
     """Median iteration time of each policy with p10-p90, one panel a cell, the lower bound as a line."""
     cells = results["cells"]
-    height = 1.2 + sum(0.4 * max(2, len(cell["policies"])) + 0.9 for cell in cells)
-    ratios = [max(2, len(cell["policies"])) for cell in cells]
+    rows = [max(2, len(cell["policies"])) for cell in cells]
     figure, panels = pyplot.subplots(
-        len(cells), 1, figsize=(8, height), squeeze=False, layout="constrained", height_ratios=ratios
+        len(cells),
+        1,
+        figsize=(8, 1.2 + sum(0.35 * count + 0.7 for count in rows)),
+        squeeze=False,
+        layout="constrained",
+        height_ratios=rows,
     )
     for axes, cell in zip(panels[:, 0], cells, strict=True):
         names = [name for name, policy in cell["policies"].items() if "iteration_s" in policy]
@@ -38,42 +44,54 @@ def draw_iteration_times(results: Mapping[str, Any], path: Path) -> None:
             spread = [[times["median"] - times["p10"]], [times["p90"] - times["median"]]]
             colour = PROPHET_COLOUR if name == "prophet" else OTHER_COLOUR
             axes.barh(row, times["median"], color=colour, xerr=spread, capsize=3)
-            axes.annotate(f"{times['median']:.3f} s", (0, row), xytext=(4, 0), textcoords="offset points", va="center")
+            ratio = cell["ratios"].get(name)
+            label = f"{times['median']:.3f} s" + ("" if ratio is None else f"   {ratio:.2f}x")
+            axes.annotate(label, (times["p90"], row), xytext=(6, 0), textcoords="offset points", va="center")
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
+        axes.margins(x=0.2)
+        axes.spines[["top", "right"]].set_visible(False)
+        title = describe_setting(cell["setting"])
         if cell["lower_bound_s"] is not None:
-            axes.axvline(cell["lower_bound_s"], color="black", linestyle="--", linewidth=1, label="lower bound")
-            axes.legend(loc="lower right")
-        axes.set_title(describe_setting(cell["setting"]), fontsize=10)
-    panels[-1, 0].set_xlabel("iteration time (s): median, p10-p90")
-    figure.suptitle(f"{cells[0]['emulated']}", fontsize=8, color="dimgray")
+            axes.axvline(cell["lower_bound_s"], color="black", linestyle="--", linewidth=1)
+            title += f"   (dashed: lower bound, {cell['lower_bound_s']:.3f} s)"
+        axes.set_title(title, fontsize=10, loc="left")
+    panels[-1, 0].set_xlabel("iteration time (s): median, p10-p90, and how many times as fast as stock")
+    figure.suptitle(cells[0]["emulated"], fontsize=8, color="dimgray")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 
 
 def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
-    """The transfers of the last whole iteration of each run: when each gradient was ready, on the wire, done."""
+    """The last whole iteration of each run: when each gradient was on its way, beside computing."""
     figure, panels = pyplot.subplots(
         len(runs), 1, figsize=(9, 1 + 2.6 * len(runs)), squeeze=False, sharex=True, layout="constrained"
     )
     for axes, run in zip(panels[:, 0], runs, strict=True):
         last = len(run.marks) - 2
         began, ended = run.iterations(last, 1)
-        for transfer in run.transfers:
-            if not began <= transfer.added_s < ended and not began <= transfer.finish_s < ended:
-                continue
-            width = (transfer.finish_s - transfer.start_s) * 1e3
-            offset = 0.22 if transfer.queue is QueueKind.PUSH else -0.22
+        _shade(axes, 0.0, run.marks[last]["backward_end"] - began, BACKWARD_COLOUR)
+        _shade(axes, run.marks[last + 1]["start"] - began, ended - began, FORWARD_COLOUR)
+        for queue, offset in ((QueueKind.PUSH, -0.25), (QueueKind.PULL, 0.25)):
+            shown = [t for t in run.transfers if t.queue is queue and began <= t.finish_s and t.start_s < ended]
             axes.barh(
-                transfer.gradient + offset, width, 0.9, (transfer.start_s - began) * 1e3, color=COLOURS[transfer.queue]
+                [transfer.gradient + offset for transfer in shown],
+                [(transfer.finish_s - transfer.start_s) * 1e3 for transfer in shown],
+                height=0.5,
+                left=[(transfer.start_s - began) * 1e3 for transfer in shown],
+                color=COLOURS[queue],
             )
-        axes.axvline((run.marks[last]["backward_end"] - began) * 1e3, color="black", linewidth=0.8, linestyle=":")
-        axes.axvline((ended - began) * 1e3, color="black", linewidth=0.8)
+        axes.set_xlim(left=0)
         axes.set_ylabel("gradient")
         axes.invert_yaxis()
-        axes.set_title(f"{run.policy}: {(ended - began) * 1e3:.0f} ms", fontsize=10)
-    handles = [Patch(color=COLOURS[queue]) for queue in COLOURS]
-    panels[0, 0].legend(handles, ["push", "pull"], loc="upper left")
-    panels[-1, 0].set_xlabel("ms after backward began; dotted: gradient 0 generated; solid: next backward begins")
+        axes.set_title(f"{run.policy}: {(ended - began) * 1e3:.0f} ms", fontsize=10, loc="left")
+    handles = [Patch(color=colour, label=queue.name.lower()) for queue, colour in COLOURS.items()]
+    handles += [Patch(color=BACKWARD_COLOUR, label="backward"), Patch(color=FORWARD_COLOUR, label="next forward and its waiting")]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
+    panels[-1, 0].set_xlabel("ms after backward began (gradient 0 is the first layer's)")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
+
+
+def _shade(axes: Axes, start_s: float, end_s: float, colour: str) -> None:
+    axes.axvspan(start_s * 1e3, end_s * 1e3, color=colour, linewidth=0, zorder=0)

@@ -184,13 +184,15 @@ def _describe_bandwidth(value: Any) -> str:
 
 
 def print_results(results: Mapping[str, Any], console: Console) -> None:
-    """One table a cell, and after it the last log lines of what failed."""
+    """One table a cell, and below it what else is to be said of each policy."""
     for cell in results["cells"]:
         console.print(_table(cell))
         for name, policy in cell["policies"].items():
+            for note in _notes(policy):
+                console.print(f"  {name}: {note}", style="red" if "error" in policy else "", markup=False)
             for role, lines in policy.get("log_tail", {}).items():
                 for line in lines:
-                    console.print(f"{name}: {role}: {line}", style="dim", markup=False, highlight=False)
+                    console.print(f"  {name}: {role}: {line}", style="dim", markup=False, highlight=False)
 
 
 def _table(cell: Mapping[str, Any]) -> RenderableType:
@@ -201,38 +203,34 @@ def _table(cell: Mapping[str, Any]) -> RenderableType:
     limits = "" if bound is None else f"\nlower bound {bound:.3f} s, compute alone {cell['compute_s']:.3f} s"
     title = f"{describe_setting(cell['setting'])}{limits}"
     table = Table(title=title, caption=cell["emulated"], title_justify="left", caption_justify="left", box=SIMPLE)
-    table.add_column("policy")
+    table.add_column("policy", no_wrap=True)
     for heading in ("iteration s", "p10-p90", "samples/s", "x stock", "x bound"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("notes")
     for name, policy in cell["policies"].items():
-        numbers = ["-"] * 5
-        if "iteration_s" in policy:
-            times = policy["iteration_s"]
-            ratio = cell["ratios"].get(name)
-            numbers = [
-                f"{times['median']:.3f}",
-                f"{times['p10']:.3f}-{times['p90']:.3f}",
-                f"{policy['samples_per_s']:.0f}",
-                "-" if ratio is None else f"{ratio:.2f}",
-                "-" if bound is None else f"{times['median'] / bound:.2f}",
-            ]
-        table.add_row(name, *numbers, _notes(policy))
+        if "iteration_s" not in policy:
+            table.add_row(name, "failed", *"----")
+            continue
+        times = policy["iteration_s"]
+        ratio = cell["ratios"].get(name)
+        table.add_row(
+            name,
+            f"{times['median']:.3f}",
+            f"{times['p10']:.3f}-{times['p90']:.3f}",
+            f"{policy['samples_per_s']:.0f}",
+            "-" if ratio is None else f"{ratio:.2f}",
+            "-" if bound is None else f"{times['median'] / bound:.2f}",
+        )
     return table
 
 
-def _notes(policy: Mapping[str, Any]) -> str:
-    from rich.markup import escape
-
-    if "error" in policy:
-        return f"[red]{escape(policy['error'])}[/red]"
+def _notes(policy: Mapping[str, Any]) -> list[str]:
     notes = []
+    if "error" in policy:
+        notes.append(policy["error"])
     if "accuracy" in policy:
         notes.append(f"accuracy {policy['accuracy']:.1%}")
     if "same_weights_as_stock" in policy:
-        notes.append(
-            "same weights as stock" if policy["same_weights_as_stock"] else "[red]other weights than stock[/red]"
-        )
+        notes.append(f"{'the same' if policy['same_weights_as_stock'] else 'OTHER'} final weights as stock")
     if policy.get("agent", {}).get("watchdog_releases"):
-        notes.append(f"watchdog released {policy['agent']['watchdog_releases']}")
-    return ", ".join(notes)
+        notes.append(f"the watchdog released {policy['agent']['watchdog_releases']} transfers")
+    return notes

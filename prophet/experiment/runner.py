@@ -8,15 +8,16 @@ every role and never repeated.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +32,7 @@ FIRST_PORT = 23000
 """The DMLC port of the first run; each has its own, since a port stays busy for a while."""
 TOLERANCE = 0.10
 """How far the achieved rate of a link may be from what was asked for."""
+RECORDING = "recording"
 RECORD_ITERATIONS = 6
 """Length of the run that is made only to see the transfers of stock BytePS, by its own trace."""
 BYTEPS_TRACE = Path("0", "comm.json")
@@ -67,7 +69,7 @@ class Edges:
 class Listener(Protocol):
     """Told how far an experiment is."""
 
-    def run_starts(self, cell: int, repeat: int, policy: Policy) -> None: ...
+    def run_starts(self, cell: Cell, policy: Policy, label: str) -> None: ...
     def iterations(self, done: int) -> None: ...
     def run_ends(self, error: str | None) -> None: ...
 
@@ -110,33 +112,58 @@ def run_experiment(
 ) -> list[CellRuns]:
     """Runs every cell, `repeats` times all of its policies; logs and records go under `out/runs`."""
     edges = edges or Edges()
-    done = []
     ports = itertools.count(FIRST_PORT)
-    for number, cell in enumerate(experiment.cells):
+    return [
+        _run_cell(experiment, cell, out / "runs" / f"cell{number}", ports, hosts, listener, edges or Edges())
+        for number, cell in enumerate(experiment.cells)
+    ]
+
+
+def _run_cell(
+    experiment: Experiment,
+    cell: Cell,
+    folder: Path,
+    ports: Iterator[int],
+    hosts: HostFactory,
+    listener: Listener,
+    edges: Edges,
+) -> CellRuns:
+    with hosts(cell) as host:
+
+        def run(point: Cell, policy: Policy, label: str) -> Run:
+            listener.run_starts(point, policy, label)
+            place = folder / f"{policy.name}-{label}"
+            job = JobRun(point, policy, host, place, next(ports), experiment.time_limit_s, edges)
+            finished = job.run(listener.iterations)
+            listener.run_ends(finished.error)
+            return finished
+
+        links = host.check(TOLERANCE)
         runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
-        recordings: dict[str, Run] = {}
-        short = replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
-        folder = out / "runs" / f"cell{number}"
-
-        with hosts(cell) as host:
-
-            def job(cell: Cell, policy: Policy, label: str, host: Host = host, folder: Path = folder) -> Run:
-                listener.run_starts(cell, policy, label)
-                place = folder / f"{policy.name}-{label}"
-                run = JobRun(cell, policy, host, place, next(ports), experiment.time_limit_s, edges)
-                finished = run.run(listener.iterations)
-                listener.run_ends(finished.error)
-                return finished
-
-            links = host.check(TOLERANCE)
-            for repeat in range(experiment.repeats):
-                for policy in cell.policies:
-                    runs[policy.name].append(job(cell, policy, f"repeat{repeat + 1}"))
+        for repeat in range(experiment.repeats):
             for policy in cell.policies:
-                if not policy.hooked:
-                    recordings[policy.name] = job(short, policy, RECORDING)
-        done.append(CellRuns(cell, links, runs, recordings))
-    return done
+                runs[policy.name].append(run(cell, policy, f"repeat{repeat + 1}"))
+        recordings = {
+            policy.name: run(recorded_cell(cell), recorded_policy(policy), RECORDING)
+            for policy in cell.policies
+            if not policy.hooked
+        }
+    return CellRuns(cell, links, runs, recordings)
+
+
+def recorded_cell(cell: Cell) -> Cell:
+    """The job of `cell`, as short as a record of its transfers needs."""
+    return replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
+
+
+def recorded_policy(policy: Policy) -> Policy:
+    """`policy` with BytePS's own trace of all iterations but the first two and the last, which lets it be written."""
+    trace = {
+        "BYTEPS_TRACE_ON": "1",
+        "BYTEPS_TRACE_START_STEP": "3",
+        "BYTEPS_TRACE_END_STEP": str(RECORD_ITERATIONS - 1),
+    }
+    return replace(policy, env={**policy.env, **trace})
 
 
 class Watch:
@@ -193,6 +220,8 @@ class JobRun:
         for node in self._cell.cluster.nodes:
             private = sockets / node
             private.mkdir()
+            if "BYTEPS_TRACE_ON" in self._policy.env:
+                self._record(node, "trace").joinpath(BYTEPS_TRACE).parent.mkdir(parents=True)
             argv = [sys.executable, "-c", "import byteps.server"]
             if node in self._workers:
                 argv = [sys.executable, "-m", module, "--spec", str(spec), "--out", str(self._result(node))]
@@ -235,6 +264,8 @@ class JobRun:
         env |= self._policy.env
         if node in self._workers:
             env["DMLC_WORKER_ID"] = node.removeprefix("worker")
+            if "BYTEPS_TRACE_ON" in env:
+                env["BYTEPS_TRACE_DIR"] = str(self._record(node, "trace"))
         if node in self._workers and self._policy.hooked:
             env[settings.PROFILE_OUT] = str(self._record(node, "profile.json"))
             env[settings.EVENTS_OUT] = str(self._record(node, "events.npy"))

@@ -17,24 +17,25 @@ from prophet.doctor import require_engine
 from prophet.errors import UserError
 from prophet.experiment.config import Cell, Experiment, Policy
 from prophet.experiment.results import describe_setting, failures, print_results, summarize, write_results
-from prophet.experiment.runner import CellRuns, run_experiment
+from prophet.experiment.runner import RECORD_ITERATIONS, CellRuns, run_experiment
 
 
 class ProgressBar:
     """Shows where an experiment is; one unit is one iteration of one run."""
 
     def __init__(self, experiment: Experiment, progress: Progress) -> None:
-        self._experiment = experiment
         self._progress = progress
-        self._total = sum(cell.job.iterations * len(cell.policies) for cell in experiment.cells) * experiment.repeats
-        self._task = progress.add_task("", total=self._total)
+        total = 0
+        for cell in experiment.cells:
+            total += cell.job.iterations * len(cell.policies) * experiment.repeats
+            total += RECORD_ITERATIONS * sum(not policy.hooked for policy in cell.policies)
+        self._task = progress.add_task("", total=total)
         self._before = 0
         self._length = 0
 
-    def run_starts(self, cell: int, repeat: int, policy: Policy) -> None:
-        point = self._experiment.cells[cell]
-        words = f"{describe_setting(point.setting)}  repeat {repeat + 1}/{self._experiment.repeats}  {policy.name}"
-        self._length = point.job.iterations
+    def run_starts(self, cell: Cell, policy: Policy, label: str) -> None:
+        words = f"{describe_setting(cell.setting)}  {policy.name}  {label}"
+        self._length = cell.job.iterations
         self._progress.update(self._task, description=words)
 
     def iterations(self, done: int) -> None:
@@ -45,7 +46,7 @@ class ProgressBar:
         self._before += self._length
         self._progress.update(self._task, completed=self._before)
         if error is not None:
-            self._progress.console.print(f"[red]failed:[/red] {error}")
+            self._progress.console.print(f"failed: {error}", style="red", markup=False)
 
 
 def run_session(experiment: Experiment, out: Path) -> int:

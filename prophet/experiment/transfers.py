@@ -1,17 +1,19 @@
-"""Transfers of a finished run, from the hook's events: what the gantt and the trace are drawn from.
+"""Transfers of a finished run, from the hook's events or BytePS's trace: what the figures are drawn from.
 
 Rule of this file: events and marks in, plain values out. Times are seconds on the run's steady clock.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from prophet.experiment.runner import CellRuns
+from prophet.experiment.runner import BYTEPS_TRACE, CellRuns
 from prophet.model import UNPROFILED_GRADIENT, EventKind, QueueKind
 
 WORKER = "worker0"
@@ -65,15 +67,39 @@ def pair_events(events: np.ndarray) -> tuple[Transfer, ...]:
     return tuple(transfers)
 
 
+def read_byteps_trace(path: Path, worker: Mapping[str, Any]) -> tuple[Transfer, ...]:
+    """Transfers from BytePS's own trace, whose times are microseconds of the wall clock.
+
+    `worker` is the result of the worker that wrote it: the names of its parameters in order, and how far
+    the wall clock was ahead of the steady one.
+    """
+    indices = {f"Comm.byteps.Gradient.{name}": index for index, name in enumerate(worker["parameters"])}
+    transfers = []
+    for event in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]:
+        stage = event["name"].removeprefix(event["pid"]).lstrip(".")
+        if event["pid"] not in indices or stage not in QueueKind.__members__:
+            continue
+        start_s = event["ts"] / 1e6 - worker["wall_minus_steady_s"]
+        partition = int(event["tid"]) & 0xFFFF
+        finish_s = start_s + event["dur"] / 1e6
+        # It records no sizes, and a task only from the moment it is taken.
+        transfers.append(Transfer(indices[event["pid"]], partition, 0, QueueKind[stage], start_s, start_s, finish_s))
+    return tuple(transfers)
+
+
 def one_run_each(cell: CellRuns) -> list[RecordedRun]:
-    """The first good run of each policy that kept records; stock BytePS keeps none."""
+    """A good run of each policy that left a record of its transfers: Prophet's events, or BytePS's trace."""
     recorded = []
     for name, runs in cell.runs.items():
-        run = next((run for run in runs if run.error is None), None)
+        candidates = [cell.recordings[name]] if name in cell.recordings else runs
+        run = next((run for run in candidates if run.error is None), None)
         if run is None:
             continue
+        worker = run.workers[0]
         events = run.folder / f"{WORKER}.events.npy"
+        trace = run.folder / f"{WORKER}.trace" / BYTEPS_TRACE
         if events.exists():
-            marks: list[dict[str, Any]] = run.workers[0]["marks"]
-            recorded.append(RecordedRun(name, pair_events(np.load(events)), tuple(marks)))
+            recorded.append(RecordedRun(name, pair_events(np.load(events)), tuple(worker["marks"])))
+        elif trace.exists():
+            recorded.append(RecordedRun(name, read_byteps_trace(trace, worker), tuple(worker["marks"])))
     return recorded

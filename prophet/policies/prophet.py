@@ -17,8 +17,8 @@ from prophet.model import Deadline, Network, Plan, Profile, QueuePlan
 from prophet.policies.order import forward_order
 from prophet.profiler import find_steps
 
-UNMEASURED_PARTITIONS = 8
-"""In flight until the network is known: enough for most, and 1 MiB with the default partition."""
+UNMEASURED_PARTITIONS = 4
+"""In flight until the network is known: enough for most, and 512 KiB with the default partition."""
 
 
 class Prophet:
@@ -46,17 +46,17 @@ class Prophet:
         )
 
     def credit(self, network: Network | None) -> int:
-        """Bytes in flight that keep the wire busy.
+        """Bytes in flight that keep the wire busy, and no more: what queues on it delays the more urgent.
 
         With W partitions in flight, one that leaves the wire is replaced when its acknowledgement comes, so
-        the wire stays busy while W - 1 others take at least that long: W = 1 + delay / E(partition). A
-        wire that runs dry costs far more than what queues ahead of an urgent gradient, which the deadline
-        limits where it matters. So this allows for twice the delay, and for one partition more.
+        the wire stays busy while W - 1 others take at least that long. The delay is that of an idle network. A
+        credit for the delay of a busy one would feed itself: acknowledgements wait behind pulls, and more in
+        flight means more of those.
         """
         if network is None:
             return UNMEASURED_PARTITIONS * self._partition_bytes
-        in_delay = math.ceil(2 * network.ack_delay_s / network.transfer_s(self._partition_bytes))
-        return (2 + in_delay) * self._partition_bytes
+        in_delay = int(network.bandwidth * (network.ack_delay_s + network.overhead_s))
+        return self._partition_bytes + max(self._partition_bytes, in_delay)
 
     def deadlines(self, profile: Profile, network: Network, jitter_s: float = 0.0) -> tuple[Deadline, ...]:
         """When gradient 0 is predicted, if it pays to have less urgent steps off the wire by then.

@@ -114,8 +114,8 @@ class FakeListener:
         self.heard: list[object] = []
         self.most = 0
 
-    def run_starts(self, cell: int, repeat: int, policy: Policy) -> None:
-        self.heard.append((cell, repeat, policy.name))
+    def run_starts(self, cell: Cell, policy: Policy, label: str) -> None:
+        self.heard.append(f"{policy.name} {label}")
 
     def iterations(self, done: int) -> None:
         self.most = max(self.most, done)

@@ -14,7 +14,7 @@ from prophet.experiment.figures import draw_gantt, draw_iteration_times
 from prophet.experiment.results import summarize
 from prophet.experiment.runner import CellRuns, Run
 from prophet.experiment.trace import trace_events, write_trace
-from prophet.experiment.transfers import RecordedRun, one_run_each, pair_events
+from prophet.experiment.transfers import RecordedRun, one_run_each, pair_events, read_byteps_trace
 from prophet.model import EVENT_DTYPE, EventKind, QueueKind
 
 WORKER = worker_result([1.0] * 5)
@@ -41,6 +41,45 @@ def test_tasks_that_began_before_the_record_or_never_ended_are_left_out() -> Non
         (2.6, 2, 8, 0, QueueKind.PUSH, EventKind.START, 0),
     ]
     assert pair_events(np.array(rows, EVENT_DTYPE)) == ()
+
+
+def byteps_trace(folder: Path) -> Path:
+    """A trace as BytePS writes it: two parameters in alphabetical order of key, and a broadcast."""
+    events = [
+        {"pid": f"Comm.byteps.{name}", "name": f"Comm.byteps.{name}{stage}", "ts": ts, "dur": 500_000, "tid": str(key)}
+        for name, key in (("Gradient.a", 5 << 16 | 1), ("Gradient.b", 6 << 16), ("Parameter.a", 7 << 16))
+        for stage, ts in (
+            ("", 1_000_000_000),
+            (".COPYD2H", 1_001_000_000),
+            (".PUSH", 1_002_000_000),
+            (".PULL", 1_003_000_000),
+        )
+    ]
+    path = folder / "worker0.trace" / "0" / "comm.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def test_byteps_own_trace_is_read_on_the_steady_clock(tmp_path: Path) -> None:
+    worker = {**WORKER, "parameters": ["b", "a"], "wall_minus_steady_s": 900.0}
+    transfers = read_byteps_trace(byteps_trace(tmp_path), worker)
+    assert [(t.gradient, t.partition, t.queue, t.start_s, t.finish_s) for t in transfers] == [
+        (1, 1, QueueKind.PUSH, 102.0, 102.5),
+        (1, 1, QueueKind.PULL, 103.0, 103.5),
+        (0, 0, QueueKind.PUSH, 102.0, 102.5),
+        (0, 0, QueueKind.PULL, 103.0, 103.5),
+    ]
+
+
+def test_stock_is_drawn_from_its_recording(tmp_path: Path) -> None:
+    byteps_trace(tmp_path)
+    worker = {**WORKER, "parameters": ["b", "a"], "wall_minus_steady_s": 900.0}
+    runs = {"stock": [Run(Path("nowhere"), (WORKER, WORKER))]}
+    cell = loaded(REPLAY, tmp_path).cells[0]
+    (one,) = one_run_each(CellRuns(cell, {}, runs, {"stock": Run(tmp_path, (worker, worker))}))
+    assert (one.policy, len(one.transfers)) == ("stock", 4)
+    assert one_run_each(CellRuns(cell, {}, runs, {"stock": Run(tmp_path, error="hung")})) == []
 
 
 def test_the_trace_has_each_transfer_as_a_pair_within_the_last_iterations(

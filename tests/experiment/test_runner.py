@@ -46,9 +46,8 @@ class Bench:
 def test_policies_are_interleaved_and_all_is_taken_down(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     cell = bench.run()
-    assert bench.listener.heard == [
-        (0, 0, "stock"), None, (0, 0, "prophet"), None, (0, 1, "stock"), None, (0, 1, "prophet"), None,
-    ]  # fmt: skip
+    told = ["stock repeat1", "prophet repeat1", "stock repeat2", "prophet repeat2", "stock recording"]
+    assert bench.listener.heard == [line for start in told for line in (start, None)]
     assert {name: [run.error for run in runs] for name, runs in cell.runs.items()} == {
         "stock": [None, None],
         "prophet": [None, None],
@@ -56,7 +55,7 @@ def test_policies_are_interleaved_and_all_is_taken_down(tmp_path: Path) -> None:
     assert cell.runs["prophet"][1].workers[0]["start_s"] == 4.0
     assert [len(run.statuses) for run in (cell.runs["stock"][0], cell.runs["prophet"][0])] == [0, 2]
     assert cell.links["tolerance"] == 0.10
-    assert (bench.host.terminated, bench.host.closed) == (4, 1)
+    assert (bench.host.terminated, bench.host.closed) == (5, 1)
     assert bench.listener.most >= ITERATIONS - 1
 
 
@@ -77,7 +76,7 @@ def test_roles_get_byteps_environment_and_nothing_from_the_shell(
     assert not any({"BYTEPS_LOG_LEVEL", "PROPHET_FUSION", "DMLC_ENABLE_RDMA"} & env.keys() for env in environments)
     assert len({env["BYTEPS_SOCKET_PATH"] for env in environments}) == len(environments)
     ports = [env["DMLC_PS_ROOT_PORT"] for env in environments]
-    assert len(set(ports)) == 4 and len(set(ports[:4])) == 1
+    assert len(set(ports)) == 5 and len(set(ports[:4])) == 1
 
 
 def test_stock_has_nothing_of_prophet_in_it(tmp_path: Path) -> None:
@@ -90,6 +89,20 @@ def test_stock_has_nothing_of_prophet_in_it(tmp_path: Path) -> None:
     assert [argv[1:] for _, argv, _ in stock[2:]] != [] and all(
         before[1][1:4] == after[1][1:4] for before, after in zip(stock, prophet, strict=True)
     )
+
+
+def test_only_the_recording_of_stock_is_traced_and_it_is_short_and_apart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    cell = bench.run()
+    measured, recording = bench.host.started[:16], bench.host.started[16:]
+    assert not any(key.startswith("BYTEPS_TRACE") for _, _, env in measured for key in env)
+    worker0, worker1 = recording[2][2], recording[3][2]
+    assert (worker0["BYTEPS_TRACE_START_STEP"], worker0["BYTEPS_TRACE_END_STEP"]) == ("3", "5")
+    assert Path(worker0["BYTEPS_TRACE_DIR"], "0").is_dir()
+    assert worker0["BYTEPS_TRACE_DIR"] != worker1["BYTEPS_TRACE_DIR"]
+    assert json.loads((cell.recordings["stock"].folder / "spec.json").read_text())["iterations"] == 6
+    assert list(cell.recordings) == ["stock"]
+    assert len(cell.runs["stock"]) == 2
 
 
 def test_workers_are_told_the_job_and_the_scaled_profile(tmp_path: Path) -> None:
@@ -118,8 +131,8 @@ def test_a_hang_is_noticed_reported_and_does_not_stop_the_others(tmp_path: Path)
         assert run.log_tail["worker1"] == ["line 5", "line 6", "line 7", "line 8", "waiting for key 7"]
         assert run.log_tail["server0"] == ["server0 serves"]
     assert [run.error for run in cell.runs["stock"]] == [None, None]
-    assert len(bench.host.started) == 16, "a run that hung was started again"
-    assert bench.host.terminated == 4
+    assert len(bench.host.started) == 5 * 4, "a run that hung was started again"
+    assert bench.host.terminated == 5
 
 
 def test_the_limit_is_on_standing_still_not_on_the_whole_run(tmp_path: Path) -> None:
@@ -164,7 +177,7 @@ def test_a_policy_that_did_not_take_part_is_no_result(files: dict[str, Any], err
 
 def test_a_series_of_rates_begins_when_all_workers_train_and_is_undone(tmp_path: Path) -> None:
     series = [{"at_s": 0, "rate": "250mbit"}, {"at_s": 2, "rate": "100mbit"}, {"at_s": 3, "rate": "1gbit"}]
-    raw = changed(changed(REPLAY, "cluster.bandwidth", series), "policies", ["stock"])
+    raw = changed(changed(REPLAY, "cluster.bandwidth", series), "policies", ["prophet"])
     bench = Bench(tmp_path, changed(raw, "repeats", 1))
     began = bench.clock.now_s
     bench.run()

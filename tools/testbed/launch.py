@@ -1,7 +1,8 @@
 """The processes that live inside the testbed: programs of one file, run by path with `python -I -S` so that they start
 in milliseconds and read nothing of the job's environment. Only the standard library, and only what each needs.
 
-    launch.py hold COUNT             makes COUNT network namespaces and keeps them until standard input ends
+    launch.py hold COUNT             makes COUNT network namespaces and keeps them until standard input ends;
+                                     a byte on it ends the processes in them, and a line answers
     launch.py enter NETNS ARGV...    runs ARGV in the network namespace, with a /dev/shm of its own
     launch.py user ARGV...           runs ARGV as root of a new user namespace
 
@@ -47,7 +48,10 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def hold(count: int) -> None:
-    """Writes its own file descriptor of each namespace to standard output, one line, and serves until input ends."""
+    """Writes its own file descriptor of each namespace to standard output, one line, and serves until input ends.
+
+    A byte of input ends every process in the namespaces, and an empty line says that it is done.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     opened = []
@@ -58,10 +62,12 @@ def hold(count: int) -> None:
             # Refused where /proc/sys is read-only, as in many containers; the rate is checked before it is used.
             with contextlib.suppress(OSError):
                 Path("/proc/sys/net", key).write_text(value)
+    namespaces = {_identity(os.fstat(descriptor)) for descriptor in opened}
     print(*opened, flush=True)
     while os.read(0, 1):
-        pass
-    end_processes_in({_identity(os.fstat(descriptor)) for descriptor in opened})
+        end_processes_in(namespaces)
+        print(flush=True)
+    end_processes_in(namespaces)
 
 
 def end_processes_in(namespaces: set[tuple[int, int]]) -> None:

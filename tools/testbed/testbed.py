@@ -10,9 +10,6 @@ inside them are private, so testbeds do not meet, and what happens to them when 
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -136,10 +133,12 @@ class Testbed:
         return process
 
     def terminate_all(self) -> None:
-        """Ends every program that `popen` started, and what it started in its group; the nodes stay."""
-        for process in self._processes:
-            _end(process)
-        self._processes.clear()
+        """Ends every process in a node, as on leaving; the nodes stay."""
+        assert self._holder and self._holder.stdin and self._holder.stdout
+        self._holder.stdin.write("\n")
+        self._holder.stdin.flush()
+        self._holder.stdout.readline()
+        self._collect()
 
     def set_bandwidth(self, node: str, bandwidth_bps: float | None) -> None:
         """Changes the node's link, both ways, while it is used: bits per second, or None to lift the limit."""
@@ -223,10 +222,13 @@ class Testbed:
         holder.wait()
         holder.stdout.close()
         holder.stderr.close()
+        self._collect()
+        self._shaped = dict.fromkeys(self._shaped)
+
+    def _collect(self) -> None:
         for process in self._processes:
             _end(process)
         self._processes.clear()
-        self._shaped = dict.fromkeys(self._shaped)
 
 
 def _address(place: int) -> str:
@@ -234,8 +236,6 @@ def _address(place: int) -> str:
 
 
 def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """Kills it, and what it started in its group, if it is still there; collects its status."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    """Kills it if it is still there, as one that had yet to enter its node; collects its status."""
+    process.kill()
     process.wait()

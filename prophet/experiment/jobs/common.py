@@ -56,12 +56,14 @@ class Recorder:
         self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
 
     def write(self, model: torch.nn.Module, extra: Mapping[str, Any]) -> None:
-        """Writes the result: marks, start-up time, a digest of the weights, and `extra`."""
+        """Writes the result: marks, start-up time, weights, `extra`, and what it takes to read a trace of BytePS."""
         starts = [mark["start"] for mark in self._marks]
         result = {
             "iteration_s": [after - before for before, after in itertools.pairwise(starts)],
             "marks": self._marks,
             "start_s": self._first_done_s,
+            "wall_minus_steady_s": time.time() - time.monotonic(),
+            "parameters": [name for name, _ in model.named_parameters()],
             "weights_sha256": weights_sha256(model),
             **extra,
         }
