@@ -56,11 +56,6 @@ def test_prophets_credit_covers_the_acknowledgement_delay_and_no_more(network: N
     assert plan.push.credit == pytest.approx(credit, abs=1)
 
 
-def rate(in_flight: int, delay_s: float) -> float:
-    stream = transfers([size] * 200, network.bandwidth, network.overhead_s, delay_s, in_flight=in_flight)
-    return 200 * size / float(stream["time_s"][-1])
-
-
 def test_prophets_credit_fills_the_wire() -> None:
     network = Network(30e6, ack_delay_s=0.004)
     size = 131072

@@ -86,7 +86,10 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
         axes.invert_yaxis()
         axes.set_title(f"{run.policy}: {(ended - began) * 1e3:.0f} ms", fontsize=10, loc="left")
     handles = [Patch(color=colour, label=queue.name.lower()) for queue, colour in COLOURS.items()]
-    handles += [Patch(color=BACKWARD_COLOUR, label="backward"), Patch(color=FORWARD_COLOUR, label="next forward and its waiting")]
+    handles += [
+        Patch(color=BACKWARD_COLOUR, label="backward"),
+        Patch(color=FORWARD_COLOUR, label="next forward and its waiting"),
+    ]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
     panels[-1, 0].set_xlabel("ms after backward began (gradient 0 is the first layer's)")
     figure.savefig(path, dpi=150)
