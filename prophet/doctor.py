@@ -26,7 +26,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Everything that matters for running jobs and experiments here."""
-    return [_byteps(), _framework(), _hook(), _namespaces(), *_interfaces()]
+    return [_byteps(), _framework(), _hook(), _namespaces(), _traffic_control(), *_interfaces()]
 
 
 def require_engine() -> None:
@@ -68,6 +68,16 @@ def _namespaces() -> Finding:
     except UserError as error:
         return Finding("testbed", False, str(error))
     return Finding("testbed", True, f"network namespaces as {'root' if how == 'root' else 'an ordinary user'}")
+
+
+def _traffic_control() -> Finding:
+    from prophet.tools.testbed.network import require_tools
+
+    try:
+        require_tools()
+    except UserError as error:
+        return Finding("tc", False, str(error))
+    return Finding("tc", True, "iproute2's ip and tc are here")
 
 
 def _interfaces() -> list[Finding]:

@@ -152,7 +152,7 @@ def test_doctor_has_a_line_an_item_and_status_2_where_something_is_missing(
 
 def test_doctor_looks_at_everything_an_experiment_needs() -> None:
     found = doctor.examine()
-    assert [finding.item for finding in found[:4]] == ["BytePS", "PyTorch", "hook", "testbed"]
+    assert [finding.item for finding in found[:5]] == ["BytePS", "PyTorch", "hook", "testbed", "tc"]
     assert any(finding.item.startswith("NIC ") for finding in found)
     assert all("\n" not in finding.line and finding.line for finding in found)
 
