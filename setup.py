@@ -30,7 +30,8 @@ def packages_under(folder: str) -> list[str]:
     return [f"prophet.{folder}", *(f"prophet.{folder}.{name}" for name in find_packages(folder))]
 
 
-COMPILE = ["-O2", "-fvisibility=hidden"]
+# Without contraction, floating point gives the same bits on every processor: the simulator promises that.
+COMPILE = ["-O2", "-fvisibility=hidden", "-ffp-contract=off"]
 
 setup(
     name="byteps-prophet",
@@ -42,9 +43,15 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["prophet", "prophet.*"]), *packages_under("plugins"), *packages_under("tools")],
     package_dir={"prophet.plugins": "plugins", "prophet.tools": "tools"},
-    package_data={"prophet": ["py.typed", "_queue.pyi"], "prophet.tools.engine": ["include/*.h"]},
+    package_data={"prophet": ["py.typed", "_native.pyi"], "prophet.tools.engine": ["include/*.h"]},
     ext_modules=[
-        Pybind11Extension("prophet._queue", ["prophet/native/module.cc"], cxx_std=17, extra_compile_args=COMPILE),
+        Pybind11Extension(
+            "prophet._native",
+            ["prophet/native/module.cc", "prophet/native/simulator_module.cc"],
+            cxx_std=17,
+            extra_compile_args=COMPILE,
+            depends=[f"prophet/native/{name}.h" for name in ("queue", "simulator", "simulator_module")],
+        ),
         # Not a Python module but a plain shared object that the autoload opens before BytePS's.
         Extension(
             "prophet.plugins.byteps._hook",

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from prophet import _queue
+from prophet import _native
 from prophet.model import GradientProfile, Network, Profile
 from prophet.policies import get_policy
 
@@ -40,12 +40,12 @@ def plan_seconds(repeats: int = 15) -> float:
 
 def measure() -> dict[str, float]:
     """The four figures: operations a second, microseconds, bytes and milliseconds."""
-    operations_per_s, gets = _queue.measure(PENDING, OPERATIONS)
+    operations_per_s, gets = _native.measure(PENDING, OPERATIONS)
     gets.sort()
     return {
         "queue_ops_per_s": round(operations_per_s),
         "get_p99_us": round(gets[int(0.99 * len(gets))] * 1e6, 3),
-        "bytes_per_pending_task": round(_queue.bytes_per_pending(PENDING), 1),
+        "bytes_per_pending_task": round(_native.bytes_per_pending(PENDING), 1),
         "plan_1000_gradients_ms": round(plan_seconds() * 1e3, 3),
     }
 

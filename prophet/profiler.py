@@ -27,6 +27,8 @@ FIRST_ESTIMATE = 3
 SHIFT_ROWS = FIRST_ESTIMATE
 """So many iterations in a row that are longer or shorter by SHIFT_RATIO are a new pace, not stragglers."""
 SHIFT_RATIO = 1.2
+FORWARD_IDS = -0.9
+"""Correlation of ids with the order of generation from which they are taken to be in forward order."""
 MOST_OPEN = 1 << 18
 """Events kept of an iteration without an end, such as that of a job whose tensors never come again."""
 
@@ -98,13 +100,20 @@ class JobProfiler:
     def _cut(self, rows: np.ndarray, start: int, end: int) -> int:
         """Where the iteration from `start` ends, if the first repetition is at `end`.
 
-        Earlier, where the gradient that opens an iteration was skipped: when it comes again it opens the
-        next one, but repeats nothing. It is told by the longest pause before it (forward), and by its usual time.
+        Earlier, where the gradient that opens an iteration was skipped, or where `start` is not the beginning of one:
+        what opens the next iteration then repeats nothing. With ids in forward order, as the front end gives them, it
+        is told by their greatest rise (they fall during backward) together with the longest pause (forward), and
+        otherwise by that pause and by its usual time.
         """
-        pauses = np.diff(rows["time_s"][start:end])
-        if not len(pauses) or not self._usual:
+        window = rows[start : end + 1]
+        opens = start + 1 + int(np.argmax(np.diff(window["time_s"])))
+        ids = window["gradient"].astype(np.int64)
+        rise = start + 1 + int(np.argmax(np.diff(ids)))
+        most = 2 * len(np.unique(ids[: rise - start])) > len(np.unique(ids))
+        if opens == rise and most and _fall(ids[: rise - start]):
+            return rise
+        if opens == end or not self._usual:
             return end
-        opens = start + 1 + int(np.argmax(pauses))
         middle = max(self._usual.get(gradient, 0.0) for gradient in rows["gradient"][start:opens].tolist()) / 2
         tail = rows["gradient"][opens:end].tolist()
         return opens if all(self._usual.get(gradient, middle) < middle for gradient in tail) else end
@@ -215,6 +224,13 @@ def _median(values: np.ndarray) -> np.ndarray:
     return middle
 
 
+def _fall(ids: np.ndarray) -> bool:
+    """Whether `ids`, in order of generation, are in forward order: they fall, but for the disorder within steps."""
+    if ids[0] == ids[-1]:
+        return bool(ids.min() == ids.max())
+    return bool(np.corrcoef(np.arange(len(ids)), ids)[0, 1] < FORWARD_IDS)
+
+
 def _urgency(ids: np.ndarray, from_first: np.ndarray) -> np.ndarray:
     """Positions in `ids`, most urgent first: the last generated.
 
@@ -223,7 +239,7 @@ def _urgency(ids: np.ndarray, from_first: np.ndarray) -> np.ndarray:
     """
     by_time = np.lexsort((ids, -from_first))
     positions = np.argsort(np.argsort(from_first, kind="stable"), kind="stable")
-    forward_ids = len(ids) < 3 or np.corrcoef(positions, np.arange(len(ids)))[0, 1] < -0.9
+    forward_ids = len(ids) < 3 or np.corrcoef(positions, np.arange(len(ids)))[0, 1] < FORWARD_IDS
     if forward_ids:
         for step in _split(from_first[by_time]):
             by_time[step.first : step.last + 1].sort()

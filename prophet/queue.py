@@ -6,24 +6,24 @@ Rule of this file: one conversion from the values of prophet/model.py; the logic
 
 from __future__ import annotations
 
-from prophet import _queue
+from prophet import _native
 from prophet.model import Plan, QueueKind, QueuePlan
 
-UNLIMITED: int = _queue.UNLIMITED
-NO_GROUP: int = _queue.NO_GROUP
+UNLIMITED: int = _native.UNLIMITED
+NO_GROUP: int = _native.NO_GROUP
 
 
-def native_plan(plan: Plan, kind: QueueKind) -> _queue.QueuePlan:
+def native_plan(plan: Plan, kind: QueueKind) -> _native.QueuePlan:
     """The half of `plan` that is for one queue, as the native queue takes it."""
     half: QueuePlan = plan.push if kind is QueueKind.PUSH else plan.pull
-    native = _queue.QueuePlan()
+    native = _native.QueuePlan()
     native.ranked = half.order is not None
     native.credit_counts_only_urgent = kind is QueueKind.PULL
     native.credit = UNLIMITED if half.credit is None else half.credit
-    native.deadlines = [_queue.Deadline(d.time_s, d.rank) for d in half.deadlines]
+    native.deadlines = [_native.Deadline(d.time_s, d.rank) for d in half.deadlines]
     order = half.order or {}
     native.gradients = {
-        gradient: _queue.GradientPlan(
+        gradient: _native.GradientPlan(
             order.get(gradient, gradient), half.groups.get(gradient, NO_GROUP), plan.generation_s.get(gradient, -1.0)
         )
         for gradient in planned_gradients(plan, half)
@@ -53,7 +53,7 @@ class ScheduledQueue:
 
     def __init__(self, kind: QueueKind = QueueKind.PUSH, watchdog_s: float = 1.0) -> None:
         self.kind = kind
-        self._native = _queue.ScheduledQueue(watchdog_s)
+        self._native = _native.ScheduledQueue(watchdog_s)
 
     def set_plan(self, plan: Plan | None) -> None:
         """Swaps the plan whole; None means arrival order without limits."""

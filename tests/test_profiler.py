@@ -188,3 +188,20 @@ def test_resnet50_in_thirteen_steps_is_found_again() -> None:
     assert profiler.profile.gradient_ids == tuple(range(161))
     found = [(step.first, step.last) for step in find_steps(profiler.profile)]
     assert found == [(step.first, step.last) for step in find_steps(profile)]
+
+
+def test_setting_up_in_another_order_does_not_shift_the_iterations() -> None:
+    """Parameters are broadcast in forward order, and the first pushes wait for connections in an order of their own."""
+    broadcast = {gradient: 0.1 * gradient for gradient in range(8)}
+    setting_up = {7: 0.0, 5: 0.01, 1: 0.02, 0: 0.02, 3: 0.3, 4: 0.6, 2: 0.9, 6: 1.2}
+    # The pause before the last step is the longest of backward.
+    usual = {7: 0.1, 6: 0.1, 5: 0.2, 4: 0.2, 3: 0.3, 2: 0.3, 1: 0.45, 0: 0.45}
+    profiler = JobProfiler()
+    rows, began = [], 0.0
+    for row in [broadcast, setting_up, setting_up, *[usual] * 10]:
+        rows += iteration(began, row)
+        began += max(row.values()) + 0.4
+    profiler.observe(events(rows))
+    assert profiler.profile is not None
+    assert profiler.profile.gradient_ids == tuple(range(8))
+    assert profiler.iterations == 12

@@ -1,9 +1,8 @@
 """The agent: learns and plans while the job runs, in one thread beside it.
 
-Rule of this file: the edges (thread, clock, files, NIC counters) around pure parts. Once a second it
-drains the hook's events, feeds the profiler and the monitor, asks the policy for a plan where
-something changed, and swaps it in. Whatever goes wrong in here is one warning, and from then on BytePS
-runs in order of arrival.
+Rule of this file: the edges (thread, clock, files, NIC counters) around a pure Learner. Once a second it
+drains the hook's events, hands them to the Learner, and swaps in the plan where there is a new one.
+Whatever goes wrong in here is one warning, and from then on BytePS runs in order of arrival.
 """
 
 from __future__ import annotations
@@ -25,53 +24,17 @@ from prophet.plugins.byteps import hook as hook_module
 from prophet.plugins.byteps.hook import Hook, HookError, Library
 
 from prophet import settings as names
-from prophet.bandwidth import BandwidthMonitor, NicSample, interface_towards, sample_nic
+from prophet.bandwidth import interface_towards, sample_nic
 from prophet.errors import UserError
-from prophet.model import Plan
-from prophet.policies import Policy, get_policy, plan_changed
-from prophet.profiler import JobProfiler
+from prophet.learner import DRAIN_S, Learner
+from prophet.policies import get_policy
 from prophet.profiles import save_profile
 from prophet.settings import Settings, from_environ
 
-DRAIN_S = 1.0
-"""Between two looks at the events: long enough to cost nothing, short enough to plan within the first iterations."""
 EVENTS_KEPT = 2_000_000
 """Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
 
 logger = logging.getLogger("prophet")
-
-
-class Learner:
-    """Profile, network and plan of one job, from its events. Pure: time comes with the call."""
-
-    def __init__(self, policy: Policy, monitor_s: float) -> None:
-        self.policy = policy
-        self.profiler = JobProfiler()
-        self.monitor = BandwidthMonitor()
-        self.plan = policy.plan(None, None)
-        self._monitor_s = monitor_s
-        self._judged_at = -float("inf")
-        self._knows_network = False
-
-    def turn(self, now: float, events: np.ndarray, nic: NicSample | None) -> Plan | None:
-        """Takes in what happened since the last turn; a new plan where one is due."""
-        self.profiler.observe(events)
-        self.monitor.observe(events)
-        if nic is not None:
-            self.monitor.observe_nic(nic)
-        due = now - self._judged_at >= self._monitor_s
-        if not self.profiler.ready or (not due and self._knows_network):
-            return None
-        network = self.monitor.network
-        if not due and network is None:
-            return None
-        self._judged_at = now
-        self._knows_network = network is not None
-        plan = self.policy.plan(self.profiler.profile, network, jitter_s=self.profiler.jitter_s)
-        if not plan_changed(self.plan, plan):
-            return None
-        self.plan = plan
-        return plan
 
 
 class Job:
@@ -200,4 +163,4 @@ class Job:
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-__all__ = ["HookError", "Job", "Learner"]
+__all__ = ["HookError", "Job"]

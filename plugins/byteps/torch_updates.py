@@ -22,8 +22,10 @@ from typing import Any
 
 import torch
 from prophet.plugins.byteps import torch_guards
-from prophet.plugins.byteps.torch_buckets import Bucket, Slot, fuse, fusible_kind
+from prophet.plugins.byteps.torch_buckets import Bucket, Slot, fusible_kind
 from torch.optim import optimizer as torch_optimizer
+
+from prophet.fusion import fuse
 
 PROBATION_STEPS = 2
 """Steps that keep the barrier, while gradients show how the program reaches each parameter."""

@@ -1,4 +1,4 @@
-// Python's door to the scheduled queue: prophet._queue.
+// Python's door to the native part, prophet._native: here to the scheduled queue.
 //
 // Rule of this file: conversion only. The Plan of prophet/model.py is taken apart in prophet/queue.py.
 #include <malloc.h>
@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "queue.h"
+#include "simulator_module.h"
 
 namespace py = pybind11;
 
@@ -67,8 +68,8 @@ double bytes_per_pending(size_t pending) {
 
 }  // namespace
 
-PYBIND11_MODULE(_queue, m) {
-  m.doc() = "The scheduled queue, a pure state machine; see prophet/native/queue.h.";
+PYBIND11_MODULE(_native, m) {
+  m.doc() = "The scheduled queue and the simulator, pure state machines; see prophet/native/.";
 
   py::class_<prophet::GradientPlan>(m, "GradientPlan")
       .def(py::init([](int32_t rank, int32_t group, double generation_s) {
@@ -119,4 +120,6 @@ PYBIND11_MODULE(_queue, m) {
   m.def("bytes_per_pending", &bytes_per_pending, py::arg("pending"));
   m.attr("UNLIMITED") = prophet::kUnlimited;
   m.attr("NO_GROUP") = prophet::kNoGroup;
+
+  prophet::bind_simulator(m);
 }

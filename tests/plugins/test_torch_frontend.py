@@ -11,7 +11,6 @@ import pytest
 import torch
 from prophet.plugins.byteps import torch as front_end
 from prophet.plugins.byteps import torch_updates
-from prophet.plugins.byteps.torch_buckets import FUSE_BELOW_BYTES, FUSE_SPAN_BYTES, FUSE_TOTAL_BYTES, fuse
 from torch import nn
 from torch_network import (
     Network,
@@ -487,17 +486,6 @@ def test_sparse_gradients_are_refused_by_name(network: Network) -> None:
     wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
     with pytest.raises(ValueError, match="is sparse"):
         model(torch.tensor([1, 2])).sum().backward()
-
-
-def test_fusion_keeps_forward_order_and_its_limits() -> None:
-    small, large = 1000, FUSE_BELOW_BYTES
-    assert fuse([small, small, large, small], ["f"] * 4) == [[0, 1, 3], [2]]
-    assert fuse([small, small, small], ["f", "g", "f"]) == [[0, 2], [1]]
-    assert fuse([small, small], [None, None]) == [[0], [1]]
-    assert fuse([small, FUSE_SPAN_BYTES + 1, small], ["f"] * 3) == [[0], [1], [2]]
-    size = FUSE_BELOW_BYTES - 1
-    fit = FUSE_TOTAL_BYTES // size
-    assert fuse([size] * (fit + 1), ["f"] * (fit + 1)) == [list(range(fit)), [fit]]
 
 
 def test_a_fused_tensor_leaves_when_its_last_member_is_ready(network: Network) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from prophet.plugins.byteps.agent import Learner
 from virtual import events, iteration, transfers
 
+from prophet.learner import Learner
 from prophet.policies import get_policy
 
 STEPS = {2: 0.1, 1: 0.2, 0: 0.3}
