@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := $(shell find prophet plugins tools -type f \( -name '*.py' -o -name '*.h' -o -name '*.cc' \)) setup.py pyproject.toml prophet-autoload.pth
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint bench validate clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,10 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -P -m prophet.bench build/bench.json
+
+# The simulator against real runs: about half an hour on a quiet machine.
+validate: setup
+	$(BIN)/python -P -m prophet.tools.validate --out build
 
 clean:
 	rm -rf $(VENV) build *.egg-info

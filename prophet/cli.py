@@ -57,6 +57,22 @@ def run(
 
 
 @app.command()
+def simulate(
+    config: Annotated[Path, typer.Argument(help="An experiment, such as configs/replay-bandwidths.yaml.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Simulate only this policy; may be repeated.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
+) -> None:
+    """Say what an experiment would give, in seconds and without a network."""
+    from prophet.experiment.config import load_experiment
+    from prophet.simulator.session import simulate_session
+
+    experiment = load_experiment(config, policy or (), repeats)
+    folder = out or Path("results") / f"{experiment.name}-simulated-{time.strftime('%Y%m%d-%H%M%S')}"
+    raise typer.Exit(1 if simulate_session(experiment, folder) else 0)
+
+
+@app.command()
 def profile(
     file: Annotated[Path, typer.Argument(help="A profile, as PROPHET_PROFILE_OUT writes it.")],
     plot: Annotated[Path | None, typer.Option(help="Also draw generation time by gradient into this PNG.")] = None,

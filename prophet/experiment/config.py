@@ -21,6 +21,7 @@ from prophet import settings
 from prophet.errors import UserError
 from prophet.experiment.units import format_size, parse_rate, parse_size
 from prophet.model import Profile
+from prophet.simulator.config import SimulatorConfig
 
 STOCK = "stock"
 STOCK_CREDIT = "stock-credit"
@@ -92,8 +93,8 @@ def _rate_point(point: object) -> tuple[float, float]:
 class ClusterConfig(_Strict):
     """The machines, each a network namespace. Shaped are the links of the workers, unless named otherwise."""
 
-    workers: int = Field(default=2, ge=1, le=32)
-    servers: int = Field(default=1, ge=1, le=32)
+    workers: int = Field(default=2, ge=1, le=100_000)
+    servers: int = Field(default=1, ge=1, le=100_000)
     bandwidth: Annotated[Bandwidth, BeforeValidator(_parse_bandwidth)]
 
     @property
@@ -173,6 +174,16 @@ class ExperimentConfig(_Strict):
     job: Annotated[DigitsJob | ReplayJob, Field(discriminator="kind")]
     cluster: ClusterConfig
     policies: list[str | PolicyEntry] = Field(min_length=1)
+    simulator: SimulatorConfig = SimulatorConfig()
+    """What `prophet simulate` is told besides; `prophet run` leaves it alone."""
+
+    @model_validator(mode="after")
+    def _simulated_nodes_exist(self) -> Self:
+        named = [*self.simulator.stragglers, *(traffic.node for traffic in self.simulator.traffic)]
+        unknown = sorted(set(named) - set(self.cluster.nodes))
+        if unknown:
+            raise ValueError(f"simulator names {unknown[0]!r}, which is no node of the cluster")
+        return self
 
 
 @dataclass(frozen=True)
@@ -199,6 +210,7 @@ class Cell:
     policies: tuple[Policy, ...]
     profile: Profile | None
     """The job that is replayed, scaled as the config says; None for real training."""
+    simulator: SimulatorConfig = SimulatorConfig()
 
 
 @dataclass(frozen=True)
@@ -260,7 +272,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return raw
 
 
-_VARIABLE = ("job", "cluster", "policies")
+_VARIABLE = ("job", "cluster", "policies", "simulator")
 
 
 def _checked_point(point: object, path: Path, where: str) -> dict[str, Any]:
@@ -315,6 +327,7 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
         "digits": DigitsJob,
         "replay": ReplayJob,
         "cluster": ClusterConfig,
+        "simulator": SimulatorConfig,
         "PolicyEntry": PolicyEntry,
     }
     model = next((models[s] for s in reversed(loc[:-1]) if isinstance(s, str) and s in models), ExperimentConfig)
@@ -330,13 +343,13 @@ def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where:
         policies = _chosen(policies, only)
     job = config.job
     profile = replayed_profile(job, path.parent, f"{path}: {where}job") if isinstance(job, ReplayJob) else None
-    return Cell(_setting(config, point), job, config.cluster, policies, profile)
+    return Cell(_setting(config, point), job, config.cluster, policies, profile, config.simulator)
 
 
 def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, object]:
     """What was varied, by the last part of its key; the bandwidth always."""
     setting: dict[str, object] = {"bandwidth": config.cluster.bandwidth.as_setting()}
-    for part in ("job", "cluster"):
+    for part in ("job", "cluster", "simulator"):
         for key in point.get(part, {}):
             if key != "bandwidth":
                 setting[key] = getattr(getattr(config, part), key)

@@ -47,7 +47,7 @@ def summarize_cell(done: CellRuns) -> dict[str, Any]:
     stock = medians.get(STOCK)
     return {
         "setting": dict(cell.setting),
-        "emulated": emulation(cell),
+        "emulated": emulation(cell, simulated=done.simulated),
         "links": dict(done.links),
         "compute_s": compute_s(cell),
         "lower_bound_s": lower_bound(cell),
@@ -66,15 +66,18 @@ def summarize_policy(cell: Cell, runs: Sequence[Run]) -> dict[str, Any]:
         middle = float(np.median(pooled))
         low, high = np.percentile(pooled, [10, 90])
         compute = compute_s(cell)
-        digests = sorted({worker["weights_sha256"] for run in good for worker in run.workers})
+        digests = sorted({worker["weights_sha256"] for run in good for worker in run.workers if "weights_sha256" in worker})
+        starts = [worker["start_s"] for run in good for worker in run.workers if "start_s" in worker]
         summary = {
             "iteration_s": {"median": middle, "p10": float(low), "p90": float(high)},
             "samples_per_s": cell.job.batch_size * cell.cluster.workers / middle,
             "wait_s": None if compute is None else middle - compute,
             "repeats": [float(np.median(one)) for one in per_repeat],
-            "start_s": median(worker["start_s"] for run in good for worker in run.workers),
-            "weights_sha256": digests[0] if len(digests) == 1 else digests,
+            **good[0].measures,
         }
+        if starts:  # a real job, with a start and a model at its end
+            summary["start_s"] = median(starts)
+            summary["weights_sha256"] = digests[0] if len(digests) == 1 else digests
         if good[0].statuses:
             summary["agent"] = _agent(good)
     if isinstance(cell.job, DigitsJob) and good:
@@ -115,7 +118,7 @@ def _error(cell: Cell, runs: Sequence[Run], summary: Mapping[str, Any]) -> str |
         repeat, error = failed[0]
         others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return f"repeat {repeat + 1} of {len(runs)}: {error}{others}"
-    if isinstance(summary["weights_sha256"], list):
+    if isinstance(summary.get("weights_sha256"), list):
         return f"{len(summary['weights_sha256'])} different models at the end of {len(runs)} runs from one seed"
     if isinstance(cell.job, DigitsJob) and summary["accuracy"] < cell.job.target_accuracy:
         return f"accuracy {summary['accuracy']:.3f}, below the target of {cell.job.target_accuracy:g}"
@@ -142,8 +145,10 @@ def lower_bound(cell: Cell) -> float | None:
     return lower_bound_s(cell.profile, min(shaped) / 8)
 
 
-def emulation(cell: Cell) -> str:
+def emulation(cell: Cell, *, simulated: bool = False) -> str:
     """What was real and what was not, in one line."""
+    if simulated:
+        return "simulated: queue, policies and learning as in a job; computing, links and servers on a virtual clock"
     compute = "compute replaced by sleeping" if cell.profile is not None else "compute and data real"
     servers = any(name.startswith("server") for name in cell.cluster.bandwidth.nodes)
     narrow = "links as given by node" if servers else "narrow link: each worker's, both ways"

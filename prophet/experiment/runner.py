@@ -87,6 +87,8 @@ class Run:
     statuses: tuple[dict[str, Any], ...] = ()
     error: str | None = None
     log_tail: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    measures: Mapping[str, Any] = field(default_factory=dict)
+    """What only a simulation can measure; see prophet/simulator/measures.py."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class CellRuns:
     links: Mapping[str, Any]
     runs: Mapping[str, Sequence[Run]]
     recordings: Mapping[str, Run] = field(default_factory=dict)
+    simulated: bool = False
 
 
 class JobFailed(Exception):

@@ -6,7 +6,8 @@ Rule of this file: putting the parts together; each part is another file's.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from prophet.experiment.runner import RECORD_ITERATIONS, CellRuns, run_experimen
 class ProgressBar:
     """Shows where an experiment is; one unit is one iteration of one run."""
 
-    def __init__(self, experiment: Experiment, progress: Progress) -> None:
+    def __init__(self, experiment: Experiment, progress: Progress, *, recordings: bool) -> None:
         self._progress = progress
         total = 0
         for cell in experiment.cells:
             total += cell.job.iterations * len(cell.policies) * experiment.repeats
-            total += RECORD_ITERATIONS * sum(not policy.hooked for policy in cell.policies)
+            if recordings:
+                total += RECORD_ITERATIONS * sum(not policy.hooked for policy in cell.policies)
         self._task = progress.add_task("", total=total)
         self._before = 0
         self._length = 0
@@ -47,6 +49,21 @@ class ProgressBar:
         self._progress.update(self._task, completed=self._before)
         if error is not None:
             self._progress.console.print(f"failed: {error}", style="red", markup=False)
+
+
+@contextmanager
+def progress_bar(experiment: Experiment, console: Console, *, recordings: bool = True) -> Iterator[ProgressBar]:
+    """A bar on the console; `recordings` says whether runs without the hook are made again for the figures."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    # Drawn by the experiment's own calls: a thread that draws would take time from what is measured.
+    with Progress(*columns, console=console, auto_refresh=False) as progress:
+        yield ProgressBar(experiment, progress, recordings=recordings)
 
 
 def run_session(experiment: Experiment, out: Path) -> int:
@@ -68,30 +85,23 @@ def run_session(experiment: Experiment, out: Path) -> int:
 
     console = Console()
     existed = out.exists()
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     try:
-        # The testbed forks, so no thread may be running: the bar is drawn by the runner's own calls.
-        with Progress(*columns, console=console, auto_refresh=False) as progress:
-            done = run_experiment(experiment, out, testbed, ProgressBar(experiment, progress))
+        with progress_bar(experiment, console) as listener:
+            done = run_experiment(experiment, out, testbed, listener)
     except UserError:
         if not existed:
             shutil.rmtree(out, ignore_errors=True)
         raise
     results = summarize(experiment, done)
     write_results(results, out / "results.json")
-    _draw(results, done, out)
+    draw(results, done, out)
     print_results(results, console)
     console.print(f"results, figures and traces are in {out}")
     return failures(results)
 
 
-def _draw(results: Mapping[str, Any], done: list[CellRuns], out: Path) -> None:
+def draw(results: Mapping[str, Any], done: list[CellRuns], out: Path) -> None:
+    """Writes the figures and traces of an experiment."""
     from prophet.experiment.figures import draw_gantt, draw_iteration_times
     from prophet.experiment.trace import write_trace
     from prophet.experiment.transfers import one_run_each

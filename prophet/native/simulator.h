@@ -67,7 +67,7 @@ class Rate {
   std::vector<std::pair<double, double>> steps_;  // (from when, bytes per second), by time
 };
 
-// One direction of a node's connection: a token bucket. With `burst_bytes` of 0 it is a wire; with more, what an idle
+// One direction of a node's connection: a token bucket. A message with data costs `overhead_s` beside its bytes. With `burst_bytes` of 0 it is a wire; with more, what an idle
 // moment leaves unused may be caught up with later, as where a kernel or a cloud shapes the link.
 struct Link {
   Rate rate;
@@ -77,10 +77,10 @@ struct Link {
   double filled_at = 0;  // when the bucket would be full but for the messages so far, less the time that filling takes
 
   // Takes the link for a message that is there at `now`; returns (start, end).
-  std::pair<double, double> take(double now, double bytes) {
+  std::pair<double, double> take(double now, double bytes, bool data) {
     double start = std::max(now, free_at);
     double from = std::max(filled_at, start - rate.seconds(start, burst_bytes));
-    filled_at = rate.after(from + overhead_s, bytes);
+    filled_at = rate.after(from + (data ? overhead_s : 0), bytes);
     free_at = std::max(start, filled_at);
     return {start, free_at};
   }
@@ -311,7 +311,7 @@ class Simulation {
         send(kAnswer, event.worker, event.what, event.iteration);
         break;
       case kReachesReceiver: {
-        double end = down_[receiver(event)].take(event.time_s, bytes_of(event)).second;
+        double end = down_[receiver(event)].take(event.time_s, bytes_of(event), is_data(event)).second;
         schedule(end + spec_.latency_s, kDelivered, event.worker, event.what, event.iteration, event.message);
         break;
       }
@@ -430,7 +430,7 @@ class Simulation {
       // round is one more than those that are back.
       uint32_t round = worker.completed[partitions_[p].tensor];
       if (spec_.exchange == Exchange::kCollective) {
-        schedule(up_[0].take(now_, partitions_[p].bytes).second + spec_.latency_s, kCollectiveEnds, w, p, round);
+        schedule(up_[0].take(now_, partitions_[p].bytes, true).second + spec_.latency_s, kCollectiveEnds, w, p, round);
       } else {
         send(direction == kPush ? kPushData : kRequest, w, p, round);
       }
@@ -438,9 +438,9 @@ class Simulation {
   }
 
   double bytes_of(const Happening& event) const {
-    bool data = event.message == kPushData || event.message == kAnswer;
-    return spec_.header_bytes + (data ? partitions_[event.what].bytes : 0);
+    return spec_.header_bytes + (is_data(event) ? partitions_[event.what].bytes : 0);
   }
+  bool is_data(const Happening& event) const { return event.message == kPushData || event.message == kAnswer; }
   bool from_worker(Message message) const { return message == kPushData || message == kRequest; }
   uint32_t sender(const Happening& event) const {
     return from_worker(event.message) ? event.worker : spec_.workers + partitions_[event.what].server;
@@ -452,10 +452,10 @@ class Simulation {
   void send(Message message, uint32_t w, uint32_t p, uint32_t round) {
     Happening event{now_, 0, w, p, round, kDelivered, message};
     double bytes = bytes_of(event);
-    auto [start, end] = up_[sender(event)].take(now_, bytes);
+    auto [start, end] = up_[sender(event)].take(now_, bytes, is_data(event));
     const Link& down = down_[receiver(event)];
     if (down.rate.limited() || down.overhead_s > 0) {
-      double last = end - down.rate.seconds(end, bytes) - down.overhead_s;
+      double last = end - down.rate.seconds(end, bytes) - (is_data(event) ? down.overhead_s : 0);
       schedule(std::max(start, last), kReachesReceiver, w, p, round, message);
     } else {
       schedule(end + spec_.latency_s, kDelivered, w, p, round, message);
@@ -474,6 +474,7 @@ class Simulation {
       case kAcknowledgement:
         finish(w, p, kPush);
         add(w, p, kPull);
+        // In a job the two loops race for the wire, and either wins about as often; this is the slower way.
         pump(w, kPush);
         pump(w, kPull);
         break;

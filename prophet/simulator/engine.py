@@ -18,7 +18,7 @@ from prophet.learner import DRAIN_S, Learner
 from prophet.model import EVENT_DTYPE, Plan, QueueKind
 from prophet.policies import Policy
 from prophet.queue import native_plan
-from prophet.settings import DEFAULT_MONITOR_S, DEFAULT_PARTITION_BYTES, DEFAULT_WATCHDOG_S
+from prophet.settings import DEFAULT_CREDIT_BYTES, DEFAULT_MONITOR_S, DEFAULT_PARTITION_BYTES, DEFAULT_WATCHDOG_S
 from prophet.simulator.cluster import Cluster, Rate
 from prophet.simulator.job import Job
 
@@ -36,6 +36,7 @@ class Options:
     partition_bytes: int = DEFAULT_PARTITION_BYTES
     monitor_s: float = DEFAULT_MONITOR_S
     watchdog_s: float = DEFAULT_WATCHDOG_S
+    credit_bytes: int = DEFAULT_CREDIT_BYTES
     plan: Plan | None = None
     compute_scale: Sequence[Sequence[float]] = ()
 

@@ -5,14 +5,14 @@ Rule of this file: from a profile or a graph to numbers for the native simulatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from prophet._native import OperationSpec, TensorSpec
 from prophet.errors import UserError
 from prophet.fusion import fuse
 from prophet.graph import Graph, OperationKind
-from prophet.model import Profile
+from prophet.model import Plan, Profile, QueuePlan
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,13 @@ class Job:
     backward: int | None = None
 
 
-def job_of_profile(profile: Profile, *, fused: bool, barrier: bool) -> Job:
+def job_of_profile(profile: Profile, members: Sequence[Sequence[int]], *, barrier: bool = False) -> Job:
     """Forward layer by layer, then backward in the profile's steps.
 
-    `fused`: small gradients travel together as the front end has it. `barrier`: forward begins when everything is
-    back, as with BytePS's own optimizer; without it each layer waits for its own gradient.
+    `members`: the gradients that travel as one, for each tensor. `barrier`: forward begins when everything is back,
+    as with BytePS's own optimizer; without it each layer waits for its own gradient.
     """
     sizes = [gradient.size_bytes for gradient in profile.gradients]
-    members = fuse(sizes, [0] * len(sizes)) if fused else [[index] for index in range(len(sizes))]
     bucket_of = {index: place for place, bucket in enumerate(members) for index in bucket}
     layers = len(sizes)
     times = sorted({gradient.generation_s for gradient in profile.gradients})
@@ -62,6 +61,38 @@ def job_of_profile(profile: Profile, *, fused: bool, barrier: bool) -> Job:
         TensorSpec(total, [0] if barrier else list(bucket)) for total, bucket in zip(totals, members, strict=True)
     )
     return Job(profile.name, operations, tensors, tuple(tuple(bucket) for bucket in members), totals, layers)
+
+
+def alone(profile: Profile) -> list[list[int]]:
+    """Each gradient travels alone, as with BytePS's own optimizer."""
+    return [[index] for index in range(len(profile.gradients))]
+
+
+def fused_by_front_end(profile: Profile) -> list[list[int]]:
+    """Small gradients travel together as Prophet's front end has it."""
+    sizes = [gradient.size_bytes for gradient in profile.gradients]
+    return fuse(sizes, [0] * len(sizes))
+
+
+def fused_by_plan(profile: Profile, plan: Plan) -> tuple[list[list[int]], Plan]:
+    """The groups of a plan as tensors, and the plan for them: a tensor has the rank of its most urgent member.
+
+    In a job that is the front end's work too: what travels as one is one tensor and one message.
+    """
+    groups: dict[int, list[int]] = {}
+    for index, gradient in enumerate(profile.gradient_ids):
+        groups.setdefault(plan.push.groups.get(gradient, -1 - index), []).append(index)
+    members = sorted(groups.values())
+    ids = profile.gradient_ids
+
+    def tensors(half: QueuePlan) -> QueuePlan:
+        if half.order is None:
+            return replace(half, groups={})
+        ranks = [min(half.order.get(ids[index], ids[index]) for index in bucket) for bucket in members]
+        urgent = sorted(range(len(members)), key=ranks.__getitem__)
+        return replace(half, groups={}, order={tensor: rank for rank, tensor in enumerate(urgent)})
+
+    return members, replace(plan, push=tensors(plan.push), pull=tensors(plan.pull), generation_s={}, size_bytes={})
 
 
 def job_of_graph(graph: Graph, order: Mapping[str, int] | None = None) -> Job:

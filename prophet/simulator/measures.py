@@ -1,0 +1,119 @@
+"""What a simulated run shows beyond its iteration times: how long each gradient is waited for, how busy things are.
+
+Rule of this file: arithmetic on the records of worker 0; nothing is drawn or written. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet.model import EventKind, Profile, QueueKind
+from prophet.simulator.engine import WORKER, SimulatedRun
+
+BINS = 200
+"""Points of a utilisation over time, in one iteration."""
+
+
+def measures(run: SimulatedRun, profile: Profile, warmup: int) -> dict[str, Any]:
+    """For results.json: the waits by gradient, and the shares of time in which processor and link were at work.
+
+    Medians over the iterations after `warmup` that are whole.
+    """
+    waits = np.array([waits_of(run, profile, iteration) for iteration in whole_iterations(run, warmup)])
+    shares = [utilisation(run, iteration, 1) for iteration in whole_iterations(run, warmup)]
+    return {
+        "wait_by_gradient_s": [float(value) for value in np.median(waits, axis=0)],
+        "processor_utilisation": float(np.median([processor[0] for processor, _, _ in shares])),
+        "uplink_bytes_per_s": float(np.median([up[0] for _, up, _ in shares])),
+        "downlink_bytes_per_s": float(np.median([down[0] for _, _, down in shares])),
+        "events": run.happenings,
+    }
+
+
+def whole_iterations(run: SimulatedRun, warmup: int) -> range:
+    """Iterations of which the end of the next forward pass is known, after `warmup`."""
+    return range(warmup, run.marks.shape[1] - 1)
+
+
+def waits_of(run: SimulatedRun, profile: Profile, iteration: int) -> list[float]:
+    """How long forward waits for each gradient, in the given iteration of worker 0 (paper, Eq. 2 and 3).
+
+    With u(i) when gradient i is back and p(i) = max(p(i-1), u(i)) + forward seconds of layer i, gradient i > 0 is
+    waited for (u(i) - p(i-1))+, and gradient 0 for u(0) - c(0). Their sum is the paper's T_wait.
+    """
+    marks = run.marks[WORKER][iteration]
+    returned = _returned(run, marks["backward_s"], run.marks[WORKER][iteration + 1]["backward_s"])
+    waits = []
+    done = float(marks["end_s"])
+    for index, gradient in enumerate(profile.gradients):
+        waits.append(max(0.0, returned[index] - done))
+        done = max(done, returned[index]) + gradient.forward_s
+    return waits
+
+
+def _returned(run: SimulatedRun, begin_s: float, end_s: float) -> NDArray[np.float64]:
+    """When the tensor of each gradient was back, of those that were between these times."""
+    pulls = run.events["queue"] == QueueKind.PULL
+    last = QueueKind.PULL if pulls.any() else QueueKind.PUSH  # a collective has no pulls
+    events = run.events[(run.events["kind"] == EventKind.FINISH) & (run.events["queue"] == last)]
+    events = events[(events["time_s"] > begin_s) & (events["time_s"] <= end_s)]
+    by_tensor = np.full(len(run.job.members), begin_s)
+    np.maximum.at(by_tensor, events["gradient"], events["time_s"])
+    returned = np.zeros(sum(len(members) for members in run.job.members))
+    for tensor, members in enumerate(run.job.members):
+        returned[list(members)] = by_tensor[tensor]
+    return returned
+
+
+def utilisation(
+    run: SimulatedRun, iteration: int, bins: int = BINS
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """(share of the processor, bytes per second up, and down) of worker 0 in `bins` equal parts of an iteration.
+
+    The iteration is from backward to backward. A partition's bytes count as sent evenly between its start and its
+    end, as far as a job can tell.
+    """
+    marks = run.marks[WORKER]
+    edges = np.linspace(marks[iteration]["backward_s"], marks[iteration + 1]["backward_s"], bins + 1)
+    width = edges[1] - edges[0]
+    computing = run.computing
+    processor = _spread(computing["started_s"], computing["finished_s"], np.ones(len(computing)), edges) / width
+    rates = []
+    for queue in (QueueKind.PUSH, QueueKind.PULL):
+        started, finished, sizes = _transfers(run.events, queue)
+        weights = sizes / np.maximum(finished - started, 1e-12)
+        rates.append(_spread(started, finished, weights, edges) / width)
+    return processor, rates[0], rates[1]
+
+
+def _transfers(events: NDArray[Any], queue: QueueKind) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """(start, end, bytes) of every finished partition: the n-th start of a partition belongs to its n-th end."""
+    ours = events[events["queue"] == queue]
+    keys = ours["gradient"].astype(np.int64) << 16 | ours["partition"]
+    order = np.argsort(keys, kind="stable")
+    ours = ours[order][ours["kind"][order] != EventKind.ADD]
+    starts, ends = ours[:-1], ours[1:]
+    same = (starts["gradient"] == ends["gradient"]) & (starts["partition"] == ends["partition"])
+    pairs = (starts["kind"] == EventKind.START) & (ends["kind"] == EventKind.FINISH) & same
+    return starts["time_s"][pairs], ends["time_s"][pairs], starts["bytes"][pairs].astype(float)
+
+
+def _spread(
+    begin: NDArray[Any], end: NDArray[Any], weights: NDArray[Any], edges: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The integral over each bin of the sum of `weights[i]` between `begin[i]` and `end[i]`."""
+
+    def before(times: Sequence[float] | NDArray[Any]) -> NDArray[np.float64]:
+        """The integral, up to each of the edges, of the sum of steps of `weights` at `times`."""
+        order = np.argsort(times)
+        ranked, total = np.asarray(times)[order], np.concatenate([[0.0], np.cumsum(weights[order])])
+        moment = np.concatenate([[0.0], np.cumsum(weights[order] * ranked)])
+        place = np.searchsorted(ranked, edges)
+        return total[place] * edges - moment[place]
+
+    result: NDArray[np.float64] = np.diff(before(begin) - before(end))
+    return result

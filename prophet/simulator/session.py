@@ -1,0 +1,39 @@
+"""One `prophet simulate` from start to end: the progress bar, and everything that is written.
+
+Rule of this file: putting the parts together; each part is another file's.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rich.console import Console
+
+from prophet.experiment.config import Experiment
+from prophet.experiment.results import failures, print_results, summarize, write_results
+from prophet.experiment.session import draw, progress_bar
+from prophet.simulator.experiments import simulate_experiment
+
+
+def simulate_session(experiment: Experiment, out: Path) -> int:
+    """Simulates the experiment and writes what `prophet run` writes, and utilisation over time; how many policies failed.
+
+    Raises UserError where the config cannot be simulated; nothing is written then.
+    """
+    console = Console()
+    existed = out.exists()
+    try:
+        with progress_bar(experiment, console, recordings=False) as listener:
+            done = simulate_experiment(experiment, out, listener)
+    except BaseException:
+        if not existed:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+    results = summarize(experiment, done)
+    out.mkdir(parents=True, exist_ok=True)
+    write_results(results, out / "results.json")
+    draw(results, done, out)
+    print_results(results, console)
+    console.print(f"results, figures and traces are in {out}")
+    return failures(results)
