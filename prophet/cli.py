@@ -90,6 +90,34 @@ def profile(
 
 
 @app.command()
+def plan(
+    profile: Annotated[str, typer.Argument(help="A profile: a file, or a built-in one such as resnet50.")],
+    bandwidth: Annotated[str, typer.Option(help="Of each worker's link, such as 3gbit.")],
+    workers: Annotated[int, typer.Option(help="How many.")] = 2,
+    servers: Annotated[int, typer.Option(help="How many.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="Also draw it into this PNG.")] = None,
+) -> None:
+    """Show what Prophet would do with a job on a network, and how every policy would fare."""
+    from rich.console import Console
+
+    from prophet.experiment.units import parse_rate
+    from prophet.plan_view import block_table, draw_outlook, outlook, policy_table
+    from prophet.profiles import BUILTIN, load_profile
+
+    try:
+        rate = parse_rate(bandwidth)
+    except ValueError as error:
+        raise UserError(f"--bandwidth: {error}") from None
+    job = BUILTIN[profile]() if profile in BUILTIN else load_profile(Path(profile))
+    found = outlook(job, rate, workers, servers)
+    console = Console()
+    console.print(block_table(found))
+    console.print(policy_table(found))
+    if plot is not None:
+        draw_outlook(found, plot)
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine can do, and what to do about the rest."""
     from prophet.doctor import examine

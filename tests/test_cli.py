@@ -182,3 +182,39 @@ def test_help_does_not_load_what_only_experiments_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_simulate_writes_its_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path, out = str(written(REPLAY, tmp_path)), tmp_path / "out"
+    assert invoked(monkeypatch, "simulate", path, "--policy", "fifo", "--repeats", "1", "--out", str(out)) == 0
+    assert (out / "results.json").exists()
+
+
+def test_plan_shows_the_blocks_and_every_policy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "small.json"
+    save_profile(resnet50(5_000_000), profile, source="a test")
+    figure = tmp_path / "plan.png"
+    assert invoked(monkeypatch, "plan", str(profile), "--bandwidth", "100mbit", "--plot", str(figure)) == 0
+    shown = capsys.readouterr().out
+    assert "Algorithm 1's blocks" in shown
+    assert "bytescheduler" in shown
+    assert figure.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["plan", "resnet50", "--bandwidth", "fast"], "prophet: --bandwidth: 'fast' is not a rate; write e.g. 250mbit"),
+        (["plan", "none.json", "--bandwidth", "1gbit"], "prophet: none.json: no such profile file"),
+        (["plan", "resnet50", "--bandwidth", "1gbit", "--workers", "0"], "prophet: --workers and --servers are 0 and 1"),
+    ],
+)
+def test_a_bad_plan_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
+    assert invoked(monkeypatch, *arguments) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(line)
+    assert errors.count("\n") == 1

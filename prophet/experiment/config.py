@@ -254,6 +254,11 @@ def known_policies() -> list[str]:
     return [STOCK, STOCK_CREDIT, *sorted(POLICIES)]
 
 
+def all_policies() -> tuple[Policy, ...]:
+    """Every known policy at its own settings."""
+    return tuple(_expanded(PolicyEntry.model_construct(name=name), "policies")[0] for name in known_policies())
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")

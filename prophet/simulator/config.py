@@ -20,6 +20,10 @@ ASYNCHRONOUS = "asynchronous"
 COLLECTIVES = ("ring", "tree", "halving-doubling")
 
 
+def _parse_burst(value: object) -> object:
+    return value if value in ("testbed", 0) else parse_size(value)
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -43,7 +47,7 @@ class SimulatorConfig(_Strict):
     """From the last byte of a message leaving to the receiver acting on it."""
     sum_rate: Rate | None = None
     """Bits per second that a server (or a worker of a collective) adds up; no limit where left out."""
-    burst: Literal["testbed"] | Annotated[int, BeforeValidator(parse_size)] = "testbed"
+    burst: Annotated[Literal["testbed"] | int, BeforeValidator(_parse_burst)] = "testbed"
     """Bytes that an idle link may catch up with; `testbed` as its token buckets do, 0 for a wire."""
     jitter: NotNegative = 0.0
     """Scatter of computing times: the standard deviation of their logarithm, drawn for each worker and iteration."""
