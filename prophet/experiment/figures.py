@@ -1,4 +1,4 @@
-"""Figures of an experiment: iteration times by policy, and one iteration's transfers as a gantt.
+"""Figures of an experiment: iteration times by policy, one iteration's transfers as a gantt, utilisation over time.
 
 Rule of this file: drawing; the numbers come from results.json's value and from transfers.py.
 """
@@ -20,7 +20,8 @@ from prophet.experiment.results import describe_setting
 from prophet.experiment.transfers import RecordedRun
 from prophet.model import QueueKind
 
-COLOURS = {QueueKind.PUSH: "#2f6db3", QueueKind.PULL: "#e08214"}
+PUSH, PULL = "#2f6db3", "#e08214"
+COLOURS = {QueueKind.PUSH: PUSH, QueueKind.PULL: PULL}
 BACKWARD_COLOUR, FORWARD_COLOUR = "#eceff4", "#e3f1e3"
 PROPHET_COLOUR, OTHER_COLOUR = "#2f6db3", "#b0b7c3"
 
@@ -58,6 +59,31 @@ def draw_iteration_times(results: Mapping[str, Any], path: Path) -> None:
         axes.set_title(title, fontsize=10, loc="left")
     panels[-1, 0].set_xlabel("iteration time (s): median, p10-p90, and how many times as fast as stock")
     figure.suptitle(cells[0]["emulated"], fontsize=8, color="dimgray")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def draw_utilisation(cell: Mapping[str, Any], path: Path) -> None:
+    """Processor and link of one worker over one simulated iteration, one panel a policy."""
+    shown = {name: policy for name, policy in cell["policies"].items() if "over_time" in policy}
+    figure, panels = pyplot.subplots(
+        len(shown), 1, figsize=(9, 1 + 1.6 * len(shown)), squeeze=False, sharex=True, layout="constrained"
+    )
+    for axes, (name, policy) in zip(panels[:, 0], shown.items(), strict=True):
+        series = policy["over_time"]
+        width_ms = series["period_s"] * 1e3 / len(series["processor"])
+        times = [(place + 0.5) * width_ms for place in range(len(series["processor"]))]
+        axes.fill_between(times, series["processor"], step="mid", color=FORWARD_COLOUR, label="processor")
+        axes.set_ylabel("processor")
+        axes.set_ylim(0, 1.05)
+        links = axes.twinx()
+        for key, colour in (("uplink_bytes_per_s", PUSH), ("downlink_bytes_per_s", PULL)):
+            links.plot(times, [value * 8e-6 for value in series[key]], color=colour, linewidth=1)
+        links.set_ylabel("Mbit/s")
+        links.set_ylim(bottom=0)
+        share = f"processor {policy['processor_utilisation']:.0%}, up {policy['uplink_bytes_per_s'] * 8e-6:.0f} Mbit/s"
+        axes.set_title(f"{name}: {share} on average", fontsize=10, loc="left")
+    panels[-1, 0].set_xlabel("ms after backward began; lines: up (blue) and down (orange)")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 

@@ -66,7 +66,9 @@ def summarize_policy(cell: Cell, runs: Sequence[Run]) -> dict[str, Any]:
         middle = float(np.median(pooled))
         low, high = np.percentile(pooled, [10, 90])
         compute = compute_s(cell)
-        digests = sorted({worker["weights_sha256"] for run in good for worker in run.workers if "weights_sha256" in worker})
+        digests = sorted(
+            {worker["weights_sha256"] for run in good for worker in run.workers if "weights_sha256" in worker}
+        )
         starts = [worker["start_s"] for run in good for worker in run.workers if "start_s" in worker]
         summary = {
             "iteration_s": {"median": middle, "p10": float(low), "p90": float(high)},
@@ -131,18 +133,30 @@ def compute_s(cell: Cell) -> float | None:
 
 
 def lower_bound(cell: Cell) -> float | None:
-    """Seconds an iteration takes at least on the slowest worker's link; None where no bound is known.
+    """Seconds an iteration takes at least; None where no bound is known.
 
-    That is so for real training, whose compute is not known exactly, and under a changing rate.
+    That is so for real training, whose compute is not known exactly, for asynchronous servers and under a changing
+    rate. The rate of the bound (prophet/bound.py) is that of the slowest worker's link, or a worker's part of
+    the servers' links where that is less: every worker's bytes go through them. In an all-reduce of p workers
+    each sends at least 2 (p-1)/p of the bytes.
     """
     from prophet.bound import lower_bound_s
+    from prophet.simulator.config import ASYNCHRONOUS, COLLECTIVES
 
-    bandwidth = cell.cluster.bandwidth
+    bandwidth, exchange = cell.cluster.bandwidth, cell.simulator.exchange
+    if cell.profile is None or bandwidth.changes or exchange == ASYNCHRONOUS:
+        return None
+    workers = cell.cluster.workers
     rates = [bandwidth.rate(node) for node in cell.cluster.nodes if node.startswith("worker")]
     shaped = [rate for rate in rates if rate is not None]
-    if cell.profile is None or bandwidth.changes or not shaped:
-        return None
-    return lower_bound_s(cell.profile, min(shaped) / 8)
+    if exchange in COLLECTIVES:
+        shaped = [rate * workers / (2 * (workers - 1)) for rate in shaped]
+    else:
+        servers = [bandwidth.rate(node) for node in cell.cluster.nodes if node.startswith("server")]
+        limited = [rate for rate in servers if rate is not None]
+        if len(limited) == len(servers):
+            shaped.append(sum(limited) / workers)
+    return lower_bound_s(cell.profile, min(shaped) / 8) if shaped else None
 
 
 def emulation(cell: Cell, *, simulated: bool = False) -> str:

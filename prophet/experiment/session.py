@@ -102,7 +102,7 @@ def run_session(experiment: Experiment, out: Path) -> int:
 
 def draw(results: Mapping[str, Any], done: list[CellRuns], out: Path) -> None:
     """Writes the figures and traces of an experiment."""
-    from prophet.experiment.figures import draw_gantt, draw_iteration_times
+    from prophet.experiment.figures import draw_gantt, draw_iteration_times, draw_utilisation
     from prophet.experiment.trace import write_trace
     from prophet.experiment.transfers import one_run_each
 
@@ -112,3 +112,6 @@ def draw(results: Mapping[str, Any], done: list[CellRuns], out: Path) -> None:
         if runs:
             draw_gantt(runs, out / f"transfers-{number}.png")
             write_trace(runs, out / f"trace-{number}.json")
+    for number, summary in enumerate(results["cells"]):
+        if any("over_time" in policy for policy in summary["policies"].values()):
+            draw_utilisation(summary, out / f"utilisation-{number}.png")

@@ -122,6 +122,16 @@ struct ComputeRecord {
   uint32_t reserved;
 };
 
+// A message of a recorded worker on its link.
+struct LinkRecord {
+  double started_s;
+  double finished_s;
+  uint32_t worker;
+  uint32_t bytes;
+  uint32_t down;  // 0: up, 1: down
+  uint32_t reserved;
+};
+
 struct Mark {
   double start_s;     // the iteration before is over
   double backward_s;  // backward begins
@@ -182,7 +192,7 @@ class Simulation {
   // How many times as long the operations take: by worker, then iteration. Missing ones are 1.
   void set_compute_scale(std::vector<std::vector<double>> scale) { scale_ = std::move(scale); }
 
-  // Keeps what happens to the worker's tasks and when it computes.
+  // Keeps what happens to the worker's tasks and on its link, and when it computes.
   void record(uint32_t worker) {
     recorded_.at(worker) = true;
   }
@@ -232,6 +242,7 @@ class Simulation {
   // What happened to the tasks of a recorded worker since the last call, in order of time.
   std::vector<Event> take_events(uint32_t worker) { return std::exchange(workers_.at(worker).events, {}); }
   const std::vector<ComputeRecord>& computing() const { return computing_; }
+  const std::vector<LinkRecord>& links() const { return links_; }
   uint64_t watchdog_releases() const {
     uint64_t count = 0;
     for (const Worker& worker : workers_) count += worker.push->watchdog_releases() + worker.pull->watchdog_releases();
@@ -311,7 +322,8 @@ class Simulation {
         send(kAnswer, event.worker, event.what, event.iteration);
         break;
       case kReachesReceiver: {
-        double end = down_[receiver(event)].take(event.time_s, bytes_of(event), is_data(event)).second;
+        auto [start, end] = down_[receiver(event)].take(event.time_s, bytes_of(event), is_data(event));
+        if (!from_worker(event.message)) note_link(event, start, end, 1);
         schedule(end + spec_.latency_s, kDelivered, event.worker, event.what, event.iteration, event.message);
         break;
       }
@@ -430,7 +442,9 @@ class Simulation {
       // round is one more than those that are back.
       uint32_t round = worker.completed[partitions_[p].tensor];
       if (spec_.exchange == Exchange::kCollective) {
-        schedule(up_[0].take(now_, partitions_[p].bytes, true).second + spec_.latency_s, kCollectiveEnds, w, p, round);
+        auto [start, end] = up_[0].take(now_, partitions_[p].bytes, true);
+        if (recorded_[0]) links_.push_back(LinkRecord{start, end, 0, partitions_[p].bytes, 0, 0});
+        schedule(end + spec_.latency_s, kCollectiveEnds, w, p, round);
       } else {
         send(direction == kPush ? kPushData : kRequest, w, p, round);
       }
@@ -453,13 +467,20 @@ class Simulation {
     Happening event{now_, 0, w, p, round, kDelivered, message};
     double bytes = bytes_of(event);
     auto [start, end] = up_[sender(event)].take(now_, bytes, is_data(event));
+    if (from_worker(message)) note_link(event, start, end, 0);
     const Link& down = down_[receiver(event)];
     if (down.rate.limited() || down.overhead_s > 0) {
       double last = end - down.rate.seconds(end, bytes) - (is_data(event) ? down.overhead_s : 0);
       schedule(std::max(start, last), kReachesReceiver, w, p, round, message);
     } else {
+      if (!from_worker(message)) note_link(event, end, end, 1);
       schedule(end + spec_.latency_s, kDelivered, w, p, round, message);
     }
+  }
+
+  void note_link(const Happening& event, double start, double end, uint32_t down) {
+    if (!recorded_[event.worker]) return;
+    links_.push_back(LinkRecord{start, end, event.worker, static_cast<uint32_t>(bytes_of(event)), down, 0});
   }
 
   void delivered(const Happening& event) {
@@ -578,6 +599,7 @@ class Simulation {
   std::vector<bool> recorded_;
   std::vector<Mark> marks_;
   std::vector<ComputeRecord> computing_;
+  std::vector<LinkRecord> links_;
   std::priority_queue<Happening, std::vector<Happening>, Later> agenda_;
   uint64_t next_sequence_ = 0;
   uint64_t events_ = 0;

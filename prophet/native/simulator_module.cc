@@ -25,6 +25,7 @@ py::array_t<Record> array_of(const std::vector<Record>& records) {
 void bind_simulator(py::module_& m) {
   PYBIND11_NUMPY_DTYPE(Event, time_s, gradient, bytes, partition, queue, kind, reserved);
   PYBIND11_NUMPY_DTYPE(ComputeRecord, started_s, finished_s, worker, iteration, operation, reserved);
+  PYBIND11_NUMPY_DTYPE(LinkRecord, started_s, finished_s, worker, bytes, down, reserved);
   PYBIND11_NUMPY_DTYPE(Mark, start_s, backward_s, end_s);
 
   py::class_<OperationSpec>(m, "OperationSpec")
@@ -84,7 +85,8 @@ void bind_simulator(py::module_& m) {
           "take_events",
           [](Simulation& simulation, uint32_t worker) { return array_of(simulation.take_events(worker)); },
           py::arg("worker"), "Events of prophet/model.py's EVENT_DTYPE")
-      .def_property_readonly("computing", [](const Simulation& simulation) { return array_of(simulation.computing()); });
+      .def_property_readonly("computing", [](const Simulation& simulation) { return array_of(simulation.computing()); })
+      .def_property_readonly("links", [](const Simulation& simulation) { return array_of(simulation.links()); });
 }
 
 }  // namespace prophet

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from prophet.experiment.units import parse_rate, parse_size
 
@@ -17,7 +17,14 @@ Rate = Annotated[float, BeforeValidator(parse_rate)]
 
 PARAMETER_SERVER = "parameter-server"
 ASYNCHRONOUS = "asynchronous"
-COLLECTIVES = ("ring", "tree", "halving-doubling")
+COLLECTIVES = ("ring", "shuffle", "tree", "double-tree", "recursive-doubling", "halving-doubling")
+
+
+def _known_exchange(value: str) -> str:
+    known = (PARAMETER_SERVER, ASYNCHRONOUS, *COLLECTIVES)
+    if value not in known:
+        raise ValueError(f"{value!r} is no exchange; the known ones are {', '.join(known)}")
+    return value
 
 
 def _parse_burst(value: object) -> object:
@@ -40,7 +47,7 @@ class Traffic(_Strict):
 class SimulatorConfig(_Strict):
     """The defaults are the testbed on two cores; docs/simulator.md says how they were measured."""
 
-    exchange: Literal["parameter-server", "asynchronous", "ring", "tree", "halving-doubling"] = PARAMETER_SERVER
+    exchange: Annotated[str, AfterValidator(_known_exchange)] = PARAMETER_SERVER
     overhead_s: NotNegative = 0.0001
     """What a message with data costs beside its bytes."""
     latency_s: NotNegative = 0.00014

@@ -47,12 +47,14 @@ class SimulatedRun:
 
     `marks`: (workers, iterations) with the fields start_s, backward_s and end_s. `events`: of worker 0's tasks, as a
     job records them (EVENT_DTYPE). `computing`: of worker 0's processor (started_s, finished_s, operation, ...).
+    `links`: its messages on the wire (started_s, finished_s, bytes, down).
     """
 
     job: Job
     marks: NDArray[Any]
     events: NDArray[Any]
     computing: NDArray[Any]
+    links: NDArray[Any]
     plan: Plan | None
     plans: int
     happenings: int
@@ -113,6 +115,7 @@ def simulate(
         simulation.marks,
         np.concatenate(kept),
         simulation.computing,
+        simulation.links,
         plan,
         plans,
         simulation.events,

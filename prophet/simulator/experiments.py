@@ -76,6 +76,7 @@ def _run(one: Planned, cell: Cell, folder: Path, on_iterations: Callable[[int], 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     np.save(folder / "worker0.events.npy", run.events)
+    assert cell.profile is not None  # prepare() saw to it
     return Run(folder, tuple(worker_results(run)), measures=measures(run, cell.profile, cell.job.warmup))
 
 
@@ -93,7 +94,11 @@ def worker_results(run: SimulatedRun) -> list[dict[str, Any]]:
             {
                 "iteration_s": np.diff(marks["start_s"]).tolist(),
                 "marks": [
-                    {"start": float(m["start_s"]), "backward": float(m["backward_s"]), "backward_end": float(m["end_s"])}
+                    {
+                        "start": float(m["start_s"]),
+                        "backward": float(m["backward_s"]),
+                        "backward_end": float(m["end_s"]),
+                    }
                     for m in marks
                 ],
             }

@@ -23,13 +23,24 @@ def measures(run: SimulatedRun, profile: Profile, warmup: int) -> dict[str, Any]
 
     Medians over the iterations after `warmup` that are whole.
     """
-    waits = np.array([waits_of(run, profile, iteration) for iteration in whole_iterations(run, warmup)])
-    shares = [utilisation(run, iteration, 1) for iteration in whole_iterations(run, warmup)]
+    whole = whole_iterations(run, warmup)
+    waits = np.array([waits_of(run, profile, iteration) for iteration in whole])
+    shares = [utilisation(run, iteration, 1) for iteration in whole]
+    last = whole[-1]
+    period_s = float(run.marks[WORKER]["backward_s"][last + 1] - run.marks[WORKER]["backward_s"][last])
+    over_time = [[round(float(value), 4) for value in series] for series in utilisation(run, last)]
     return {
         "wait_by_gradient_s": [float(value) for value in np.median(waits, axis=0)],
         "processor_utilisation": float(np.median([processor[0] for processor, _, _ in shares])),
         "uplink_bytes_per_s": float(np.median([up[0] for _, up, _ in shares])),
         "downlink_bytes_per_s": float(np.median([down[0] for _, _, down in shares])),
+        # Of one iteration, in equal parts from backward to backward.
+        "over_time": {
+            "period_s": period_s,
+            "processor": over_time[0],
+            "uplink_bytes_per_s": over_time[1],
+            "downlink_bytes_per_s": over_time[2],
+        },
         "events": run.happenings,
     }
 
@@ -74,8 +85,7 @@ def utilisation(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """(share of the processor, bytes per second up, and down) of worker 0 in `bins` equal parts of an iteration.
 
-    The iteration is from backward to backward. A partition's bytes count as sent evenly between its start and its
-    end, as far as a job can tell.
+    The iteration is from backward to backward.
     """
     marks = run.marks[WORKER]
     edges = np.linspace(marks[iteration]["backward_s"], marks[iteration + 1]["backward_s"], bins + 1)
@@ -83,23 +93,13 @@ def utilisation(
     computing = run.computing
     processor = _spread(computing["started_s"], computing["finished_s"], np.ones(len(computing)), edges) / width
     rates = []
-    for queue in (QueueKind.PUSH, QueueKind.PULL):
-        started, finished, sizes = _transfers(run.events, queue)
-        weights = sizes / np.maximum(finished - started, 1e-12)
-        rates.append(_spread(started, finished, weights, edges) / width)
+    for down in (0, 1):
+        messages = run.links[run.links["down"] == down]
+        # A message that a token bucket lets through at once has no length: it counts where it is.
+        lengths = np.maximum(messages["finished_s"] - messages["started_s"], width / 1e3)
+        ends = messages["started_s"] + lengths
+        rates.append(_spread(messages["started_s"], ends, messages["bytes"] / lengths, edges) / width)
     return processor, rates[0], rates[1]
-
-
-def _transfers(events: NDArray[Any], queue: QueueKind) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """(start, end, bytes) of every finished partition: the n-th start of a partition belongs to its n-th end."""
-    ours = events[events["queue"] == queue]
-    keys = ours["gradient"].astype(np.int64) << 16 | ours["partition"]
-    order = np.argsort(keys, kind="stable")
-    ours = ours[order][ours["kind"][order] != EventKind.ADD]
-    starts, ends = ours[:-1], ours[1:]
-    same = (starts["gradient"] == ends["gradient"]) & (starts["partition"] == ends["partition"])
-    pairs = (starts["kind"] == EventKind.START) & (ends["kind"] == EventKind.FINISH) & same
-    return starts["time_s"][pairs], ends["time_s"][pairs], starts["bytes"][pairs].astype(float)
 
 
 def _spread(
@@ -113,7 +113,8 @@ def _spread(
         ranked, total = np.asarray(times)[order], np.concatenate([[0.0], np.cumsum(weights[order])])
         moment = np.concatenate([[0.0], np.cumsum(weights[order] * ranked)])
         place = np.searchsorted(ranked, edges)
-        return total[place] * edges - moment[place]
+        integral: NDArray[np.float64] = total[place] * edges - moment[place]
+        return integral
 
     result: NDArray[np.float64] = np.diff(before(begin) - before(end))
     return result

@@ -13,7 +13,8 @@ from experiment.configs import DIGITS, REPLAY, changed, loaded
 from experiment.fakes import status, worker_result
 from rich.console import Console
 
-from prophet.experiment.results import failures, print_results, summarize, write_results
+from prophet.bound import lower_bound_s
+from prophet.experiment.results import failures, lower_bound, print_results, summarize, write_results
 from prophet.experiment.runner import CellRuns, Run
 
 LINKS = {"worker0 up": 249e6}
@@ -100,7 +101,7 @@ def test_a_model_below_its_target_or_unlike_itself_is_a_failure(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "bandwidth", [[{"at_s": 0, "rate": "250mbit"}, {"at_s": 5, "rate": "1gbit"}], {"server0": 1e9}]
+    "bandwidth", [[{"at_s": 0, "rate": "250mbit"}, {"at_s": 5, "rate": "1gbit"}], {"scheduler": 1e9}]
 )
 def test_no_bound_where_none_is_known(bandwidth: Any, tmp_path: Path) -> None:
     raw = changed(REPLAY, "cluster.bandwidth", bandwidth)
@@ -133,3 +134,27 @@ def test_the_table_says_the_numbers_and_what_was_emulated(tmp_path: Path) -> Non
     assert "250mbit" in told and "lower bound" in told
     assert "compute replaced by sleeping" in told
     assert "ended [early]" in told and "last [words]" in told
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "simulator", "mbit"),
+    [
+        ("250mbit", {}, 250),
+        ({"default": "250mbit", "worker1": "100mbit"}, {}, 100),
+        ({"default": "250mbit", "server0": "300mbit"}, {}, 150),  # two workers share the server's link
+        ({"default": "250mbit", "server0": "900mbit"}, {}, 250),
+        ("250mbit", {"exchange": "ring"}, 250),  # two workers: each sends its half, then the sum of the other
+    ],
+)
+def test_the_bound_is_of_the_narrowest_link(
+    tmp_path: Path, bandwidth: Any, simulator: dict[str, Any], mbit: float
+) -> None:
+    raw = changed({**REPLAY, "simulator": simulator}, "cluster.bandwidth", bandwidth)
+    (cell,) = loaded(raw, tmp_path).cells
+    assert cell.profile is not None
+    assert lower_bound(cell) == pytest.approx(lower_bound_s(cell.profile, mbit * 1e6 / 8))
+
+
+def test_no_bound_is_known_for_asynchronous_servers(tmp_path: Path) -> None:
+    (cell,) = loaded({**REPLAY, "simulator": {"exchange": "asynchronous"}}, tmp_path).cells
+    assert lower_bound(cell) is None

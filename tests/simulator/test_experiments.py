@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from experiment.configs import DIGITS, REPLAY, changed, loaded, written
+from prophet.tools.validate import compare, verdict
 
 from prophet.bound import lower_bound_s
 from prophet.errors import UserError
@@ -16,7 +17,6 @@ from prophet.experiment.config import Cell, load_experiment
 from prophet.simulator.experiments import prepare, run_planned
 from prophet.simulator.measures import measures, utilisation, waits_of
 from prophet.simulator.session import simulate_session
-from prophet.tools.validate import compare, verdict
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -44,7 +44,13 @@ def test_it_writes_what_a_real_run_writes(tmp_path: Path, capsys: pytest.Capture
     assert set(found["policies"]) == {"stock", "prophet"}
     assert len(found["policies"]["prophet"]["repeats"]) == 2
     assert len(found["policies"]["prophet"]["wait_by_gradient_s"]) == 161
-    assert {path.name for path in out.iterdir()} >= {"iteration-times.png", "transfers-0.png", "trace-0.json", "runs"}
+    assert {path.name for path in out.iterdir()} >= {
+        "iteration-times.png",
+        "transfers-0.png",
+        "trace-0.json",
+        "utilisation-0.png",
+        "runs",
+    }
     assert "x bound" in capsys.readouterr().out
 
 

@@ -8,15 +8,15 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-
-from prophet.errors import UserError
 from prophet.tools.engine import __main__ as command
 from prophet.tools.engine import build, recipe, toolchain
 from prophet.tools.engine.recipe import RULES, recipe_for
 from prophet.tools.engine.rules import Rule, apply_rules
 from prophet.tools.engine.store import Store
 from prophet.tools.engine.toolchain import Toolchain, ZeroMQ
+from rich.console import Console
+
+from prophet.errors import UserError
 
 RULE = Rule("a/b.h", "old", "new", "because")
 TOOLS = Toolchain("g++ 12.2", "-march=x86-64-v3", ZeroMQ(Path("/x/zmq.h"), Path("/x/libzmq.so"), "4.3.4"), "2.13.0")
