@@ -1,0 +1,95 @@
+"""PACE (Bao et al., INFOCOM 2020) as a policy for the queue: fused tensors, the longest tail first, one at a time.
+
+Rule of this file: from a profile and a network to a plan; the algorithms are in prophet/pace/.
+
+How the paper maps to the queue. A group is a fused tensor. The paper gives each segment the slot in which it starts
+as its priority; here a tensor's rank is its place by the longest tail, which is the rule that made those slots. While
+all goes as predicted the two are the same; when a gradient is late the ranks still say what is best among what is
+there. With a credit of one task a tensor is interrupted after each of its tasks, so the cuts are as fine as the
+partitions are. An engine that can cut a tensor anywhere finds the paper's own cuts in `Pace.segments`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prophet.errors import UserError
+from prophet.graph import Graph, training_graph
+from prophet.model import Network, Plan, Profile, QueuePlan
+from prophet.pace import Fusion, balanced_fusion, best_fusion, segment_bytes
+from prophet.policies.order import forward_order
+
+ONE_SEGMENT = 1
+"""The credit: a task goes when nothing is in flight. An all-reduce fills the wire, and a second one only waits in it.
+"""
+
+
+class Pace:
+    """Nothing to tune. `graph` is the model's own, one iteration with backward, transfers and then forward, its
+    transfers called as the profile's gradients; without it the layers are taken to follow one another.
+
+    `balanced` is the paper's fusion; without it the groups are the best that neighbours can form (`best_fusion`).
+    """
+
+    def __init__(self, graph: Graph | None = None, balanced: bool = True) -> None:
+        self.name = "pace" if balanced else "pace-best"
+        self._graph = graph
+        self._fuse = balanced_fusion if balanced else best_fusion
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        """Forward order until both are known: what fusing saves and where it delays depends on both.
+
+        Raises UserError where the graph is not one of the profile's model or cannot be scheduled.
+        """
+        if profile is None or network is None:
+            order = forward_order(profile)
+            push = QueuePlan(order=order, credit=ONE_SEGMENT)
+            return Plan(push=push, pull=QueuePlan(order=order), policy=self.name)
+        gradient_of = self._gradients(profile)
+        fusion = self._fuse(self._graph_of(profile), network)
+        urgent = urgency(fusion)
+        members = [[gradient_of[name] for name in reversed(fusion.groups[group])] for group in urgent]
+        order = {gradient: rank for rank, gradient in enumerate(g for group in members for g in group)}
+        groups = {gradient: number for number, group in enumerate(members) for gradient in group}
+        return Plan(
+            push=QueuePlan(order=order, credit=ONE_SEGMENT, groups=groups),
+            pull=QueuePlan(order=order),
+            size_bytes={id_: g.size_bytes for id_, g in zip(profile.gradient_ids, profile.gradients, strict=True)},
+            policy=self.name,
+        )
+
+    def predicted_iteration_s(self, profile: Profile, network: Network) -> float:
+        """How long an iteration takes, from the begin of backward to the end of forward, if all goes as planned."""
+        return self._fuse(self._graph_of(profile), network).iteration_s
+
+    def segments(self, profile: Profile, network: Network) -> dict[int, tuple[int, ...]]:
+        """By group of the plan: the bytes of the segments that its tensor is cut into, in the order they go in."""
+        graph = self._graph_of(profile)
+        fusion = self._fuse(graph, network)
+        cuts = segment_bytes(fusion, graph, network)
+        return {number: cuts[group] for number, group in enumerate(urgency(fusion))}
+
+    def _graph_of(self, profile: Profile) -> Graph:
+        return training_graph(profile) if self._graph is None else self._graph
+
+    def _gradients(self, profile: Profile) -> Mapping[str, int]:
+        """The gradient id of each transfer."""
+        if self._graph is None:
+            return {f"transfer.{index}": gradient for index, gradient in enumerate(profile.gradient_ids)}
+        sizes = {transfer.name: transfer.size_bytes for transfer in self._graph.transfers}
+        if sizes != {gradient.name: gradient.size_bytes for gradient in profile.gradients}:
+            raise UserError(
+                f"graph {self._graph.name!r}: its transfers are not the gradients of profile {profile.name!r}, by name "
+                "and bytes; give the graph of the job's model, without fusing small gradients"
+            )
+        return {gradient.name: id_ for id_, gradient in zip(profile.gradient_ids, profile.gradients, strict=True)}
+
+
+def urgency(fusion: Fusion) -> list[int]:
+    """The groups by the longest tail; of equal tails the one released last, which in layers is the earlier layer.
+
+    Equal tails may go in any order. But forward times that are not known yet are 0, and then forward order is the
+    better guess than order of arrival.
+    """
+    transfers = fusion.problem.transfers
+    return sorted(range(len(transfers)), key=lambda i: (-transfers[i].tail, -i))
