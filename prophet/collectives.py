@@ -84,8 +84,8 @@ def recursive_doubling(
 def halving_doubling(workers: int, latency_s: float, bandwidth: float, reduction_rate: float | None = None) -> Network:
     """Rabenseifner's algorithm: 2 lg p alpha + 2 (p-1)/p s beta + (p-1)/p s gamma.
 
-    Reduce-scatter by recursive halving, then allgather by recursive doubling: Thakur et al. 2005; in Caramel's Figure 4c.
-    If p is no power of two, see `_fold`.
+    Reduce-scatter by recursive halving, then allgather by recursive doubling: Thakur et al. 2005, and Figure 4c of
+    Caramel. If p is no power of two, see `_fold`.
     """
     _check(workers, latency_s, bandwidth, reduction_rate)
     rounds, extra = _fold(workers)

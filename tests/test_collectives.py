@@ -20,6 +20,7 @@ from prophet.collectives import (
     tree,
 )
 from prophet.errors import UserError
+from prophet.model import Network
 
 ALPHA, RATE, SUMS = 0.5, 8.0, 32.0  # seconds, bytes and bytes per second: sums are exact
 SIZE = 960  # divides by every number of workers here
@@ -42,9 +43,9 @@ SIZE = 960  # divides by every number of workers here
         (parameter_server(4, 1.0, 1.0, servers=8), 16.0, 2.0),
     ],
 )
-def test_by_hand(cost: object, overhead_s: float, seconds_a_byte: float) -> None:
-    assert cost.overhead_s == pytest.approx(overhead_s)  # type: ignore[attr-defined]
-    assert 1 / cost.bandwidth == pytest.approx(seconds_a_byte)  # type: ignore[attr-defined]
+def test_by_hand(cost: Network, overhead_s: float, seconds_a_byte: float) -> None:
+    assert cost.overhead_s == pytest.approx(overhead_s)
+    assert 1 / cost.bandwidth == pytest.approx(seconds_a_byte)
 
 
 def test_pace_equation_1() -> None:
