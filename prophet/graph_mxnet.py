@@ -113,9 +113,9 @@ def _nodes(text: str, name: str) -> list[dict[str, Any]]:
 
 
 def _attributes(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`attrs`; MXNet before 1.0 wrote `attr` or `param`."""
-    found = node.get("attrs") or node.get("attr") or node.get("param") or {}
-    return found if isinstance(found, dict) else {}
+    """`attrs`; MXNet before 1.0 wrote `attr` and `param`."""
+    found = [node.get(key) for key in ("param", "attr", "attrs")]
+    return {key: value for one in found if isinstance(one, dict) for key, value in one.items()}
 
 
 def _shape(node: Mapping[str, Any], shapes: Mapping[str, Shape], name: str) -> Shape:

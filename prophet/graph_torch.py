@@ -53,7 +53,7 @@ def graph_of_module(
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     stand_ins: dict[int, Any] = {}  # deepcopy takes these in place of weights, which may be larger than memory
     for tensor in itertools.chain(module.parameters(), module.buffers()):
-        stand_in = fake.from_tensor(tensor.detach())
+        stand_in: Any = fake.from_tensor(tensor.detach())
         if isinstance(tensor, nn.Parameter):
             stand_in = nn.Parameter(stand_in, requires_grad=tensor.requires_grad)
         stand_ins[id(tensor)] = stand_in

@@ -124,10 +124,10 @@ def test_measured_times_need_no_shapes_of_results() -> None:
     assert {o.time_s for o in graph_of_symbol(NET, parameters, times_s=times, flops_per_s=1.0).computing} == {0.5}
 
 
-@pytest.mark.parametrize("key", ["attr", "param"])
-def test_attributes_as_older_versions_wrote_them(key: str) -> None:
-    weight = {"op": "null", "name": "w", key: {"__shape__": "(3, 2)", "__dtype__": "1"}, "inputs": []}
-    net = text(node("null", "data"), weight, node("FullyConnected", "fc", 0, 1))
+def test_a_file_of_an_older_version() -> None:
+    weight = {"op": "null", "param": {}, "name": "w", "attr": {"__shape__": "(3, 2)", "__dtype__": "1"}, "inputs": []}
+    dense = {"op": "FullyConnected", "param": {"num_hidden": "3"}, "name": "fc", "inputs": [[0, 0], [1, 0]]}
+    net = text(node("null", "data"), weight, dense)
     assert graph_of_symbol(net, {"fc_output": (1, 3)}, flops_per_s=1.0)["w"].size_bytes == 48
 
 
