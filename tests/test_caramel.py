@@ -278,7 +278,8 @@ def test_the_network_model_is_the_line_through_its_samples() -> None:
     line = Network(1.25e9, 2e-4)
     sizes = (64, 64, 4 * 1024 * 1024)
     fitted = fit_network((size, line.transfer_s(size)) for size in sizes)
-    assert (fitted.bandwidth, fitted.overhead_s) == (pytest.approx(1.25e9), pytest.approx(2e-4))
+    assert fitted.bandwidth == pytest.approx(1.25e9)
+    assert fitted.overhead_s == pytest.approx(2e-4)
     assert fit_network([(0, 1.0), (0, 3.0), (10, 12.0)]).transfer_s(5) == pytest.approx(7.0)
     assert fit_network([(1, 0.5), (2, 2.0)]).overhead_s == 0.0
     with pytest.raises(UserError, match="samples: 1 sizes"):
@@ -620,7 +621,8 @@ def drive(plan: Plan, profile: Profile, network: Network) -> list[tuple[int, flo
     queue = ScheduledQueue(QueueKind.PUSH, watchdog_s=1e6)
     queue.set_plan(plan)
     coming = sorted((g.generation_s, -i) for i, g in enumerate(profile.gradients))
-    now, left = 0.0, []
+    now = 0.0
+    left: list[tuple[int, float]] = []
     while len(left) < len(profile.gradients):
         while coming and coming[0][0] <= now:
             at, index = coming.pop(0)

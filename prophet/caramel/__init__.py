@@ -1,4 +1,4 @@
-"""Caramel (Hashemi, Abdu Jyothi, Godfrey, Campbell, MLSys 2020): computing and all-reduce scheduled together.
+"""Caramel (Hashemi et al., arXiv:2004.14020, 2020): computing and all-reduce scheduled together.
 
 `ordering` finds the best order of computing and `enforcement` makes it the only one; `windows` says between when and
 when each parameter may travel; `batching` joins small ones; `packing` gives every batch its time in the backward or

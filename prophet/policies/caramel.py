@@ -1,4 +1,4 @@
-"""Caramel (Hashemi et al., MLSys 2020) as a policy for the queue: its batches, in the order of its packing.
+"""Caramel (Hashemi et al., arXiv:2004.14020, 2020) as a policy: its batches, in the order of its packing.
 
 Rule of this file: from a profile and a network to a plan; the algorithms themselves are prophet/caramel/.
 
