@@ -578,7 +578,7 @@ def test_the_plan_by_hand() -> None:
     assert unscheduled.push.order == {12: 0, 11: 1, 10: 1} and not unscheduled.push.deadlines
     assert Caramel(holding=False).plan(profile, Network(1.0, 1.0)).push == replace(plan.push, deadlines=())
     alone = Caramel(batching=False).plan(profile, Network(1.0, 1.0))
-    assert not alone.push.groups
+    assert alone.push.groups == {12: 0, 11: 1, 10: 2}
     assert sorted((alone.push.order or {}).values()) == [0, 1, 2]
 
 
@@ -586,6 +586,11 @@ def test_the_names_of_the_ablation() -> None:
     assert Caramel().name == "caramel"
     assert Caramel(batching=False).name == "caramel-no-batching"
     assert Caramel(batching=False, scheduling=False).name == "caramel-no-batching-no-scheduling"
+
+
+def test_a_threshold_below_nothing() -> None:
+    with pytest.raises(UserError, match="threshold is -1; it must be 0 or more bytes"):
+        Caramel(threshold=-1)
 
 
 def test_within_a_step_each_gradient_tells_that_it_has_come() -> None:

@@ -14,10 +14,10 @@ batch is cut is `depths`; the queue has no such knob.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from prophet.caramel import Packing, adaptive_depth, batch, pack, threshold_bytes, windows_of_profile
 from prophet.caramel.batching import Batch
+from prophet.errors import UserError
 from prophet.model import Deadline, Network, Plan, Profile, QueuePlan
 
 ONE_BATCH = 1
@@ -29,12 +29,14 @@ class Caramel:
     The network to plan for is the line of the collective (prophet.collectives, or measured). `batching` False sends
     every gradient alone, `scheduling` False sends batches as they become ready: the paper's switches (section 5), for
     its ablation. `holding` False leaves the deadlines out: then the network is never idle while a batch waits, but a
-    large one may be in the way. `threshold` in bytes replaces the one of the network's line.
+    large one may be in the way. `threshold` in bytes replaces the one of the network's line; UserError if below 0.
     """
 
     def __init__(
         self, batching: bool = True, scheduling: bool = True, holding: bool = True, threshold: float | None = None
     ) -> None:
+        if threshold is not None and not threshold >= 0:
+            raise UserError(f"threshold is {threshold}; it must be 0 or more bytes")
         switches = {"batching": batching, "scheduling": scheduling, "holding": holding}
         off = [switch for switch, on in switches.items() if not on]
         self.name = "-no-".join(["caramel", *off])
@@ -60,7 +62,7 @@ class Caramel:
             )
         batches, packing = self.pack(profile, network)
         # Windows are in the order of generation, which is that of the ids turned round.
-        members = [[ids[last - place] for place in batch.members] for batch in batches]
+        members = [[ids[last - place] for place in one.members] for one in batches]
         in_turn = [slot.batch for slot in packing.slots] if self._scheduling else list(range(len(batches)))
         order = {gradient: rank for rank, index in enumerate(in_turn) for gradient in members[index]}
         generation_s: dict[int, float] = {}
@@ -69,9 +71,8 @@ class Caramel:
             generation_s = _apart(profile)
             ready = [max(generation_s[gradient] for gradient in gradients) for gradients in members]
             deadlines = [Deadline(ready[index], rank) for rank, index in enumerate(in_turn)]
-        groups: Mapping[int, int] = {}
-        if self._batching:
-            groups = {gradient: group for group, gradients in enumerate(members) for gradient in gradients}
+        # A batch of one is a group too: its partitions are not to go apart.
+        groups = {gradient: group for group, gradients in enumerate(members) for gradient in gradients}
         return Plan(
             push=QueuePlan(order, ONE_BATCH, tuple(sorted(deadlines, key=lambda d: d.time_s)), groups),
             pull=QueuePlan(order=order),
