@@ -573,6 +573,8 @@ def test_the_plan_by_hand() -> None:
     assert plan.size_bytes == {10: 1, 11: 1, 12: 4}
     assert plan.push.deadlines == (Deadline(0.0, 1), Deadline(2.0, 0))
     assert plan.generation_s == {10: 2.0, 11: 1.0, 12: 0.0}
+    assert plan.deadline_slack_s == 0.001
+    assert Caramel().plan(profile, Network(1.0, 1.0), jitter_s=0.5).deadline_slack_s == 0.5
     assert plan.pull.order == plan.push.order and not plan.pull.groups
     unscheduled = Caramel(scheduling=False).plan(profile, Network(1.0, 1.0))
     assert unscheduled.push.order == {12: 0, 11: 1, 10: 1} and not unscheduled.push.deadlines

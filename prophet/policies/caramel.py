@@ -6,9 +6,9 @@ How the paper maps to the queue. A batch is a group, its place in the packing, b
 has the network at a time, so the credit is 1. The paper's transfers wait for computing, so that none is early. The
 queue knows no start times, but deadlines: a batch goes before its slot only if it ends before the next one that is
 packed ahead of it is predicted to be ready. So none that belongs into the forward pass is in the way of the backward
-pass, and if predictions are true, none ends later than it is packed. Where one is not, the queue goes on after the
-jitter. The order of computing is the model's graph's and not the queue's: prophet.caramel.enforce. How deep a
-batch is cut is `depths`; the queue has no such knob.
+pass, and if predictions are true, none ends later than it is packed. Where one is not, the queue goes on a little
+later. The order of computing is the model's graph's and not the queue's: prophet.caramel.enforce. How deep a batch is
+cut is `depths`; the queue has no such knob.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from prophet.errors import UserError
 from prophet.model import Deadline, Network, Plan, Profile, QueuePlan
 
 ONE_BATCH = 1
+LEAST_SLACK_S = 0.001
+"""A prediction that is true is waited for: without it the queue's timer and the arrival are due at the same instant."""
 
 
 class Caramel:
@@ -79,7 +81,7 @@ class Caramel:
             generation_s=generation_s,
             size_bytes=sizes,
             network=network,
-            deadline_slack_s=jitter_s,
+            deadline_slack_s=max(jitter_s, LEAST_SLACK_S),
             policy=self.name,
         )
 
