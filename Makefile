@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := $(shell find prophet plugins tools -type f \( -name '*.py' -o -name '*.h' -o -name '*.cc' \)) setup.py pyproject.toml prophet-autoload.pth
 
-.PHONY: setup demo test lint bench validate clean
+.PHONY: setup demo test lint bench validate scaling clean
 
 setup: $(STAMP)
 
@@ -42,6 +42,10 @@ bench: setup
 # The simulator against real runs: about half an hour on a quiet machine.
 validate: setup
 	$(BIN)/python -P -m prophet.tools.validate --out build
+
+# How the simulator's cost grows: about five minutes.
+scaling: setup
+	$(BIN)/python -P -m prophet.tools.scaling --out build
 
 clean:
 	rm -rf $(VENV) build *.egg-info

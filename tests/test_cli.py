@@ -208,7 +208,10 @@ def test_plan_shows_the_blocks_and_every_policy(
     [
         (["plan", "resnet50", "--bandwidth", "fast"], "prophet: --bandwidth: 'fast' is not a rate; write e.g. 250mbit"),
         (["plan", "none.json", "--bandwidth", "1gbit"], "prophet: none.json: no such profile file"),
-        (["plan", "resnet50", "--bandwidth", "1gbit", "--workers", "0"], "prophet: --workers and --servers are 0 and 1"),
+        (
+            ["plan", "resnet50", "--bandwidth", "1gbit", "--workers", "0"],
+            "prophet: --workers and --servers are 0 and 1",
+        ),
     ],
 )
 def test_a_bad_plan_is_one_line(
