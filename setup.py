@@ -66,6 +66,7 @@ setup(
         "experiments": [
             "matplotlib>=3.8",
             "scikit-learn>=1.4",
+            "scipy>=1.11",
             "torch==2.13.0",
             "setuptools",
             "wheel",

@@ -1,17 +1,18 @@
 """Profiles from files and from the shelf.
 
-Rule of this file: reading, checking and writing the JSON form of a Profile, and the built-in ones, which
-are made from layer shapes. Learning a profile from a running job is profiler.py's.
+Rule of this file: reading, checking and writing the JSON form of a Profile, and the names of the built-in ones,
+which prophet/zoo/ makes from layer shapes. Learning a profile from a running job is profiler.py's.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from prophet import zoo
 from prophet.errors import UserError
 from prophet.model import PROFILE_SCHEMA, GradientProfile, Profile
 
@@ -83,62 +84,11 @@ def _gradient(where: str, item: Any) -> GradientProfile:
 
 
 def resnet50(
-    total_bytes: int = 102_228_128, steps: int = 13, backward_s: float = 0.6, forward_s: float = 0.3
+    total_bytes: int | None = None, steps: int | None = None, backward_s: float = 0.6, forward_s: float = 0.3
 ) -> Profile:
-    """ResNet-50's 161 gradients in `steps` steps, from its layer shapes, scaled to `total_bytes`.
-
-    The shares of bytes are the real ones (He et al. 2016: 25.56 million parameters, 102.2 MB). Computing
-    times are shares of each layer's multiplications at 224x224 pixels; backward is cut into `steps`
-    intervals of equal time, at whose ends the gradients computed in them appear together. Sizes are whole
-    float32 elements, at least one. Raises UserError where `total_bytes` is too small for that.
-    """
-    layers = _resnet50_layers()
-    elements = sum(count for _, count, _ in layers)
-    work = sum(cost for _, _, cost in layers)
-    generation = [0.0] * len(layers)
-    done = 0
-    for index in reversed(range(len(layers))):
-        done += layers[index][2]
-        step = max(1, math.ceil(done * steps / work))
-        generation[index] = backward_s * step / steps
-    sizes = [max(4, count * total_bytes // elements // 4 * 4) for _, count, _ in layers]
-    largest = sizes.index(max(sizes))
-    sizes[largest] += (total_bytes - sum(sizes)) // 4 * 4  # what rounding left over
-    if sizes[largest] < 4:
-        raise UserError(f"profile resnet50: total_bytes is {total_bytes}, too small to scale to; give at least 10 kB")
-    gradients = tuple(
-        GradientProfile(name, sizes[i], generation[i], forward_s * cost / work)
-        for i, (name, _, cost) in enumerate(layers)
-    )
-    return Profile("resnet50", gradients)
+    """The zoo's ResNet-50: 161 gradients in 13 steps and 102.2 MB, or as the arguments say."""
+    return zoo.profile("resnet50", total_bytes=total_bytes, steps=steps, backward_s=backward_s, forward_s=forward_s)
 
 
-def _resnet50_layers() -> list[tuple[str, int, int]]:
-    """(name, elements, multiplications) of every parameter tensor, in forward order."""
-    layers: list[tuple[str, int, int]] = []
-
-    def convolution(name: str, inputs: int, outputs: int, kernel: int, pixels: int) -> None:
-        weights = inputs * outputs * kernel * kernel
-        layers.append((f"{name}.weight", weights, weights * pixels * pixels))
-        layers.append((f"{name}.bn.weight", outputs, 0))
-        layers.append((f"{name}.bn.bias", outputs, 0))
-
-    convolution("conv1", 3, 64, 7, 112)
-    channels, pixels = 64, 56
-    for stage, (blocks, width, stride) in enumerate(((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2)), start=1):
-        for block in range(blocks):
-            name = f"layer{stage}.{block}"
-            out_pixels = pixels // stride if block == 0 else pixels
-            convolution(f"{name}.conv1", channels, width, 1, pixels)
-            convolution(f"{name}.conv2", width, width, 3, out_pixels)
-            convolution(f"{name}.conv3", width, 4 * width, 1, out_pixels)
-            if block == 0:
-                convolution(f"{name}.downsample", channels, 4 * width, 1, out_pixels)
-            channels, pixels = 4 * width, out_pixels
-    layers.append(("fc.weight", 2048 * 1000, 2048 * 1000))
-    layers.append(("fc.bias", 1000, 0))
-    return layers
-
-
-BUILTIN: dict[str, Callable[..., Profile]] = {"resnet50": resnet50}
-"""Profiles by name; each takes total_bytes, steps, backward_s and forward_s."""
+BUILTIN: dict[str, Callable[..., Profile]] = {model: partial(zoo.profile, model) for model in zoo.MODELS}
+"""Profiles by name; each takes the keywords of prophet.zoo.profile."""

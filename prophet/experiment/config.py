@@ -148,6 +148,8 @@ class ReplayJob(_Job):
     """Scales all gradients to this sum."""
     steps: int | None = Field(default=None, ge=1)
     """Makes the gradients appear in this many steps of about equal size."""
+    device: str | None = None
+    """A built-in profile computes as long as is published for `batch_size` samples on this GPU (docs/profiles.md)."""
     backward_s: Seconds | None = None
     forward_s: Seconds | None = None
 

@@ -25,12 +25,18 @@ def replayed_profile(job: ReplayJob, folder: Path, where: str) -> Profile:
     if job.profile in BUILTIN:
         asked = {"total_bytes": job.total_bytes, "steps": job.steps}
         asked_s = {"backward_s": job.backward_s, "forward_s": job.forward_s}
-        given = {key: value for key, value in {**asked, **asked_s}.items() if value is not None}
-        return BUILTIN[job.profile](**given)
+        published = {} if job.device is None else {"device": job.device, "batch_size": job.batch_size}
+        given = {key: value for key, value in {**asked, **asked_s, **published}.items() if value is not None}
+        try:
+            return BUILTIN[job.profile](**given)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
     path = folder / job.profile
     if not path.exists():
         known = ", ".join(BUILTIN)
         raise UserError(f"{where}.profile: {path} is missing; name a profile file or a built-in profile ({known})")
+    if job.device is not None:
+        raise UserError(f"{where}.device: a recorded profile has its own times; leave it out")
     if job.steps is not None:
         raise UserError(f"{where}.steps: a recorded profile has its own steps; leave it out")
     return scaled(load_profile(path), job.total_bytes, job.backward_s, job.forward_s)

@@ -96,6 +96,7 @@ struct OperationSpec {
 struct TensorSpec {
   uint32_t bytes = 0;
   std::vector<uint32_t> needed_by;  // operations of the next iteration
+  std::vector<uint32_t> parts;      // bytes of its partitions, where they are not all of the same size
 };
 
 struct ClusterSpec {
@@ -149,13 +150,14 @@ class Simulation {
     for (uint32_t t = 0; t < spec_.tensors.size(); ++t) {
       for (uint32_t operation : spec_.tensors[t].needed_by) needs_[operation].push_back(t);
       first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
-      uint32_t left = spec_.tensors[t].bytes;
-      for (uint32_t number = 0; left > 0; ++number) {
-        uint32_t bytes = std::min(left, spec_.partition_bytes);
+      std::vector<uint32_t> parts = spec_.tensors[t].parts;
+      for (uint32_t left = parts.empty() ? spec_.tensors[t].bytes : 0; left > 0; left -= parts.back()) {
+        parts.push_back(std::min(left, spec_.partition_bytes));
+      }
+      for (uint32_t number = 0; number < parts.size(); ++number) {
         // Keys go round the servers, so each gets about the same number of bytes.
         uint32_t server = spec_.servers ? static_cast<uint32_t>(partitions_.size()) % spec_.servers : 0;
-        partitions_.push_back(Partition{t, number, bytes, server});
-        left -= bytes;
+        partitions_.push_back(Partition{t, number, parts[number], server});
       }
     }
     first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));

@@ -35,10 +35,10 @@ void bind_simulator(py::module_& m) {
            }),
            py::arg("seconds"), py::arg("inputs"), py::arg("successors"), py::arg("generates"));
   py::class_<TensorSpec>(m, "TensorSpec")
-      .def(py::init([](uint32_t bytes, std::vector<uint32_t> needed_by) {
-             return TensorSpec{bytes, std::move(needed_by)};
+      .def(py::init([](uint32_t bytes, std::vector<uint32_t> needed_by, std::vector<uint32_t> parts) {
+             return TensorSpec{bytes, std::move(needed_by), std::move(parts)};
            }),
-           py::arg("bytes"), py::arg("needed_by"));
+           py::arg("bytes"), py::arg("needed_by"), py::arg("parts") = std::vector<uint32_t>());
   py::enum_<Exchange>(m, "Exchange")
       .value("SYNCHRONOUS", Exchange::kSynchronous)
       .value("ASYNCHRONOUS", Exchange::kAsynchronous)

@@ -8,9 +8,14 @@ from typing import Protocol
 from prophet.errors import UserError
 from prophet.model import Network, Plan, Profile
 from prophet.policies.bytescheduler import ByteScheduler
+from prophet.policies.caramel import Caramel
 from prophet.policies.fifo import Fifo
+from prophet.policies.fusion_buckets import Ddp, Horovod
+from prophet.policies.mgwfbp import MgWfbp
 from prophet.policies.p3 import P3
+from prophet.policies.pace import Pace
 from prophet.policies.prophet import Prophet
+from prophet.policies.tictac import TicTac
 from prophet.settings import DEFAULT_CREDIT_BYTES, DEFAULT_PARTITION_BYTES
 
 MATERIAL_CHANGE = 0.10
@@ -37,6 +42,18 @@ POLICIES: dict[str, Callable[[int, int], Policy]] = {
     "p3": lambda credit, partition: P3(),
     "bytescheduler": lambda credit, partition: ByteScheduler(credit),
     "prophet": lambda credit, partition: Prophet(partition),
+    "tictac": lambda credit, partition: TicTac(),
+    "tictac-tio": lambda credit, partition: TicTac(timing_aware=False),
+    "pace": lambda credit, partition: Pace(),
+    "pace-best": lambda credit, partition: Pace(balanced=False),
+    "caramel": lambda credit, partition: Caramel(),
+    "caramel-no-holding": lambda credit, partition: Caramel(holding=False),
+    "caramel-no-scheduling": lambda credit, partition: Caramel(scheduling=False),
+    "caramel-no-batching-no-scheduling": lambda credit, partition: Caramel(batching=False, scheduling=False),
+    "mg-wfbp": lambda credit, partition: MgWfbp(),
+    "mg-wfbp-exact": lambda credit, partition: MgWfbp(exact=True),
+    "ddp": lambda credit, partition: Ddp(),
+    "horovod": lambda credit, partition: Horovod(),
 }
 
 

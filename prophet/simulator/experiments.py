@@ -22,11 +22,12 @@ from prophet.experiment.runner import CellRuns, Listener, Run
 from prophet.model import Network
 from prophet.policies import Policy as ScheduledBy
 from prophet.policies import get_policy
+from prophet.policies.pace import Pace
 from prophet.simulator.cluster import Cluster, Costs, Rate, compute_scale, with_traffic
 from prophet.simulator.config import ASYNCHRONOUS, COLLECTIVES
 from prophet.simulator.engine import Options, SimulatedRun, simulate
 from prophet.simulator.measures import measures
-from prophet.simulator.job import Job, alone, fused_by_front_end, fused_by_plan, job_of_profile
+from prophet.simulator.job import Job, alone, fused_by_front_end, fused_by_plan, groups_as_tensors, job_of_profile
 from prophet.tools.testbed.shaping import token_bucket
 
 STOCK_PARTITION_BYTES = 4_096_000
@@ -132,11 +133,17 @@ def prepare(cell: Cell, policy: Policy, repeat: int = 0) -> Planned:
     )
     if not policy.hooked:
         return Planned(job_of_profile(cell.profile, alone(cell.profile), barrier=True), cluster, None, options)
-    plan = _policy(policy.base, options).plan(cell.profile, network_of(cluster))
+    scheduled_by, network = _policy(policy.base, options), network_of(cluster)
+    plan = scheduled_by.plan(cell.profile, network)
     if plan.push.groups:
+        parts = {}
+        if collective and network is not None and isinstance(scheduled_by, Pace):
+            places = groups_as_tensors(cell.profile, plan)
+            cuts = scheduled_by.segments(cell.profile, network)
+            parts = {places[group]: sizes for group, sizes in cuts.items()}
         members, plan = fused_by_plan(cell.profile, plan)
         whole = replace(options, plan=plan, partition_bytes=WHOLE if collective else options.partition_bytes)
-        return Planned(job_of_profile(cell.profile, members), cluster, policy.base, whole)
+        return Planned(job_of_profile(cell.profile, members, parts=parts), cluster, policy.base, whole)
     fused = policy.env.get(settings.FUSION, "1") == "1" and not collective
     members = fused_by_front_end(cell.profile) if fused else alone(cell.profile)
     return Planned(job_of_profile(cell.profile, members), cluster, policy.base, options)

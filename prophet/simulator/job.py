@@ -32,11 +32,18 @@ class Job:
     backward: int | None = None
 
 
-def job_of_profile(profile: Profile, members: Sequence[Sequence[int]], *, barrier: bool = False) -> Job:
+def job_of_profile(
+    profile: Profile,
+    members: Sequence[Sequence[int]],
+    *,
+    barrier: bool = False,
+    parts: Mapping[int, Sequence[int]] | None = None,
+) -> Job:
     """Forward layer by layer, then backward in the profile's steps.
 
     `members`: the gradients that travel as one, for each tensor. `barrier`: forward begins when everything is back,
-    as with BytePS's own optimizer; without it each layer waits for its own gradient.
+    as with BytePS's own optimizer; without it each layer waits for its own gradient. `parts`: the bytes of a
+    tensor's partitions, where its policy cuts it itself.
     """
     sizes = [gradient.size_bytes for gradient in profile.gradients]
     bucket_of = {index: place for place, bucket in enumerate(members) for index in bucket}
@@ -58,7 +65,8 @@ def job_of_profile(profile: Profile, members: Sequence[Sequence[int]], *, barrie
     )
     totals = tuple(sum(sizes[index] for index in bucket) for bucket in members)
     tensors = tuple(
-        TensorSpec(total, [0] if barrier else list(bucket)) for total, bucket in zip(totals, members, strict=True)
+        TensorSpec(total, [0] if barrier else list(bucket), list((parts or {}).get(tensor, ())))
+        for tensor, (total, bucket) in enumerate(zip(totals, members, strict=True))
     )
     return Job(profile.name, operations, tensors, tuple(tuple(bucket) for bucket in members), totals, layers)
 
@@ -72,6 +80,13 @@ def fused_by_front_end(profile: Profile) -> list[list[int]]:
     """Small gradients travel together as Prophet's front end has it."""
     sizes = [gradient.size_bytes for gradient in profile.gradients]
     return fuse(sizes, [0] * len(sizes))
+
+
+def groups_as_tensors(profile: Profile, plan: Plan) -> dict[int, int]:
+    """By group of a plan: the place of its tensor in what `fused_by_plan` returns."""
+    members, _ = fused_by_plan(profile, plan)
+    ids = profile.gradient_ids
+    return {plan.push.groups[ids[bucket[0]]]: place for place, bucket in enumerate(members) if ids[bucket[0]] in plan.push.groups}
 
 
 def fused_by_plan(profile: Profile, plan: Plan) -> tuple[list[list[int]], Plan]:
@@ -92,7 +107,13 @@ def fused_by_plan(profile: Profile, plan: Plan) -> tuple[list[list[int]], Plan]:
         urgent = sorted(range(len(members)), key=ranks.__getitem__)
         return replace(half, groups={}, order={tensor: rank for rank, tensor in enumerate(urgent)})
 
-    return members, replace(plan, push=tensors(plan.push), pull=tensors(plan.pull), generation_s={}, size_bytes={})
+    generation_s = {
+        tensor: max(plan.generation_s[ids[index]] for index in bucket)
+        for tensor, bucket in enumerate(members)
+        if all(ids[index] in plan.generation_s for index in bucket)
+    }
+    tensor_plan = replace(plan, push=tensors(plan.push), pull=tensors(plan.pull), generation_s=generation_s)
+    return members, replace(tensor_plan, size_bytes={})
 
 
 def job_of_graph(graph: Graph, order: Mapping[str, int] | None = None) -> Job:

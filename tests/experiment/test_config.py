@@ -48,8 +48,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("job.warmup", 5, "job: warmup is 5; with 6 iterations at most 4"),
     (
         "job.profile",
-        "alexnet",
-        r"job.profile: .*alexnet is missing; name a profile file or a built-in profile \(resnet50",
+        "lenet",
+        r"job.profile: .*lenet is missing; name a profile file or a built-in profile \(resnet50",
     ),
     ("policies", [], "policies: .* at least 1 item"),
     (
