@@ -6,7 +6,7 @@ import math
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from prophet.model import Deadline, Network, Plan, QueueKind, QueuePlan
@@ -241,3 +241,27 @@ def test_a_group_travels_as_one_and_a_missing_member_does_not_hold_it_for_ever()
 
 def test_an_empty_queue_asks_to_be_left_alone() -> None:
     assert ScheduledQueue().get(0.0) == (None, math.inf)
+
+
+@given(st.floats(0, 1e6), st.floats(0.01, 10))
+def test_asking_again_when_told_to_gives_another_answer(now: float, watchdog_s: float) -> None:
+    """Whatever the rounding: a host that asks at exactly the time it was given is not sent away again."""
+    queue = ScheduledQueue(watchdog_s=watchdog_s)
+    queue.set_plan(Plan(push=QueuePlan(order={}, credit=1)))
+    queue.add(1, 0, 100, now)
+    queue.add(2, 1, 100, now)
+    assert queue.get(now)[0] == 1
+    held, retry_at = queue.get(now)
+    assert held is None
+    assert queue.get(retry_at)[0] == 2
+    assert queue.watchdog_releases == 1
+
+
+@given(st.floats(0, 1e6), st.floats(0.01, 10))
+def test_a_group_that_is_overdue_when_told_is_released(now: float, watchdog_s: float) -> None:
+    queue = ScheduledQueue(watchdog_s=watchdog_s)
+    queue.set_plan(Plan(push=QueuePlan(groups={0: 0, 1: 0}), size_bytes={0: 100, 1: 100}))
+    queue.add(1, 0, 100, now)
+    held, retry_at = queue.get(now)
+    assert held is None
+    assert queue.get(retry_at)[0] == 1

@@ -106,11 +106,13 @@ class ScheduledQueue {
     if (retry_at <= now) return start(now);
     // The watchdog: a ready task that nothing has moved past for `watchdog_s` goes, and is reported.
     if (held_since_ == kNever) held_since_ = now;
-    if (now - held_since_ >= watchdog_s_) {
+    // The very sum that is given as `retry_at`: a difference may round to just below, and the asking never end.
+    double release_at = held_since_ + watchdog_s_;
+    if (now >= release_at) {
       ++watchdog_releases_;
       return start(now);
     }
-    return Decision{false, Task{}, std::min(retry_at, held_since_ + watchdog_s_)};
+    return Decision{false, Task{}, std::min(retry_at, release_at)};
   }
 
   // Returns false where no such task is in flight.
@@ -229,7 +231,7 @@ class ScheduledQueue {
     if (groups_.empty()) return;
     std::vector<int32_t> overdue;
     for (const auto& [group, waiting] : groups_) {
-      if (now - waiting.entries.front().added_s >= watchdog_s_) overdue.push_back(group);
+      if (now >= waiting.entries.front().added_s + watchdog_s_) overdue.push_back(group);
     }
     for (int32_t group : overdue) {
       ++watchdog_releases_;

@@ -32,6 +32,7 @@ from prophet.tools.testbed.shaping import token_bucket
 
 STOCK_PARTITION_BYTES = 4_096_000
 """BytePS's own default, BYTEPS_PARTITION_BYTES."""
+NEVER_S = 1e9
 WHOLE = 1 << 31
 """A partition size that leaves every tensor whole."""
 
@@ -127,7 +128,8 @@ def prepare(cell: Cell, policy: Policy, repeat: int = 0) -> Planned:
         iterations=cell.job.iterations,
         partition_bytes=_partition_bytes(policy),
         monitor_s=float(policy.env.get(settings.MONITOR_S, settings.DEFAULT_MONITOR_S)),
-        watchdog_s=float(policy.env.get(settings.WATCHDOG_S, settings.DEFAULT_WATCHDOG_S)),
+        # An all-reduce of a whole tensor may take longer than the watchdog of a job has patience.
+        watchdog_s=float(policy.env.get(settings.WATCHDOG_S, NEVER_S if collective else settings.DEFAULT_WATCHDOG_S)),
         credit_bytes=int(policy.env.get(settings.CREDIT_BYTES, settings.DEFAULT_CREDIT_BYTES)),
         compute_scale=scale,
     )
