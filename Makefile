@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := $(shell find prophet plugins tools -type f \( -name '*.py' -o -name '*.h' -o -name '*.cc' \)) setup.py pyproject.toml prophet-autoload.pth
 
-.PHONY: setup demo test lint bench validate scaling clean
+.PHONY: setup demo test lint bench validate scaling papers clean
 
 setup: $(STAMP)
 
@@ -46,6 +46,10 @@ validate: setup
 # How the simulator's cost grows: about five minutes.
 scaling: setup
 	$(BIN)/python -P -m prophet.tools.scaling --out build
+
+# The papers' tables, simulated: about two minutes.
+papers: setup
+	$(BIN)/python -P -m prophet.tools.papers
 
 clean:
 	rm -rf $(VENV) build *.egg-info

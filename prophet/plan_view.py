@@ -63,7 +63,7 @@ def block_table(plan: Outlook) -> Table:
     wait_s = wait_time_s(plan.profile, plan.network, plan.schedule.start_s)
     table = Table(
         title=f"{plan.profile.name} at {format_rate(plan.network.bandwidth * 8)}: Algorithm 1's blocks",
-        caption=f"backward ends at {plan.profile.backward_s * 1e3:.0f} ms; forward then waits {wait_s * 1e3:.0f} ms in all",
+        caption=f"backward ends at {plan.profile.backward_s * 1e3:.0f} ms; forward then waits {wait_s * 1e3:.0f} ms",
         title_justify="left",
         caption_justify="left",
         box=SIMPLE,

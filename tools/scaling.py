@@ -29,7 +29,10 @@ def profile(gradients: int) -> Profile:
     step_s, forward_s = 10 * 100_000 / RATE, 100_000 / RATE / 2
     return Profile(
         "even",
-        tuple(GradientProfile(f"g{i}", 100_000, step_s * math.ceil((gradients - i) / 10), forward_s) for i in range(gradients)),
+        tuple(
+            GradientProfile(f"g{i}", 100_000, step_s * math.ceil((gradients - i) / 10), forward_s)
+            for i in range(gradients)
+        ),
     )
 
 

@@ -212,7 +212,7 @@ class Cell:
     policies: tuple[Policy, ...]
     profile: Profile | None
     """The job that is replayed, scaled as the config says; None for real training."""
-    simulator: SimulatorConfig = SimulatorConfig()
+    simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
 
 
 @dataclass(frozen=True)

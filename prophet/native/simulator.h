@@ -67,8 +67,9 @@ class Rate {
   std::vector<std::pair<double, double>> steps_;  // (from when, bytes per second), by time
 };
 
-// One direction of a node's connection: a token bucket. A message with data costs `overhead_s` beside its bytes. With `burst_bytes` of 0 it is a wire; with more, what an idle
-// moment leaves unused may be caught up with later, as where a kernel or a cloud shapes the link.
+// One direction of a node's connection: a token bucket. A message with data costs `overhead_s` beside its bytes. With
+// `burst_bytes` of 0 it is a wire; with more, what an idle moment leaves unused may be caught up with later, as where a
+// kernel or a cloud shapes the link.
 struct Link {
   Rate rate;
   double overhead_s = 0;
@@ -106,12 +107,12 @@ struct ClusterSpec {
   uint32_t workers = 1;
   uint32_t servers = 1;
   Exchange exchange = Exchange::kSynchronous;
-  double latency_s = 0;       // of every message
-  double server_rate = 0;     // bytes per second that a server sums up; 0 for no limit
-  double header_bytes = 0;    // of every message; an acknowledgement or a request is nothing else
-  double watchdog_s = 1.0;    // of the queues
+  double latency_s = 0;     // of every message
+  double server_rate = 0;   // bytes per second that a server sums up; 0 for no limit
+  double header_bytes = 0;  // of every message; an acknowledgement or a request is nothing else
+  double watchdog_s = 1.0;  // of the queues
   uint32_t iterations = 1;
-  int32_t backward = -1;      // the operation that backward begins with, for the marks
+  int32_t backward = -1;  // the operation that backward begins with, for the marks
 };
 
 struct ComputeRecord {
@@ -195,9 +196,7 @@ class Simulation {
   void set_compute_scale(std::vector<std::vector<double>> scale) { scale_ = std::move(scale); }
 
   // Keeps what happens to the worker's tasks and on its link, and when it computes.
-  void record(uint32_t worker) {
-    recorded_.at(worker) = true;
-  }
+  void record(uint32_t worker) { recorded_.at(worker) = true; }
 
   void set_plan(std::shared_ptr<const QueuePlan> push, std::shared_ptr<const QueuePlan> pull) {
     for (Worker& worker : workers_) {
@@ -588,14 +587,14 @@ class Simulation {
   }
 
   const ClusterSpec spec_;
-  std::vector<uint32_t> emitters_;             // by tensor: operations that are part of its generation
-  std::vector<std::vector<uint32_t>> needs_;   // by operation: tensors
+  std::vector<uint32_t> emitters_;            // by tensor: operations that are part of its generation
+  std::vector<std::vector<uint32_t>> needs_;  // by operation: tensors
   std::vector<Partition> partitions_;
-  std::vector<uint32_t> first_partition_;      // by tensor, and one past the last
-  std::vector<Link> up_, down_;                // by node
+  std::vector<uint32_t> first_partition_;  // by tensor, and one past the last
+  std::vector<Link> up_, down_;            // by node
   std::vector<double> server_free_at_;
-  std::vector<Key> keys_[2];                   // by parity of the round and partition
-  std::vector<uint32_t> generated_by_[2];      // collective: workers, by parity of the round and tensor
+  std::vector<Key> keys_[2];               // by parity of the round and partition
+  std::vector<uint32_t> generated_by_[2];  // collective: workers, by parity of the round and tensor
   std::vector<Worker> workers_;
   std::vector<std::vector<double>> scale_;
   std::vector<bool> recorded_;

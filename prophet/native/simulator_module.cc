@@ -29,10 +29,10 @@ void bind_simulator(py::module_& m) {
   PYBIND11_NUMPY_DTYPE(Mark, start_s, backward_s, end_s);
 
   py::class_<OperationSpec>(m, "OperationSpec")
-      .def(py::init([](double seconds, uint32_t inputs, std::vector<uint32_t> successors,
-                       std::vector<uint32_t> generates) {
-             return OperationSpec{seconds, inputs, std::move(successors), std::move(generates)};
-           }),
+      .def(py::init(
+               [](double seconds, uint32_t inputs, std::vector<uint32_t> successors, std::vector<uint32_t> generates) {
+                 return OperationSpec{seconds, inputs, std::move(successors), std::move(generates)};
+               }),
            py::arg("seconds"), py::arg("inputs"), py::arg("successors"), py::arg("generates"));
   py::class_<TensorSpec>(m, "TensorSpec")
       .def(py::init([](uint32_t bytes, std::vector<uint32_t> needed_by, std::vector<uint32_t> parts) {
@@ -60,7 +60,8 @@ void bind_simulator(py::module_& m) {
 
   py::class_<Simulation>(m, "Simulation")
       .def(py::init<ClusterSpec>(), py::arg("spec"))
-      .def("set_link", &Simulation::set_link, py::arg("node"), py::arg("up"), py::arg("down"), py::arg("overhead_s"), py::arg("burst_bytes"))
+      .def("set_link", &Simulation::set_link, py::arg("node"), py::arg("up"), py::arg("down"), py::arg("overhead_s"),
+           py::arg("burst_bytes"))
       .def("set_compute_scale", &Simulation::set_compute_scale, py::arg("scale"))
       .def("record", &Simulation::record, py::arg("worker"))
       .def(
@@ -69,8 +70,7 @@ void bind_simulator(py::module_& m) {
             simulation.set_plan(push, pull);
           },
           py::arg("push"), py::arg("pull"))
-      .def("run", &Simulation::run, py::arg("until_s"), py::arg("events"),
-           py::call_guard<py::gil_scoped_release>())
+      .def("run", &Simulation::run, py::arg("until_s"), py::arg("events"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("now", &Simulation::now)
       .def_property_readonly("events", &Simulation::events)
       .def_property_readonly("iterations_done", &Simulation::iterations_done)

@@ -26,8 +26,8 @@ from prophet.policies.pace import Pace
 from prophet.simulator.cluster import Cluster, Costs, Rate, compute_scale, with_traffic
 from prophet.simulator.config import ASYNCHRONOUS, COLLECTIVES
 from prophet.simulator.engine import Options, SimulatedRun, simulate
-from prophet.simulator.measures import measures
 from prophet.simulator.job import Job, alone, fused_by_front_end, fused_by_plan, groups_as_tensors, job_of_profile
+from prophet.simulator.measures import measures
 from prophet.tools.testbed.shaping import token_bucket
 
 STOCK_PARTITION_BYTES = 4_096_000

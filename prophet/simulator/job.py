@@ -86,7 +86,8 @@ def groups_as_tensors(profile: Profile, plan: Plan) -> dict[int, int]:
     """By group of a plan: the place of its tensor in what `fused_by_plan` returns."""
     members, _ = fused_by_plan(profile, plan)
     ids = profile.gradient_ids
-    return {plan.push.groups[ids[bucket[0]]]: place for place, bucket in enumerate(members) if ids[bucket[0]] in plan.push.groups}
+    first = {ids[bucket[0]]: place for place, bucket in enumerate(members)}
+    return {plan.push.groups[gradient]: place for gradient, place in first.items() if gradient in plan.push.groups}
 
 
 def fused_by_plan(profile: Profile, plan: Plan) -> tuple[list[list[int]], Plan]:

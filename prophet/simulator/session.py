@@ -17,7 +17,7 @@ from prophet.simulator.experiments import simulate_experiment
 
 
 def simulate_session(experiment: Experiment, out: Path) -> int:
-    """Simulates the experiment and writes what `prophet run` writes, and utilisation over time; how many policies failed.
+    """Simulates the experiment and writes what `prophet run` writes, and utilisation; how many policies failed.
 
     Raises UserError where the config cannot be simulated; nothing is written then.
     """
