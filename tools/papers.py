@@ -20,7 +20,7 @@ from prophet.errors import UserError
 from prophet.experiment.config import load_experiment
 from prophet.experiment.results import summarize
 from prophet.experiment.session import progress_bar
-from prophet.simulator.experiments import simulate_experiment
+from prophet.simulator.experiments import prepare_experiment, simulate_experiment
 
 Cells = Sequence[Mapping[str, Any]]
 
@@ -271,11 +271,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for study in STUDIES:
             experiment = load_experiment(given.configs / study.config)
+            planned = prepare_experiment(experiment)
             with (
                 tempfile.TemporaryDirectory() as folder,
                 progress_bar(experiment, console, recordings=False) as listener,
             ):
-                done = simulate_experiment(experiment, Path(folder), listener)
+                done = simulate_experiment(experiment, planned, Path(folder), listener)
             workers = [cell.cluster.workers for cell in experiment.cells]
             sections.append(study_page(study, summarize(experiment, done)["cells"], workers))
         given.page.write_text("\n".join(sections), encoding="utf-8")

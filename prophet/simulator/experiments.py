@@ -47,16 +47,21 @@ class Planned:
     options: Options
 
 
-def simulate_experiment(experiment: Experiment, out: Path, listener: Listener) -> list[CellRuns]:
-    """Simulates every cell, `repeats` times all of its policies; records go under `out/runs`, as in `prophet run`.
-
-    Repeats differ in the seed of the jitter, and without jitter not at all. Raises UserError before anything is
-    written where the config cannot be simulated.
-    """
-    planned = [
+def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
+    """By cell, repeat and policy. Raises UserError where the config cannot be simulated."""
+    return [
         [[prepare(cell, policy, repeat) for policy in cell.policies] for repeat in range(experiment.repeats)]
         for cell in experiment.cells
     ]
+
+
+def simulate_experiment(
+    experiment: Experiment, planned: list[list[list[Planned]]], out: Path, listener: Listener
+) -> list[CellRuns]:
+    """Simulates what `prepare_experiment` made of it; records go under `out/runs`, as in `prophet run`.
+
+    Repeats differ in the seed of the jitter, and without jitter not at all.
+    """
     done = []
     for number, (cell, repeats) in enumerate(zip(experiment.cells, planned, strict=True)):
         runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}

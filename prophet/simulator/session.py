@@ -13,7 +13,7 @@ from rich.console import Console
 from prophet.experiment.config import Experiment
 from prophet.experiment.results import failures, print_results, summarize, write_results
 from prophet.experiment.session import draw, progress_bar
-from prophet.simulator.experiments import simulate_experiment
+from prophet.simulator.experiments import prepare_experiment, simulate_experiment
 
 
 def simulate_session(experiment: Experiment, out: Path) -> int:
@@ -21,11 +21,12 @@ def simulate_session(experiment: Experiment, out: Path) -> int:
 
     Raises UserError where the config cannot be simulated; nothing is written then.
     """
+    planned = prepare_experiment(experiment)
     console = Console()
     existed = out.exists()
     try:
         with progress_bar(experiment, console, recordings=False) as listener:
-            done = simulate_experiment(experiment, out, listener)
+            done = simulate_experiment(experiment, planned, out, listener)
     except BaseException:
         if not existed:
             shutil.rmtree(out, ignore_errors=True)
