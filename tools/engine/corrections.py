@@ -9,9 +9,9 @@ descriptor (ZMQ_FD). That descriptor is edge-triggered, and a send on the same s
 receive thread through an eventfd.
 
 Starting. A worker created the receive thread of a new socket before it connected that socket. ZeroMQ sockets are not
-for two threads at once: the thread received while this one was inside zmq_setsockopt and zmq_connect, without the mutex. A
-connection request lost in that way is never made, and the job waits for ever, at the first barrier or at the first key
-of one server. The thread now starts when the socket is connected.
+for two threads at once: the thread received while this one was inside zmq_setsockopt and zmq_connect, without the
+mutex. A connection request lost in that way is never made, and the job waits for ever, at the first barrier or at the
+first key of one server. The thread now starts when the socket is connected.
 
 Sending. A socket's high-water mark (1,000 messages) made a send block while it held the mutex, and the receive that
 would have made room needs the mutex: with a thousand small gradients in flight, everything stopped. There is no mark
@@ -20,9 +20,10 @@ any more; what is in flight is bounded by the queues above.
 Stopping. With a linger of 0 a node that closed its sockets dropped what was still in them: the scheduler's last
 answers, and others waited for them.
 
-Summing. A server keeps one buffer a key and overwrites it at the first push of a new round, while the answer to a slower
-worker's pull may still be on its way out of that memory (it is sent without a copy), so workers ended with different
-weights. Rounds now take turns between two buffers. And the table of keys was grown by one thread while others searched it.
+Summing. A server keeps one buffer a key and overwrites it at the first push of a new round, while the answer to a
+slower worker's pull may still be on its way out of that memory (it is sent without a copy), so workers ended with
+different weights. Rounds now take turns between two buffers. And the table of keys was grown by one thread while
+others searched it.
 
 Placing. The hash functions read a number's text through a pointer into a string that no longer existed.
 """
