@@ -101,6 +101,16 @@ class Profile:
         return self.ids or tuple(range(len(self.gradients)))
 
     @property
+    def size_by_id(self) -> dict[int, int]:
+        """Bytes of each gradient id."""
+        return {id_: g.size_bytes for id_, g in zip(self.gradient_ids, self.gradients, strict=True)}
+
+    @property
+    def generation_by_id(self) -> dict[int, float]:
+        """Seconds after backward began, of each gradient id."""
+        return {id_: g.generation_s for id_, g in zip(self.gradient_ids, self.gradients, strict=True)}
+
+    @property
     def total_bytes(self) -> int:
         return sum(g.size_bytes for g in self.gradients)
 
@@ -167,7 +177,8 @@ class Plan:
     """What goes on the wire next: a value, swapped whole. `Plan()` is arrival order, unlimited.
 
     `generation_s` and `size_bytes` (per gradient id) and `network` are what the queue needs to turn
-    a deadline into a decision: when the iteration began, and how long a transfer takes.
+    a deadline into a decision: when the iteration began, and how long a transfer takes. A plan with groups is
+    taken up when the next iteration begins, which the generation times tell.
     `deadline_slack_s` is how late a prediction may come true before the queue stops waiting for it.
     """
 

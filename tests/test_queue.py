@@ -239,6 +239,61 @@ def test_a_group_travels_as_one_and_a_missing_member_does_not_hold_it_for_ever()
     assert queue.watchdog_releases == 1
 
 
+def two_groups() -> Plan:
+    """Gradients 3 and 2 are generated first and travel as one, then 1 and 0."""
+    groups = {3: 0, 2: 0, 1: 1, 0: 1}
+    generation_s = {3: 0.0, 2: 0.1, 1: 0.2, 0: 0.3}
+    return Plan(
+        push=QueuePlan(credit=1000, groups=groups), generation_s=generation_s, size_bytes=dict.fromkeys(groups, 10)
+    )
+
+
+@pytest.mark.parametrize("before_swap", [1, 2, 3, 4])
+def test_a_plan_with_groups_begins_with_an_iteration(before_swap: int) -> None:
+    """In the middle of one, 1 would wait for a 0 that has gone already, or 2 for a 3, until the watchdog comes."""
+    queue = ScheduledQueue()
+    for place, gradient in enumerate([3, 2, 1, 0]):
+        if place == before_swap:
+            queue.set_plan(two_groups())
+        queue.add(place, gradient, 10, 0.0)
+        assert drain(queue, 0.0) == [place]
+    if before_swap == 4:  # between two iterations: it cannot be told that this one is new
+        queue.set_plan(two_groups())
+        for place, gradient in enumerate([3, 2, 1, 0]):
+            queue.add(place, gradient, 10, 0.0)
+            assert drain(queue, 0.0) == [place]
+    for place, gradient, leave in [(0, 3, []), (1, 2, [0, 1]), (2, 1, []), (3, 0, [2, 3])]:
+        queue.add(place, gradient, 10, 1.0)
+        assert drain(queue, 1.0) == leave
+    assert queue.watchdog_releases == 0
+
+
+def test_a_plan_of_one_group_begins_at_once() -> None:
+    """Nothing tells one of its gradients from the next iteration's."""
+    groups = {0: 0, 1: 0}
+    queue = ScheduledQueue()
+    queue.add(0, 1, 10, 0.0)
+    assert drain(queue, 0.0) == [0]
+    queue.set_plan(
+        Plan(push=QueuePlan(groups=groups), generation_s={0: 1.0, 1: 0.0}, size_bytes=dict.fromkeys(groups, 10))
+    )
+    queue.add(1, 1, 10, 0.0)
+    assert drain(queue, 0.0) == []
+    queue.add(2, 0, 10, 0.0)
+    assert drain(queue, 0.0) == [1, 2]
+
+
+def test_a_plan_without_groups_replaces_one_that_waits_for_an_iteration() -> None:
+    queue = ScheduledQueue()
+    queue.add(0, 0, 10, 0.0)
+    assert drain(queue, 0.0) == [0]
+    queue.set_plan(two_groups())
+    queue.set_plan(ranked())
+    for task, gradient in [(1, 3), (2, 1), (3, 3)]:
+        queue.add(task, gradient, 10, 0.0)
+    assert drain(queue, 0.0) == [2, 1, 3]
+
+
 def test_an_empty_queue_asks_to_be_left_alone() -> None:
     assert ScheduledQueue().get(0.0) == (None, math.inf)
 

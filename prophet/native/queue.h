@@ -67,6 +67,31 @@ struct QueuePlan {
     auto it = gradients.find(gradient);
     return it == gradients.end() ? static_cast<int32_t>(gradient) : it->second.rank;
   }
+
+  int32_t group_of(uint32_t gradient) const {
+    auto it = gradients.find(gradient);
+    return it == gradients.end() ? kNoGroup : it->second.group;
+  }
+
+  // The group of the gradient that is generated first; kNoGroup where that is not known, or where there is no other.
+  int32_t first_group() const {
+    double first_s = kNever;
+    uint32_t first = 0;
+    for (const auto& [gradient, plan] : gradients) {
+      if (plan.group == kNoGroup || plan.generation_s < 0) continue;
+      // Of one step of the stepwise pattern the last layer comes first.
+      if (plan.generation_s < first_s || (plan.generation_s == first_s && gradient > first)) {
+        first_s = plan.generation_s;
+        first = gradient;
+      }
+    }
+    if (first_s == kNever) return kNoGroup;
+    int32_t group = group_of(first);
+    for (const auto& [gradient, plan] : gradients) {
+      if (plan.group != group) return group;
+    }
+    return kNoGroup;
+  }
 };
 
 // What get() decided. Without a task, `retry_at` is when asking again may give another answer even
@@ -84,6 +109,7 @@ class ScheduledQueue {
   // Returns false, and takes nothing, where the id is already pending or in flight.
   bool add(const Task& task, double now) {
     if (!known_.insert({task.id, State{}}).second) return false;
+    take_up_at_new_iteration(task.gradient);
     note_generation(task.gradient, now);
     Entry entry{rank(task.gradient), next_sequence_++, task, now};
     int32_t group = group_of(task.gradient);
@@ -130,26 +156,17 @@ class ScheduledQueue {
     return true;
   }
 
-  // Swaps the plan whole; null means arrival order without limits. Pending tasks are re-ranked.
+  // Swaps the plan whole; null means arrival order without limits. Pending tasks are re-ranked. A plan with
+  // groups is taken up when the next iteration begins: in the middle of one, what a group waits for may be gone.
   void set_plan(std::shared_ptr<const QueuePlan> plan) {
-    plan_ = std::move(plan);
-    std::vector<Entry> pending;
-    pending.swap(ready_);
-    for (auto& [group, waiting] : groups_) {
-      pending.insert(pending.end(), waiting.entries.begin(), waiting.entries.end());
+    first_group_ = plan && next_sequence_ > 0 ? plan->first_group() : kNoGroup;
+    past_first_group_ = false;
+    if (first_group_ == kNoGroup) {
+      next_plan_ = nullptr;
+      take_up(std::move(plan));
+    } else {
+      next_plan_ = std::move(plan);
     }
-    groups_.clear();
-    std::sort(pending.begin(), pending.end(), [](const Entry& a, const Entry& b) { return a.sequence < b.sequence; });
-    for (Entry& entry : pending) {
-      entry.rank = rank(entry.task.gradient);
-      int32_t group = group_of(entry.task.gradient);
-      if (group == kNoGroup) {
-        push_ready(entry);
-      } else {
-        hold_in_group(group, entry);
-      }
-    }
-    held_since_ = kNever;
   }
 
   size_t pending() const {
@@ -184,12 +201,41 @@ class ScheduledQueue {
     std::vector<Entry> entries;
   };
 
+  void take_up(std::shared_ptr<const QueuePlan> plan) {
+    plan_ = std::move(plan);
+    std::vector<Entry> pending;
+    pending.swap(ready_);
+    for (auto& [group, waiting] : groups_) {
+      pending.insert(pending.end(), waiting.entries.begin(), waiting.entries.end());
+    }
+    groups_.clear();
+    std::sort(pending.begin(), pending.end(), [](const Entry& a, const Entry& b) { return a.sequence < b.sequence; });
+    for (Entry& entry : pending) {
+      entry.rank = rank(entry.task.gradient);
+      int32_t group = group_of(entry.task.gradient);
+      if (group == kNoGroup) {
+        push_ready(entry);
+      } else {
+        hold_in_group(group, entry);
+      }
+    }
+    held_since_ = kNever;
+  }
+
   int32_t rank(uint32_t gradient) const { return plan_ ? plan_->rank_of(gradient) : 0; }
 
   int32_t group_of(uint32_t gradient) const {
-    if (!plan_ || plan_->group_bytes.empty()) return kNoGroup;
-    auto it = plan_->gradients.find(gradient);
-    return it == plan_->gradients.end() ? kNoGroup : it->second.group;
+    return plan_ && !plan_->group_bytes.empty() ? plan_->group_of(gradient) : kNoGroup;
+  }
+
+  // An iteration begins where a member of the group that is generated first follows a gradient of another.
+  void take_up_at_new_iteration(uint32_t gradient) {
+    if (!next_plan_ || next_plan_->gradients.count(gradient) == 0) return;
+    if (next_plan_->group_of(gradient) != first_group_) {
+      past_first_group_ = true;
+    } else if (past_first_group_) {
+      take_up(std::exchange(next_plan_, nullptr));
+    }
   }
 
   void push_ready(const Entry& entry) {
@@ -301,6 +347,9 @@ class ScheduledQueue {
 
   const double watchdog_s_;
   std::shared_ptr<const QueuePlan> plan_;
+  std::shared_ptr<const QueuePlan> next_plan_;  // one with groups, until the next iteration begins
+  int32_t first_group_ = kNoGroup;              // of next_plan_
+  bool past_first_group_ = false;
   std::vector<Entry> ready_;  // a heap
   std::map<int32_t, WaitingGroup> groups_;
   std::unordered_map<uint64_t, State> known_;  // every task that is pending or in flight

@@ -14,6 +14,7 @@ cut is `depths`; the queue has no such knob.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from prophet.caramel import Packing, adaptive_depth, batch, pack, threshold_bytes, windows_of_profile
 from prophet.caramel.batching import Batch
@@ -53,13 +54,12 @@ class Caramel:
             return Plan(push=QueuePlan(credit=ONE_BATCH), policy=self.name)
         ids = profile.gradient_ids
         last = len(ids) - 1
-        sizes = {gradient: g.size_bytes for gradient, g in zip(ids, profile.gradients, strict=True)}
         if network is None:
             order = {gradient: last - index for index, gradient in enumerate(ids)}
             return Plan(
                 push=QueuePlan(order=order, credit=ONE_BATCH),
                 pull=QueuePlan(order=order),
-                size_bytes=sizes,
+                size_bytes=profile.size_by_id,
                 policy=self.name,
             )
         batches, packing = self.pack(profile, network)
@@ -67,7 +67,7 @@ class Caramel:
         members = [[ids[last - place] for place in one.members] for one in batches]
         in_turn = [slot.batch for slot in packing.slots] if self._scheduling else list(range(len(batches)))
         order = {gradient: rank for rank, index in enumerate(in_turn) for gradient in members[index]}
-        generation_s: dict[int, float] = {}
+        generation_s: Mapping[int, float] = profile.generation_by_id
         deadlines: list[Deadline] = []
         if self._holding:
             generation_s = _apart(profile)
@@ -79,7 +79,7 @@ class Caramel:
             push=QueuePlan(order, ONE_BATCH, tuple(sorted(deadlines, key=lambda d: d.time_s)), groups),
             pull=QueuePlan(order=order),
             generation_s=generation_s,
-            size_bytes=sizes,
+            size_bytes=profile.size_by_id,
             network=network,
             deadline_slack_s=max(jitter_s, LEAST_SLACK_S),
             policy=self.name,

@@ -22,7 +22,8 @@ def grouped_plan(profile: Profile, groups: Sequence[Sequence[int]], policy: str)
     group_of = {ids[position]: number for number, members in enumerate(groups) for position in members}
     return Plan(
         push=QueuePlan(credit=ONE_TASK, groups=group_of),
-        size_bytes={id_: g.size_bytes for id_, g in zip(ids, profile.gradients, strict=True)},
+        generation_s=profile.generation_by_id,
+        size_bytes=profile.size_by_id,
         policy=policy,
     )
 

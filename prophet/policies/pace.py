@@ -54,7 +54,8 @@ class Pace:
         return Plan(
             push=QueuePlan(order=order, credit=ONE_SEGMENT, groups=groups),
             pull=QueuePlan(order=order),
-            size_bytes={id_: g.size_bytes for id_, g in zip(profile.gradient_ids, profile.gradients, strict=True)},
+            generation_s=profile.generation_by_id,
+            size_bytes=profile.size_by_id,
             policy=self.name,
         )
 
