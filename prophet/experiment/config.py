@@ -162,6 +162,8 @@ class PolicyEntry(_Strict):
     """The policy that runs; the name where left out."""
     credit_bytes: Sizes | None = None
     partition_bytes: Sizes | None = None
+    tune: int | None = Field(default=None, ge=1, le=100)
+    """Short runs in which `bytescheduler` looks for its credit and partition size, before it is measured."""
     env: dict[str, str] = Field(default_factory=dict)
 
 
@@ -195,6 +197,8 @@ class Policy:
     name: str
     base: str
     env: Mapping[str, str] = field(default_factory=dict)
+    tune: int = 0
+    """Trials that choose credit and partition size before the first repeat."""
 
     @property
     def hooked(self) -> bool:
@@ -383,6 +387,10 @@ def _expanded(entry: PolicyEntry, at: str) -> list[Policy]:
         raise UserError(f"{at}: unknown policy {base!r}; the known ones are {', '.join(known_policies())}")
     if entry.credit_bytes is not None and base != "bytescheduler":
         raise UserError(f"{at}: credit_bytes is a setting of bytescheduler, not of {base}; leave it out")
+    if entry.tune is not None and base != "bytescheduler":
+        raise UserError(f"{at}: tune is a setting of bytescheduler, not of {base}; leave it out")
+    if entry.tune is not None and (entry.credit_bytes is not None or entry.partition_bytes is not None):
+        raise UserError(f"{at}: tune chooses credit_bytes and partition_bytes; leave them out, or leave out tune")
     for name in entry.env:
         if not name.startswith(("BYTEPS_", "PROPHET_")) or name == settings.SCHEDULER:
             raise UserError(f"{at}.env: {name} is no setting of a policy; BYTEPS_... and PROPHET_... variables are")
@@ -402,7 +410,7 @@ def _expanded(entry: PolicyEntry, at: str) -> list[Policy]:
         label = entry.name
         if any(len(sizes) > 1 for _, sizes in given):
             label = "-".join([entry.name, *(format_size(size) for size in combination)])
-        policies.append(Policy(label, base, {**env, **chosen}))
+        policies.append(Policy(label, base, {**env, **chosen}, entry.tune or 0))
     return policies
 
 

@@ -250,6 +250,9 @@ def _notes(policy: Mapping[str, Any]) -> list[str]:
         notes.append(f"accuracy {policy['accuracy']:.1%}")
     if "same_weights_as_stock" in policy:
         notes.append(f"{'the same' if policy['same_weights_as_stock'] else 'OTHER'} final weights as stock")
+    if "tuning" in policy:
+        credit, partition = (format_size(policy["tuning"][key]) for key in ("credit_bytes", "partition_bytes"))
+        notes.append(f"tuned to credit {credit} and partitions of {partition}")
     if policy.get("agent", {}).get("watchdog_releases"):
         notes.append(f"the watchdog released {policy['agent']['watchdog_releases']} transfers")
     return notes

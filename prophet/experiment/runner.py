@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from prophet import settings
 from prophet.experiment.config import Cell, Experiment, Policy, ReplayJob
 from prophet.experiment.jobs import progress_path
+from prophet.experiment.tuning import RunOnce, TrialFailed, Tuned, tune_policy
 from prophet.profiles import save_profile
 
 POLL_S = 0.1
@@ -133,7 +134,7 @@ def _run_cell(
 ) -> CellRuns:
     with hosts(cell) as host:
 
-        def run(point: Cell, policy: Policy, label: str) -> Run:
+        def run(point: Cell, policy: Policy, label: str, repeat: int = 0) -> Run:
             listener.run_starts(point, policy, label)
             place = folder / f"{policy.name}-{label}"
             job = JobRun(point, policy, host, place, next(ports), experiment.time_limit_s, edges)
@@ -142,16 +143,33 @@ def _run_cell(
             return finished
 
         links = host.check(TOLERANCE)
-        runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
-        for repeat in range(experiment.repeats):
-            for policy in cell.policies:
-                runs[policy.name].append(run(cell, policy, f"repeat{repeat + 1}"))
+        runs = run_repeats(cell, experiment.repeats, run)
         recordings = {
             policy.name: run(recorded_cell(cell), recorded_policy(policy), RECORDING)
             for policy in cell.policies
             if not policy.hooked
         }
     return CellRuns(cell, links, runs, recordings)
+
+
+def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
+    """Interleaves the policies of a cell, after tuning those that are to be tuned. A failed trial fails its policy."""
+    tuned: dict[str, Tuned | str] = {}
+    for policy in cell.policies:
+        try:
+            tuned[policy.name] = tune_policy(cell, policy, run) if policy.tune else Tuned(policy, {})
+        except TrialFailed as failure:
+            tuned[policy.name] = str(failure)
+    runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
+    for repeat in range(repeats):
+        for name, outcome in tuned.items():
+            if isinstance(outcome, str):
+                runs[name].append(Run(Path(), error=outcome))
+                continue
+            finished = run(cell, outcome.policy, f"repeat{repeat + 1}", repeat)
+            measures = {**finished.measures, **({"tuning": outcome.record} if outcome.record else {})}
+            runs[name].append(replace(finished, measures=measures))
+    return runs
 
 
 def recorded_cell(cell: Cell) -> Cell:

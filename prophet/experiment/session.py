@@ -19,6 +19,7 @@ from prophet.errors import UserError
 from prophet.experiment.config import Cell, Experiment, Policy
 from prophet.experiment.results import describe_setting, failures, print_results, summarize, write_results
 from prophet.experiment.runner import RECORD_ITERATIONS, CellRuns, run_experiment
+from prophet.experiment.tuning import trial_cell
 
 
 class ProgressBar:
@@ -29,6 +30,7 @@ class ProgressBar:
         total = 0
         for cell in experiment.cells:
             total += cell.job.iterations * len(cell.policies) * experiment.repeats
+            total += trial_cell(cell).job.iterations * sum(policy.tune for policy in cell.policies)
             if recordings:
                 total += RECORD_ITERATIONS * sum(not policy.hooked for policy in cell.policies)
         self._task = progress.add_task("", total=total)

@@ -18,7 +18,7 @@ from prophet import settings
 from prophet._native import Exchange
 from prophet.errors import UserError
 from prophet.experiment.config import Bandwidth, Cell, Experiment, Policy
-from prophet.experiment.runner import CellRuns, Listener, Run
+from prophet.experiment.runner import CellRuns, Listener, Run, run_repeats
 from prophet.model import Network
 from prophet.policies import Policy as ScheduledBy
 from prophet.policies import get_policy
@@ -63,16 +63,31 @@ def simulate_experiment(
     Repeats differ in the seed of the jitter, and without jitter not at all.
     """
     done = []
-    for number, (cell, repeats) in enumerate(zip(experiment.cells, planned, strict=True)):
-        runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
-        for repeat, prepared in enumerate(repeats):
-            for policy, one in zip(cell.policies, prepared, strict=True):
-                folder = out / "runs" / f"cell{number}" / f"{policy.name}-repeat{repeat + 1}"
-                listener.run_starts(cell, policy, f"repeat{repeat + 1}")
-                runs[policy.name].append(_run(one, cell, folder, listener.iterations))
-                listener.run_ends(runs[policy.name][-1].error)
-        done.append(CellRuns(cell, {}, runs, simulated=True))
+    for number, (cell, prepared) in enumerate(zip(experiment.cells, planned, strict=True)):
+        folder = out / "runs" / f"cell{number}"
+        runner = _Simulated(cell, prepared, folder, listener)
+        done.append(CellRuns(cell, {}, run_repeats(cell, experiment.repeats, runner.run), simulated=True))
     return done
+
+
+@dataclass(frozen=True)
+class _Simulated:
+    """Runs of one cell: those that were prepared, and those that tuning thinks of."""
+
+    cell: Cell
+    prepared: list[list[Planned]]
+    folder: Path
+    listener: Listener
+
+    def run(self, cell: Cell, policy: Policy, label: str, repeat: int) -> Run:
+        self.listener.run_starts(cell, policy, label)
+        if policy in self.cell.policies:
+            one = self.prepared[repeat][self.cell.policies.index(policy)]
+        else:
+            one = prepare(cell, policy, repeat)
+        run = _run(one, cell, self.folder / f"{policy.name}-{label}", self.listener.iterations)
+        self.listener.run_ends(run.error)
+        return run
 
 
 def _run(one: Planned, cell: Cell, folder: Path, on_iterations: Callable[[int], None]) -> Run:

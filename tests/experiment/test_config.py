@@ -68,6 +68,13 @@ BAD: list[tuple[str, Any, str]] = [
     ("sweep", [], "sweep: must be a list of points"),
     ("sweep", [{"repeats": 3}], r"sweep\[0\]: must be a mapping that varies job, cluster, policies"),
     ("sweep", [{}, {"cluster": {"bandwidth": "fast"}}], r"sweep\[1\].cluster.bandwidth: 'fast' is not a rate"),
+    ("policies", [{"name": "p3", "tune": 5}], r"policies\[0\]: tune is a setting of bytescheduler, not of p3"),
+    (
+        "policies",
+        [{"name": "bytescheduler", "tune": 5, "credit_bytes": "1MiB"}],
+        r"policies\[0\]: tune chooses credit_bytes and partition_bytes",
+    ),
+    ("policies", [{"name": "bytescheduler", "tune": 0}], r"policies\[0\]\S*tune: it must be greater"),
 ]
 
 
