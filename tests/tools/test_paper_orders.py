@@ -1,0 +1,53 @@
+"""TicTac's table: what E and S are of the models for which that is known beforehand, and that a batch is balanced."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from prophet.tools.paper_orders import NETWORK, balanced, forward_orders, judge
+
+from prophet.errors import UserError
+from prophet.graph import Graph, Operation, OperationKind
+from prophet.tictac import flat_graph, graph_time, sequential_graph
+
+LAYER_S = (2 << 20) / NETWORK.bandwidth
+
+
+def test_order_is_worth_nothing_where_layers_are_side_by_side() -> None:
+    found = judge("par", flat_graph(time_s=LAYER_S))
+    assert (found.speedup, found.gain) == (pytest.approx(1.0), 0.0)
+    assert found.chance == found.tio == found.tao == pytest.approx(31 / 32)
+
+
+def test_order_is_worth_most_where_layers_follow_one_another() -> None:
+    found = judge("seq", sequential_graph(time_s=LAYER_S))
+    assert found.tao == pytest.approx(31 / 32)
+    assert found.chance < 0.4
+    assert found.gain > 0.5
+    assert judge("seq", sequential_graph(time_s=LAYER_S)) == found, "the same seed gives the same numbers"
+
+
+def test_the_rate_balances_computing_with_receiving() -> None:
+    def make(rate: float) -> Graph:
+        sizes = (1_000_000, 4_000_000)
+        received = [Operation(f"p{n}", OperationKind.TRANSFER, size_bytes=size) for n, size in enumerate(sizes)]
+        computed = [Operation(f"f{n}", OperationKind.COMPUTE, (f"p{n}",), 1e9 / rate) for n in range(len(sizes))]
+        return Graph("two", (*received, *computed))
+
+    oracle, graph = graph_time(NETWORK), make(balanced(make))
+    assert sum(oracle(o) for o in graph.computing) == pytest.approx(sum(oracle(o) for o in graph.transfers))
+
+
+def test_the_models_of_the_paper() -> None:
+    pytest.importorskip("mxnet")
+    for found in forward_orders():
+        assert found.speedup > 0.9, "what the paper chose its batch sizes for"
+        assert found.tao > 0.95 and found.tio > 0.95
+        assert found.chance <= found.tao
+
+
+def test_without_mxnet_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mxnet", None)
+    with pytest.raises(UserError, match=r"pip install \.\[mxnet\]"):
+        forward_orders()

@@ -1,0 +1,136 @@
+"""TicTac's own measure on its own models: the paper's E and S of one worker, and what an order gains.
+
+Rule of this file: one table for tools/papers.py. The graphs are those of MXNet's model zoo (`pip install .[mxnet]`); no
+network and no framework runs, only the model of the paper's section 3 (prophet/tictac/worker.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from prophet.errors import UserError
+from prophet.graph import Graph
+from prophet.graph_mxnet import graph_of_symbol
+from prophet.graph_patterns import Pattern
+from prophet.model import Network
+from prophet.tictac import Worker, flat_graph, graph_time, sequential_graph, tao, tio
+
+NETWORK = Network(bandwidth=125e6)
+"""Bytes per second: the paper's 1 Gbit/s Ethernet, without a cost of a message."""
+ORDERS = 200
+"""Orders by chance, of each of which the makespan is computed; TensorFlow without TicTac takes any."""
+TIES = 20
+"""Ways to break TIO's ties."""
+ZOO = {"AlexNet": ("alexnet", 224), "Inception-v3": ("inception_v3", 299), "VGG-16": ("vgg16", 224)}
+"""Model of the paper: (name in the model zoo, side of an image). The paper's InceptionV2 cites that of Inception-v3."""
+
+COLUMNS = ("model", "S", "E by chance", "E, TIO", "E, TAO", "TAO against the median order")
+
+ABOUT = f"""Graphs of MXNet's model zoo with the batch size for which computing forward takes as long as receiving (the
+paper chooses one with S > 0.9); the model of the paper's section 3, so neither TensorFlow nor a network; medians of
+{ORDERS} orders by chance. The paper's values by model are bars without numbers: E is near 1 for TIO and TAO, and
+throughput grows by up to 82% in inference and 20% in training. Par-32 gains nothing from an order, Seq-32 a lot."""
+REMARKS = """What an order gains here is what it gains alone on an ideal worker; the paper's cluster adds costs to every
+run that no order changes. That TIO is as good as TAO on these models is the paper's finding too."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One row: S and E as the paper defines them (Eqs. 3 and 4), and how much the median order by chance is longer."""
+
+    model: str
+    speedup: float
+    chance: float
+    tio: float
+    tao: float
+    gain: float
+
+    def row(self) -> tuple[str, ...]:
+        numbers = (self.speedup, self.chance, self.tio, self.tao)
+        return (self.model, *(f"{number:.2f}" for number in numbers), f"{self.gain:+.0%}")
+
+
+def judge(model: str, graph: Graph, seed: int = 0) -> Order:
+    """Orders `graph`'s transfers by chance, by TIO and by TAO. The same seed gives the same numbers."""
+    oracle = graph_time(NETWORK)
+    worker, chance = Worker(graph, oracle), np.random.default_rng(seed)
+    efficiency = worker.bounds().efficiency
+    best_s = worker.makespan_s(tao(graph, oracle))
+    by_chance_s = float(np.median([worker.makespan_s(random=chance) for _ in range(ORDERS)]))
+    numbers = tio(graph)
+    tio_s = float(np.median([worker.makespan_s(numbers, chance) for _ in range(TIES)]))
+    return Order(
+        model,
+        worker.bounds().speedup,
+        efficiency(by_chance_s),
+        efficiency(tio_s),
+        efficiency(best_s),
+        by_chance_s / best_s - 1,
+    )
+
+
+def balanced(make: Callable[[float], Graph]) -> float:
+    """The rate, in operations a second, at which computing `make(rate)` takes as long as receiving its parameters.
+
+    The paper chooses the batch size for which S exceeds 0.9, which is the same: a batch scales the computing.
+    """
+    oracle = graph_time(NETWORK)
+    graph = make(1.0)
+    return sum(oracle(o) for o in graph.computing) / sum(oracle(o) for o in graph.transfers)
+
+
+def forward_orders() -> list[Order]:
+    """Inference: parameters are received, then forward."""
+    layer_s = (2 << 20) / NETWORK.bandwidth
+    toys = [
+        judge("Par-32", flat_graph(time_s=layer_s)),
+        judge("Seq-32", sequential_graph(time_s=layer_s)),
+    ]
+    return [judge(model, _zoo_graph(model, Pattern.RECEIVE)) for model in ZOO] + toys
+
+
+def training_orders() -> list[Order]:
+    """Training with the batch size of inference: the same, then backward, and the gradients are sent."""
+    return [judge(model, _zoo_graph(model, Pattern.WORKER)) for model in ZOO]
+
+
+def _zoo_graph(model: str, pattern: Pattern) -> Graph:
+    """Raises UserError where MXNet is not installed."""
+    try:
+        import mxnet
+        from mxnet.gluon.model_zoo import vision
+    except ImportError:
+        raise UserError("TicTac's models are MXNet's; install it with `pip install .[mxnet]`") from None
+    name, side = ZOO[model]
+    block = getattr(vision, name)()
+    block.initialize()
+    block.hybridize()
+    symbol = block(mxnet.sym.var("data"))
+    shapes = {"data": (1, 3, side, side)}
+
+    def make(rate: float, pattern: Pattern = Pattern.RECEIVE) -> Graph:
+        return graph_of_symbol(symbol, shapes, pattern=pattern, flops_per_s=rate, name=model)
+
+    return make(balanced(make), pattern)
+
+
+def section() -> str:
+    """The table as a section of docs/results/papers.md."""
+    lines = [
+        "## TicTac: ordering efficiency of one worker, 1 Gbit/s",
+        "",
+        ABOUT,
+        "",
+    ]
+    for title, orders in (("Inference", forward_orders()), ("Training", training_orders())):
+        lines += [f"{title}:", "", "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+        lines += ["| " + " | ".join(order.row()) + " |" for order in orders]
+        lines.append("")
+    lines += [
+        REMARKS,
+        "",
+    ]
+    return "\n".join(lines)
