@@ -37,6 +37,8 @@ def results(folder: Path) -> dict[str, Any]:
     assert {path.name for path in (folder / "out").iterdir()} == {
         "results.json",
         "iteration-times.png",
+        "gradients-0.png",
+        "throughput-0.png",
         "transfers-0.png",
         "trace-0.json",
         "runs",

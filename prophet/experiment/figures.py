@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
@@ -18,12 +19,15 @@ from matplotlib.patches import Patch
 
 from prophet.experiment.results import describe_setting
 from prophet.experiment.transfers import RecordedRun
+from prophet.experiment.turnaround import Turnaround, mean_s
 from prophet.model import QueueKind
 
 PUSH, PULL = "#2f6db3", "#e08214"
 COLOURS = {QueueKind.PUSH: PUSH, QueueKind.PULL: PULL}
 BACKWARD_COLOUR, FORWARD_COLOUR = "#eceff4", "#e3f1e3"
 PROPHET_COLOUR, OTHER_COLOUR = "#2f6db3", "#b0b7c3"
+WAIT_COLOUR = "#d9a0a0"
+THROUGHPUT_BIN_S = 0.05
 
 
 def draw_iteration_times(results: Mapping[str, Any], path: Path) -> None:
@@ -93,6 +97,7 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
     figure, panels = pyplot.subplots(
         len(runs), 1, figsize=(9, 1 + 2.6 * len(runs)), squeeze=False, sharex=True, layout="constrained"
     )
+    longest_s = 0.0
     for axes, run in zip(panels[:, 0], runs, strict=True):
         last = len(run.marks) - 2
         began, ended = run.iterations(last, 1)
@@ -107,10 +112,11 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
                 left=[(transfer.start_s - began) * 1e3 for transfer in shown],
                 color=COLOURS[queue],
             )
-        axes.set_xlim(left=0)
         axes.set_ylabel("gradient")
         axes.invert_yaxis()
         axes.set_title(f"{run.policy}: {(ended - began) * 1e3:.0f} ms", fontsize=10, loc="left")
+        longest_s = max(longest_s, ended - began)
+    panels[0, 0].set_xlim(0, longest_s * 1e3)
     handles = [Patch(color=colour, label=queue.name.lower()) for queue, colour in COLOURS.items()]
     handles += [
         Patch(color=BACKWARD_COLOUR, label="backward"),
@@ -118,6 +124,70 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
     ]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
     panels[-1, 0].set_xlabel("ms after backward began (gradient 0 is the first layer's)")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> None:
+    """Each gradient's waiting and its way to the server and back (the paper's Fig. 11), one panel a policy.
+
+    Nothing is drawn where no policy has a whole iteration on record.
+    """
+    runs = {name: times for name, times in runs.items() if times}
+    if not runs:
+        return
+    figure, panels = pyplot.subplots(
+        len(runs), 1, figsize=(9, 1 + 1.8 * len(runs)), squeeze=False, sharex=True, layout="constrained"
+    )
+    for axes, (name, times) in zip(panels[:, 0], runs.items(), strict=True):
+        for row, one in enumerate(times):
+            axes.barh(row, one.wait_s * 1e3, left=one.generated_s * 1e3, height=0.9, color=WAIT_COLOUR)
+            on_the_way_s = one.back_s - one.starts_s
+            axes.barh(row, on_the_way_s * 1e3, left=one.starts_s * 1e3, height=0.9, color=PUSH)
+        means = mean_s(times)
+        axes.set_title(
+            f"{name}: {len(times)} tensors wait {means['wait_s'] * 1e3:.0f} ms and are back after "
+            f"{means['total_s'] * 1e3:.0f} ms on average",
+            fontsize=10,
+            loc="left",
+        )
+        axes.set_ylabel("tensor")
+        axes.invert_yaxis()
+    panels[0, 0].set_xlim(0, 1.02e3 * max(one.back_s for times in runs.values() for one in times))
+    handles = [Patch(color=WAIT_COLOUR, label="waiting"), Patch(color=PUSH, label="to the server and back")]
+    figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
+    panels[-1, 0].set_xlabel("ms after backward began, medians (tensor 0 is the first layer's)")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def draw_throughput(runs: Sequence[RecordedRun], path: Path, iterations: int = 3) -> None:
+    """What a worker sends and receives over its last iterations (the paper's Fig. 10).
+
+    Recordings by BytePS know no sizes and are left out; nothing is drawn where no other run is given.
+    """
+    shown = [run for run in runs if any(transfer.size_bytes for transfer in run.transfers)]
+    if not shown:
+        return
+    figure, panels = pyplot.subplots(
+        len(shown), 1, figsize=(9, 1 + 1.8 * len(shown)), squeeze=False, sharex=True, layout="constrained"
+    )
+    for axes, run in zip(panels[:, 0], shown, strict=True):
+        began, ended = run.iterations(len(run.marks) - 1 - iterations, iterations)
+        edges = np.arange(began, ended + THROUGHPUT_BIN_S, THROUGHPUT_BIN_S)
+        for queue in QueueKind:
+            moved = [t for t in run.transfers if t.queue is queue and began <= t.finish_s < ended]
+            sizes = [t.size_bytes for t in moved]
+            rate, _ = np.histogram([t.finish_s for t in moved], edges, weights=sizes)
+            axes.plot(edges[:-1] - began, rate / THROUGHPUT_BIN_S / 1e6, color=COLOURS[queue], label=queue.name.lower())
+        sent = sum(t.size_bytes for t in run.transfers if t.queue is QueueKind.PUSH and began <= t.finish_s < ended)
+        axes.set_title(
+            f"{run.policy}: {sent / (ended - began) / 1e6:.1f} MB/s sent on average", fontsize=10, loc="left"
+        )
+        axes.set_ylabel("MB/s")
+        axes.set_ylim(bottom=0)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
+    panels[-1, 0].set_xlabel(f"s, over {iterations} iterations")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prophet.experiment.config import STOCK, Cell, DigitsJob, Experiment
+from prophet.experiment.transfers import one_run_each
+from prophet.experiment.turnaround import mean_s, turnarounds
 from prophet.experiment.units import format_rate, format_size
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ def summarize_cell(done: CellRuns) -> dict[str, Any]:
     for name, summary in policies.items():
         if name != STOCK and reference is not None and "weights_sha256" in summary:
             summary["same_weights_as_stock"] = summary["weights_sha256"] == reference
+    for recorded in one_run_each(done):
+        times = turnarounds(recorded, cell.job.warmup)
+        if times and "iteration_s" in policies[recorded.policy]:
+            policies[recorded.policy]["gradient"] = mean_s(times)
     medians = {name: summary["iteration_s"]["median"] for name, summary in policies.items() if "iteration_s" in summary}
     stock = medians.get(STOCK)
     return {

@@ -104,9 +104,16 @@ def run_session(experiment: Experiment, out: Path) -> int:
 
 def draw(results: Mapping[str, Any], done: list[CellRuns], out: Path) -> None:
     """Writes the figures and traces of an experiment."""
-    from prophet.experiment.figures import draw_gantt, draw_iteration_times, draw_utilisation
+    from prophet.experiment.figures import (
+        draw_gantt,
+        draw_iteration_times,
+        draw_throughput,
+        draw_turnarounds,
+        draw_utilisation,
+    )
     from prophet.experiment.trace import write_trace
     from prophet.experiment.transfers import one_run_each
+    from prophet.experiment.turnaround import turnarounds
 
     draw_iteration_times(results, out / "iteration-times.png")
     for number, cell in enumerate(done):
@@ -114,6 +121,10 @@ def draw(results: Mapping[str, Any], done: list[CellRuns], out: Path) -> None:
         if runs:
             draw_gantt(runs, out / f"transfers-{number}.png")
             write_trace(runs, out / f"trace-{number}.json")
+            draw_turnarounds(
+                {run.policy: turnarounds(run, cell.cell.job.warmup) for run in runs}, out / f"gradients-{number}.png"
+            )
+            draw_throughput(runs, out / f"throughput-{number}.png")
     for number, summary in enumerate(results["cells"]):
         if any("over_time" in policy for policy in summary["policies"].values()):
             draw_utilisation(summary, out / f"utilisation-{number}.png")

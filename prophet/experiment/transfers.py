@@ -74,16 +74,33 @@ def read_byteps_trace(path: Path, worker: Mapping[str, Any]) -> tuple[Transfer, 
     the wall clock was ahead of the steady one.
     """
     indices = {f"Comm.byteps.Gradient.{name}": index for index, name in enumerate(worker["parameters"])}
+    events = [e for e in json.loads(path.read_text(encoding="utf-8"))["traceEvents"] if e["pid"] in indices]
+    # The whole of an operation, which is on record without a stage, begins when its gradient is there.
+    generated: dict[str, list[float]] = {}
+    for event in sorted(events, key=lambda e: float(e["ts"])):
+        if event["name"] == event["pid"]:
+            generated.setdefault(event["pid"], []).append(float(event["ts"]))
     transfers = []
-    for event in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]:
+    for event in events:
         stage = event["name"].removeprefix(event["pid"]).lstrip(".")
-        if event["pid"] not in indices or stage not in QueueKind.__members__:
+        if stage not in QueueKind.__members__:
             continue
-        start_s = event["ts"] / 1e6 - worker["wall_minus_steady_s"]
-        partition = int(event["tid"]) & 0xFFFF
-        finish_s = start_s + event["dur"] / 1e6
-        # It records no sizes, and a task only from the moment it is taken.
-        transfers.append(Transfer(indices[event["pid"]], partition, 0, QueueKind[stage], start_s, start_s, finish_s))
+        queue, ts = QueueKind[stage], float(event["ts"])
+        earlier = [time for time in generated.get(event["pid"], []) if time <= ts]
+        added = earlier[-1] if queue is QueueKind.PUSH and earlier else ts
+        start_s, added_s = (time / 1e6 - worker["wall_minus_steady_s"] for time in (ts, added))
+        # It records no sizes.
+        transfers.append(
+            Transfer(
+                indices[event["pid"]],
+                int(event["tid"]) & 0xFFFF,
+                0,
+                queue,
+                added_s,
+                start_s,
+                start_s + event["dur"] / 1e6,
+            )
+        )
     return tuple(transfers)
 
 

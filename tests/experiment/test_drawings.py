@@ -10,11 +10,12 @@ import pytest
 from experiment.configs import REPLAY, loaded
 from experiment.fakes import recorded_events, status, worker_result
 
-from prophet.experiment.figures import draw_gantt, draw_iteration_times
+from prophet.experiment.figures import draw_gantt, draw_iteration_times, draw_throughput, draw_turnarounds
 from prophet.experiment.results import summarize
 from prophet.experiment.runner import CellRuns, Run
 from prophet.experiment.trace import trace_events, write_trace
 from prophet.experiment.transfers import RecordedRun, one_run_each, pair_events, read_byteps_trace
+from prophet.experiment.turnaround import turnarounds
 from prophet.model import EVENT_DTYPE, EventKind, QueueKind
 
 WORKER = worker_result([1.0] * 5)
@@ -49,12 +50,15 @@ def byteps_trace(folder: Path) -> Path:
         {"pid": f"Comm.byteps.{name}", "name": f"Comm.byteps.{name}{stage}", "ts": ts, "dur": 500_000, "tid": str(key)}
         for name, key in (("Gradient.a", 5 << 16 | 1), ("Gradient.b", 6 << 16), ("Parameter.a", 7 << 16))
         for stage, ts in (
-            ("", 1_000_000_000),
             (".COPYD2H", 1_001_000_000),
             (".PUSH", 1_002_000_000),
             (".PULL", 1_003_000_000),
         )
     ]
+    whole = [("a", 1_000_500_000), ("b", 1_001_500_000), ("a", 1_900_000_000)]
+    for name, ts in whole:
+        pid = f"Comm.byteps.Gradient.{name}"
+        events.append({"pid": pid, "name": pid, "ts": ts, "dur": 900_000, "tid": "total"})
     path = folder / "worker0.trace" / "0" / "comm.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"traceEvents": events}))
@@ -64,11 +68,11 @@ def byteps_trace(folder: Path) -> Path:
 def test_byteps_own_trace_is_read_on_the_steady_clock(tmp_path: Path) -> None:
     worker = {**WORKER, "parameters": ["b", "a"], "wall_minus_steady_s": 900.0}
     transfers = read_byteps_trace(byteps_trace(tmp_path), worker)
-    assert [(t.gradient, t.partition, t.queue, t.start_s, t.finish_s) for t in transfers] == [
-        (1, 1, QueueKind.PUSH, 102.0, 102.5),
-        (1, 1, QueueKind.PULL, 103.0, 103.5),
-        (0, 0, QueueKind.PUSH, 102.0, 102.5),
-        (0, 0, QueueKind.PULL, 103.0, 103.5),
+    assert [(t.gradient, t.partition, t.queue, t.added_s, t.start_s, t.finish_s) for t in transfers] == [
+        (1, 1, QueueKind.PUSH, 100.5, 102.0, 102.5),
+        (1, 1, QueueKind.PULL, 103.0, 103.0, 103.5),
+        (0, 0, QueueKind.PUSH, 101.5, 102.0, 102.5),
+        (0, 0, QueueKind.PULL, 103.0, 103.0, 103.5),
     ]
 
 
@@ -105,6 +109,12 @@ def test_figures_are_drawn(recorded: RecordedRun, tmp_path: Path) -> None:
     draw_gantt([recorded, recorded], tmp_path / "gantt.png")
     assert (tmp_path / "times.png").read_bytes()[:4] == PNG
     assert (tmp_path / "gantt.png").read_bytes()[:4] == PNG
+    draw_turnarounds({"prophet": turnarounds(recorded, 1)}, tmp_path / "gradients.png")
+    draw_throughput([recorded], tmp_path / "throughput.png")
+    assert (tmp_path / "gradients.png").read_bytes()[:4] == PNG
+    assert (tmp_path / "throughput.png").read_bytes()[:4] == PNG
+    draw_throughput([], tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
 
 
 def test_the_first_good_run_of_each_policy_with_records_is_drawn(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ def test_it_writes_what_a_real_run_writes(tmp_path: Path, capsys: pytest.Capture
     assert len(found["policies"]["prophet"]["wait_by_gradient_s"]) == 161
     assert {path.name for path in out.iterdir()} >= {
         "iteration-times.png",
+        "gradients-0.png",
+        "throughput-0.png",
         "transfers-0.png",
         "trace-0.json",
         "utilisation-0.png",
