@@ -14,7 +14,7 @@ setup: $(STAMP)
 $(VENV)/.packages: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet ".[experiments,dev]"
+	$(BIN)/pip install --quiet ".[experiments,mxnet,dev]"
 	$(BIN)/python -P -m prophet.tools.engine install
 	@touch $@
 

@@ -71,6 +71,8 @@ setup(
             "setuptools",
             "wheel",
         ],
+        # MXNet's last release: its Python code uses np.bool, which NumPy 1.24 removed. Only this extra needs the old NumPy.
+        "mxnet": ["mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel"],
         "dev": [
             "clang-format==23.1.5",
             "hypothesis>=6.100",

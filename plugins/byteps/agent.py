@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import importlib
 import json
 import logging
 import os
@@ -40,7 +41,8 @@ logger = logging.getLogger("prophet")
 class Job:
     """Prophet in one worker process."""
 
-    def __init__(self, settings: Settings, library: Library, hook: Hook, learner: Learner) -> None:
+    def __init__(self, framework: str, settings: Settings, library: Library, hook: Hook, learner: Learner) -> None:
+        self._framework = framework
         self._settings = settings
         self._library = library
         self._hook = hook
@@ -67,15 +69,14 @@ class Job:
         hook = Hook.load()
         # BytePS reads the partition size once, when it starts.
         environ[names.BYTEPS_PARTITION_BYTES] = str(partition_bytes)
-        return cls(settings, library, hook, Learner(policy, settings.monitor_s))
+        return cls(framework, settings, library, hook, Learner(policy, settings.monitor_s))
 
     def start(self, module: ModuleType) -> None:
         """Takes over the queues of the BytePS module just imported, and starts to learn."""
         self._hook.attach(self._library, self._settings.watchdog_s)
         hook_module.set_loaded(self._hook)
         self._hook.set_plan(self._learner.plan)
-        from prophet.plugins.byteps import torch as front_end
-
+        front_end = importlib.import_module(f"prophet.plugins.byteps.{self._framework}")
         front_end.install(module, fusion=self._settings.fusion)
         scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
         self._interface = interface_towards(scheduler_host) if scheduler_host else None

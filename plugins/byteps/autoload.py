@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-FRAMEWORKS = {"byteps.torch": "torch"}
+FRAMEWORKS = {"byteps.torch": "torch", "byteps.mxnet": "mxnet"}
 """BytePS modules that bring a scheduled queue with them, and the folder of their library."""
 
 logger = logging.getLogger("prophet")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prophet import settings
-from prophet.experiment.config import Cell, Policy
+from prophet.experiment.config import Cell
+from prophet.experiment.policies import Policy
 from prophet.policies.autotune import DEFAULT_INITIAL, tune
 
 if TYPE_CHECKING:

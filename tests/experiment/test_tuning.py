@@ -71,7 +71,7 @@ def test_a_trial_that_fails_fails_its_policy_and_no_other(tmp_path: Path) -> Non
         return Script(1, code=-6) if node == "server0" and "BYTEPS_SCHEDULER" in env else worker(node, env)
 
     cell, _, listener = run(tmp_path, crashing)
-    error = f"tuning: trial 1 of {TRIALS}: server0 ended with status -6"
+    error = f"tuning: trial 1 of {TRIALS}: server0 ended with status -6: it said nothing"
     assert [one.error for one in cell.runs["tuned"]] == [error, error]
     assert [one.error for one in cell.runs["stock"]] == [None, None]
     assert listener.heard.count("tuned trial1") == 1 and "tuned trial2" not in listener.heard

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from prophet.errors import UserError
 
-from .recipe import BUILD_ENVIRONMENT, BYTEPS_SHA256, BYTEPS_VERSION, HERE, RULES, recipe_for
+from .recipe import BYTEPS_SHA256, BYTEPS_VERSION, HERE, RULES, build_environment, frameworks, recipe_for
 from .rules import apply_rules
 from .store import Store
 from .toolchain import Toolchain, find_toolchain
@@ -40,20 +40,23 @@ def install(store: Store, console: Console) -> Path:
             f"engine: this environment has a BytePS of its own ({installed}); use another environment,"
             " or first run: pip uninstall byteps"
         )
-    wheel = provide(store, console)
+    toolchain = find_toolchain()
+    parts = frameworks(toolchain)
+    engine = f"BytePS {BYTEPS_VERSION} ({', '.join(parts)})"
+    wheel = provide(store, toolchain, console)
     if installed == wheel:
-        console.print(f"engine: BytePS {BYTEPS_VERSION} is installed")
+        console.print(f"engine: {engine} is installed")
         return wheel
     console.print("engine: installing")
     _pip("install", "--no-deps", "--force-reinstall", str(wheel), failure="the built wheel cannot be installed")
-    _check_import()
-    console.print(f"engine: BytePS {BYTEPS_VERSION} for the CPU is installed")
+    for part in parts:
+        _check_import(part)
+    console.print(f"engine: {engine} for the CPU is installed")
     return wheel
 
 
-def provide(store: Store, console: Console) -> Path:
+def provide(store: Store, toolchain: Toolchain, console: Console) -> Path:
     """The wheel for this interpreter and machine, from the store or newly built."""
-    toolchain = find_toolchain()
     key = recipe_for(toolchain).key()
     with store.locked():
         wheel = store.wheel(key)
@@ -92,7 +95,7 @@ def build(source: Path, toolchain: Toolchain, workplace: Path, log: Path, consol
     _lay_out_zmq(toolchain, tree / "3rdparty" / "ps-lite" / "deps")
     environment = {
         **os.environ,
-        **BUILD_ENVIRONMENT,
+        **build_environment(toolchain),
         "BYTEPS_NCCL_HOME": str(_lay_out_stand_ins(workplace / "stand-ins")),
         "PROPHET_ENGINE_MACHINE_FLAGS": toolchain.machine_flags,
     }
@@ -158,15 +161,19 @@ def _installed_from() -> Path | None:
     return Path(unquote(urlparse(json.loads(record)["url"]).path))
 
 
-def _check_import() -> None:
-    """Import what was installed, in a process of its own. Raises UserError with Python's own last words."""
-    environment = {name: value for name, value in os.environ.items() if name != "BYTEPS_SCHEDULER"}
+def _check_import(part: str) -> None:
+    """Import what was installed, in a process of its own: no two parts of BytePS can be in one.
+
+    Raises UserError with Python's own last words.
+    """
+    # As a worker that nobody started, MXNet would wait for its own scheduler.
+    environment = {name: value for name, value in os.environ.items() if name not in ("BYTEPS_SCHEDULER", "DMLC_ROLE")}
     done = subprocess.run(
-        [sys.executable, "-c", "import byteps.torch"], env=environment, cwd="/", capture_output=True, text=True
+        [sys.executable, "-c", f"import byteps.{part}"], env=environment, cwd="/", capture_output=True, text=True
     )
     if done.returncode != 0:
         words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise UserError(f"engine: the built BytePS cannot be imported: {words[-1]}")
+        raise UserError(f"engine: byteps.{part} as built cannot be imported: {words[-1]}")
 
 
 def _pip(*arguments: str, failure: str) -> None:

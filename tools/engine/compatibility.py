@@ -1,4 +1,4 @@
-"""Edits without which BytePS 0.2.5.post15 does not compile, import or end on today's PyTorch without a GPU.
+"""Edits without which BytePS 0.2.5.post15 does not compile, import or end on today's PyTorch, or on MXNet, without a GPU.
 
 Nothing here changes what BytePS computes or sends; edits that mend its behaviour are in `corrections.py`.
 """
@@ -85,4 +85,39 @@ TORCH_RULES = (
     ),
 )
 
-RULES = BUILD_RULES + TORCH_RULES
+_STUB_REASON = "it would write into the machine's CUDA folder and remove a file there; nothing here links libcuda"
+
+MXNET_RULES = (
+    Rule(
+        "setup.py",
+        "def build_torch_extension(build_ext, options, torch_version):\n",
+        "def build_torch_extension(build_ext, options, torch_version):\n"
+        "    options = {name: list(values) for name, values in options.items()}\n",
+        "torch adds its own headers and libraries to the lists it is given, and MXNet's part got them too",
+    ),
+    Rule(
+        "setup.py",
+        "    check_mx_version()\n    mx_compile_flags",
+        "    check_mx_version()\n"
+        "    import mxnet\n"
+        "    options = pre_setup.options_for_mxnet(options, mxnet.libinfo.find_lib_path())\n"
+        "    mx_compile_flags",
+        "libmxnet has its own C++ ABI, which may not be the one of the other parts",
+    ),
+    Rule(
+        "setup.py",
+        "'-Wl,-rpath,%s' % lib_dir",
+        "'-Wl,-rpath,$ORIGIN/../../mxnet'",
+        "the wheel is shared by environments: libmxnet is the one beside it, not that of the builder",
+    ),
+    Rule("setup.py", "mx_have_cuda = is_mx_cuda()", "mx_have_cuda = False", "this build is for the CPU"),
+    Rule("setup.py", "            os.system(ln_command)\n", "", _STUB_REASON),
+    Rule(
+        "setup.py",
+        '                os.system("rm -rf " + cuda_stub_path + "/libcuda.so.1")\n',
+        "                pass\n",
+        _STUB_REASON,
+    ),
+)
+
+RULES = BUILD_RULES + TORCH_RULES + MXNET_RULES

@@ -26,6 +26,9 @@ different weights. Rounds now take turns between two buffers. And the table of k
 others searched it.
 
 Placing. The hash functions read a number's text through a pointer into a string that no longer existed.
+
+Declaring. MXNet's part takes the result of a function that has none for an error code: whatever the compiler left in
+the register failed the job, before its first iteration, with "list index out of range".
 """
 
 from __future__ import annotations
@@ -239,4 +242,22 @@ HASH_RULES = (
     ),
 )
 
-RULES = RECEIVE_RULES + START_RULES + QUEUE_RULES + STOP_RULES + SERVER_RULES + HASH_RULES
+_DECLARE_REASON = "Python checks what it returns for an error, and it returned nothing"
+
+MXNET_RULES = (
+    Rule(
+        "byteps/mxnet/ops.h",
+        'extern "C" void byteps_mxnet_declare_tensor(',
+        'extern "C" int byteps_mxnet_declare_tensor(',
+        _DECLARE_REASON,
+    ),
+    Rule(
+        "byteps/mxnet/ops.cc",
+        'extern "C" void byteps_mxnet_declare_tensor(',
+        'extern "C" int byteps_mxnet_declare_tensor(',
+        _DECLARE_REASON,
+    ),
+    Rule("byteps/mxnet/ops.cc", "  return;\n}\n", "  return 0;\n}\n", _DECLARE_REASON),
+)
+
+RULES = RECEIVE_RULES + START_RULES + QUEUE_RULES + STOP_RULES + SERVER_RULES + HASH_RULES + MXNET_RULES

@@ -25,13 +25,19 @@ BYTEPS_SHA256 = "9d6a3c5be4c4b5a172739744bb32725c433f9a9f63794e1885e7376ff4eea99
 
 RULES = (*compatibility.RULES, *corrections.RULES)
 
-BUILD_ENVIRONMENT = {
-    # One line a framework: MXNet's part is left out by the same switch that will let it in.
-    "BYTEPS_WITHOUT_TENSORFLOW": "1",
-    "BYTEPS_WITHOUT_MXNET": "1",
-    "BYTEPS_WITH_PYTORCH": "1",
-}
-"""Which of BytePS's parts are built. WITH makes a failure of that part the build's failure."""
+PARTS = {"torch": "BYTEPS_WITH{}_PYTORCH", "mxnet": "BYTEPS_WITH{}_MXNET", "tensorflow": "BYTEPS_WITH{}_TENSORFLOW"}
+"""BytePS's parts by the name of their Python module, and the switches of its setup.py that let them in or leave them out."""
+
+
+def frameworks(toolchain: Toolchain) -> tuple[str, ...]:
+    """The parts that can be built here: one for each framework that is installed, at least one."""
+    return tuple(name for name in ("torch", "mxnet") if getattr(toolchain, name) is not None)
+
+
+def build_environment(toolchain: Toolchain) -> dict[str, str]:
+    """What tells BytePS's setup.py which parts to build. WITH makes a failure of that part the build's failure."""
+    wanted = frameworks(toolchain)
+    return {switch.format("" if name in wanted else "OUT"): "1" for name, switch in PARTS.items()}
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ class Recipe:
     """Text of the stand-in headers and build hooks, by name."""
     parts: dict[str, str]
     python: str
-    torch: str
+    torch: str | None
+    mxnet: str | None
     compiler: str
     machine: str
     zmq: str
@@ -62,9 +69,10 @@ def recipe_for(toolchain: Toolchain, rules: Sequence[Rule] = RULES) -> Recipe:
         byteps=f"{BYTEPS_VERSION} {BYTEPS_SHA256}",
         rules=[(rule.file, rule.old, rule.new, rule.count) for rule in rules],
         own_sources={source.name: source.read_text(encoding="utf-8") for source in sources},
-        parts=BUILD_ENVIRONMENT,
+        parts=build_environment(toolchain),
         python=f"{platform.python_version()} {sysconfig.get_config_var('SOABI')}",
         torch=toolchain.torch,
+        mxnet=toolchain.mxnet,
         compiler=toolchain.compiler,
         machine=f"{platform.machine()} {toolchain.machine_flags}",
         zmq=toolchain.zmq.version,

@@ -43,8 +43,10 @@ class Toolchain:
     machine_flags: str
     """Compiler flags that choose the instruction set; may be empty."""
     zmq: ZeroMQ
-    torch: str
-    """Version of the installed torch."""
+    torch: str | None
+    """Version of the installed torch, None without one."""
+    mxnet: str | None
+    """Version of the installed MXNet, None without one."""
 
 
 def find_toolchain() -> Toolchain:
@@ -52,7 +54,7 @@ def find_toolchain() -> Toolchain:
 
     Raises UserError, in one line, with everything that is missing and how to install it.
     """
-    torch = _torch_version()
+    torch, mxnet = _framework_versions()
     missing = missing_packages()
     if missing and os.geteuid() == 0 and shutil.which("apt-get"):
         print(f"engine: installing {', '.join(missing)} with apt-get", flush=True)
@@ -69,6 +71,7 @@ def find_toolchain() -> Toolchain:
         machine_flags=machine_flags(platform.machine(), _cpu_flags()),
         zmq=zmq,
         torch=torch,
+        mxnet=mxnet,
     )
 
 
@@ -115,18 +118,22 @@ def _cpu_flags() -> list[str]:
     return []
 
 
-def _torch_version() -> str:
-    """Version of the installed torch. Raises UserError if torch or a Python build tool is missing."""
-    lacking = []
-    versions = {}
-    for package in ("torch", "setuptools", "wheel"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            lacking.append(package)
+def _framework_versions() -> tuple[str | None, str | None]:
+    """Versions of the installed torch and MXNet. Raises UserError without either, or without a Python build tool."""
+    versions = {package: _version(package) for package in ("torch", "mxnet", "setuptools", "wheel")}
+    lacking = [package for package in ("setuptools", "wheel") if versions[package] is None]
+    if versions["torch"] is None and versions["mxnet"] is None:
+        lacking.insert(0, "torch")
     if lacking:
         raise UserError(f"engine: the build needs {', '.join(lacking)} in this Python: pip install {' '.join(lacking)}")
-    return versions["torch"]
+    return versions["torch"], versions["mxnet"]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _install_with_apt(packages: list[str]) -> None:
