@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := $(shell find prophet plugins tools -type f \( -name '*.py' -o -name '*.h' -o -name '*.cc' \)) setup.py pyproject.toml prophet-autoload.pth
 
-.PHONY: setup demo test lint bench validate scaling papers clean
+.PHONY: setup demo test lint bench validate scaling papers results clean
 
 setup: $(STAMP)
 
@@ -50,6 +50,10 @@ scaling: setup
 # The papers' tables, simulated: about two minutes.
 papers: setup
 	$(BIN)/python -P -m prophet.tools.papers
+
+# The paper's experiments on real engines: about an hour and a half on a quiet machine, and it can be interrupted.
+results: setup
+	$(BIN)/python -P -m prophet.tools.results
 
 clean:
 	rm -rf $(VENV) build *.egg-info

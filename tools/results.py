@@ -1,0 +1,299 @@
+"""The experiments of Prophet's paper on real engines: runs them and writes the page of results.
+
+Rule of this file: which configs make the page, the paper's numbers beside them, and what was scaled. `make results`
+takes about an hour and a half on a quiet machine with two cores; a config whose results are there already is not run
+again, so it can be interrupted. The page is docs/results/real.md, and its figures are beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prophet.tools.papers import FIG_12, HETEROGENEOUS, TABLE_2, TABLE_3
+from rich.console import Console
+
+from prophet.errors import UserError
+from prophet.experiment.config import Experiment, load_experiment
+from prophet.experiment.results import describe_setting
+from prophet.experiment.session import run_session
+from prophet.simulator.session import simulate_session
+
+Cell = Mapping[str, Any]
+Row = tuple[str, ...]
+
+SCALED = "Bytes and rates are an eighth of the paper's, so times are the paper's; two workers, not seven."
+
+
+@dataclass(frozen=True)
+class Study:
+    """One config and what the page says of it. `figures` are files of its results that the page shows."""
+
+    config: str
+    title: str
+    about: str
+    tables: Callable[[Sequence[Cell]], str]
+    figures: Sequence[str] = ()
+    simulated: bool = False
+    """Whether the same config is simulated too, for `tables` to show beside (cells doubled: real, then simulated)."""
+
+
+def table(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows), ""])
+
+
+def policy_rows(cell: Cell) -> list[Row]:
+    """All policies of one cell: seconds an iteration, against stock and the bound, and how long gradients are away."""
+    rows = []
+    bound = cell["lower_bound_s"]
+    for name, found in cell["policies"].items():
+        if "iteration_s" not in found:
+            rows.append((name, "failed: " + found["error"], *["-"] * 6))
+            continue
+        times, ratio, gradient = found["iteration_s"], cell["ratios"].get(name), found.get("gradient")
+        rows.append(
+            (
+                name,
+                f"{times['median']:.3f}",
+                f"{times['p10']:.3f}-{times['p90']:.3f}",
+                f"{found['samples_per_s']:.1f}",
+                "-" if ratio is None else f"{ratio:.2f}",
+                "-" if bound is None else f"{times['median'] / bound:.2f}",
+                "-" if gradient is None else f"{gradient['total_s'] * 1e3:.0f}",
+                f"{found['accuracy']:.1%}" if "accuracy" in found else "-",
+            )
+        )
+    return rows
+
+
+POLICY_COLUMNS = (
+    "policy",
+    "iteration (s)",
+    "p10-p90",
+    "samples/s",
+    "times as fast as stock",
+    "of the bound",
+    "gradient away (ms)",
+    "accuracy",
+)
+
+
+def all_cells(cells: Sequence[Cell]) -> str:
+    """A table for each cell, each naming its narrow link."""
+    parts = []
+    for cell in cells:
+        bound = "" if cell["lower_bound_s"] is None else f"; lower bound {cell['lower_bound_s']:.3f} s"
+        parts.append(f"{describe_setting(cell['setting'])}; narrow link: {cell['narrow_link']}{bound}\n")
+        parts.append(table(POLICY_COLUMNS, policy_rows(cell)))
+    return "\n".join(parts)
+
+
+def beside_paper(
+    labels: Sequence[str],
+    paper: Mapping[str, Sequence[float | None]],
+    names: Mapping[str, str],
+    more: Sequence[str] = (),
+) -> Callable[[Sequence[Cell]], str]:
+    """Samples a second of one worker beside the paper's. `names` says which of our policies stands for the paper's."""
+
+    def tables(cells: Sequence[Cell]) -> str:
+        columns = ["setting", "narrow link"]
+        columns += [f"{theirs}, {whose}" for theirs in names for whose in ("paper", "here")] + [
+            f"{n}, here" for n in more
+        ]
+        rows = []
+        for place, (label, cell) in enumerate(zip(labels, cells, strict=True)):
+            row = [label, str(cell["narrow_link"])]
+            for theirs, ours in names.items():
+                value = paper.get(theirs, (None,) * len(labels))[place]
+                row += ["-" if value is None else f"{value:g}", rate(cell, ours)]
+            rows.append((*row, *(rate(cell, name) for name in more)))
+        return table(columns, rows)
+
+    return tables
+
+
+def rate(cell: Cell, name: str) -> str:
+    """Samples a second of one worker."""
+    found = cell["policies"][name]
+    return f"{found['samples_per_s'] / cell['workers']:.1f}" if "samples_per_s" in found else "failed"
+
+
+def worker_counts(cells: Sequence[Cell]) -> str:
+    """Real beside simulated, by the number of workers."""
+    half = len(cells) // 2
+    rows = []
+    for real, simulated in zip(cells[:half], cells[half:], strict=True):
+        shares = [rate(cell, name) for name in ("prophet", "stock") for cell in (real, simulated)]
+        rows.append((str(real["workers"]), str(real["narrow_link"]), *shares))
+    return table(
+        ("workers", "narrow link", "prophet, real", "prophet, simulated", "stock, real", "stock, simulated"), rows
+    )
+
+
+def overheads(cells: Sequence[Cell]) -> str:
+    """What Prophet itself took, and how long until the first iteration was over."""
+    rows = []
+    for cell in cells:
+        for name, found in cell["policies"].items():
+            if "agent" in found and name == "prophet":
+                stock = cell["policies"].get("stock", {})
+                starts = [f"{one['start_s']:.1f}" if "start_s" in one else "-" for one in (found, stock)]
+                rows.append((describe_setting(cell["setting"]), f"{found['agent']['cpu_share']:.2%}", *starts))
+    return table(("setting", "agent's processor time", "start to first iteration (s)", "the same, stock"), rows)
+
+
+TWO = {"prophet": "prophet", "bytescheduler": "bytescheduler", "stock": "stock"}
+PAPERS = {"prophet": "prophet", "bytescheduler": "bytescheduler-paper", "p3": "p3-paper", "stock": "stock"}
+_PLACES_2 = (0, 1, 2, 4, 6)
+
+
+def _some(values: Mapping[str, Sequence[float | None]], places: Sequence[int]) -> dict[str, list[float | None]]:
+    return {name: [numbers[place] for place in places] for name, numbers in values.items()}
+
+
+STUDIES = (
+    Study(
+        "peers.yaml",
+        "Every scheduler that runs here",
+        "Medians of interleaved runs. `stock` is BytePS without Prophet; `p3` and `bytescheduler` are those policies "
+        "on Prophet's queue and front end; the others are what their own projects ship, started as they document it.",
+        all_cells,
+        ("iteration-times.png", "gradients-0.png", "throughput-0.png"),
+    ),
+    Study(
+        "real/bandwidths.yaml",
+        "Table 2: ResNet-50, batch size 64, by bandwidth",
+        f"Samples a second of one worker. {SCALED} The server's link is as wide for each worker as in the paper.",
+        beside_paper(
+            [TABLE_2.labels[place] for place in _PLACES_2],
+            _some(TABLE_2.paper, _PLACES_2),
+            PAPERS,
+            ("p3", "bytescheduler"),
+        ),
+    ),
+    Study(
+        "real/batches.yaml",
+        "Table 3: by model and batch size, 3 Gbit/s",
+        f"Samples a second of one worker. {SCALED}",
+        beside_paper(TABLE_3.labels, TABLE_3.paper, PAPERS, ("bytescheduler",)),
+    ),
+    Study(
+        "real/slow-worker.yaml",
+        "Section 5.3: one slow worker",
+        f"Samples a second of one worker. {SCALED} The second row is one worker with a fifth of the other's rate.",
+        beside_paper(
+            ("500 Mbit/s beside 10 Gbit/s", "a fifth"),
+            {name: [*values, None] for name, values in HETEROGENEOUS.paper.items()},
+            TWO,
+        ),
+    ),
+    Study(
+        "real/workers.yaml",
+        "Fig. 12: by number of workers, 10 Gbit/s",
+        f"Samples a second of one worker; the paper's are {FIG_12.paper['prophet'][0]} with 2 and "
+        f"{FIG_12.paper['prophet'][-1]} with 8. {SCALED} The server has half of the paper's rate for half "
+        "of its workers. `simulated` is the same config under `prophet simulate`.",
+        worker_counts,
+        simulated=True,
+    ),
+)
+
+INTRODUCTION = """# The paper's experiments on real engines
+
+Made by `make results`. Real here: BytePS 0.2.5.post15, MXNet's KVStore and PyTorch's gloo, gradients, optimizers, and
+the network (shaped veth pairs between namespaces on one machine with two cores). A *replay* is a real job whose
+computing is replaced by sleeping; `digits` computes and learns for real. The narrow link is named in every table.
+[replay.md](replay.md) has ByteScheduler's sweep and the longer runs, [papers.md](papers.md) the same tables simulated
+at the papers' own sizes.
+"""
+
+OVERHEAD_TITLE = "Section 5.4: what Prophet costs"
+OVERHEAD_ABOUT = """The agent profiles, monitors and plans in a thread of its own; its processor time is given as a
+share of training's."""
+
+
+def results_of(study: Study, configs: Path, out: Path, *, fresh: bool) -> list[Cell]:
+    """The cells of one study, run only where its results are not there or are of another config. Raises UserError."""
+    experiment = load_experiment(configs / study.config)
+    folder = out / experiment.name
+    results = None if fresh else _read(folder / "results.json")
+    if results is None or results["config"] != json.loads(json.dumps(experiment.source)):
+        run_session(experiment, folder)
+        results = _read(folder / "results.json")
+    assert results is not None
+    cells = with_workers(results, experiment)
+    if study.simulated:
+        simulate_session(experiment, out / f"{experiment.name}-simulated")
+        simulated = _read(out / f"{experiment.name}-simulated" / "results.json")
+        assert simulated is not None
+        cells += with_workers(simulated, experiment)
+    return cells
+
+
+def with_workers(results: Mapping[str, Any], experiment: Experiment) -> list[Cell]:
+    """The cells of results.json, each with its number of workers."""
+    pairs = zip(results["cells"], experiment.cells, strict=True)
+    return [{**found, "workers": cell.cluster.workers} for found, cell in pairs]
+
+
+def page(found: Sequence[tuple[Study, Sequence[Cell]]], figures: Callable[[Study, str], str]) -> str:
+    """The page; `figures` gives the file name under which a study's figure lies beside it."""
+    sections = [INTRODUCTION]
+    for study, cells in found:
+        sections += [f"## {study.title}\n", f"`configs/{study.config}`. {study.about}\n", study.tables(cells)]
+        sections += [f"![{Path(name).stem}]({figures(study, name)})\n" for name in study.figures]
+    sections += [f"## {OVERHEAD_TITLE}\n", OVERHEAD_ABOUT + "\n", overheads([c for _, cells in found for c in cells])]
+    return "\n".join(sections)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as results ({error}); remove it") from None
+    return results
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs what is missing and writes the page; exit status 2 with one line for an error of the user's."""
+    parser = argparse.ArgumentParser(prog="python -m prophet.tools.results", description=__doc__)
+    parser.add_argument("--configs", type=Path, default=Path("configs"))
+    parser.add_argument("--out", type=Path, default=Path("build/results"), help="folder for the runs")
+    parser.add_argument("--page", type=Path, default=Path("docs/results/real.md"))
+    parser.add_argument("--fresh", action="store_true", help="run everything again")
+    given = parser.parse_args(arguments)
+
+    def figure(study: Study, name: str) -> str:
+        return f"real-{Path(study.config).stem}-{name}"
+
+    try:
+        found = [(study, results_of(study, given.configs, given.out, fresh=given.fresh)) for study in STUDIES]
+        given.page.write_text(page(found, figure), encoding="utf-8")
+        for study in STUDIES:
+            for name in study.figures:
+                source = given.out / load_experiment(given.configs / study.config).name / name
+                shutil.copyfile(source, given.page.with_name(figure(study, name)))
+    except UserError as error:
+        print(f"prophet: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"prophet: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    Console().print(f"written to {given.page}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
