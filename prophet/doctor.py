@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
@@ -17,7 +19,7 @@ from prophet.experiment.policies import Framework, Policy
 
 _FRAMEWORKS = {
     "torch": ("PyTorch", "pip install 'byteps-prophet[experiments]'"),
-    "mxnet": ("MXNet", "pip install mxnet==1.9.1 numpy==1.23.5"),
+    "mxnet": ("MXNet", "pip install 'byteps-prophet[experiments,mxnet]'"),
 }
 """Each framework's name, and how it is installed."""
 MXNET_NUMPY = (1, 23)
@@ -40,10 +42,13 @@ def examine() -> list[Finding]:
 
 def obstacle(policy: Policy) -> str | None:
     """Why no job can start under `policy` on this machine, in one line that says what to do; None where it can."""
-    looks = [lambda: _framework(policy.framework)]
-    if policy.engine == "byteps":
-        looks = [_byteps, *looks, lambda: _hook(policy.framework)]
-    findings = (look() for look in looks)
+    byteps = policy.engine == "byteps"
+    looks: list[tuple[bool, Callable[[], Finding]]] = [
+        (byteps, _byteps),
+        (True, partial(_framework, policy.framework)),
+        (byteps, partial(_hook, policy.framework)),
+    ]
+    findings = (look() for needed, look in looks if needed)
     return next((f"{finding.item}: {finding.line}" for finding in findings if not finding.ok), None)
 
 

@@ -118,7 +118,7 @@ def summarize_policy(cell: Cell, runs: Sequence[Run]) -> dict[str, Any]:
     return summary
 
 
-def _measured(run: Run, warmup: int) -> np.ndarray:
+def _measured(run: Run, warmup: int) -> np.ndarray[Any, Any]:
     """Times of all iterations of all workers after the warm-up, in seconds."""
     return np.concatenate([worker["iteration_s"][warmup:] for worker in run.workers])
 

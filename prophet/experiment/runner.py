@@ -34,6 +34,8 @@ FIRST_PORT = 23000
 """The port of the first run; each has its own, since a port stays busy for a while."""
 TOLERANCE = 0.10
 """How far the achieved rate of a link may be from what was asked for."""
+ERROR_MARKS = ("Error:", "Check failed", "what():")
+"""What marks the line of an error in a log: of Python, of ps-lite and MXNet, and of any C++ exception."""
 RECORDING = "recording"
 RECORD_ITERATIONS = 6
 """Length of the run that is made only to see the transfers of stock BytePS, by its own trace."""
@@ -253,15 +255,16 @@ class JobRun:
     def _start(self, sockets: Path) -> None:
         spec = self._write_spec()
         for node in self._nodes:
-            private = sockets / node
+            private, working = sockets / node, self._record(node, "cwd")
             private.mkdir()
+            working.mkdir()
             if "BYTEPS_TRACE_ON" in self._policy.env:
                 self._record(node, "trace").joinpath(BYTEPS_TRACE).parent.mkdir(parents=True)
             options = ["--spec", str(spec), "--out", str(self._result(node))]
             argv = command(self._policy, node, self._cell.job.kind, options)
             env = self._environment(node, private)
             log = self._folder / f"{node}.log"
-            self._processes[node] = self._host.popen(node, argv, env=env, log=log, cwd=self._folder)
+            self._processes[node] = self._host.popen(node, argv, env=env, log=log, cwd=working)
 
     def _write_spec(self) -> Path:
         """What the workers are told; the same file for every policy."""
@@ -349,9 +352,9 @@ class JobRun:
 
 
 def last_words(log: Sequence[str]) -> str:
-    """The line of a log that says best why its process ended: the last one that speaks of an error, or the last one."""
-    told = [line for line in log if "Error" in line or "Check failed" in line]
-    return (told or log or ["it said nothing"])[-1].strip()
+    """The line of a log that says best why its process ended: the last one that names an error, or the last one."""
+    told = [line for line in log if any(mark in line for mark in ERROR_MARKS)]
+    return (told or list(log) or ["it said nothing"])[-1].strip()
 
 
 def _lines(path: Path) -> int:

@@ -46,7 +46,7 @@ class RecordedRun:
         return self.marks[first]["backward"], self.marks[first + count]["backward"]
 
 
-def pair_events(events: np.ndarray) -> tuple[Transfer, ...]:
+def pair_events(events: np.ndarray[Any, Any]) -> tuple[Transfer, ...]:
     """Matches the events of each task (EVENT_DTYPE, in order of time); what never finished is left out."""
     open_tasks: dict[tuple[int, int, int], list[float]] = {}
     transfers = []
