@@ -71,7 +71,7 @@ setup(
             "setuptools",
             "wheel",
         ],
-        # MXNet's last release: its Python code uses np.bool, which NumPy 1.24 removed. Only this extra needs the old NumPy.
+        # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy.
         "mxnet": ["mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel"],
         "dev": [
             "clang-format==23.1.5",

@@ -19,9 +19,11 @@ from __future__ import annotations
 import socket
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from prophet.model import EVENT_DTYPE, EventKind, Network, QueueKind
 
@@ -63,7 +65,7 @@ class TransferFit:
         self._open = np.zeros(0, EVENT_DTYPE)  # starts without a finish yet
         self._transfers = np.zeros(0, _TRANSFER)  # by finish
 
-    def observe(self, events: np.ndarray) -> None:
+    def observe(self, events: NDArray[Any]) -> None:
         """Takes in events (EVENT_DTYPE), in order of time; only the pushes' starts and finishes matter."""
         pushes = events[(events["queue"] == QueueKind.PUSH) & (events["kind"] != EventKind.ADD)]
         if not len(pushes):
@@ -105,8 +107,8 @@ class _Line:
 
     overhead_s: float
     seconds_per_byte: float
-    stretch_start: np.ndarray
-    slowness: np.ndarray
+    stretch_start: NDArray[Any]
+    slowness: NDArray[Any]
 
     def changed(self) -> bool:
         """Whether the newest stretches, but for one that stalled, agree on another rate than those before."""
@@ -117,12 +119,12 @@ class _Line:
         return bool(newest[1] > before * STEP_CHANGE or newest[-2] < before / STEP_CHANGE)
 
 
-def _found_idle(transfers: np.ndarray) -> np.ndarray:
+def _found_idle(transfers: NDArray[Any]) -> NDArray[Any]:
     """Which transfers (sorted by finish) started after all before them were acknowledged."""
     return np.append(True, transfers["start_s"][1:] > transfers["finish_s"][:-1])[: len(transfers)]
 
 
-def _line(transfers: np.ndarray) -> _Line | None:
+def _line(transfers: NDArray[Any]) -> _Line | None:
     """Least squares of finish times on (pushes, bytes) so far, each stretch with an offset of its own.
 
     Stretches that lie off the line weigh less (a stall is no property of the link), and the overhead is
@@ -187,7 +189,7 @@ class BandwidthMonitor:
         self._fit_is_old = False
         self._other_then = 0.0  # while the newest transfers were made
 
-    def observe(self, events: np.ndarray) -> None:
+    def observe(self, events: NDArray[Any]) -> None:
         """Takes in the hook's events (EVENT_DTYPE), in order of time."""
         self._fit.observe(events)
         finished = events[events["kind"] == EventKind.FINISH]

@@ -37,7 +37,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Everything that matters for running jobs and experiments here."""
-    return [_byteps(), _framework(), _hook(), _namespaces(), _traffic_control(), *_interfaces()]
+    return [_byteps(), _framework(), _hook(), *_mxnet(), _namespaces(), _traffic_control(), *_interfaces()]
 
 
 def obstacle(policy: Policy) -> str | None:
@@ -76,6 +76,16 @@ def _hook(framework: Framework = "torch") -> Finding:
     from prophet.plugins.byteps.hook import check_compatibility
 
     return Finding("hook", *check_compatibility(framework))
+
+
+def _mxnet() -> list[Finding]:
+    """Nothing where MXNet is not installed: no experiment needs it."""
+    if importlib.util.find_spec("mxnet") is None:
+        return []
+    from prophet.plugins.byteps.hook import check_compatibility
+
+    version = importlib.metadata.version("mxnet")
+    return [Finding("MXNet", True, version), Finding("hook (MXNet)", *check_compatibility("mxnet"))]
 
 
 def _namespaces() -> Finding:

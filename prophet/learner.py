@@ -6,7 +6,9 @@ simulator on its virtual one.
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
+from numpy.typing import NDArray
 
 from prophet.bandwidth import BandwidthMonitor, NicSample
 from prophet.model import Plan
@@ -29,7 +31,7 @@ class Learner:
         self._judged_at = -float("inf")
         self._knows_network = False
 
-    def turn(self, now: float, events: np.ndarray, nic: NicSample | None) -> Plan | None:
+    def turn(self, now: float, events: NDArray[Any], nic: NicSample | None) -> Plan | None:
         """Takes in what happened since the last turn; a new plan where one is due."""
         self.profiler.observe(events)
         self.monitor.observe(events)

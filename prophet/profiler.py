@@ -13,8 +13,10 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prophet.model import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, GradientProfile, Profile, QueueKind
 
@@ -50,12 +52,12 @@ class Step:
 class _Iteration:
     """What one iteration generated: `ids` ascending, first time and total bytes of each."""
 
-    ids: np.ndarray
-    times: np.ndarray
-    sizes: np.ndarray
+    ids: NDArray[Any]
+    times: NDArray[Any]
+    sizes: NDArray[Any]
 
     @classmethod
-    def of(cls, events: np.ndarray) -> _Iteration:
+    def of(cls, events: NDArray[Any]) -> _Iteration:
         ids, first, member = np.unique(events["gradient"], return_index=True, return_inverse=True)
         return cls(ids.astype(np.int64), events["time_s"][first], np.bincount(member, events["bytes"]))
 
@@ -74,7 +76,7 @@ class JobProfiler:
         self._seen = 0
         self._estimate: _Estimate | None = None
 
-    def observe(self, events: np.ndarray) -> None:
+    def observe(self, events: NDArray[Any]) -> None:
         """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over."""
         generated = events[
             (events["kind"] == EventKind.ADD)
@@ -97,7 +99,7 @@ class JobProfiler:
             start = end
         self._open = rows[start:][-MOST_OPEN:]
 
-    def _cut(self, rows: np.ndarray, start: int, end: int) -> int:
+    def _cut(self, rows: NDArray[Any], start: int, end: int) -> int:
         """Where the iteration from `start` ends, if the first repetition is at `end`.
 
         Earlier, where the gradient that opens an iteration was skipped, or where `start` is not the beginning of one:
@@ -215,29 +217,29 @@ def _estimate(rows: list[_Iteration]) -> _Estimate | None:
     return _Estimate(Profile("learned", gradients, tuple(ids[order].tolist())), jitter_s)
 
 
-def _median(values: np.ndarray) -> np.ndarray:
+def _median(values: NDArray[Any]) -> NDArray[Any]:
     """The median of each column without its NaN: what np.nanmedian gives, in a fraction of its time."""
     ranked = np.sort(values, axis=0)
     counts = np.maximum(1, np.count_nonzero(~np.isnan(values), axis=0))
     columns = np.arange(values.shape[1])
-    middle: np.ndarray = (ranked[(counts - 1) // 2, columns] + ranked[counts // 2, columns]) / 2
+    middle: NDArray[Any] = (ranked[(counts - 1) // 2, columns] + ranked[counts // 2, columns]) / 2
     return middle
 
 
-def _fall(ids: np.ndarray) -> bool:
+def _fall(ids: NDArray[Any]) -> bool:
     """Whether `ids`, in order of generation, are in forward order: they fall, but for the disorder within steps."""
     if ids[0] == ids[-1]:
         return bool(ids.min() == ids.max())
     return bool(np.corrcoef(np.arange(len(ids)), ids)[0, 1] < FORWARD_IDS)
 
 
-def _urgency(ids: np.ndarray, from_first: np.ndarray) -> np.ndarray:
+def _urgency(ids: NDArray[Any], from_first: NDArray[Any]) -> NDArray[Any]:
     """Positions in `ids`, most urgent first: the last generated.
 
     Where ids are in forward order already (the front end's are), they settle the order within a step,
     whose members scatter by less than anybody should act on.
     """
-    by_time = np.lexsort((ids, -from_first))
+    by_time: NDArray[Any] = np.lexsort((ids, -from_first))
     positions = np.argsort(np.argsort(from_first, kind="stable"), kind="stable")
     forward_ids = len(ids) < 3 or np.corrcoef(positions, np.arange(len(ids)))[0, 1] < FORWARD_IDS
     if forward_ids:
@@ -246,7 +248,7 @@ def _urgency(ids: np.ndarray, from_first: np.ndarray) -> np.ndarray:
     return by_time
 
 
-def _forward_gap(times: np.ndarray, gradient0: int) -> float:
+def _forward_gap(times: NDArray[Any], gradient0: int) -> float:
     """About the least time from gradient 0 of one iteration (row) to the first gradient of the next."""
     gaps = np.fmin.reduce(times[1:], axis=1) - times[:-1, gradient0]
     gaps = gaps[~np.isnan(gaps)]
@@ -258,7 +260,7 @@ def find_steps(profile: Profile) -> list[Step]:
     return _split(np.array([gradient.generation_s for gradient in profile.gradients]))
 
 
-def _split(times: np.ndarray) -> list[Step]:
+def _split(times: NDArray[Any]) -> list[Step]:
     """Cuts falling times where the gaps are of another order of magnitude than within a step.
 
     The threshold is the widest break, as a ratio, in the sorted gaps; gaps below a five-hundredth of the whole

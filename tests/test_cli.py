@@ -152,9 +152,16 @@ def test_doctor_has_a_line_an_item_and_status_2_where_something_is_missing(
 
 def test_doctor_looks_at_everything_an_experiment_needs() -> None:
     found = doctor.examine()
-    assert [finding.item for finding in found[:5]] == ["BytePS", "PyTorch", "hook", "testbed", "tc"]
+    items = ["BytePS", "PyTorch", "hook", "MXNet", "hook (MXNet)", "testbed", "tc"]
+    assert [finding.item for finding in found if not finding.item.startswith("NIC ")] == items
     assert any(finding.item.startswith("NIC ") for finding in found)
     assert all("\n" not in finding.line and finding.line for finding in found)
+
+
+def test_doctor_says_nothing_of_mxnet_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = doctor.importlib.util.find_spec
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "mxnet" else find_spec(name))
+    assert not [finding for finding in doctor.examine() if "MXNet" in finding.item]
 
 
 def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

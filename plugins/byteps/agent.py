@@ -19,8 +19,10 @@ from collections import deque
 from collections.abc import MutableMapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from prophet.plugins.byteps import hook as hook_module
 from prophet.plugins.byteps.hook import Hook, HookError, Library
 
@@ -52,7 +54,7 @@ class Job:
         self._aside = ""
         self._busy_s = 0.0
         self._plans = 0
-        self._kept: deque[np.ndarray] = deque()
+        self._kept: deque[NDArray[Any]] = deque()
         self._kept_count = 0
         self._released = 0
 
@@ -122,7 +124,7 @@ class Job:
                 )
             self._released = status.watchdog_releases
 
-    def _keep(self, events: np.ndarray) -> None:
+    def _keep(self, events: NDArray[Any]) -> None:
         if self._settings.events_out is None or not len(events):
             return
         self._kept.append(events)

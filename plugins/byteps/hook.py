@@ -7,14 +7,18 @@ decides; plugins/byteps/native/hook.cc says how the hook works.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.metadata
 import importlib.util
 import mmap
+import os
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prophet.model import EVENT_DTYPE, Plan, QueueKind
 from prophet.queue import NO_GROUP, UNLIMITED, planned_gradients
@@ -130,6 +134,17 @@ def inspect_library(path: Path) -> Library:
     raise HookError(f"{path.name} was built with an unknown C++ ABI")
 
 
+def keep_apart(framework: str) -> None:
+    """Loads a part of BytePS so that it finds its own functions before the hook's. Raises HookError or OSError."""
+    importlib.import_module(framework)  # brings the libraries that the part is linked to
+    open_apart(find_library(framework).path)
+
+
+def open_apart(library: Path) -> ctypes.CDLL:
+    """The library, loaded to look for what it calls in itself first."""
+    return ctypes.CDLL(str(library), mode=os.RTLD_LAZY | os.RTLD_DEEPBIND)
+
+
 def check_compatibility(framework: str = "torch") -> tuple[bool, str]:
     """(whether the hook can act here, one line that says on what or why not), for `prophet doctor`."""
     try:
@@ -222,7 +237,7 @@ class Hook:
             )
             self._native.prophet_hook_set_plan(int(kind), ctypes.byref(native))
 
-    def drain(self) -> np.ndarray:
+    def drain(self) -> NDArray[Any]:
         """The events since the last call, oldest first (EVENT_DTYPE)."""
         count = self._native.prophet_hook_drain(self._buffer.ctypes.data, len(self._buffer))
         return self._buffer[:count].copy()

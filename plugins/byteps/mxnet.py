@@ -1,56 +1,119 @@
-"""The MXNet front end: gradients named to the scheduler in forward order.
+"""The MXNet front end: what keeps a Gluon job from overlapping its transfers with its computing.
 
-Rule of this file: what a Gluon job needs beside the queues, which is little. MXNet's dependency engine hands
-BytePS each gradient when it has been computed, and starts each operator when the parameters it reads are there, so
-there is no barrier to remove. Two things stand between that and an early forward pass:
+Rule of this file: byteps.mxnet.DistributedTrainer and what it hands to BytePS. There is no barrier to remove here:
+MXNet's dependency engine starts each operator when what it reads is there, so a gradient can leave while backward
+still runs, and a layer can start while others wait for their updates. Three things stood in the way of both:
 
-- Which gradient is more urgent. BytePS's DistributedTrainer sorts parameters by name (dense10 before dense1, all of a
-  ResNet's batch norms before its stages) and passes minus the index as the priority. Here a gradient's id is its
-  parameter's place in the dict the trainer was given, which is the order of registration and usually of the forward
-  pass. Names, and so BytePS's keys, stay as they are.
-- What is updated together. MXNet's SGD updates up to four parameters in one operator, which waits for all four
-  gradients. Here it takes one at a time, with the same operator, so the bits are the same. LARS and LAMB keep their
-  aggregation: one parameter at a time they would compute in another way.
+- The trainer scales each gradient by an operator that asks MXNet for scratch memory. There are few pieces of it, and
+  their users take turns in the order in which they were scheduled, so it waited for the whole backward pass: no
+  gradient left before the last one was there. Here `broadcast_mul`, which needs no scratch memory, makes the same
+  product, bit for bit.
+- MXNet's SGD updates up to four parameters in one operator, which waits for the averages of all four. Here it takes
+  one at a time, with the same operator, so the bits are the same. LARS and LAMB keep their aggregation: one parameter
+  at a time they would compute in another way.
+- The trainer takes a dict of parameters, sorts it by name (dense10 before dense1, a ResNet's batch norms before its
+  stages) and passes minus the index as the priority. Here a gradient's id is its parameter's place in that dict, which
+  is the order of registration and usually of the forward pass, and gradients are handed over in the reverse of it, as
+  backward makes them. Names, and so BytePS's keys, stay as they are.
 
-Gradients are not fused: each belongs to MXNet's memory and dependencies, from which they travel.
+Gradients are not fused: each travels from MXNet's own memory, which its dependencies guard.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any
 
+import mxnet as mx
+import numpy as np
 from prophet.plugins.byteps import hook
 
+logger = logging.getLogger("prophet")
+
 _GRADIENT = "gradient_"
+_EXACT = (np.float32, np.float64)
+"""Types in which `broadcast_mul` by a rounded factor is what MXNet's scaling by a number computes."""
 
 
 def install(bps: Any, fusion: bool = True) -> None:
     """Prepares `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here."""
-    from mxnet import optimizer as optimizers
-
     hook.set_identity("priority")
-    places: dict[str, int] = {}
     push_pull = bps.byteps_push_pull
-    create = bps.DistributedTrainer.__init__
+    trainer = bps.DistributedTrainer
+    create, allreduce = trainer.__init__, trainer._allreduce_grads
 
     @functools.wraps(push_pull)
-    def placed_push_pull(
+    def push_pull_with_id(
         tensor: Any, version: int = 0, priority: int = 0, name: str | None = None, is_average: bool = True
     ) -> None:
         # Priority 0 is for what somebody waits for, such as a broadcast of parameters; gradient 0 has -1.
         if name is not None and name.startswith(_GRADIENT):
-            priority = -places.get(name, -priority) - 1
+            priority -= 1
         push_pull(tensor, version=version, priority=priority, name=name, is_average=is_average)
 
     @functools.wraps(create)
-    def placed_create(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+    def create_in_forward_order(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         create(self, params, *args, **kwargs)
-        place = {id(parameter): number for number, parameter in enumerate(params.values())}
-        places.update((f"{_GRADIENT}{index}", place[id(parameter)]) for index, parameter in enumerate(self._params))
-        if isinstance(self._optimizer, optimizers.SGD) and self._optimizer.aggregate_num > 1:
+        self._prophet = None
+        try:
+            self._prophet = _Handover(params, self._params)
+        except Exception as error:
+            logger.warning("Prophet takes the order of BytePS's trainer: %s: %s", type(error).__name__, error)
+        if isinstance(self._optimizer, mx.optimizer.SGD) and self._optimizer.aggregate_num > 1:
             self._optimizer.aggregate_num = 1
 
-    bps.byteps_push_pull = placed_push_pull
-    # In place: BytePS's own methods find the class by its name.
-    bps.DistributedTrainer.__init__ = placed_create
+    @functools.wraps(allreduce)
+    def allreduce_as_they_come(self: Any) -> None:
+        gradients = self._prophet.gradients() if self._prophet else []
+        if not gradients or not all(_plain(bps, self, parameter) for _, _, parameter in gradients):
+            allreduce(self)
+            return
+        for gradient_id, index, parameter in gradients:
+            gradient = parameter._grad[0]
+            factor = self._prophet.factor(1.0 / self._scale / self._bps_size, gradient)
+            mx.nd.broadcast_mul(gradient, factor, out=gradient)
+            push_pull(gradient, name=f"{_GRADIENT}{index}", priority=-gradient_id - 1, is_average=False)
+
+    # In place: BytePS's own methods find the class and the function by their names.
+    bps.byteps_push_pull = push_pull_with_id
+    trainer.__init__ = create_in_forward_order
+    trainer._allreduce_grads = allreduce_as_they_come
+
+
+class _Handover:
+    """What one trainer needs to hand over its gradients: their order, and the number they are scaled by.
+
+    `registered` is what the program gave the trainer, `sorted_parameters` what the trainer made of it; places in the
+    latter are in BytePS's names.
+    """
+
+    def __init__(self, registered: Any, sorted_parameters: list[Any]) -> None:
+        in_order = registered.values() if hasattr(registered, "values") else registered
+        ids = {id(parameter): number for number, parameter in enumerate(in_order)}
+        indexed = [(ids[id(parameter)], index, parameter) for index, parameter in enumerate(sorted_parameters)]
+        self._last_first = sorted(indexed, key=lambda entry: -entry[0])
+        self._factors: dict[tuple[Any, ...], Any] = {}
+
+    def gradients(self) -> list[tuple[int, int, Any]]:
+        """(gradient id, index in BytePS's names, parameter) of all that has a gradient, as backward makes them."""
+        return [entry for entry in self._last_first if entry[2].grad_req != "null"]
+
+    def factor(self, value: float, gradient: Any) -> Any:
+        """`value` as an array that broadcasts over `gradient`: its type, its device, its number of dimensions."""
+        key = (value, gradient.dtype, gradient.context, gradient.ndim)
+        if key not in self._factors:
+            number = np.full((1,) * gradient.ndim, value, gradient.dtype)
+            self._factors[key] = mx.nd.array(number, ctx=gradient.context, dtype=gradient.dtype)
+        return self._factors[key]
+
+
+def _plain(bps: Any, trainer: Any, parameter: Any) -> bool:
+    """Whether the gradient is sent as it is, is dense and of a type that scales exactly."""
+    return (
+        type(trainer._intra_compressors[parameter.name]) is type(bps.Compression.none)
+        # What BytePS itself compresses is told by attributes of this kind.
+        and not any(name.startswith("byteps_") for name in vars(parameter))
+        and parameter._grad_stype == "default"
+        and parameter._grad[0].dtype in _EXACT
+    )

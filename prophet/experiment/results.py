@@ -13,6 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prophet.experiment.config import Cell, DigitsJob, Experiment, SyntheticJob
 from prophet.experiment.narrow_link import narrow_link, seconds_per_bit
@@ -118,7 +119,7 @@ def summarize_policy(cell: Cell, runs: Sequence[Run]) -> dict[str, Any]:
     return summary
 
 
-def _measured(run: Run, warmup: int) -> np.ndarray[Any, Any]:
+def _measured(run: Run, warmup: int) -> NDArray[Any]:
     """Times of all iterations of all workers after the warm-up, in seconds."""
     return np.concatenate([worker["iteration_s"][warmup:] for worker in run.workers])
 

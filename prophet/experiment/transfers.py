@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prophet.experiment.runner import BYTEPS_TRACE, CellRuns
 from prophet.model import UNPROFILED_GRADIENT, EventKind, QueueKind
@@ -46,7 +47,7 @@ class RecordedRun:
         return self.marks[first]["backward"], self.marks[first + count]["backward"]
 
 
-def pair_events(events: np.ndarray[Any, Any]) -> tuple[Transfer, ...]:
+def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
     """Matches the events of each task (EVENT_DTYPE, in order of time); what never finished is left out."""
     open_tasks: dict[tuple[int, int, int], list[float]] = {}
     transfers = []

@@ -1,4 +1,4 @@
-"""Edits without which BytePS 0.2.5.post15 does not compile, import or end on today's PyTorch, or on MXNet, without a GPU.
+"""Edits without which BytePS 0.2.5.post15 does not compile, import or end on today's PyTorch and MXNet without a GPU.
 
 Nothing here changes what BytePS computes or sends; edits that mend its behaviour are in `corrections.py`.
 """

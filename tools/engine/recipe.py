@@ -26,7 +26,7 @@ BYTEPS_SHA256 = "9d6a3c5be4c4b5a172739744bb32725c433f9a9f63794e1885e7376ff4eea99
 RULES = (*compatibility.RULES, *corrections.RULES)
 
 PARTS = {"torch": "BYTEPS_WITH{}_PYTORCH", "mxnet": "BYTEPS_WITH{}_MXNET", "tensorflow": "BYTEPS_WITH{}_TENSORFLOW"}
-"""BytePS's parts by the name of their Python module, and the switches of its setup.py that let them in or leave them out."""
+"""BytePS's parts by the name of their Python module, and the switches for them in setup.py (WITH and WITHOUT)."""
 
 
 def frameworks(toolchain: Toolchain) -> tuple[str, ...]:
