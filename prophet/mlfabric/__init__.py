@@ -11,7 +11,7 @@ from prophet.mlfabric.cluster import Consistency, Counting, Learner, Method, Rec
 from prophet.mlfabric.distribution import Distribution, Hop, distribute
 from prophet.mlfabric.network import Link, NetworkState
 from prophet.mlfabric.ordering import Ordering, Update, order_updates, shortest_first
-from prophet.mlfabric.replication import DivergenceLedger, Replication, divergence_bound_of, replicate
+from prophet.mlfabric.replication import DivergenceLedger, Replication, replicate
 from prophet.mlfabric.scheduler import Arrival, Kind, Schedule, Scheduler, Transfer
 from prophet.mlfabric.settings import COMPUTE, NETWORK, Setting, Stragglers, Traffic
 from prophet.mlfabric.training import LossCurve, Problem, Sgd, Step, Trained, loss_curves, train
@@ -50,7 +50,6 @@ __all__ = [
     "Update",
     "aggregate",
     "distribute",
-    "divergence_bound_of",
     "loss_curves",
     "mlfabric_a",
     "order_updates",

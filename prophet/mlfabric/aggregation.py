@@ -30,7 +30,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prophet.errors import UserError
 from prophet.mlfabric.network import NetworkState, Node
 from prophet.mlfabric.ordering import Update
 
@@ -79,34 +78,33 @@ def aggregate(
     busy_until_s: float = -math.inf,
     weights: Sequence[float] = (),
     most: float = math.inf,
-    exhaustive: bool = False,
 ) -> Aggregation:
     """Algorithm 3. `network` is left as it is.
 
     The i-th run goes to `aggregators[i]`: the caller assigns them beforehand. `busy_until_s` is when the last update
     of earlier batches is at the destination. With `weights`, one an update, no run weighs more than `most` unless it
-    is a single update. `exhaustive` tries every case to its end, as the paper does; the result is the same. Raises
-    UserError where a transfer would never end.
+    is a single update. Raises UserError where a transfer would never end.
     """
-    cuts = _cuts(weights, most) if weights else None
-    if not order:
-        return Aggregation((), max(now_s, busy_until_s), network.copy())
+    cuts = _cuts(weights, most) if weights else [len(order)] * len(order)
+    latest_s = max(now_s, busy_until_s)
+    best = None if order else Aggregation((), latest_s, network.copy())
+    straight: list[Group] = []
     state = network.copy()
-    best_end, best_case = math.inf, -1
-    latest = max(now_s, busy_until_s)
     for direct in range(len(order) + 1):
-        if latest >= best_end and not exhaustive:
+        limit_s = math.inf if best is None else best.end_s
+        if latest_s >= limit_s:
             break
-        limit = math.inf if exhaustive else best_end
-        end = _rest_end(order, direct, state.copy(), destination, aggregators, now_s, latest, limit, cuts)
-        if end < best_end:
-            best_end, best_case = end, direct
+        rest = state.copy()
+        sums = _sums(order, direct, rest, destination, aggregators, now_s, latest_s, limit_s, cuts)
+        if sums is not None:
+            best = Aggregation((*straight, *sums), sums[-1].applied_s if sums else latest_s, rest)
         if direct < len(order):
             update = order[direct]
-            latest = max(latest, state.reserve(update.node, destination, update.size_bytes, now_s))
-    if best_case < 0:
-        raise UserError(f"updates never reach node {destination}: give every node a positive rate")
-    return _build(order, best_case, network.copy(), destination, aggregators, now_s, max(now_s, busy_until_s), cuts)
+            end = state.reserve(update.node, destination, update.size_bytes, now_s)
+            latest_s = max(latest_s, end)
+            straight.append(Group((update,), None, (), now_s, end, latest_s))
+    assert best is not None  # sending everything straight is always possible
+    return best
 
 
 def _cuts(weights: Sequence[float], most: float) -> list[int]:
@@ -116,7 +114,7 @@ def _cuts(weights: Sequence[float], most: float) -> list[int]:
     return [max(place + 1, int(end)) for place, end in enumerate(ends)]
 
 
-def _rest_end(
+def _sums(
     order: Sequence[Update],
     start: int,
     state: NetworkState,
@@ -125,72 +123,32 @@ def _rest_end(
     now_s: float,
     latest_s: float,
     limit_s: float,
-    cuts: Sequence[int] | None,
-) -> float:
-    """DetAgg from line 8 on, times only: when the last sum arrives; infinity for no case or none below the limit."""
-    which = members = 0
-    at_aggregator = size = 0.0
-    place, count = start, len(order)
-    cut = count if cuts is None else -1
-    while place < count:
-        if which == len(aggregators):
-            return math.inf
-        update, node = order[place], aggregators[which]
-        end, pieces = state.pieces(update.node, node, update.size_bytes, now_s)
-        if not members and cuts is not None:
-            cut = cuts[place]
-        if end > latest_s or place == cut:
-            if members:
-                latest_s = max(latest_s, state.reserve(node, destination, size, at_aggregator))
-                if latest_s >= limit_s:
-                    return math.inf
-            which, members, at_aggregator, size = which + 1, 0, 0.0, 0.0
-            continue
-        state.take(update.node, node, pieces)
-        members += 1
-        at_aggregator = end if end > at_aggregator else at_aggregator
-        size = update.size_bytes if update.size_bytes > size else size
-        place += 1
-    if members:
-        latest_s = max(latest_s, state.end(aggregators[which], destination, size, at_aggregator))
-    return latest_s
+    cuts: Sequence[int],
+) -> list[Group] | None:
+    """DetAgg from line 8 on: the runs from place `start` on, reserved in `state`.
 
-
-def _build(
-    order: Sequence[Update],
-    direct: int,
-    state: NetworkState,
-    destination: Node,
-    aggregators: Sequence[Node],
-    now_s: float,
-    latest_s: float,
-    cuts: Sequence[int] | None,
-) -> Aggregation:
-    """The same case again, with what it consists of."""
+    None where aggregators run out, or where the last sum would not be there before `limit_s`.
+    """
     groups: list[Group] = []
-    for update in order[:direct]:
-        end = state.reserve(update.node, destination, update.size_bytes, now_s)
-        latest_s = max(latest_s, end)
-        groups.append(Group((update,), None, (), now_s, end, latest_s))
-    which, place = 0, direct
-    while place < len(order):
-        node = aggregators[which]
-        members: list[Update] = []
+    place, count = start, len(order)
+    for node in aggregators:
+        if place == count:
+            break
+        first, cut = place, cuts[place]
         arrivals: list[float] = []
-        cut = len(order) if cuts is None else cuts[place]
         while place < cut:
             update = order[place]
             end, pieces = state.pieces(update.node, node, update.size_bytes, now_s)
             if end > latest_s:
                 break
             state.take(update.node, node, pieces)
-            members.append(update)
             arrivals.append(end)
             place += 1
-        if members:
-            size = max(update.size_bytes for update in members)
-            end = state.reserve(node, destination, size, max(arrivals))
+        if arrivals:
+            members, starts = tuple(order[first:place]), max(arrivals)
+            end = state.reserve(node, destination, max(update.size_bytes for update in members), starts)
             latest_s = max(latest_s, end)
-            groups.append(Group(tuple(members), node, tuple(arrivals), max(arrivals), end, latest_s))
-        which += 1
-    return Aggregation(tuple(groups), latest_s, state)
+            if latest_s >= limit_s:
+                return None
+            groups.append(Group(members, node, tuple(arrivals), starts, end, latest_s))
+    return groups if place == count and latest_s < limit_s else None

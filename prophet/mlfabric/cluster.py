@@ -20,11 +20,12 @@ from __future__ import annotations
 import enum
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from prophet.collectives import ring
 from prophet.errors import UserError
 from prophet.mlfabric.distribution import distribute
 from prophet.mlfabric.network import FREE, end_of
@@ -61,15 +62,16 @@ class Method:
     staleness: int = 2
     divergence_bound: float | None = None
     momentum: float = 0.0
-    eager: bool = True
 
     def __post_init__(self) -> None:
         scheduled = self.transport is Transport.MLFABRIC
         together = self.consistency is Consistency.SYNCHRONOUS
         if self.transport in (Transport.RING, Transport.TREE) and not together:
             raise UserError(f"a {self.transport} all-reduce is synchronous: choose another transport or consistency")
-        if (self.delay_bound is not None or self.divergence_bound is not None) and (together or not scheduled):
-            raise UserError("delay and divergence bounds need MLfabric's transport and no synchronous server")
+        if not scheduled and (self.delay_bound is not None or self.divergence_bound is not None):
+            raise UserError(f"delay and divergence bounds need MLfabric's transport, not {self.transport}")
+        if together and self.delay_bound is not None:
+            raise UserError("a synchronous server's updates all have a delay of 1: leave the delay bound out")
         if self.consistency is Consistency.STALE and self.staleness < 0:
             raise UserError(f"staleness {self.staleness}: give 0 or more iterations")
 
@@ -85,6 +87,16 @@ STALE_SYNC = Method(Consistency.STALE, Transport.SHARED)
 MLFABRIC_STALE = Method(Consistency.STALE, Transport.MLFABRIC)
 RR_SYNC = Method(Consistency.SYNCHRONOUS, Transport.RING)
 TR_SYNC = Method(Consistency.SYNCHRONOUS, Transport.TREE)
+METHODS: Mapping[str, Method] = {
+    "mlfabric-a": mlfabric_a(None),
+    "mlfabric-stale": MLFABRIC_STALE,
+    "mlfabric-s": MLFABRIC_S,
+    "async": ASYNC,
+    "stale-sync": STALE_SYNC,
+    "rr-sync": RR_SYNC,
+    "tr-sync": TR_SYNC,
+}
+"""Section 7's methods, with the stale synchronous ones of section 6."""
 
 
 class Learner(Protocol):
@@ -193,9 +205,10 @@ class _Cluster:
         self._read_version = [0 for _ in workers]
         self._payloads: dict[int, tuple[int, Any]] = {}
         self._held: list[int] = []
-        self._waiting: list[int] = []
+        self._at_server: list[tuple[int, Any]] = []
+        self._at_replica: list[tuple[int, Any]] = []
         together = method.consistency is Consistency.SYNCHRONOUS
-        self._barrier: list[int] | None = [] if together else None
+        self._together = together
         rates = Rates.draw(setting, horizon_s)
         self._transport = _TRANSPORTS[method.transport](self, rates)
 
@@ -245,7 +258,7 @@ class _Cluster:
     def applied(self, updates: Sequence[Update]) -> None:
         """These updates are at the server, all earlier ones are applied."""
         arrived = [(update, *self._payloads.pop(update.id)) for update in updates]
-        if self._barrier is None:
+        if not self._together:
             for update, worker, payload in arrived:
                 self.learner.apply([payload])
                 self.version += 1
@@ -254,29 +267,34 @@ class _Cluster:
             for _, worker, _ in arrived:
                 self._next_round(worker)
             return
-        self._waiting += [worker for _, worker, _ in arrived]
-        self._barrier += [payload for _, _, payload in arrived]
-        if len(self._waiting) == self.setting.workers:
-            # In the order of workers, so that no sum depends on who arrived first.
-            ranked = sorted(zip(self._waiting, range(len(self._waiting)), strict=True))
-            self.learner.apply([self._barrier[place] for _, place in ranked])
+        self._at_server += [(worker, payload) for _, worker, payload in arrived]
+        if len(self._at_server) == self.setting.workers:
+            step, self._at_server = _by_worker(self._at_server), []
+            self.learner.apply([payload for _, payload in step])
             self.version += 1
-            workers, self._waiting, self._barrier = [worker for worker, _ in ranked], [], []
-            for worker in workers:
+            for worker, _ in step:
                 self._note(worker, 1)
             self._moved()
-            for worker in workers:
+            for worker, _ in step:
                 self._next_round(worker)
 
-    def copied(self, payloads: Sequence[Any]) -> None:
-        """These updates are at the replica, which applies them one by one."""
-        for payload in payloads:
-            self.learner.replicate([payload])
-        self.record.replicated += len(payloads)
+    def copied(self, arrived: Sequence[tuple[int, Any]]) -> None:
+        """Updates with their workers are at the replica, which steps as the server does."""
+        for one in arrived:
+            self._at_replica.append(one)
+            if len(self._at_replica) == self.updates_per_step:
+                step, self._at_replica = _by_worker(self._at_replica), []
+                self.learner.replicate([payload for _, payload in step])
+        self.record.replicated += len(arrived)
         self.learner.observe(self.now_s, len(self.record.applied_s))
 
-    def payload(self, update: Update) -> Any:
-        return self._payloads[update.id][1]
+    @property
+    def updates_per_step(self) -> int:
+        return self.setting.workers if self._together else 1
+
+    def payload(self, update: Update) -> tuple[int, Any]:
+        """The worker and what it computed, until the update is applied."""
+        return self._payloads[update.id]
 
     def _note(self, worker: int, delay: int) -> None:
         self.record.applied_s.append(self.now_s)
@@ -299,6 +317,11 @@ class _Cluster:
                 self._transport.pull(one)
             else:
                 self._held.append(one)
+
+
+def _by_worker(arrived: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    """In the order of workers, so that no sum depends on who arrived first."""
+    return sorted(arrived, key=lambda one: one[0])
 
 
 class _Transport(Protocol):
@@ -326,7 +349,7 @@ class _Scheduled:
             machines,
             method.divergence_bound or math.inf,
             method.momentum,
-            method.eager,
+            cluster.updates_per_step,
             setting.seed,
         )
         self._ready: list[Update] = []
@@ -335,7 +358,7 @@ class _Scheduled:
         self._sending_until_s = 0.0
         self._server_at = [-math.inf]
         self._replica_at = [-math.inf]
-        self._copies: dict[int, Any] = {}
+        self._copies: dict[int, tuple[int, Any]] = {}
 
     def push(self, worker: int, update: Update, computed_in_s: float) -> None:
         self._ready.append(update)
@@ -400,8 +423,8 @@ class _Scheduled:
                 arrival = copies.pop(0)
                 time_s = max(sent[arrival.transfer].end_s, replica[-1], server[arrival.needs], now)
                 replica += [time_s] * len(arrival.updates)
-                payloads = [self._copies.pop(update.id) for update in arrival.updates]
-                cluster.at(time_s, partial(cluster.copied, payloads))
+                copies_of = [self._copies.pop(update.id) for update in arrival.updates]
+                cluster.at(time_s, partial(cluster.copied, copies_of))
 
     def _distribute(self, workers: list[int], network: Any) -> None:
         cluster, now, setting = self._cluster, self._cluster.now_s, self._cluster.setting
@@ -495,7 +518,8 @@ class _Ring(_AllReduce):
 
     def end_s(self, computed_in_s: float) -> float:
         setting, now = self._cluster.setting, self._cluster.now_s
-        size = 2 * (setting.machines - 1) / setting.machines * setting.model_bytes
+        # Seconds at one byte a second: the bytes that pass each NIC.
+        size = ring(setting.machines, 0.0, 1.0).transfer_s(setting.model_bytes) if setting.machines > 1 else 0.0
         end = end_of(self._link, FREE, size, now - setting.overlap * computed_in_s) if size else now
         return max(now, end)
 

@@ -189,10 +189,10 @@ class NetworkState:
 
     @classmethod
     def of_rates(cls, up: Sequence[float], down: Sequence[float]) -> NetworkState:
-        """Rates in bytes per second that hold for ever, one each per node. Raises UserError unless they are above 0."""
+        """Rates in bytes per second that hold for ever, one each per node. Raises UserError where one is impossible."""
         for rate in (*up, *down):
-            if not rate > 0:
-                raise UserError(f"a NIC of {rate} bytes per second: give every node a positive rate")
+            if not 0 < rate < math.inf:
+                raise UserError(f"a NIC of {rate} bytes per second: give every node a positive, finite rate")
         return cls(map(Link.constant, up), map(Link.constant, down))
 
     def __len__(self) -> int:

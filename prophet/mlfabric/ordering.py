@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from prophet.errors import UserError
 from prophet.mlfabric.network import FREE, Link, NetworkState, Node, Piece, end_of
 
 
@@ -40,7 +41,8 @@ class Update:
     """An update that a worker has ready.
 
     `node` is where it is, `size_bytes` what a transfer of it carries, `version` the model's version from which it was
-    computed (v(g)), `norm` its Euclidean norm (section 4: workers give it with the push).
+    computed (v(g)), `norm` its Euclidean norm (section 4: workers give it with the push). Raises UserError where size
+    or norm are negative or no numbers.
     """
 
     id: int
@@ -48,6 +50,12 @@ class Update:
     size_bytes: float
     version: int = 0
     norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.size_bytes < math.inf and 0 <= self.norm < math.inf):
+            raise UserError(
+                f"update {self.id}: {self.size_bytes} bytes with a norm of {self.norm}; give numbers of 0 or more"
+            )
 
 
 @dataclass(frozen=True)

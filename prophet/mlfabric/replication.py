@@ -23,7 +23,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from prophet.errors import UserError
 from prophet.mlfabric.aggregation import Aggregation, Group, aggregate
@@ -34,22 +33,14 @@ ROUNDING = 1e-12
 """Of running sums, relative: bounds that are met exactly are met."""
 
 
-def divergence_bound_of(history_norm: float, norms: Sequence[float], momentum: float) -> float:
-    """Eq. 11: at most how far the server is from a replica that lacks updates of these norms, in order.
-
-    `history_norm` is the norm of the last step that both made, |w(t) - w(t-1)|.
-    """
-    step, total = history_norm, 0.0
-    for norm in norms:
-        step = momentum * step + norm
-        total += step
-    return total
-
-
 class DivergenceLedger:
-    """The running sum of step bounds, over all updates that were ever scheduled. Positions count updates from 0."""
+    """The running sum of step bounds, over all updates that were ever scheduled. Positions count updates from 0.
 
-    def __init__(self, bound: float, momentum: float) -> None:
+    With `updates_per_step` above 1 that many updates in a row are one step, as a synchronous server applies them
+    (section 6); a position in the middle of a step is that of the last whole one.
+    """
+
+    def __init__(self, bound: float, momentum: float, updates_per_step: int = 1) -> None:
         """`bound` is Div_max. Raises UserError where it or the momentum makes no sense."""
         if not bound > 0:
             raise UserError(f"divergence bound {bound}: give a positive number")
@@ -57,34 +48,48 @@ class DivergenceLedger:
             raise UserError(f"momentum {momentum}: give a number from 0 to below 1")
         self.bound = bound
         self.momentum = momentum
+        self._per_step = updates_per_step
+        self._count = 0
+        self._gathered = 0.0
         self._step = 0.0
         self._sums = [0.0]
 
     def add(self, norm: float) -> None:
-        """The next update in order. Raises UserError where it alone moves the server by more than the bound."""
-        self._step = self.momentum * self._step + norm
+        """The next update in order. Raises UserError where its step alone moves the server by more than the bound."""
+        self._count += 1
+        self._gathered += norm
+        if self._count % self._per_step:
+            return
+        self._step = self.momentum * self._step + self._gathered
+        self._gathered = 0.0
         if self._step > self.bound * (1 + ROUNDING):
             raise UserError(
-                f"divergence bound {self.bound}: one update moves the model by up to {self._step:.6g}; give more"
+                f"divergence bound {self.bound}: one step moves the model by up to {self._step:.6g}; give more"
             )
         self._sums.append(self._sums[-1] + self._step)
 
     def __len__(self) -> int:
-        return len(self._sums) - 1
+        return self._count
 
     def divergence(self, server: int, replica: int) -> float:
-        """Bound of the distance of the two, after so many updates each."""
-        return self._sums[server] - self._sums[replica]
+        """Eq. 11: bound of the distance of the two models, after so many updates each."""
+        return abs(self._sums[server // self._per_step] - self._sums[replica // self._per_step])
 
     def needed(self, position: int) -> int:
         """How many updates one of the two must have before the other may have `position` of them."""
-        reach = self._sums[position]
-        return bisect_left(self._sums, reach - self.bound - ROUNDING * reach, 0, position)
+        steps = position // self._per_step
+        reach = self._sums[steps]
+        return bisect_left(self._sums, reach - self.bound - ROUNDING * reach, 0, steps) * self._per_step
 
-    def steps(self, since: int) -> list[float]:
-        """The bounds of the steps after position `since`: the weights of a run's updates."""
-        sums = self._sums[since:]
-        return [after - before for before, after in pairwise(sums)]
+    def weights(self, since: int) -> list[float]:
+        """By how much each update after position `since` moves a model at most when it arrives, the earlier ones there.
+
+        Where a step has several updates, its last one moves the model.
+        """
+        moves = [0.0] * (self._count - since)
+        for step in range(since // self._per_step + 1, len(self._sums)):
+            moves[step * self._per_step - since - 1] = self._sums[step] - self._sums[step - 1]
+        return moves
 
 
 @dataclass(frozen=True)
@@ -110,15 +115,13 @@ def replicate(
     aggregators: Sequence[Node],
     now_s: float,
     busy_until_s: float,
-    eager: bool = True,
 ) -> Replication:
     """Section 5.3: the transfers to the replica that start with this batch.
 
     `pending` are the updates that the replica lacks, in order: those punted before and then those of `server`, the
     batch's tentative schedule (an update may be in both lists only once). The ledger has all of them.
-    `busy_until_s` is when earlier transfers to the replica end. `eager` as in the paper: everything that arrives
-    before the batch's last update is applied at the server travels now; without it only what the bound needs does,
-    and the rest is summed with what comes.
+    `busy_until_s` is when earlier transfers to the replica end. What the bound needs travels now, and what arrives
+    before the batch's last update is applied at the server; the rest is punted.
 
     The paper checks the bound when the batch's last update is applied, and may delay that one. Here every update is
     checked, as the replica may lag in the middle of a batch and catch up at its end.
@@ -129,7 +132,7 @@ def replicate(
     start = there = total - len(pending)
     needed = tuple(ledger.needed(position) for position in range(total - batch + 1, total + 1))
     tentative = aggregate(
-        pending, server.network, replica, aggregators, now_s, busy_until_s, ledger.steps(there), ledger.bound
+        pending, server.network, replica, aggregators, now_s, busy_until_s, ledger.weights(there), ledger.bound
     )
     reached: list[int] = []
     for group in tentative.groups:
@@ -139,7 +142,7 @@ def replicate(
     frozen = 0
     for place, group in enumerate(tentative.groups):
         before = reached[place - 1] if place else start
-        if before < most or (eager and group.applied_s <= server.end_s):
+        if before < most or group.applied_s <= server.end_s:
             frozen = place + 1
         else:
             break
@@ -169,8 +172,9 @@ def reserve_groups(
     """The same groups reserved again in `network`, which is changed: their new times, and when the last is applied."""
     again = []
     for group in groups:
+        arrivals: tuple[float, ...] = ()
         if group.aggregator is None:
-            starts, arrivals = now_s, ()
+            starts = now_s
             end = network.reserve(group.updates[0].node, destination, group.size_bytes, now_s)
         else:
             arrivals = tuple(

@@ -85,10 +85,10 @@ class Scheduler:
         replica_aggregators: Sequence[Node] = (),
         divergence_bound: float = math.inf,
         momentum: float = 0.0,
-        eager: bool = True,
+        updates_per_step: int = 1,
         seed: int = 0,
     ) -> None:
-        """`delay_bound` is tau_max, `divergence_bound` Div_max; the rest as in `aggregate` and `replicate`.
+        """`delay_bound` is tau_max, `divergence_bound` Div_max; the last but one as in `DivergenceLedger`.
 
         Aggregators are assigned to runs at random, as in the paper, but faster NICs before slower ones: a run's sum
         is no faster than its aggregator. Raises UserError for a delay bound below 1.
@@ -100,10 +100,9 @@ class Scheduler:
         self.delay_bound = delay_bound
         self.replica = replica
         self.replica_aggregators = tuple(replica_aggregators)
-        self.eager = eager
         self.version = 0
         """v_init: the model's version once everything scheduled so far is applied."""
-        self._ledger = None if replica is None else DivergenceLedger(divergence_bound, momentum)
+        self._ledger = None if replica is None else DivergenceLedger(divergence_bound, momentum, updates_per_step)
         self._pending: tuple[Update, ...] = ()
         self._random = np.random.default_rng(seed)
 
@@ -124,7 +123,9 @@ class Scheduler:
 
         `network` is what the monitor reports less what earlier batches still use; it is left as it is.
         `busy_until_s` and `replica_busy_until_s` are when the last of those is expected at the server and replica.
+        Raises UserError for a node that the network does not have, before anything is changed.
         """
+        self._check_nodes(updates, network)
         ordering = order_updates(updates, network, self.server, now_s, self.delay_bound, self.version)
         order = ordering.updates
         ranked = self._ranked(self.aggregators, network, now_s)
@@ -137,8 +138,8 @@ class Scheduler:
 
         for update in order:
             self._ledger.add(update.norm)
-        steps = self._ledger.steps(self.version - len(order))
-        tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, steps, self._ledger.bound)
+        weights = self._ledger.weights(self.version - len(order))
+        tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, weights, self._ledger.bound)
         copied_to = len(self._ledger) - len(order) - len(self._pending)
         replication = replicate(
             (*self._pending, *order),
@@ -148,7 +149,6 @@ class Scheduler:
             self._ranked(self.replica_aggregators, network, now_s),
             now_s,
             replica_busy_until_s,
-            self.eager,
         )
         self._pending = replication.punted
         kept = delayed_from(tentative, replication)
@@ -171,6 +171,12 @@ class Scheduler:
                 commits.append(writer.group(group, self.server, replication.needed[place + len(group.updates) - 1]))
                 place += len(group.updates)
         return Schedule(writer.transfers, tuple(commits), tuple(copies), ordering.dropped, end)
+
+    def _check_nodes(self, updates: Sequence[Update], network: NetworkState) -> None:
+        own = (self.server, self.replica, *self.aggregators, *self.replica_aggregators)
+        for node in (*(update.node for update in updates), *(node for node in own if node is not None)):
+            if not 0 <= node < len(network):
+                raise UserError(f"node {node}: the network has only nodes 0 to {len(network) - 1}")
 
     def _ranked(self, nodes: Sequence[Node], network: NetworkState, now_s: float) -> list[Node]:
         shuffled = [nodes[place] for place in self._random.permutation(len(nodes))]

@@ -6,12 +6,14 @@ Rule of this file: runs and ratios. What the paper printed stands here as data a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from prophet.mlfabric.cluster import RR_SYNC, Consistency, Method, Transport, mlfabric_a, run
-from prophet.mlfabric.settings import COMPUTE, NETWORK, Setting
+from prophet.mlfabric.cluster import RR_SYNC, Method, mlfabric_a, run
+from prophet.mlfabric.network import NetworkState
+from prophet.mlfabric.ordering import Update
+from prophet.mlfabric.settings import COMPUTE, GBIT, NETWORK, Setting
 from prophet.mlfabric.training import Problem, best_step
 
 PAPER_TABLE_2: Mapping[tuple[str, str], float] = {
@@ -26,6 +28,12 @@ PAPER_TABLE_2: Mapping[tuple[str, str], float] = {
     ("C3", "N3"): 1.42,
 }
 """Speedup of MLfabric-A in time to 74 % accuracy over RR-Sync, as printed."""
+
+PAPER_SCHEDULING_MS: Mapping[int, float] = {100: 30.0, 500: 440.0, 1000: 1460.0}
+"""Milliseconds to schedule a batch of so many updates, section 7.4, in C++ on the paper's machine."""
+
+RATES = ("equal", "N2", "uniform")
+"""Every NIC at 10 Gbit/s; drawn from N2; uniform from 1 to 10 Gbit/s. The paper does not say which."""
 
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 """Candidates for the step of each method."""
@@ -103,9 +111,7 @@ class Replicated:
     slowdown: float
 
 
-def replication_savings(
-    bounds: Sequence[float], horizon_s: float = 60.0, seed: int = 0, eager: bool = False
-) -> list[Replicated]:
+def replication_savings(bounds: Sequence[float], horizon_s: float = 60.0, seed: int = 0) -> list[Replicated]:
     """Figure 9's data: updates of norm 1 without momentum, so that a bound counts updates, in C1-N1.
 
     `slowdown` is the rate of updates without a replica over that with one.
@@ -114,9 +120,7 @@ def replication_savings(
     alone = run(setting, mlfabric_a(30), horizon_s=horizon_s)
     rows = []
     for bound in bounds:
-        method = Method(
-            Consistency.ASYNCHRONOUS, Transport.MLFABRIC, delay_bound=30, divergence_bound=bound, eager=eager
-        )
+        method = replace(mlfabric_a(30), divergence_bound=bound)
         record = run(setting, method, horizon_s=horizon_s)
         saving = record.replicated / record.sent_to_replica if record.sent_to_replica else float("inf")
         rows.append(Replicated(bound, saving, alone.updates_per_s / record.updates_per_s))
@@ -127,3 +131,22 @@ def iteration_times(setting: Setting, method: Method, horizon_s: float) -> tuple
     """Median and mean seconds of a synchronous method's iterations. Section 7.2 compares these."""
     times = np.unique(run(setting, method, horizon_s=horizon_s).applied_s)
     return float(np.median(np.diff(times))), float(np.diff(times).mean())
+
+
+def random_batch(count: int, rates: str, seed: int) -> tuple[list[Update], NetworkState]:
+    """Section 7.4's batch: `count` updates with deadlines from Uniform(1, 2 count) at count / 2 nodes, free core.
+
+    `rates` is one of RATES. The server is the last node, at 10 Gbit/s. The deadlines are Eq. 9's for a scheduler whose
+    version is 0 and whose delay bound is 1.
+    """
+    random = np.random.default_rng([seed, count])
+    nodes = count // 2
+    if rates == "equal":
+        drawn = np.full((2, nodes), 10 * GBIT)
+    elif rates == "N2":
+        drawn = random.choice(NETWORK["N2"].rates, (2, nodes), p=NETWORK["N2"].chances)
+    else:
+        drawn = random.uniform(1, 10, (2, nodes)) * GBIT
+    deadlines = random.integers(1, 2 * count + 1, count)
+    updates = [Update(place, place % nodes, 100e6, int(due) - 1) for place, due in enumerate(deadlines)]
+    return updates, NetworkState.of_rates([*drawn[0].tolist(), 10 * GBIT], [*drawn[1].tolist(), 10 * GBIT])

@@ -170,11 +170,15 @@ class Sgd:
 
 @dataclass(frozen=True)
 class Trained:
-    """A job's record, its loss over time, and the model it ended with."""
+    """A job's record, its loss over time, and the model it ended with.
+
+    `most_diverged` is the greatest distance that server and replica had, None without a replica.
+    """
 
     record: Record
     curve: LossCurve
     model: Vector
+    most_diverged: float | None = None
 
 
 def train(
@@ -194,7 +198,9 @@ def train(
         return target is not None and learner.curve_losses[-1] <= target
 
     record = run(setting, method, learner, horizon_s=horizon_s, stop=reached)
-    return Trained(record, learner.curve, learner.model)
+    learner.observe(record.end_s, len(record.applied_s))
+    diverged = None if method.divergence_bound is None else learner.most_diverged
+    return Trained(record, learner.curve, learner.model, diverged)
 
 
 def loss_curves(
