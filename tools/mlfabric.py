@@ -2,7 +2,7 @@
 
 Rule of this file: arguments in, a table or JSON out, and the one clock. What is simulated is prophet/mlfabric/'s.
 
-`python -m prophet.tools.mlfabric train --compute C2 --network N1 --delay-bound 30` trains a small problem on its cluster;
+`python -m prophet.tools.mlfabric train --compute C2 --network N1 --delay-bound 30` trains a small problem;
 `... scheduler` measures section 7.4's scheduling time on this machine. docs/policies/mlfabric.md has more.
 """
 

@@ -74,6 +74,8 @@ class Method:
             raise UserError("a synchronous server's updates all have a delay of 1: leave the delay bound out")
         if self.consistency is Consistency.STALE and self.staleness < 0:
             raise UserError(f"staleness {self.staleness}: give 0 or more iterations")
+        if not 0 <= self.momentum < 1:
+            raise UserError(f"momentum {self.momentum}: give a number from 0 to below 1")
 
 
 def mlfabric_a(delay_bound: int | None) -> Method:
@@ -179,8 +181,11 @@ def run(
 ) -> Record:
     """Trains until so many updates are applied, until `horizon_s` virtual seconds, or until `stop()` says so.
 
-    `stop` is asked after every step of the server. Raises UserError where none of the three is given.
+    `stop` is asked after every step of the server. Raises UserError where none of the three is given, and for a
+    setting or method that cannot be.
     """
+    if horizon_s is not None and not 0 < horizon_s < math.inf:
+        raise UserError(f"a job of {horizon_s} seconds: give a number above 0")
     if updates is None and horizon_s is None and stop is None:
         raise UserError("a run without an end: give updates, horizon_s or stop")
     limit = HORIZON_S if horizon_s is None else horizon_s
@@ -347,7 +352,7 @@ class _Scheduled:
             method.delay_bound,
             replica,
             machines,
-            method.divergence_bound or math.inf,
+            math.inf if method.divergence_bound is None else method.divergence_bound,
             method.momentum,
             cluster.updates_per_step,
             setting.seed,
