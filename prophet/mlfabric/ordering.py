@@ -15,6 +15,8 @@ Where the paper leaves something open:
 - *Hopeless updates.* Places up to d hold d updates. If more than d have to be there by d, the excess is dropped at the
   start, the longest transfers first: no order keeps more.
 - *Places* count updates that are applied. Algorithm 2 counts dropped ones too, so its deadlines come too early.
+- *Looking ahead* goes one update far, as in the listing. If that one is dropped later, the one after it may end before
+  the update that was kept; it is then applied with that one (aggregation's `applied_s`), still at its own place.
 - *Ties* go to the worker that is faster on its own, then to the update that comes first in the batch.
 
 Time: evaluating every remaining update in every round, as in the paper, is quadratic. Three lower bounds leave few
@@ -202,7 +204,7 @@ class _Round:
         """Sets the slack up and drops what cannot be in time in any order."""
         assert self.deadlines is not None
         count = len(self.updates)
-        due = np.bincount(np.clip(self.deadlines, 0, count + 1), minlength=count + 2)
+        due = np.bincount(np.clip(np.array(self.deadlines, int), 0, count + 1), minlength=count + 2)
         self.slack = np.arange(count + 1) - np.cumsum(due)[: count + 1]
         dropped: list[int] = []
         while (late := np.flatnonzero(self.slack < 0)).size:

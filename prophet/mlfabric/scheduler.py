@@ -63,14 +63,13 @@ class Schedule:
     """What one batch decided.
 
     `commits` are for the server and `copies` for the replica, both in order. `dropped` updates never leave their
-    workers; `end_s` is when the last commit is expected.
+    workers.
     """
 
     transfers: tuple[Transfer, ...]
     commits: tuple[Arrival, ...]
     copies: tuple[Arrival, ...]
     dropped: tuple[Update, ...]
-    end_s: float
 
 
 class Scheduler:
@@ -134,7 +133,7 @@ class Scheduler:
         if self.replica is None or self._ledger is None:
             tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s)
             commits = [writer.group(group, self.server) for group in tentative.groups]
-            return Schedule(writer.transfers, tuple(commits), (), ordering.dropped, tentative.end_s)
+            return Schedule(writer.transfers, tuple(commits), (), ordering.dropped)
 
         for update in order:
             self._ledger.add(update.norm)
@@ -153,13 +152,12 @@ class Scheduler:
         self._pending = replication.punted
         kept = delayed_from(tentative, replication)
         groups, copied = tentative.groups, replication.groups
-        end = tentative.end_s
         if kept < len(groups):
             # What gives way is reserved after the replica's transfers, which then have the wire before it.
             state = network.copy()
             early, latest = reserve_groups(groups[:kept], state, self.server, now_s, max(now_s, busy_until_s))
             copied, _ = reserve_groups(copied, state, self.replica, now_s, max(now_s, replica_busy_until_s))
-            late, end = reserve_groups(groups[kept:], state, self.server, now_s, latest)
+            late, _ = reserve_groups(groups[kept:], state, self.server, now_s, latest)
             groups = (*early, *late)
         place = 0
         commits, copies = [], []
@@ -170,7 +168,7 @@ class Scheduler:
             else:
                 commits.append(writer.group(group, self.server, replication.needed[place + len(group.updates) - 1]))
                 place += len(group.updates)
-        return Schedule(writer.transfers, tuple(commits), tuple(copies), ordering.dropped, end)
+        return Schedule(writer.transfers, tuple(commits), tuple(copies), ordering.dropped)
 
     def _check_nodes(self, updates: Sequence[Update], network: NetworkState) -> None:
         own = (self.server, self.replica, *self.aggregators, *self.replica_aggregators)

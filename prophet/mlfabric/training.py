@@ -232,8 +232,8 @@ def best_step(
 ) -> tuple[float, Trained]:
     """The constant step with which a method reaches `target` first, and that run.
 
-    Every method gets its own best one of the same list, times the workers' number for asynchronous updates' share: a
-    synchronous step sums all workers' updates, so it is divided by their number. Raises UserError where none arrives.
+    Every method gets its own best one of the same list. A synchronous step sums all workers' updates, so there it is
+    divided by their number. Raises UserError where none arrives.
     """
     share = setting.workers if method.consistency is Consistency.SYNCHRONOUS else 1
     best: tuple[float, Trained] | None = None
