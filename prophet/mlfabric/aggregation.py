@@ -19,7 +19,8 @@ Where the paper's listing and its text differ, or leave something open:
 - Updates are applied in order. A transfer that ends before an earlier one's is applied with that one: `applied_s`.
 
 Time: the first n + 1 transfers of case n + 1 begin with those of case n, so one state grows from case to case. A case
-stops when it is worse than the best, and all cases do when sending n straight is. This leaves the paper's minimum.
+stops when it is worse than the best, or when the last aggregator's NIC is too slow for all that is left; all cases do
+when sending n straight is worse than the best. This leaves the paper's minimum.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
-from prophet.mlfabric.network import NetworkState, Node
+from prophet.mlfabric.network import FREE, NetworkState, Node, end_of
 from prophet.mlfabric.ordering import Update
+
+SLACK_S = 1e-6
+"""A bound that is passed by less than this may only be rounded."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ def aggregate(
     is a single update. Raises UserError where a transfer would never end.
     """
     cuts = _cuts(weights, most) if weights else [len(order)] * len(order)
+    loads = _loads(order, aggregators)
     latest_s = max(now_s, busy_until_s)
     best = None if order else Aggregation((), latest_s, network.copy())
     straight: list[Group] = []
@@ -95,7 +101,7 @@ def aggregate(
         if latest_s >= limit_s:
             break
         rest = state.copy()
-        sums = _sums(order, direct, rest, destination, aggregators, now_s, latest_s, limit_s, cuts)
+        sums = _sums(order, direct, rest, destination, aggregators, now_s, latest_s, limit_s, cuts, loads)
         if sums is not None:
             best = Aggregation((*straight, *sums), sums[-1].applied_s if sums else latest_s, rest)
         if direct < len(order):
@@ -114,6 +120,14 @@ def _cuts(weights: Sequence[float], most: float) -> list[int]:
     return [max(place + 1, int(end)) for place, end in enumerate(ends)]
 
 
+def _loads(order: Sequence[Update], aggregators: Sequence[Node]) -> list[float]:
+    """What the last aggregator would have to receive if it had all updates from each place on, in bytes."""
+    if not aggregators:
+        return []
+    sizes = [0.0 if update.node == aggregators[-1] else update.size_bytes for update in reversed(order)]
+    return [*reversed(list(accumulate(sizes))), 0.0]
+
+
 def _sums(
     order: Sequence[Update],
     start: int,
@@ -124,6 +138,7 @@ def _sums(
     latest_s: float,
     limit_s: float,
     cuts: Sequence[int],
+    loads: Sequence[float],
 ) -> list[Group] | None:
     """DetAgg from line 8 on: the runs from place `start` on, reserved in `state`.
 
@@ -131,9 +146,11 @@ def _sums(
     """
     groups: list[Group] = []
     place, count = start, len(order)
-    for node in aggregators:
+    for which, node in enumerate(aggregators, start=1):
         if place == count:
             break
+        if which == len(aggregators) and end_of(FREE, state.downlinks[node], loads[place], now_s) > latest_s + SLACK_S:
+            return None
         first, cut = place, cuts[place]
         arrivals: list[float] = []
         while place < cut:

@@ -97,9 +97,9 @@ def table_2_cell(
     )
 
 
-def table_2(delay_bound: int | None = 30, horizon_s: float = 200.0, seed: int = 0) -> list[Cell]:
-    """All nine cells, in the paper's order."""
-    return [table_2_cell(compute, network, delay_bound, horizon_s, seed) for compute in COMPUTE for network in NETWORK]
+def lda_setting(seed: int = 0) -> Setting:
+    """Section 7.1's topic model in C1-N1: section 2's 180 ms of computing, and 1.8 s for 30 updates at 10 Gbit/s."""
+    return Setting(COMPUTE["C1"], NETWORK["N1"], model_bytes=1.8 * 10 * GBIT / 30, compute_s=0.18, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,9 @@ def replication_savings(bounds: Sequence[float], horizon_s: float = 60.0, seed: 
     return rows
 
 
-def iteration_times(setting: Setting, method: Method, horizon_s: float) -> tuple[float, float]:
-    """Median and mean seconds of a synchronous method's iterations. Section 7.2 compares these."""
-    times = np.unique(run(setting, method, horizon_s=horizon_s).applied_s)
-    return float(np.median(np.diff(times))), float(np.diff(times).mean())
+def iteration_s(setting: Setting, method: Method, horizon_s: float = 200.0) -> float:
+    """Mean seconds for as many applied updates as there are workers: one iteration of a synchronous method."""
+    return setting.workers / run(setting, method, horizon_s=horizon_s).updates_per_s
 
 
 def random_batch(count: int, rates: str, seed: int) -> tuple[list[Update], NetworkState]:
