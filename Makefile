@@ -47,7 +47,7 @@ validate: setup
 scaling: setup
 	$(BIN)/python -P -m prophet.tools.scaling --out build
 
-# The papers' tables, simulated: about five minutes.
+# The papers' tables, simulated: about two minutes.
 papers: setup
 	$(BIN)/python -P -m prophet.tools.papers
 

@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -22,9 +23,10 @@ from prophet.errors import UserError
 from prophet.experiment.units import parse_rate, parse_size
 from prophet.mlfabric.cluster import METHODS, Consistency
 from prophet.mlfabric.scheduler import Scheduler
-from prophet.mlfabric.settings import COMPUTE, NETWORK, Setting
+from prophet.mlfabric.settings import COMPUTE, NETWORK, RESNET50_BYTES, Setting
 from prophet.mlfabric.tables import PAPER_SCHEDULING_MS, RATES, random_batch
 from prophet.mlfabric.training import Problem, Step, Trained, train
+from prophet.profiles import BUILTIN, load_profile
 
 AGGREGATORS = (1, 4, 16)
 """How many aggregators are tried; the paper does not say how many there were."""
@@ -62,21 +64,32 @@ def scheduler_table(times: dict[tuple[str, int], dict[int, float]]) -> Table:
     return table
 
 
-def train_job(given: argparse.Namespace) -> dict[str, object]:
-    """Trains as the arguments say; what became of it, in seconds, bytes and updates."""
+def setting_of_arguments(given: argparse.Namespace) -> Setting:
+    """The cluster that the arguments describe. Raises UserError where it cannot be."""
     try:
-        setting = Setting(
-            COMPUTE[given.compute],
-            NETWORK[given.network],
-            given.workers,
-            given.machines if given.machines is not None else max(1, given.workers // 2),
-            parse_rate(given.bandwidth) / 8,
-            parse_size(given.model_size),
-            given.compute_s,
-            seed=given.seed,
-        )
+        bandwidth = parse_rate(given.bandwidth) / 8
+        size = None if given.model_size is None else parse_size(given.model_size)
     except ValueError as error:
         raise UserError(str(error)) from None
+    model_bytes, compute_s = RESNET50_BYTES, 0.1
+    if given.profile is not None:
+        profile = BUILTIN[given.profile]() if given.profile in BUILTIN else load_profile(Path(given.profile))
+        model_bytes, compute_s = profile.total_bytes, profile.forward_s + profile.backward_s
+    return Setting(
+        COMPUTE[given.compute],
+        NETWORK[given.network],
+        given.workers,
+        max(1, given.workers // 2) if given.machines is None else given.machines,
+        bandwidth,
+        model_bytes if size is None else size,
+        compute_s if given.compute_s is None else given.compute_s,
+        seed=given.seed,
+    )
+
+
+def train_job(given: argparse.Namespace) -> dict[str, object]:
+    """Trains as the arguments say; what became of it, in seconds, bytes and updates."""
+    setting = setting_of_arguments(given)
     method = replace(
         METHODS[given.method],
         delay_bound=given.delay_bound,
@@ -126,8 +139,9 @@ def _arguments() -> argparse.ArgumentParser:
     job.add_argument("--workers", type=int, default=30)
     job.add_argument("--machines", type=int, help="half as many as workers where left out")
     job.add_argument("--bandwidth", default="10gbit", help="of each machine's NIC")
-    job.add_argument("--model-size", default="100MB")
-    job.add_argument("--compute-s", type=float, default=0.1, help="seconds to compute one update")
+    job.add_argument("--profile", help="take model size and computing time from it: a file, or such as resnet50")
+    job.add_argument("--model-size", help="of a model and of an update; 100MB where left out")
+    job.add_argument("--compute-s", type=float, help="seconds to compute one update; 0.1 where left out")
     job.add_argument("--seed", type=int, default=0)
     job.add_argument("--json", action="store_true")
     timing = commands.add_parser("scheduler", help="how long one large batch takes to schedule, on this machine")

@@ -1,7 +1,7 @@
 """The papers' tables, simulated: what each paper measured beside what the simulator gives for the same setting.
 
 Rule of this file: the papers' numbers with their places, the assumptions, and the page made of both. Every config is in
-configs/papers/; `make papers` writes docs/results/papers.md anew, in about five minutes. MLfabric, whose cluster is
+configs/papers/; `make papers` writes docs/results/papers.md anew, in about two minutes. MLfabric, whose cluster is
 no config of the simulator, has its part from tools/mlfabric_page.py.
 """
 

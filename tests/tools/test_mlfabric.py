@@ -3,7 +3,9 @@
 import json
 
 import pytest
-from prophet.tools import mlfabric
+from prophet.tools import mlfabric, mlfabric_page
+
+from prophet.mlfabric.tables import Cell
 
 
 def train(capsys, *arguments):
@@ -39,6 +41,8 @@ def test_bounds_are_kept_and_shown(capsys):
         (["--momentum", "2"], "momentum 2.0"),
         (["--learning-rate", "0"], "learning rate 0.0"),
         (["--seconds", "0"], "a job of 0.0 seconds"),
+        (["--profile", "no-such.json"], "no-such.json: no such profile file"),
+        (["--workers", "3", "--machines", "4"], "3 workers on 4 machines"),
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, line):
@@ -47,8 +51,34 @@ def test_bad_input_is_one_line(capsys, arguments, line):
     assert line in printed.err and printed.err.startswith("prophet: ") and printed.err.count("\n") == 1
 
 
+def test_a_profile_gives_size_and_computing_time(capsys, tmp_path):
+    parse = mlfabric._arguments().parse_args
+    of_profile = mlfabric.setting_of_arguments(parse(["train", "--profile", "resnet50", "--compute-s", "0.2"]))
+    assert (of_profile.model_bytes, of_profile.compute_s) == (102_228_128, 0.2)
+    (tmp_path / "bad.json").write_text('{"schema": 1, "name": "x", "gradients": []}')
+    status, printed = train(capsys, "--profile", str(tmp_path / "bad.json"))
+    assert status == 2 and printed.err.count("\n") == 1 and "bad.json" in printed.err
+
+
 def test_the_scheduler_is_timed(capsys, monkeypatch):
     monkeypatch.setattr(mlfabric, "PAPER_SCHEDULING_MS", {10: 30.0, 20: 440.0})
     assert mlfabric.main(["scheduler", "--repeats", "1"]) == 0
     assert "20 updates" in capsys.readouterr().out
     assert mlfabric.main(["scheduler", "--repeats", "0"]) == 2
+
+
+def test_the_page_shows_medians_beside_the_papers_numbers(monkeypatch):
+    cells = [Cell("C2", "N1", ratio, 0.5, 0.4, 0.8, 0.25, 30) for ratio in (0.3, 0.5, 0.4)]
+    assert mlfabric_page.table_2_row(cells) == (
+        "C2-N1",
+        "2.96",
+        "0.40 (0.30 to 0.50)",
+        "0.50",
+        "0.40 s",
+        "0.80 s",
+        "25%",
+    )
+    monkeypatch.setattr(mlfabric_page, "scheduler_times", lambda: {("N2", 4): {100: 7.4, 500: 60.0, 1000: 200.0}})
+    page = mlfabric_page.scheduling()
+    assert "| N2 | 4 | 7 ms | 60 ms | 200 ms |" in page
+    assert "1000 updates: 200 ms at worst, the paper 1460" in page
