@@ -1,7 +1,8 @@
 """The papers' tables, simulated: what each paper measured beside what the simulator gives for the same setting.
 
 Rule of this file: the papers' numbers with their places, the assumptions, and the page made of both. Every config is in
-configs/papers/; `make papers` writes docs/results/papers.md anew, in about two minutes.
+configs/papers/; `make papers` writes docs/results/papers.md anew, in about two minutes. MLfabric, whose cluster is
+no config of the simulator, has its part from tools/mlfabric_page.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prophet.tools import mlfabric_page
 from rich.console import Console
 
 from prophet.errors import UserError
@@ -245,7 +247,8 @@ STUDIES = (
 
 INTRODUCTION = """# The papers' tables, simulated
 
-Made by `make papers` from configs/papers/ with Prophet's simulator; nothing was fitted to a result that it is compared
+Made by `make papers` from configs/papers/ with Prophet's simulator, MLfabric's part with a cluster of its own
+(docs/policies/mlfabric.md); nothing was fitted to a result that it is compared
 with. Simulated values are of *this* project's queue and policies on an idealised cluster: what they can be held against
 is the order of the policies, the sign and the size of gains, and where curves meet, rather than the last digit. What
 differs, and why, stands below each table.
@@ -279,6 +282,7 @@ def main(arguments: list[str] | None = None) -> int:
                 done = simulate_experiment(experiment, planned, Path(folder), listener)
             workers = [cell.cluster.workers for cell in experiment.cells]
             sections.append(study_page(study, summarize(experiment, done)["cells"], workers))
+        sections.append(mlfabric_page.section(given.page.parent))
         given.page.write_text("\n".join(sections), encoding="utf-8")
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)

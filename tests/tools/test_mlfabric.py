@@ -1,0 +1,84 @@
+"""`python -m prophet.tools.mlfabric`: what it prints, and that bad input is one line and exit status 2."""
+
+import json
+
+import pytest
+from prophet.tools import mlfabric, mlfabric_page
+
+from prophet.mlfabric.tables import Cell
+
+
+def train(capsys, *arguments):
+    status = mlfabric.main(["train", "--seconds", "5", *arguments])
+    return status, capsys.readouterr()
+
+
+@pytest.mark.parametrize("method", ["mlfabric-a", "mlfabric-s", "mlfabric-stale", "async", "rr-sync"])
+def test_a_job_is_trained(capsys, method):
+    status, printed = train(capsys, "--method", method, "--json")
+    found = json.loads(printed.out)
+    assert status == 0 and found["updates_applied"] > 0
+    assert 0 < found["loss_above_least"] < found["loss"] < 0.6932
+
+
+def test_bounds_are_kept_and_shown(capsys):
+    _, printed = train(capsys, "--delay-bound", "8", "--divergence-bound", "2", "--momentum", "0.5", "--json")
+    found = json.loads(printed.out)
+    assert found["greatest_delay"] == 8 and found["updates_dropped"] > 0
+    assert 0 < found["greatest_divergence"] <= 2
+    status, printed = train(capsys, "--delay-bound", "8")
+    assert status == 0 and "updates dropped" in printed.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--workers", "0"], "0 workers on 1 machines"),
+        (["--bandwidth", "fast"], "'fast' is not a rate"),
+        (["--model-size", "0"], "too small for a size"),
+        (["--method", "rr-sync", "--delay-bound", "3"], "not ring"),
+        (["--divergence-bound", "1e-6"], "give more"),
+        (["--momentum", "2"], "momentum 2.0"),
+        (["--learning-rate", "0"], "learning rate 0.0"),
+        (["--seconds", "0"], "a job of 0.0 seconds"),
+        (["--profile", "no-such.json"], "no-such.json: no such profile file"),
+        (["--workers", "3", "--machines", "4"], "3 workers on 4 machines"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, arguments, line):
+    status, printed = train(capsys, *arguments)
+    assert status == 2 and printed.out == ""
+    assert line in printed.err and printed.err.startswith("prophet: ") and printed.err.count("\n") == 1
+
+
+def test_a_profile_gives_size_and_computing_time(capsys, tmp_path):
+    parse = mlfabric._arguments().parse_args
+    of_profile = mlfabric.setting_of_arguments(parse(["train", "--profile", "resnet50", "--compute-s", "0.2"]))
+    assert (of_profile.model_bytes, of_profile.compute_s) == (102_228_128, 0.2)
+    (tmp_path / "bad.json").write_text('{"schema": 1, "name": "x", "gradients": []}')
+    status, printed = train(capsys, "--profile", str(tmp_path / "bad.json"))
+    assert status == 2 and printed.err.count("\n") == 1 and "bad.json" in printed.err
+
+
+def test_the_scheduler_is_timed(capsys, monkeypatch):
+    monkeypatch.setattr(mlfabric, "PAPER_SCHEDULING_MS", {10: 30.0, 20: 440.0})
+    assert mlfabric.main(["scheduler", "--repeats", "1"]) == 0
+    assert "20 updates" in capsys.readouterr().out
+    assert mlfabric.main(["scheduler", "--repeats", "0"]) == 2
+
+
+def test_the_page_shows_medians_beside_the_papers_numbers(monkeypatch):
+    cells = [Cell("C2", "N1", ratio, 0.5, 0.4, 0.8, 0.25, 30) for ratio in (0.3, 0.5, 0.4)]
+    assert mlfabric_page.table_2_row(cells) == (
+        "C2-N1",
+        "2.96",
+        "0.40 (0.30 to 0.50)",
+        "0.50",
+        "0.40 s",
+        "0.80 s",
+        "25%",
+    )
+    monkeypatch.setattr(mlfabric_page, "scheduler_times", lambda: {("N2", 4): {100: 7.4, 500: 60.0, 1000: 200.0}})
+    page = mlfabric_page.scheduling()
+    assert "| N2 | 4 | 7 ms | 60 ms | 200 ms |" in page
+    assert "1000 updates: 200 ms at worst, the paper 1460" in page

@@ -1,0 +1,177 @@
+"""MLfabric by hand: one simulated job, and how long its scheduler takes.
+
+Rule of this file: arguments in, a table or JSON out, and the one clock. What is simulated is prophet/mlfabric/'s.
+
+`python -m prophet.tools.mlfabric train --compute C2 --network N1 --delay-bound 30` trains a small problem;
+`... scheduler` measures section 7.4's scheduling time on this machine. docs/policies/mlfabric.md has more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from prophet.errors import UserError
+from prophet.experiment.units import parse_rate, parse_size
+from prophet.mlfabric.cluster import METHODS, Consistency
+from prophet.mlfabric.scheduler import Scheduler
+from prophet.mlfabric.settings import COMPUTE, NETWORK, RESNET50_BYTES, Setting
+from prophet.mlfabric.tables import PAPER_SCHEDULING_MS, RATES, random_batch
+from prophet.mlfabric.training import Problem, Step, Trained, train
+from prophet.profiles import BUILTIN, load_profile
+
+AGGREGATORS = (1, 4, 16)
+"""How many aggregators are tried; the paper does not say how many there were."""
+
+
+def scheduling_ms(count: int, rates: str, aggregators: int, repeats: int = 5) -> list[float]:
+    """Milliseconds for ordering and aggregation of one batch of `count` updates, each repeat with another seed."""
+    times = []
+    for seed in range(repeats):
+        updates, network = random_batch(count, rates, seed)
+        scheduler = Scheduler(len(network) - 1, range(min(aggregators, count // 2)), delay_bound=1)
+        began = time.perf_counter()
+        scheduler.schedule(updates, network, 0.0)
+        times.append((time.perf_counter() - began) * 1e3)
+    return times
+
+
+def scheduler_times(repeats: int = 5) -> dict[tuple[str, int], dict[int, float]]:
+    """Median milliseconds by batch size, for each kind of rates and each number of aggregators."""
+    return {
+        (rates, aggregators): {
+            count: statistics.median(scheduling_ms(count, rates, aggregators, repeats)) for count in PAPER_SCHEDULING_MS
+        }
+        for rates in RATES
+        for aggregators in AGGREGATORS
+    }
+
+
+def scheduler_table(times: dict[tuple[str, int], dict[int, float]]) -> Table:
+    """The measured times, one row each, and the paper's."""
+    table = Table("rates", "aggregators", *(f"{count} updates" for count in PAPER_SCHEDULING_MS))
+    for (rates, aggregators), row in times.items():
+        table.add_row(rates, str(aggregators), *(f"{milliseconds:.1f} ms" for milliseconds in row.values()))
+    table.add_row("the paper", "", *(f"{milliseconds:.0f} ms" for milliseconds in PAPER_SCHEDULING_MS.values()))
+    return table
+
+
+def setting_of_arguments(given: argparse.Namespace) -> Setting:
+    """The cluster that the arguments describe. Raises UserError where it cannot be."""
+    try:
+        bandwidth = parse_rate(given.bandwidth) / 8
+        size = None if given.model_size is None else parse_size(given.model_size)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    model_bytes, compute_s = RESNET50_BYTES, 0.1
+    if given.profile is not None:
+        profile = BUILTIN[given.profile]() if given.profile in BUILTIN else load_profile(Path(given.profile))
+        model_bytes, compute_s = profile.total_bytes, profile.forward_s + profile.backward_s
+    return Setting(
+        COMPUTE[given.compute],
+        NETWORK[given.network],
+        given.workers,
+        max(1, given.workers // 2) if given.machines is None else given.machines,
+        bandwidth,
+        model_bytes if size is None else size,
+        compute_s if given.compute_s is None else given.compute_s,
+        seed=given.seed,
+    )
+
+
+def train_job(given: argparse.Namespace) -> dict[str, object]:
+    """Trains as the arguments say; what became of it, in seconds, bytes and updates."""
+    setting = setting_of_arguments(given)
+    method = replace(
+        METHODS[given.method],
+        delay_bound=given.delay_bound,
+        staleness=given.staleness,
+        divergence_bound=given.divergence_bound,
+        momentum=given.momentum,
+    )
+    problem = Problem.synthetic()
+    # A synchronous step sums all workers' updates.
+    share = setting.workers if method.consistency is Consistency.SYNCHRONOUS else 1
+    trained = train(setting, method, problem, Step(given.learning_rate / share), given.seconds)
+    return _summary(trained, setting.workers, problem.least_loss())
+
+
+def _summary(trained: Trained, workers: int, least_loss: float) -> dict[str, object]:
+    record = trained.record
+    found: dict[str, object] = {
+        "updates_applied": len(record.applied_s),
+        "updates_dropped": len(record.dropped_s),
+        "seconds_for_as_many_updates_as_workers": workers / record.updates_per_s if record.applied_s else None,
+        "greatest_delay": max(record.delays, default=0),
+        "mean_delay": statistics.fmean(record.delays) if record.delays else 0.0,
+        "messages_to_server": record.sent_to_server,
+        "messages_to_replica": record.sent_to_replica,
+        "updates_replicated": record.replicated,
+        "loss": trained.curve.losses[-1],
+        "loss_above_least": trained.curve.losses[-1] - least_loss,
+    }
+    if trained.most_diverged is not None:
+        found["greatest_divergence"] = trained.most_diverged
+    return found
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m prophet.tools.mlfabric", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    job = commands.add_parser("train", help="train a small problem on the paper's cluster, on a virtual clock")
+    job.add_argument("--method", choices=list(METHODS), default="mlfabric-a")
+    job.add_argument("--compute", choices=list(COMPUTE), default="C1", help="stragglers")
+    job.add_argument("--network", choices=list(NETWORK), default="N1", help="background traffic")
+    job.add_argument("--delay-bound", type=int, help="tau_max; none where left out")
+    job.add_argument("--staleness", type=int, default=2, help="K of stale synchronous servers")
+    job.add_argument("--divergence-bound", type=float, help="Div_max; with it there is a replica")
+    job.add_argument("--momentum", type=float, default=0.0)
+    job.add_argument("--learning-rate", type=float, default=0.1)
+    job.add_argument("--seconds", type=float, default=60.0, help="virtual time")
+    job.add_argument("--workers", type=int, default=30)
+    job.add_argument("--machines", type=int, help="half as many as workers where left out")
+    job.add_argument("--bandwidth", default="10gbit", help="of each machine's NIC")
+    job.add_argument("--profile", help="take model size and computing time from it: a file, or such as resnet50")
+    job.add_argument("--model-size", help="of a model and of an update; 100MB where left out")
+    job.add_argument("--compute-s", type=float, help="seconds to compute one update; 0.1 where left out")
+    job.add_argument("--seed", type=int, default=0)
+    job.add_argument("--json", action="store_true")
+    timing = commands.add_parser("scheduler", help="how long one large batch takes to schedule, on this machine")
+    timing.add_argument("--repeats", type=int, default=5)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 2 with one line for an error of the user's."""
+    given = _arguments().parse_args(arguments)
+    console = Console()
+    try:
+        if given.command == "scheduler":
+            if given.repeats < 1:
+                raise UserError(f"--repeats {given.repeats}: give 1 or more")
+            console.print(scheduler_table(scheduler_times(given.repeats)))
+            return 0
+        found = train_job(given)
+    except UserError as error:
+        print(f"prophet: {error}", file=sys.stderr)
+        return 2
+    if given.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    table = Table("", "value")
+    for name, value in found.items():
+        table.add_row(name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
+    console.print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
