@@ -2,7 +2,7 @@
 
 Rule of this file: the papers' numbers with their places, the assumptions, and the page made of both. Every config is in
 configs/papers/; `make papers` writes docs/results/papers.md anew, in about two minutes. MLfabric, whose cluster is
-no config of the simulator, has its part from tools/mlfabric_page.py.
+no config of the simulator, has its part from tools/mlfabric_page.py; what orders are worth is tools/paper_orders.py's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prophet.tools import mlfabric_page
+from prophet.tools import mlfabric_page, paper_orders
 from rich.console import Console
 
 from prophet.errors import UserError
@@ -225,8 +225,7 @@ STUDIES = (
         "iteration, which is worse.",
         TICTAC.columns("model"),
         TICTAC.rows,
-        "Where computing hides the transfers there is nothing to gain. docs/policies/tictac.md has E and S for "
-        "single workers, Par-32 and Seq-32 among them.",
+        "Where computing hides the transfers there is nothing to gain.",
     ),
     Study(
         "caramel-components.yaml",
@@ -248,10 +247,10 @@ STUDIES = (
 INTRODUCTION = """# The papers' tables, simulated
 
 Made by `make papers` from configs/papers/ with Prophet's simulator, MLfabric's part with a cluster of its own
-(docs/policies/mlfabric.md); nothing was fitted to a result that it is compared
-with. Simulated values are of *this* project's queue and policies on an idealised cluster: what they can be held against
-is the order of the policies, the sign and the size of gains, and where curves meet, rather than the last digit. What
-differs, and why, stands below each table.
+(docs/policies/mlfabric.md); nothing was fitted to a result that it is compared with. Simulated values are of *this*
+project's queue and policies on an idealised cluster: what they can be held against is the order of the policies, the
+sign and the size of gains, and where curves meet, rather than the last digit. What differs, and why, stands below
+each table.
 """
 
 
@@ -282,6 +281,8 @@ def main(arguments: list[str] | None = None) -> int:
                 done = simulate_experiment(experiment, planned, Path(folder), listener)
             workers = [cell.cluster.workers for cell in experiment.cells]
             sections.append(study_page(study, summarize(experiment, done)["cells"], workers))
+            if study.config == "tictac.yaml":
+                sections.append(paper_orders.section())
         sections.append(mlfabric_page.section(given.page.parent))
         given.page.write_text("\n".join(sections), encoding="utf-8")
     except UserError as error:

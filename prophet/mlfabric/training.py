@@ -54,7 +54,8 @@ class Problem:
         features, labels = self.features[rows], self.labels[rows]
         margins = labels * (features @ model)
         weights = -labels / (1.0 + np.exp(np.clip(margins, -500.0, 500.0)))
-        return features.T @ weights / len(rows) + self.regularization * model
+        gradient: Vector = features.T @ weights / len(rows) + self.regularization * model
+        return gradient
 
     def least_loss(self) -> float:
         """The optimum's loss, by Newton's method."""
