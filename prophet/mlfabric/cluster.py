@@ -40,12 +40,16 @@ HORIZON_S = 3600.0
 
 
 class Consistency(enum.StrEnum):
+    """When a server applies updates, and how far workers may be apart (sections 2 and 6)."""
+
     ASYNCHRONOUS = "asynchronous"
     STALE = "stale synchronous"
     SYNCHRONOUS = "synchronous"
 
 
 class Transport(enum.StrEnum):
+    """How updates and models travel."""
+
     MLFABRIC = "mlfabric"
     SHARED = "shared"
     RING = "ring"

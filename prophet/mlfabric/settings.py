@@ -103,13 +103,16 @@ class Setting:
 
     @property
     def server(self) -> Node:
+        """The node after the worker machines."""
         return self.machines
 
     @property
     def replica(self) -> Node:
+        """The node after the server."""
         return self.machines + 1
 
     def machine_of(self, worker: int) -> Node:
+        """Workers go round the machines."""
         return worker % self.machines
 
 
