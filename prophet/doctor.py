@@ -13,6 +13,15 @@ from dataclasses import dataclass
 import psutil
 
 from prophet.errors import UserError
+from prophet.experiment.policies import Framework, Policy
+
+_FRAMEWORKS = {
+    "torch": ("PyTorch", "pip install 'byteps-prophet[experiments]'"),
+    "mxnet": ("MXNet", "pip install mxnet==1.9.1 numpy==1.23.5"),
+}
+"""Each framework's name, and how it is installed."""
+MXNET_NUMPY = (1, 23)
+"""The last NumPy that MXNet 1.9.1 can be imported with (it uses np.bool)."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +38,13 @@ def examine() -> list[Finding]:
     return [_byteps(), _framework(), _hook(), *_mxnet(), _namespaces(), _traffic_control(), *_interfaces()]
 
 
-def require_engine() -> None:
-    """Raises UserError where no experiment on real BytePS can run, with what to do."""
-    for look in (_byteps, _framework, _hook):
-        finding = look()
-        if not finding.ok:
-            raise UserError(f"{finding.item}: {finding.line}")
+def obstacle(policy: Policy) -> str | None:
+    """Why no job can start under `policy` on this machine, in one line that says what to do; None where it can."""
+    looks = [lambda: _framework(policy.framework)]
+    if policy.engine == "byteps":
+        looks = [_byteps, *looks, lambda: _hook(policy.framework)]
+    findings = (look() for look in looks)
+    return next((f"{finding.item}: {finding.line}" for finding in findings if not finding.ok), None)
 
 
 def _byteps() -> Finding:
@@ -46,16 +56,21 @@ def _byteps() -> Finding:
     return Finding("BytePS", True, version)
 
 
-def _framework() -> Finding:
-    if importlib.util.find_spec("torch") is None:
-        return Finding("PyTorch", False, "not installed; `pip install 'byteps-prophet[experiments]'`")
-    return Finding("PyTorch", True, importlib.metadata.version("torch"))
+def _framework(framework: Framework = "torch") -> Finding:
+    name, install = _FRAMEWORKS[framework]
+    if importlib.util.find_spec(framework) is None:
+        return Finding(name, False, f"not installed; `{install}`")
+    version = importlib.metadata.version(framework)
+    if framework == "mxnet" and tuple(map(int, importlib.metadata.version("numpy").split(".")[:2])) > MXNET_NUMPY:
+        numpy = importlib.metadata.version("numpy")
+        return Finding(name, False, f"{version} cannot be imported beside NumPy {numpy}; `{install}`")
+    return Finding(name, True, version)
 
 
-def _hook() -> Finding:
+def _hook(framework: Framework = "torch") -> Finding:
     from prophet.plugins.byteps.hook import check_compatibility
 
-    return Finding("hook", *check_compatibility())
+    return Finding("hook", *check_compatibility(framework))
 
 
 def _mxnet() -> list[Finding]:

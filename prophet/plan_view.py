@@ -13,7 +13,8 @@ from rich.table import Table
 
 from prophet.assembler import Schedule, assemble, wait_time_s
 from prophet.errors import UserError
-from prophet.experiment.config import STOCK, Bandwidth, Cell, ClusterConfig, Policy, ReplayJob, all_policies
+from prophet.experiment.config import Bandwidth, Cell, ClusterConfig, ReplayJob
+from prophet.experiment.policies import STOCK, Policy, byteps_policies
 from prophet.experiment.results import lower_bound
 from prophet.experiment.units import format_rate, format_size
 from prophet.model import Network, Profile
@@ -45,7 +46,7 @@ def outlook(profile: Profile, bits_per_s: float, workers: int = 2, servers: int 
     network = Network(bits_per_s / 8, costs.overhead_s, 2 * costs.latency_s)
     job = ReplayJob.model_construct(kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=0)
     cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(bits_per_s))
-    cell = Cell({"bandwidth": bits_per_s}, job, cluster, all_policies(), profile, costs)
+    cell = Cell({"bandwidth": bits_per_s}, job, cluster, byteps_policies(), profile, costs)
     bound = lower_bound(cell)
     assert bound is not None
     times = {policy.name: _iteration_s(cell, policy) for policy in cell.policies}

@@ -15,6 +15,7 @@ from prophet import cli, doctor
 from prophet.errors import UserError
 from prophet.experiment import session
 from prophet.experiment.config import Experiment
+from prophet.experiment.policies import Policy
 from prophet.profiles import resnet50, save_profile
 
 
@@ -121,7 +122,7 @@ def test_ctrl_c_and_its_like_are_status_130(
 def test_without_a_usable_byteps_nothing_is_run_or_written(
     item: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def examined() -> doctor.Finding:
+    def examined(framework: str = "torch") -> doctor.Finding:
         return doctor.Finding(item, False, "is of a kind we do not know; install another")
 
     monkeypatch.setattr(doctor, f"_{item.lower()}", examined)
@@ -169,8 +170,22 @@ def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         raise doctor.importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor.importlib.metadata, "version", version)
-    with pytest.raises(UserError, match=r"BytePS: not installed; `python -m prophet.tools.engine install`"):
-        doctor.require_engine()
+    told = doctor.obstacle(Policy("stock", "stock"))
+    assert told is not None and told.startswith("BytePS: not installed; `python -m prophet.tools.engine install`")
+
+
+def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"mxnet": "1.9.1", "numpy": "1.23.5", "torch": "2.13.0"}
+    here = {"mxnet", "torch"}
+    monkeypatch.setattr(doctor.importlib.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name in here or None)
+    kvstore, ddp = Policy("k", "mxnet-kvstore", framework="mxnet"), Policy("d", "ddp-gloo")
+    assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (None, None)
+    versions["numpy"] = "2.0.1"
+    told = "MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1; `pip install mxnet==1.9.1 numpy==1.23.5`"
+    assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (told, None)
+    here.remove("mxnet")
+    assert doctor.obstacle(kvstore) == "MXNet: not installed; `pip install mxnet==1.9.1 numpy==1.23.5`"
 
 
 def test_profile_shows_the_steps_and_draws_them(

@@ -17,24 +17,14 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from prophet import settings
 from prophet.errors import UserError
-from prophet.experiment.units import format_size, parse_rate, parse_size
+from prophet.experiment.policies import Framework, Policy, PolicyEntry, choose_policies, expand_policies
+from prophet.experiment.units import parse_rate, parse_size
 from prophet.model import Profile
 from prophet.simulator.config import SimulatorConfig
 
-STOCK = "stock"
-STOCK_CREDIT = "stock-credit"
-STOCK_CREDIT_VALUE = "4"
-"""BytePS's own credit, in partitions, that `stock-credit` runs with."""
-
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Size = Annotated[int, BeforeValidator(parse_size)]
-Sizes = Annotated[list[int], BeforeValidator(lambda value: [parse_size(v) for v in _as_list(value)])]
-
-
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
 
 
 class _Strict(BaseModel):
@@ -111,6 +101,8 @@ class ClusterConfig(_Strict):
 
 
 class _Job(_Strict):
+    framework: Framework = "torch"
+    """Of the policies that run in either and name none themselves."""
     iterations: int = Field(default=30, ge=3)
     """How often each worker trains. The time of the last has no end to measure and is not counted."""
     warmup: int = Field(default=10, ge=0)
@@ -138,6 +130,17 @@ class DigitsJob(_Job):
     """Below this on any worker, the policy has failed."""
 
 
+class SyntheticJob(_Job):
+    """A known model trained for real on random images: real computing, with nothing to learn."""
+
+    kind: Literal["synthetic"]
+    model: Literal["resnet18", "resnet50"] = "resnet18"
+    image_size: int = Field(default=32, ge=32, le=512)
+    """Pixels on each side; computing grows with its square, and what is sent does not."""
+    classes: int = Field(default=1000, ge=2)
+    learning_rate: float = Field(default=0.01, gt=0)
+
+
 class ReplayJob(_Job):
     """A recorded job: real gradients on a real network, compute replaced by sleeping."""
 
@@ -154,15 +157,8 @@ class ReplayJob(_Job):
     forward_s: Seconds | None = None
 
 
-class PolicyEntry(_Strict):
-    """A policy with settings. Lists of `credit_bytes` or `partition_bytes` make one policy of each combination."""
-
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
-    base: str | None = None
-    """The policy that runs; the name where left out."""
-    credit_bytes: Sizes | None = None
-    partition_bytes: Sizes | None = None
-    env: dict[str, str] = Field(default_factory=dict)
+Job = DigitsJob | SyntheticJob | ReplayJob
+_KINDS: dict[str, type[BaseModel]] = {"digits": DigitsJob, "synthetic": SyntheticJob, "replay": ReplayJob}
 
 
 class ExperimentConfig(_Strict):
@@ -173,7 +169,7 @@ class ExperimentConfig(_Strict):
     repeats: int = Field(default=1, ge=1)
     time_limit_s: Seconds = 60.0
     """A run in which no worker finishes an iteration for so long has hung."""
-    job: Annotated[DigitsJob | ReplayJob, Field(discriminator="kind")]
+    job: Annotated[Job, Field(discriminator="kind")]
     cluster: ClusterConfig
     policies: list[str | PolicyEntry] = Field(min_length=1)
     simulator: SimulatorConfig = SimulatorConfig()
@@ -189,25 +185,11 @@ class ExperimentConfig(_Strict):
 
 
 @dataclass(frozen=True)
-class Policy:
-    """A policy as it runs: `env` is what it adds to the environment of every process."""
-
-    name: str
-    base: str
-    env: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def hooked(self) -> bool:
-        """Whether Prophet's hook is in the job, and with it the record of transfers."""
-        return self.base not in (STOCK, STOCK_CREDIT)
-
-
-@dataclass(frozen=True)
 class Cell:
     """One point of a sweep: what is compared with each other, on one testbed."""
 
     setting: Mapping[str, object]
-    job: DigitsJob | ReplayJob
+    job: Job
     cluster: ClusterConfig
     policies: tuple[Policy, ...]
     profile: Profile | None
@@ -247,18 +229,6 @@ def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | Non
     if repeats is not None and repeats < 1:
         raise UserError(f"--repeats is {repeats}; it must be 1 or more")
     return Experiment(config.name, config.engine, repeats or config.repeats, config.time_limit_s, tuple(cells), source)
-
-
-def known_policies() -> list[str]:
-    """Names that a config may give without `base`."""
-    from prophet.policies import POLICIES
-
-    return [STOCK, STOCK_CREDIT, *sorted(POLICIES)]
-
-
-def all_policies() -> tuple[Policy, ...]:
-    """Every known policy at its own settings."""
-    return tuple(_expanded(PolicyEntry.model_construct(name=name), "policies")[0] for name in known_policies())
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -310,7 +280,7 @@ def _first_line(error: ValidationError, where: str) -> str:
     found = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["loc"][-1:] == ("str",)))
     first = found[0]
     # The union of jobs adds its tag to the path, the union of policies the name of a type.
-    steps = [s for s in first["loc"] if s not in ("digits", "replay", "str", "PolicyEntry")]
+    steps = [s for s in first["loc"] if s not in (*_KINDS, "str", "PolicyEntry")]
     key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
     kind, value = first["type"], first["input"]
     if kind == "extra_forbidden":
@@ -320,7 +290,7 @@ def _first_line(error: ValidationError, where: str) -> str:
         key = f"{key}.kind" if kind == "union_tag_not_found" else key
         return f"{where}{key}: is missing; give it a value"
     if kind == "union_tag_invalid":
-        return f"{where}{key}.kind: {value.get('kind')!r} is no kind of job; write digits or replay"
+        return f"{where}{key}.kind: {value.get('kind')!r} is no kind of job; write {', '.join(_KINDS)}"
     if kind == "value_error":
         return f"{where}{key}: {first['ctx']['error']}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
@@ -331,8 +301,7 @@ def _first_line(error: ValidationError, where: str) -> str:
 
 def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
     models: dict[str, type[BaseModel]] = {
-        "digits": DigitsJob,
-        "replay": ReplayJob,
+        **_KINDS,
         "cluster": ClusterConfig,
         "simulator": SimulatorConfig,
         "PolicyEntry": PolicyEntry,
@@ -345,10 +314,10 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
 def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where: str, only: Sequence[str]) -> Cell:
     from prophet.experiment.workload import replayed_profile
 
-    policies = _policies(config.policies, path, where)
-    if only:
-        policies = _chosen(policies, only)
     job = config.job
+    policies = expand_policies(config.policies, job.framework, path, where)
+    if only:
+        policies = choose_policies(policies, only, job.framework)
     profile = replayed_profile(job, path.parent, f"{path}: {where}job") if isinstance(job, ReplayJob) else None
     return Cell(_setting(config, point), job, config.cluster, policies, profile, config.simulator)
 
@@ -363,58 +332,3 @@ def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, ob
     if "policies" in point:
         setting["policies"] = point["policies"]
     return setting
-
-
-def _policies(entries: Sequence[str | PolicyEntry], path: Path, where: str) -> tuple[Policy, ...]:
-    policies: list[Policy] = []
-    for index, entry in enumerate(entries):
-        at = f"{path}: {where}policies[{index}]"
-        policies += _expanded(PolicyEntry.model_construct(name=entry) if isinstance(entry, str) else entry, at)
-    names = [policy.name for policy in policies]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"{path}: {where}policies: {twice!r} is there twice; give one another name and a base")
-    return tuple(policies)
-
-
-def _expanded(entry: PolicyEntry, at: str) -> list[Policy]:
-    base = entry.base or entry.name
-    if base not in known_policies():
-        raise UserError(f"{at}: unknown policy {base!r}; the known ones are {', '.join(known_policies())}")
-    if entry.credit_bytes is not None and base != "bytescheduler":
-        raise UserError(f"{at}: credit_bytes is a setting of bytescheduler, not of {base}; leave it out")
-    for name in entry.env:
-        if not name.startswith(("BYTEPS_", "PROPHET_")) or name == settings.SCHEDULER:
-            raise UserError(f"{at}.env: {name} is no setting of a policy; BYTEPS_... and PROPHET_... variables are")
-    env = dict(entry.env)
-    if base == STOCK_CREDIT:
-        env.setdefault("BYTEPS_SCHEDULING_CREDIT", STOCK_CREDIT_VALUE)
-    elif base != STOCK:
-        env[settings.SCHEDULER] = base
-    varied = [
-        (settings.CREDIT_BYTES, entry.credit_bytes),
-        (settings.BYTEPS_PARTITION_BYTES, entry.partition_bytes),
-    ]
-    given = [(name, sizes) for name, sizes in varied if sizes is not None]
-    policies = []
-    for combination in itertools.product(*(sizes for _, sizes in given)):
-        chosen = {name: str(size) for (name, _), size in zip(given, combination, strict=True)}
-        label = entry.name
-        if any(len(sizes) > 1 for _, sizes in given):
-            label = "-".join([entry.name, *(format_size(size) for size in combination)])
-        policies.append(Policy(label, base, {**env, **chosen}))
-    return policies
-
-
-def _chosen(policies: Sequence[Policy], only: Sequence[str]) -> tuple[Policy, ...]:
-    """The file's policies of these names, and known ones that the file does not have."""
-    by_name = {policy.name: policy for policy in policies}
-    chosen = []
-    for name in dict.fromkeys(only):
-        if name not in by_name and name not in known_policies():
-            known = ", ".join(dict.fromkeys([*by_name, *known_policies()]))
-            raise UserError(f"--policy: unknown policy {name!r}; the known ones are {known}")
-        chosen.append(
-            by_name[name] if name in by_name else _expanded(PolicyEntry.model_construct(name=name), "--policy")[0]
-        )
-    return tuple(chosen)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.experiment.config import STOCK, Cell, DigitsJob, Experiment
+from prophet.experiment.config import Cell, DigitsJob, Experiment
+from prophet.experiment.policies import STOCK
 from prophet.experiment.units import format_rate, format_size
 
 if TYPE_CHECKING:

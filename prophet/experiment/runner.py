@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,14 +21,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prophet import settings
-from prophet.experiment.config import Cell, Experiment, Policy, ReplayJob
+from prophet.experiment.config import Cell, Experiment, ReplayJob
 from prophet.experiment.jobs import progress_path
+from prophet.experiment.launchers import LAUNCHERS, Place, command, environment, is_worker
+from prophet.experiment.policies import Policy
 from prophet.profiles import save_profile
 
 POLL_S = 0.1
 TAIL_LINES = 5
 FIRST_PORT = 23000
-"""The DMLC port of the first run; each has its own, since a port stays busy for a while."""
+"""The port of the first run; each has its own, since a port stays busy for a while."""
 TOLERANCE = 0.10
 """How far the achieved rate of a link may be from what was asked for."""
 RECORDING = "recording"
@@ -49,6 +50,7 @@ class Host(Protocol):
     """A testbed as the runner needs it: see prophet.tools.testbed.Testbed."""
 
     def address(self, name: str) -> str: ...
+    def interface(self, name: str) -> str: ...
     def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> Process: ...
     def set_bandwidth(self, name: str, bits_per_s: float | None) -> None: ...
     def check(self, tolerance: float) -> Mapping[str, Any]: ...
@@ -56,6 +58,8 @@ class Host(Protocol):
 
 
 HostFactory = Callable[[Cell], AbstractContextManager[Host]]
+Obstacle = Callable[[Policy], str | None]
+"""Why a policy cannot start on this machine, in one line; None where it can."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class Run:
 class CellRuns:
     """All runs of a cell: `runs[name][i]` is policy `name` in repeat i; `links` is what the testbed measured.
 
-    `recordings` are short runs of the policies without Prophet's hook, with BytePS's trace on, for the
+    `recordings` are short runs of the policies that BytePS's own trace can show, with it on, for the
     figures; nothing in them is counted, since a trace costs time.
     """
 
@@ -111,13 +115,21 @@ class JobFailed(Exception):
 
 
 def run_experiment(
-    experiment: Experiment, out: Path, hosts: HostFactory, listener: Listener, edges: Edges | None = None
+    experiment: Experiment,
+    out: Path,
+    hosts: HostFactory,
+    listener: Listener,
+    edges: Edges | None = None,
+    obstacle: Obstacle = lambda policy: None,
 ) -> list[CellRuns]:
-    """Runs every cell, `repeats` times all of its policies; logs and records go under `out/runs`."""
+    """Runs every cell, `repeats` times all of its policies; logs and records go under `out/runs`.
+
+    A policy with an obstacle is not started: its runs have that for an error, and the others run.
+    """
     edges = edges or Edges()
     ports = itertools.count(FIRST_PORT)
     return [
-        _run_cell(experiment, cell, out / "runs" / f"cell{number}", ports, hosts, listener, edges or Edges())
+        _run_cell(experiment, cell, out / "runs" / f"cell{number}", ports, hosts, listener, edges, obstacle)
         for number, cell in enumerate(experiment.cells)
     ]
 
@@ -130,6 +142,7 @@ def _run_cell(
     hosts: HostFactory,
     listener: Listener,
     edges: Edges,
+    obstacle: Obstacle,
 ) -> CellRuns:
     with hosts(cell) as host:
 
@@ -137,7 +150,8 @@ def _run_cell(
             listener.run_starts(point, policy, label)
             place = folder / f"{policy.name}-{label}"
             job = JobRun(point, policy, host, place, next(ports), experiment.time_limit_s, edges)
-            finished = job.run(listener.iterations)
+            reason = obstacle(policy)
+            finished = job.run(listener.iterations) if reason is None else Run(place, error=reason)
             listener.run_ends(finished.error)
             return finished
 
@@ -149,7 +163,7 @@ def _run_cell(
         recordings = {
             policy.name: run(recorded_cell(cell), recorded_policy(policy), RECORDING)
             for policy in cell.policies
-            if not policy.hooked
+            if policy.traced and obstacle(policy) is None
         }
     return CellRuns(cell, links, runs, recordings)
 
@@ -196,7 +210,8 @@ class JobRun:
         self._port = port
         self._limit_s = limit_s
         self._edges = edges
-        self._workers = [name for name in cell.cluster.nodes if name.startswith("worker")]
+        self._nodes = LAUNCHERS[policy.engine].nodes(cell.cluster)
+        self._workers = [node for node in self._nodes if is_worker(node)]
         self._processes: dict[str, Process] = {}
 
     def run(self, on_iterations: Callable[[int], None]) -> Run:
@@ -219,15 +234,13 @@ class JobRun:
 
     def _start(self, sockets: Path) -> None:
         spec = self._write_spec()
-        module = f"prophet.experiment.jobs.{self._cell.job.kind}"
-        for node in self._cell.cluster.nodes:
+        for node in self._nodes:
             private = sockets / node
             private.mkdir()
             if "BYTEPS_TRACE_ON" in self._policy.env:
                 self._record(node, "trace").joinpath(BYTEPS_TRACE).parent.mkdir(parents=True)
-            argv = [sys.executable, "-c", "import byteps.server"]
-            if node in self._workers:
-                argv = [sys.executable, "-m", module, "--spec", str(spec), "--out", str(self._result(node))]
+            options = ["--spec", str(spec), "--out", str(self._result(node))]
+            argv = command(self._policy, node, self._cell.job.kind, options)
             env = self._environment(node, private)
             log = self._folder / f"{node}.log"
             self._processes[node] = self._host.popen(node, argv, env=env, log=log, cwd=self._folder)
@@ -246,29 +259,13 @@ class JobRun:
         return path.resolve()
 
     def _environment(self, node: str, sockets: Path) -> dict[str, str]:
-        """What one process of the job sees: this shell's environment without the settings of other jobs."""
+        """What one process of the job sees: what its engine needs, and where a worker leaves its records."""
         cluster = self._cell.cluster
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_", "PROPHET_", "PS_"))}
-        env |= {
-            "DMLC_ROLE": node.rstrip("0123456789"),
-            "DMLC_NUM_WORKER": str(cluster.workers),
-            "DMLC_NUM_SERVER": str(cluster.servers),
-            "DMLC_PS_ROOT_URI": self._host.address("scheduler"),
-            "DMLC_PS_ROOT_PORT": str(self._port),
-            "DMLC_NODE_HOST": self._host.address(node),
-            "BYTEPS_LOCAL_RANK": "0",
-            "BYTEPS_LOCAL_SIZE": "1",
-            "BYTEPS_FORCE_DISTRIBUTED": "1",
-            "BYTEPS_SOCKET_PATH": str(sockets),
-            "NVIDIA_VISIBLE_DEVICES": "0",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONUNBUFFERED": "1",
-        }
-        env |= self._policy.env
-        if node in self._workers:
-            env["DMLC_WORKER_ID"] = node.removeprefix("worker")
-            if "BYTEPS_TRACE_ON" in env:
-                env["BYTEPS_TRACE_DIR"] = str(self._record(node, "trace"))
+        addresses = {name: self._host.address(name) for name in cluster.nodes}
+        place = Place(addresses, self._host.interface(node), self._port, str(sockets))
+        env = environment(self._policy, node, cluster, place, os.environ)
+        if node in self._workers and "BYTEPS_TRACE_ON" in env:
+            env["BYTEPS_TRACE_DIR"] = str(self._record(node, "trace"))
         if node in self._workers and self._policy.hooked:
             env[settings.PROFILE_OUT] = str(self._record(node, "profile.json"))
             env[settings.EVENTS_OUT] = str(self._record(node, "events.npy"))
@@ -284,7 +281,7 @@ class JobRun:
             codes = {node: process.poll() for node, process in self._processes.items()}
             failed = next((node for node, code in codes.items() if code not in (None, 0)), None)
             if failed is not None:
-                raise JobFailed(f"{failed} ended with status {codes[failed]}")
+                raise JobFailed(f"{failed} ended with status {codes[failed]}: {last_words(self._log_lines(failed))}")
             if all(codes[worker] == 0 for worker in self._workers):
                 return
             now = self._edges.now()
@@ -325,12 +322,18 @@ class JobRun:
         return self._folder.resolve() / f"{worker}.{suffix}"
 
     def _log_tail(self) -> dict[str, list[str]]:
-        tails = {}
-        for node in self._cell.cluster.nodes:
-            log = self._folder / f"{node}.log"
-            text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-            tails[node] = text.splitlines()[-TAIL_LINES:]
-        return tails
+        return {node: self._log_lines(node)[-TAIL_LINES:] for node in self._nodes}
+
+    def _log_lines(self, node: str) -> list[str]:
+        log = self._folder / f"{node}.log"
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        return [line for line in text.splitlines() if line.strip()]
+
+
+def last_words(log: Sequence[str]) -> str:
+    """The line of a log that says best why its process ended: the last one that speaks of an error, or the last one."""
+    told = [line for line in log if "Error" in line or "Check failed" in line]
+    return (told or log or ["it said nothing"])[-1].strip()
 
 
 def _lines(path: Path) -> int:

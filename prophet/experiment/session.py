@@ -14,9 +14,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from prophet.doctor import require_engine
+from prophet.doctor import obstacle
 from prophet.errors import UserError
-from prophet.experiment.config import Cell, Experiment, Policy
+from prophet.experiment.config import Cell, Experiment
+from prophet.experiment.policies import Policy
 from prophet.experiment.results import describe_setting, failures, print_results, summarize, write_results
 from prophet.experiment.runner import RECORD_ITERATIONS, CellRuns, run_experiment
 
@@ -30,7 +31,7 @@ class ProgressBar:
         for cell in experiment.cells:
             total += cell.job.iterations * len(cell.policies) * experiment.repeats
             if recordings:
-                total += RECORD_ITERATIONS * sum(not policy.hooked for policy in cell.policies)
+                total += RECORD_ITERATIONS * sum(policy.traced for policy in cell.policies)
         self._task = progress.add_task("", total=total)
         self._before = 0
         self._length = 0
@@ -69,11 +70,15 @@ def progress_bar(experiment: Experiment, console: Console, *, recordings: bool =
 def run_session(experiment: Experiment, out: Path) -> int:
     """Runs the experiment and writes results.json, figures and traces into `out`; how many policies failed.
 
-    Raises UserError where this machine cannot run it; nothing is written then.
+    A policy that this machine cannot start is one that failed. Raises UserError where that is so for all of them, or
+    where there can be no testbed; nothing is written then.
     """
     if experiment.engine != "byteps":
         raise UserError("engine: `prophet run` runs on byteps; set engine: byteps")
-    require_engine()
+    policies = [policy for cell in experiment.cells for policy in cell.policies]
+    obstacles = [obstacle(policy) for policy in policies]
+    if obstacles[0] is not None and all(reason is not None for reason in obstacles):
+        raise UserError(obstacles[0])
     try:
         from prophet.tools.testbed import NodeSpec, Testbed, reexec_in_user_namespace
     except ImportError as error:
@@ -87,7 +92,7 @@ def run_session(experiment: Experiment, out: Path) -> int:
     existed = out.exists()
     try:
         with progress_bar(experiment, console) as listener:
-            done = run_experiment(experiment, out, testbed, listener)
+            done = run_experiment(experiment, out, testbed, listener, obstacle=obstacle)
     except UserError:
         if not existed:
             shutil.rmtree(out, ignore_errors=True)

@@ -17,7 +17,8 @@ import numpy as np
 from prophet import settings
 from prophet._native import Exchange
 from prophet.errors import UserError
-from prophet.experiment.config import Bandwidth, Cell, Experiment, Policy
+from prophet.experiment.config import Bandwidth, Cell, Experiment
+from prophet.experiment.policies import Policy
 from prophet.experiment.runner import CellRuns, Listener, Run
 from prophet.model import Network
 from prophet.policies import Policy as ScheduledBy

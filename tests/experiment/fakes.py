@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from prophet.experiment.config import Cell, Policy
+from prophet.experiment.config import Cell
 from prophet.experiment.jobs import progress_path
+from prophet.experiment.policies import Policy
 from prophet.experiment.runner import Edges
 from prophet.model import EVENT_DTYPE, EventKind, QueueKind
 
@@ -91,6 +92,9 @@ class FakeHost:
 
     def address(self, name: str) -> str:
         return f"10.0.0.{len(name)}"
+
+    def interface(self, name: str) -> str:
+        return f"{name}-eth"
 
     def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> FakeProcess:
         script = self._script(name, env)

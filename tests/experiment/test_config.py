@@ -17,13 +17,13 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 BAD: list[tuple[str, Any, str]] = [
     # (key, value, what the line says after the file's name)
     ("colour", 1, "colour: unknown key; the keys here are name, engine, repeats, time_limit_s, job, cluster"),
-    ("job.speed", 1, "job.speed: unknown key; the keys here are iterations"),
+    ("job.speed", 1, "job.speed: unknown key; the keys here are framework, iterations"),
     ("cluster.rack", 1, "cluster.rack: unknown key; the keys here are workers, servers, bandwidth"),
     ("policies", [{"name": "p3", "credits": 4}], r"policies\[0\].credits: unknown key; the keys here are name, base"),
     ("cluster", None, "cluster: is missing"),
     ("cluster.bandwidth", None, "cluster.bandwidth: is missing"),
     ("job.kind", None, "job.kind: is missing"),
-    ("job.kind", "video", "job.kind: 'video' is no kind of job; write digits or replay"),
+    ("job.kind", "video", "job.kind: 'video' is no kind of job; write digits, synthetic, replay"),
     ("repeats", "two", "repeats: it must be a valid integer, not 'two'"),
     ("repeats", True, "repeats: it must be a valid integer, not True"),
     ("repeats", 0, "repeats: it must be greater than or equal to 1, not 0"),
@@ -52,6 +52,28 @@ BAD: list[tuple[str, Any, str]] = [
         r"job.profile: .*lenet is missing; name a profile file or a built-in profile \(resnet50",
     ),
     ("policies", [], "policies: .* at least 1 item"),
+    ("job.framework", "keras", "job.framework: it must be 'torch' or 'mxnet', not 'keras'"),
+    (
+        "policies",
+        [{"name": "ddp-gloo", "framework": "mxnet"}],
+        r"policies\[0\].framework: ddp-gloo is for torch only; for mxnet take mxnet-kvstore or mxnet-p3",
+    ),
+    (
+        "policies",
+        [{"name": "mine", "base": "mxnet-p3", "framework": "torch"}],
+        r"policies\[0\].framework: mxnet-p3 is for mxnet only; for torch take ddp-gloo",
+    ),
+    ("policies", [{"name": "stock", "framework": "jax"}], r"policies\[0\].framework: it must be 'torch' or 'mxnet'"),
+    (
+        "policies",
+        [{"name": "ddp-gloo", "partition_bytes": "1MB"}],
+        r"policies\[0\]: partition_bytes is a setting of BytePS, not of ddp-gloo; leave it out",
+    ),
+    (
+        "policies",
+        [{"name": "mxnet-p3", "env": {"BYTEPS_PARTITION_BYTES": "1"}}],
+        r"policies\[0\].env: BYTEPS_PARTITION_BYTES is no setting of a policy; MXNET_... and DMLC_PS_... and PS_...",
+    ),
     (
         "policies",
         ["profet"],
@@ -166,6 +188,23 @@ def test_policies_and_their_environment(tmp_path: Path) -> None:
         ("p3", True, {"BYTEPS_SCHEDULER": "p3"}),
         ("big", True, {"BYTEPS_SCHEDULER": "prophet", "BYTEPS_PARTITION_BYTES": "4000000"}),
     ]
+
+
+def test_a_policy_has_a_framework_and_an_engine_and_peers_imply_theirs(tmp_path: Path) -> None:
+    entries = ["stock", "prophet", {"name": "mxnet-stock", "base": "stock", "framework": "mxnet"}]
+    entries += ["ddp-gloo", "mxnet-kvstore", {"name": "small", "base": "mxnet-p3", "env": {"MXNET_X": "1"}}]
+    raw = changed(REPLAY, "policies", entries)
+    found = {p.name: (p.framework, p.engine, p.hooked, p.traced) for p in loaded(raw, tmp_path).cells[0].policies}
+    assert found == {
+        "stock": ("torch", "byteps", False, True),
+        "prophet": ("torch", "byteps", True, False),
+        "mxnet-stock": ("mxnet", "byteps", False, False),
+        "ddp-gloo": ("torch", "ddp", False, False),
+        "mxnet-kvstore": ("mxnet", "kvstore", False, False),
+        "small": ("mxnet", "kvstore", False, False),
+    }
+    in_mxnet = loaded(changed(raw, "job.framework", "mxnet"), tmp_path, policies=["stock", "p3", "ddp-gloo"])
+    assert [policy.framework for policy in in_mxnet.cells[0].policies] == ["mxnet", "mxnet", "torch"]
 
 
 def test_lists_of_settings_are_all_combinations(tmp_path: Path) -> None:

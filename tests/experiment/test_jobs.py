@@ -10,8 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from prophet.experiment.jobs import progress_path  # noqa: E402
-from prophet.experiment.jobs.common import Recorder, weights_sha256  # noqa: E402
-from prophet.experiment.jobs.replay import ComputeClock, ReplayModel  # noqa: E402
+from prophet.experiment.jobs.common import Recorder  # noqa: E402
+from prophet.experiment.jobs.compute import ComputeClock  # noqa: E402
+from prophet.experiment.jobs.datasets import batches, digits, random_images  # noqa: E402
+from prophet.experiment.jobs.pytorch.exchange import model_record  # noqa: E402
+from prophet.experiment.jobs.pytorch.replay import ReplayModel  # noqa: E402
 from prophet.model import GradientProfile, Profile  # noqa: E402
 
 PROFILE = Profile(
@@ -92,11 +95,11 @@ def test_gradients_differ_by_worker_and_not_by_run() -> None:
 
 def test_the_digest_sees_every_bit() -> None:
     model = torch.nn.Linear(3, 2)
-    before = weights_sha256(model)
-    assert before == weights_sha256(model)
+    before = model_record(model)[1]
+    assert before == model_record(model)[1]
     with torch.no_grad():
         model.bias[1] = torch.nextafter(model.bias[1], torch.tensor(9.0))
-    assert before != weights_sha256(model)
+    assert before != model_record(model)[1]
 
 
 def test_the_recorder_writes_times_between_starts_and_counts_progress(tmp_path: Path) -> None:
@@ -109,23 +112,50 @@ def test_the_recorder_writes_times_between_starts_and_counts_progress(tmp_path: 
         recorder.iteration_ends()
         assert progress_path(out).read_bytes().count(b"\n") == iteration + 1
     assert not out.exists()
-    recorder.write(torch.nn.Linear(2, 2), {"accuracy": 0.5})
+    recorder.write(["weight", "bias"], "abc", {"accuracy": 0.5})
     result = json.loads(out.read_text())
     starts = [mark["start"] for mark in result["marks"]]
     assert result["iteration_s"] == [starts[1] - starts[0], starts[2] - starts[1]]
     assert list(result["marks"][0]) == ["start", "backward", "backward_end"]
     assert result["start_s"] > 0 and result["accuracy"] == 0.5
+    assert (result["parameters"], result["weights_sha256"]) == (["weight", "bias"], "abc")
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_the_digits_models_fit_the_data_and_are_a_few_megabytes(kind: str) -> None:
     pytest.importorskip("sklearn")
-    from prophet.experiment.jobs.digits import accuracy, digits, make_model
+    from prophet.experiment.jobs.pytorch.digits import accuracy, make_model
 
-    images, test_images, labels, test_labels = digits()
-    assert (len(images), len(test_images)) == (1437, 360)
+    data = digits()
+    assert (len(data.images), len(data.test_images)) == (1437, 360)
     model = make_model(kind)
-    assert model(images[:5]).shape == (5, 10)
+    assert model(torch.from_numpy(data.images[:5])).shape == (5, 10)
     assert 2e6 < sum(p.numel() * 4 for p in model.parameters()) < 8e6
-    assert 0 <= accuracy(model, test_images, test_labels) < 0.5
-    assert sorted(set(labels.tolist())) == list(range(10))
+    assert 0 <= accuracy(model, torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels)) < 0.5
+    assert sorted(set(data.labels.tolist())) == list(range(10))
+
+
+def test_workers_share_the_training_images_and_test_on_all() -> None:
+    pytest.importorskip("sklearn")
+    whole, first, second = digits(), digits(0, 2), digits(1, 2)
+    assert len(first.images) + len(second.images) == len(whole.images)
+    assert (first.images[1] == whole.images[2]).all() and (second.images[1] == whole.images[3]).all()
+    assert (first.test_images == second.test_images).all()
+
+
+def test_a_pass_takes_every_sample_that_fills_a_batch_once_and_then_again_in_another_order() -> None:
+    made = batches(10, 3, seed=4)
+    first, second = ([next(made).tolist() for _ in range(3)] for _ in range(2))
+    for one_pass in (first, second):
+        assert len({sample for batch in one_pass for sample in batch}) == 9
+    assert first != second
+    assert [next(batches(10, 3, seed=4)).tolist()] == first[:1]
+    assert sorted(next(batches(2, 5, seed=0)).tolist()) == [0, 1], "fewer samples than a batch are one batch"
+
+
+def test_random_images_are_the_same_from_the_same_seed() -> None:
+    images, labels = random_images(4, 32, 1000, seed=1)
+    assert (images.shape, images.dtype.name, labels.shape) == ((4, 3, 32, 32), "float32", (4,))
+    assert 0 <= labels.min() and labels.max() < 1000
+    again, other = random_images(4, 32, 1000, seed=1)[0], random_images(4, 32, 1000, seed=2)[0]
+    assert (images == again).all() and not (images == other).all()

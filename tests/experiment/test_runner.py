@@ -87,7 +87,7 @@ def test_stock_has_nothing_of_prophet_in_it(tmp_path: Path) -> None:
     assert {env["BYTEPS_SCHEDULER"] for _, _, env in prophet} == {"prophet"}
     assert [("PROPHET_EVENTS_OUT" in env) for _, _, env in prophet] == [False, False, True, True]
     assert [argv[1:] for _, argv, _ in stock[2:]] != [] and all(
-        before[1][1:4] == after[1][1:4] for before, after in zip(stock, prophet, strict=True)
+        before[1][1:6] == after[1][1:6] for before, after in zip(stock, prophet, strict=True)
     )
 
 
@@ -109,7 +109,7 @@ def test_workers_are_told_the_job_and_the_scaled_profile(tmp_path: Path) -> None
     bench = Bench(tmp_path)
     bench.run()
     argv = bench.host.started[2][1]
-    assert argv[1:3] == ["-m", "prophet.experiment.jobs.replay"]
+    assert argv[1:3] == ["-m", "prophet.experiment.jobs.pytorch.replay"]
     spec = json.loads(Path(argv[argv.index("--spec") + 1]).read_text())
     assert (spec["iterations"], spec["seed"]) == (6, 0)
     profile = json.loads(Path(spec["profile"]).read_text())
@@ -150,7 +150,7 @@ def test_a_crash_of_any_role_ends_the_run(tmp_path: Path) -> None:
 
     bench = Bench(tmp_path, script=crashing)
     run = bench.run().runs["stock"][0]
-    assert run.error == "server0 ended with status -6"
+    assert run.error == "server0 ended with status -6: Check failed: key"
     assert run.log_tail["server0"] == ["Check failed: key"]
     assert run.workers == ()
 

@@ -1,4 +1,7 @@
-"""Training scripts of the experiments. Each is an ordinary BytePS program and knows nothing of Prophet."""
+"""Training scripts of the experiments. Each is an ordinary program of its framework and knows nothing of Prophet.
+
+`pytorch` and `gluon` have a module for each kind of job; what they share, and what knows no framework, is here.
+"""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """What every job script does besides training: read what to do, keep time, write what came of it.
 
-Rule of this file: no BytePS and no model. Times are seconds on the steady clock (time.monotonic), the
+Rule of this file: no framework and no model. Times are seconds on the steady clock (time.monotonic), the
 one that Prophet's events are on, so that both can be laid over each other.
 """
 
@@ -11,23 +11,34 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
-import torch
 
 from prophet.experiment.jobs import progress_path
 
 
-def arguments(description: str | None) -> tuple[dict[str, Any], Path]:
-    """(the specification of the job, where to write its result), from the command line."""
+@dataclass(frozen=True)
+class Arguments:
+    """The command line: the specification of the job, where its result goes, and what moves the gradients."""
+
+    spec: dict[str, Any]
+    out: Path
+    exchange: str
+
+
+def arguments(description: str | None, exchanges: Iterable[str]) -> Arguments:
+    """Reads the command line; `exchanges` are those that the script knows."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--spec", type=Path, required=True, help="JSON: what to train")
     parser.add_argument("--out", type=Path, required=True, help="JSON: where the result goes")
+    parser.add_argument("--exchange", choices=sorted(exchanges), required=True, help="what moves the gradients")
     options = parser.parse_args()
-    return json.loads(options.spec.read_text(encoding="utf-8")), options.out
+    return Arguments(json.loads(options.spec.read_text(encoding="utf-8")), options.out, options.exchange)
 
 
 class Recorder:
@@ -47,6 +58,7 @@ class Recorder:
         self._marks[-1]["backward"] = time.monotonic()
 
     def backward_ends(self) -> None:
+        """When the host has handed backward over, which in MXNet is long before it is computed."""
         self._marks[-1]["backward_end"] = time.monotonic()
 
     def iteration_ends(self) -> None:
@@ -55,16 +67,19 @@ class Recorder:
             self._first_done_s = time.time() - psutil.Process().create_time()
         self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
 
-    def write(self, model: torch.nn.Module, extra: Mapping[str, Any]) -> None:
-        """Writes the result: marks, start-up time, weights, `extra`, and what it takes to read a trace of BytePS."""
+    def write(self, parameters: Sequence[str], digest: str, extra: Mapping[str, Any]) -> None:
+        """Writes the result: marks, start-up time, weights, `extra`, and what it takes to read a trace of BytePS.
+
+        `parameters` are the names of the model's parameters in order, `digest` is that of its final weights.
+        """
         starts = [mark["start"] for mark in self._marks]
         result = {
             "iteration_s": [after - before for before, after in itertools.pairwise(starts)],
             "marks": self._marks,
             "start_s": self._first_done_s,
             "wall_minus_steady_s": time.time() - time.monotonic(),
-            "parameters": [name for name, _ in model.named_parameters()],
-            "weights_sha256": weights_sha256(model),
+            "parameters": list(parameters),
+            "weights_sha256": digest,
             **extra,
         }
         partial = self._out.with_suffix(".partial")
@@ -72,10 +87,10 @@ class Recorder:
         partial.replace(self._out)
 
 
-def weights_sha256(model: torch.nn.Module) -> str:
-    """A digest of every tensor of the model's state, by name: equal only where every bit is."""
+def weights_sha256(state: Mapping[str, np.ndarray]) -> str:
+    """A digest of every array of a model's state, by name: equal only where every bit is."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, array in sorted(state.items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

@@ -1,6 +1,6 @@
 """Trains a small network on scikit-learn's handwritten digits: real data, real gradients.
 
-Rule of this file: an ordinary BytePS program. Every worker trains on its own share of the samples. From
+Rule of this file: an ordinary training script. Every worker trains on its own share of the samples. From
 one seed the final weights are the same bits in every run with up to two workers, whatever schedules the
 transfers (the server adds gradients as they come, and only the sum of two does not depend on the order).
 """
@@ -8,13 +8,11 @@ transfers (the server adds gradients as they come, and only the sum of two does 
 from __future__ import annotations
 
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import nn
 
 from prophet.experiment.jobs.common import Recorder, arguments
-
-TEST_SHARE = 0.2
+from prophet.experiment.jobs.datasets import batches, digits
+from prophet.experiment.jobs.pytorch.exchange import EXCHANGES, model_record
 
 
 def make_model(kind: str) -> nn.Module:
@@ -43,15 +41,6 @@ def make_model(kind: str) -> nn.Module:
     )
 
 
-def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(training images, test images, training labels, test labels); the split never changes."""
-    data = load_digits()
-    images = (data.images / 16.0).astype("float32")[:, None]
-    parts = train_test_split(images, data.target, test_size=TEST_SHARE, random_state=0, stratify=data.target)
-    train_images, test_images, train_labels, test_labels = (torch.from_numpy(part) for part in parts)
-    return train_images, test_images, train_labels, test_labels
-
-
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
     model.eval()
     with torch.no_grad():
@@ -60,37 +49,32 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
 
 
 def main() -> None:
-    spec, out = arguments(__doc__)
-    import byteps.torch as bps
-
+    told = arguments(__doc__, EXCHANGES)
+    spec = told.spec
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    recorder = Recorder(out)
-    bps.init()
-    images, test_images, labels, test_labels = digits()
-    images, labels = images[bps.rank() :: bps.size()], labels[bps.rank() :: bps.size()]
+    recorder = Recorder(told.out)
+    exchange = EXCHANGES[told.exchange]()
+    data = digits(exchange.rank, exchange.size)
+    images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
     torch.manual_seed(spec["seed"])
     model = make_model(spec["model"])
-    bps.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer = bps.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=spec["learning_rate"], momentum=0.9),
-        named_parameters=model.named_parameters(),
-    )
-    shuffle = torch.Generator().manual_seed(spec["seed"] + bps.rank())
-    order: list[int] = []
+    plain = torch.optim.SGD(model.parameters(), lr=spec["learning_rate"], momentum=0.9)
+    called, optimizer = exchange.distribute(model, plain)
+    batch = batches(len(images), spec["batch_size"], spec["seed"] + exchange.rank)
     for _ in range(spec["iterations"]):
         recorder.iteration_starts()
-        if len(order) < spec["batch_size"]:
-            order = torch.randperm(len(images), generator=shuffle).tolist()
-        batch, order = order[: spec["batch_size"]], order[spec["batch_size"] :]
+        chosen = torch.from_numpy(next(batch))
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
+        loss = nn.functional.cross_entropy(called(images[chosen]), labels[chosen])
         recorder.backward_starts()
         loss.backward()  # type: ignore[no-untyped-call]
         recorder.backward_ends()
         optimizer.step()
         recorder.iteration_ends()
-    recorder.write(model, {"rank": bps.rank(), "accuracy": accuracy(model, test_images, test_labels)})
+    reached = accuracy(model, torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels))
+    recorder.write(*model_record(model), {"rank": exchange.rank, "accuracy": reached})
+    exchange.close()
 
 
 if __name__ == "__main__":

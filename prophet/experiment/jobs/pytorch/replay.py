@@ -1,6 +1,6 @@
 """Replays a recorded job: its gradients, at its times, through a real model; compute is sleeping.
 
-Rule of this file: an ordinary BytePS program. The model has one module for each gradient of the
+Rule of this file: an ordinary training script. The model has one module for each gradient of the
 profile, with a parameter of that size. Its forward sleeps as long as the layer took; its backward
 sleeps until the gradient's generation time and hands over a gradient prepared before, so gradients of
 one step of the stepwise pattern become available together. Whatever waits for parameters does so in
@@ -9,54 +9,16 @@ front of a module, as in any PyTorch model.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from prophet.experiment.jobs.common import Recorder, arguments
+from prophet.experiment.jobs.compute import ComputeClock
+from prophet.experiment.jobs.pytorch.exchange import EXCHANGES, model_record
 from prophet.model import GradientProfile, Profile
-
-
-class ComputeClock:
-    """The accelerator that is not there: work given to it ends when its sleeping is over.
-
-    It is late for nothing but parameters. What the host spends on calling modules and on oversleeping
-    is taken off the next sleep, since a host runs ahead of its accelerator; time in front of a module
-    until its parameters are there is not.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._now = now
-        self._sleep = sleep
-        self._due = 0.0
-        self._called = 0.0
-        self._backward = 0.0
-
-    def begin_iteration(self) -> None:
-        self._due = self._now()
-
-    def call_module(self) -> None:
-        """The host is about to call a module; what runs before its forward is waiting."""
-        self._called = self._now()
-
-    def forward(self, duration_s: float) -> None:
-        self._due += self._now() - self._called + duration_s
-        self._sleep_until_due()
-
-    def begin_backward(self) -> None:
-        self._backward = self._due
-
-    def backward_until(self, generation_s: float) -> None:
-        self._due = self._backward + generation_s
-        self._sleep_until_due()
-
-    def _sleep_until_due(self) -> None:
-        remaining = self._due - self._now()
-        if remaining > 0:
-            self._sleep(remaining)
+from prophet.profiles import load_profile
 
 
 class _Compute(torch.autograd.Function):
@@ -108,33 +70,27 @@ class ReplayModel(torch.nn.Module):
 
 
 def main() -> None:
-    spec, out = arguments(__doc__)
-    import byteps.torch as bps
-
-    from prophet.profiles import load_profile
-
+    told = arguments(__doc__, EXCHANGES)
     torch.set_num_threads(1)
-    recorder = Recorder(out)
-    bps.init()
+    recorder = Recorder(told.out)
+    exchange = EXCHANGES[told.exchange]()
     clock = ComputeClock()
-    noise = torch.Generator().manual_seed(spec["seed"] + bps.rank())
-    model = ReplayModel(load_profile(Path(spec["profile"])), clock, noise)
-    bps.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer = bps.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1e-3), named_parameters=model.named_parameters()
-    )
-    for _ in range(spec["iterations"]):
+    noise = torch.Generator().manual_seed(told.spec["seed"] + exchange.rank)
+    model = ReplayModel(load_profile(Path(told.spec["profile"])), clock, noise)
+    called, optimizer = exchange.distribute(model, torch.optim.SGD(model.parameters(), lr=1e-3))
+    for _ in range(told.spec["iterations"]):
         recorder.iteration_starts()
         clock.begin_iteration()
         optimizer.zero_grad()
-        flow = model(torch.ones(1))
+        flow = called(torch.ones(1))
         recorder.backward_starts()
         clock.begin_backward()
         flow.sum().backward()
         recorder.backward_ends()
         optimizer.step()
         recorder.iteration_ends()
-    recorder.write(model, {"rank": bps.rank()})
+    recorder.write(*model_record(model), {"rank": exchange.rank})
+    exchange.close()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""The accelerator that is not there: compute of a replay, which is sleeping.
+
+Rule of this file: time only; clock and sleep are passed in, and no framework is known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class ComputeClock:
+    """Work given to it ends when its sleeping is over.
+
+    It is late for nothing but parameters. What the host spends on calling modules and on oversleeping
+    is taken off the next sleep, since a host runs ahead of its accelerator; time in front of a module
+    until its parameters are there is not.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._now = now
+        self._sleep = sleep
+        self._due = 0.0
+        self._called = 0.0
+        self._backward = 0.0
+
+    def begin_iteration(self) -> None:
+        self._due = self._now()
+
+    def call_module(self) -> None:
+        """The host is about to call a module; what runs before its forward is waiting."""
+        self._called = self._now()
+
+    def forward(self, duration_s: float) -> None:
+        self._due += self._now() - self._called + duration_s
+        self._sleep_until_due()
+
+    def begin_backward(self) -> None:
+        self._backward = self._due
+
+    def backward_until(self, generation_s: float) -> None:
+        self._due = self._backward + generation_s
+        self._sleep_until_due()
+
+    def _sleep_until_due(self) -> None:
+        remaining = self._due - self._now()
+        if remaining > 0:
+            self._sleep(remaining)

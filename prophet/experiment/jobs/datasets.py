@@ -1,0 +1,55 @@
+"""The data that jobs train on, as NumPy arrays: scikit-learn's handwritten digits, and random images.
+
+Rule of this file: no framework; what is returned depends on the arguments alone, and the shares of the workers differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Images of shape [n, 1, 8, 8] in 0..1 (float32) and labels of shape [n] in 0..9 (int64)."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+
+
+def digits(rank: int = 0, size: int = 1) -> Digits:
+    """The share of worker `rank` of `size`, and the whole test set; the split never changes."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    data = load_digits()
+    images = (data.images / 16.0).astype("float32")[:, None]
+    labels = data.target.astype("int64")
+    parts = train_test_split(images, labels, test_size=TEST_SHARE, random_state=0, stratify=labels)
+    train_images, test_images, train_labels, test_labels = parts
+    return Digits(train_images[rank::size], train_labels[rank::size], test_images, test_labels)
+
+
+def batches(samples: int, batch_size: int, seed: int) -> Iterator[np.ndarray]:
+    """Indices of one batch after another, for ever: each pass in a new order, what does not fill a batch left out.
+
+    Fewer samples than a batch are one batch.
+    """
+    noise = np.random.default_rng(seed)
+    while True:
+        order = noise.permutation(samples)
+        for first in range(0, max(1, samples - batch_size + 1), batch_size):
+            yield order[first : first + batch_size]
+
+
+def random_images(batch_size: int, image_size: int, classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """One batch of noise: images [batch_size, 3, image_size, image_size] (float32) and labels (int64)."""
+    noise = np.random.default_rng(seed)
+    images = noise.standard_normal((batch_size, 3, image_size, image_size), dtype=np.float32)
+    return images, noise.integers(0, classes, batch_size)

@@ -1,0 +1,1 @@
+"""Job scripts in MXNet's Gluon, with BytePS or a KVStore."""

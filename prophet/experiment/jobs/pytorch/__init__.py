@@ -1,0 +1,1 @@
+"""Job scripts in PyTorch, with BytePS or DistributedDataParallel."""
