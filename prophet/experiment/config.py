@@ -259,10 +259,11 @@ def _checked_point(point: object, path: Path, where: str) -> dict[str, Any]:
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the leaves of `over` in place of its own; a `bandwidth` is replaced as a whole."""
+    """`base` with the leaves of `over` in place of its own; a `bandwidth` and a job of a `kind` are replaced whole."""
     merged = copy.deepcopy(dict(base))
     for key, value in over.items():
-        nested = isinstance(value, dict) and isinstance(merged.get(key), dict) and key != "bandwidth"
+        nested = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        nested = nested and key != "bandwidth" and "kind" not in value
         merged[key] = _merge(merged[key], value) if nested else value
     return merged
 
@@ -323,9 +324,13 @@ def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where:
 
 
 def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, object]:
-    """What was varied, by the last part of its key; the bandwidth always."""
+    """What was varied, by the last part of its key; the bandwidth always, and a whole job by its kind and model."""
     setting: dict[str, object] = {"bandwidth": config.cluster.bandwidth.as_setting()}
-    for part in ("job", "cluster", "simulator"):
+    whole_job = "kind" in point.get("job", {})
+    if whole_job:
+        job = config.job
+        setting["job"] = f"{job.kind} {job.profile if isinstance(job, ReplayJob) else job.model}"
+    for part in ("cluster", "simulator") if whole_job else ("job", "cluster", "simulator"):
         for key in point.get(part, {}):
             if key != "bandwidth":
                 setting[key] = getattr(getattr(config, part), key)

@@ -174,6 +174,15 @@ def test_each_point_of_a_sweep_is_a_cell_that_overrides_leaves(tmp_path: Path) -
     assert second.profile is not None and second.profile.total_bytes == pytest.approx(25.6e6, rel=1e-4)
 
 
+def test_a_point_with_a_jobs_kind_gives_the_whole_job(tmp_path: Path) -> None:
+    points = [{}, {"job": DIGITS["job"]}, {"job": {"kind": "replay", "total_bytes": "1MB"}}]
+    first, second, third = loaded({**REPLAY, "sweep": points}, tmp_path).cells
+    assert (first.setting, first.job.kind) == ({"bandwidth": 250e6}, "replay")
+    assert (second.setting, second.profile) == ({"bandwidth": 250e6, "job": "digits mlp"}, None)
+    assert third.setting == {"bandwidth": 250e6, "job": "replay resnet50"}
+    assert third.job.iterations == 30, "nothing of the base's job is left"
+
+
 def test_a_sweep_may_give_what_the_base_leaves_out(tmp_path: Path) -> None:
     raw = {**changed(REPLAY, "cluster.bandwidth", None), "sweep": [{"cluster": {"bandwidth": {"worker0": "1gbit"}}}]}
     assert loaded(raw, tmp_path).cells[0].setting == {"bandwidth": {"worker0": 1e9}}

@@ -87,10 +87,10 @@ class Recorder:
         partial.replace(self._out)
 
 
-def weights_sha256(state: Mapping[str, np.ndarray]) -> str:
-    """A digest of every array of a model's state, by name: equal only where every bit is."""
+def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:
+    """A digest of every array of a model's weights, by name: equal only where every bit is."""
     digest = hashlib.sha256()
-    for name, array in sorted(state.items()):
+    for name, array in sorted(weights.items()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

@@ -71,6 +71,9 @@ EXCHANGES: Mapping[str, Callable[[], Exchange]] = MappingProxyType({"byteps": By
 
 
 def model_record(model: torch.nn.Module) -> tuple[list[str], str]:
-    """(names of the parameters in order, digest of the whole state), for the recorder."""
-    state = {name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items()}
-    return [name for name, _ in model.named_parameters()], weights_sha256(state)
+    """(names of the parameters in order, digest of their values), for the recorder.
+
+    Without buffers: running means of batch normalisation are each worker's own.
+    """
+    weights = {name: parameter.detach().cpu().numpy() for name, parameter in model.named_parameters()}
+    return list(weights), weights_sha256(weights)
