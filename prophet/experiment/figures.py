@@ -16,7 +16,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from prophet.experiment.results import describe_setting
+from prophet.experiment.results import describe_narrow_link, describe_setting
 from prophet.experiment.transfers import RecordedRun
 from prophet.model import QueueKind
 
@@ -52,7 +52,7 @@ def draw_iteration_times(results: Mapping[str, Any], path: Path) -> None:
         axes.invert_yaxis()
         axes.margins(x=0.2)
         axes.spines[["top", "right"]].set_visible(False)
-        title = describe_setting(cell["setting"])
+        title = f"{describe_setting(cell['setting'])}, {describe_narrow_link(cell['narrow_link'])}"
         if cell["lower_bound_s"] is not None:
             axes.axvline(cell["lower_bound_s"], color="black", linestyle="--", linewidth=1)
             title += f"   (dashed: lower bound, {cell['lower_bound_s']:.3f} s)"

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.experiment.config import Cell, DigitsJob, Experiment
+from prophet.experiment.config import Cell, DigitsJob, Experiment, SyntheticJob
+from prophet.experiment.narrow_link import narrow_link, seconds_per_bit
 from prophet.experiment.policies import STOCK
 from prophet.experiment.units import format_rate, format_size
+from prophet.simulator.config import ASYNCHRONOUS, COLLECTIVES
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from prophet.experiment.runner import CellRuns, Run
 
 SCHEMA = 1
+ENGINES = {"byteps": "BytePS", "ddp": "DistributedDataParallel", "kvstore": "MXNet's KVStore"}
+"""The engines' names for people."""
 
 
 def summarize(experiment: Experiment, cells: Sequence[CellRuns]) -> dict[str, Any]:
@@ -41,21 +45,37 @@ def summarize_cell(done: CellRuns) -> dict[str, Any]:
     """One cell: its setting, bound, policies and ratios to stock (above 1 is faster than stock)."""
     cell = done.cell
     policies = {name: summarize_policy(cell, runs) for name, runs in done.runs.items()}
-    reference = policies.get(STOCK, {}).get("weights_sha256")
-    for name, summary in policies.items():
-        if name != STOCK and reference is not None and "weights_sha256" in summary:
-            summary["same_weights_as_stock"] = summary["weights_sha256"] == reference
+    narrow = narrow_link(cell.cluster, all_reduce=done.simulated and cell.simulator.exchange in COLLECTIVES)
+    around = narrow_link(cell.cluster, all_reduce=True)
+    for policy in cell.policies:
+        if policy.engine == "ddp" and around != narrow:
+            policies[policy.name]["narrow_link"] = around
+    _compare_weights(cell, policies)
     medians = {name: summary["iteration_s"]["median"] for name, summary in policies.items() if "iteration_s" in summary}
     stock = medians.get(STOCK)
     return {
         "setting": dict(cell.setting),
         "emulated": emulation(cell, simulated=done.simulated),
+        "narrow_link": narrow,
         "links": dict(done.links),
         "compute_s": compute_s(cell),
         "lower_bound_s": lower_bound(cell),
         "policies": policies,
         "ratios": {} if stock is None else {name: stock / value for name, value in medians.items()},
     }
+
+
+def _compare_weights(cell: Cell, policies: Mapping[str, dict[str, Any]]) -> None:
+    """Says of each policy whether its model is that of stock BytePS in the same framework (they begin differently)."""
+    references = {
+        policy.framework: policies[policy.name].get("weights_sha256")
+        for policy in reversed(cell.policies)
+        if policy.base == STOCK
+    }
+    for policy in cell.policies:
+        reference, found = references.get(policy.framework), policies[policy.name].get("weights_sha256")
+        if policy.base != STOCK and None not in (reference, found):
+            policies[policy.name]["same_weights_as_stock"] = found == reference
 
 
 def summarize_policy(cell: Cell, runs: Sequence[Run]) -> dict[str, Any]:
@@ -143,32 +163,31 @@ def lower_bound(cell: Cell) -> float | None:
     each sends at least 2 (p-1)/p of the bytes.
     """
     from prophet.bound import lower_bound_s
-    from prophet.simulator.config import ASYNCHRONOUS, COLLECTIVES
 
-    bandwidth, exchange = cell.cluster.bandwidth, cell.simulator.exchange
-    if cell.profile is None or bandwidth.changes or exchange == ASYNCHRONOUS:
+    exchange = cell.simulator.exchange
+    if cell.profile is None or cell.cluster.bandwidth.changes or exchange == ASYNCHRONOUS:
         return None
-    workers = cell.cluster.workers
-    rates = [bandwidth.rate(node) for node in cell.cluster.nodes if node.startswith("worker")]
-    shaped = [rate for rate in rates if rate is not None]
-    if exchange in COLLECTIVES:
-        shaped = [rate * workers / (2 * (workers - 1)) for rate in shaped]
-    else:
-        servers = [bandwidth.rate(node) for node in cell.cluster.nodes if node.startswith("server")]
-        limited = [rate for rate in servers if rate is not None]
-        if len(limited) == len(servers):
-            shaped.append(sum(limited) / workers)
-    return lower_bound_s(cell.profile, min(shaped) / 8) if shaped else None
+    links = seconds_per_bit(cell.cluster, all_reduce=exchange in COLLECTIVES)
+    return lower_bound_s(cell.profile, 1 / max(links.values()) / 8) if links else None
 
 
 def emulation(cell: Cell, *, simulated: bool = False) -> str:
     """What was real and what was not, in one line."""
     if simulated:
         return "simulated: queue, policies and learning as in a job; computing, links and servers on a virtual clock"
-    compute = "compute replaced by sleeping" if cell.profile is not None else "compute and data real"
-    servers = any(name.startswith("server") for name in cell.cluster.bandwidth.nodes)
-    narrow = "links as given by node" if servers else "narrow link: each worker's, both ways"
-    return f"BytePS real; {compute}; network: shaped veth on one machine; {narrow}"
+    compute = "compute and data real"
+    if cell.profile is not None:
+        compute = "compute replaced by sleeping"
+    elif isinstance(cell.job, SyntheticJob):
+        compute = "compute real, data random"
+    engines = list(dict.fromkeys(ENGINES[policy.engine] for policy in cell.policies))
+    return f"{', '.join(engines)} real; {compute}; network: shaped veth on one machine"
+
+
+def describe_narrow_link(name: str | None) -> str:
+    """For people. A link is as wide down as up, so a worker's two are named together."""
+    words = "worker uplink, and the downlink alike" if name == "worker uplink" else name
+    return f"narrow link: {words or 'none, no link is limited'}"
 
 
 def failures(results: Mapping[str, Any]) -> int:
@@ -222,7 +241,7 @@ def _table(cell: Mapping[str, Any]) -> RenderableType:
 
     bound = cell["lower_bound_s"]
     limits = "" if bound is None else f"\nlower bound {bound:.3f} s, compute alone {cell['compute_s']:.3f} s"
-    title = f"{describe_setting(cell['setting'])}{limits}"
+    title = f"{describe_setting(cell['setting'])}; {describe_narrow_link(cell['narrow_link'])}{limits}"
     table = Table(title=title, caption=cell["emulated"], title_justify="left", caption_justify="left", box=SIMPLE)
     table.add_column("policy", no_wrap=True)
     for heading in ("iteration s", "p10-p90", "samples/s", "x stock", "x bound"):
@@ -248,6 +267,8 @@ def _notes(policy: Mapping[str, Any]) -> list[str]:
     notes = []
     if "error" in policy:
         notes.append(policy["error"])
+    if "narrow_link" in policy:
+        notes.append(describe_narrow_link(policy["narrow_link"]))
     if "accuracy" in policy:
         notes.append(f"accuracy {policy['accuracy']:.1%}")
     if "same_weights_as_stock" in policy:

@@ -30,7 +30,7 @@ def failed(error: str = "hung") -> Run:
 
 
 def summary(folder: Path, runs: dict[str, list[Run]], raw: dict[str, Any] = REPLAY) -> dict[str, Any]:
-    experiment = loaded(raw, folder)
+    experiment = loaded(changed(raw, "policies", list(runs)), folder)
     return summarize(experiment, [CellRuns(experiment.cells[0], LINKS, runs)])
 
 
@@ -112,6 +112,40 @@ def test_the_bound_is_that_of_the_slowest_worker(tmp_path: Path) -> None:
     raw = changed(REPLAY, "cluster.bandwidth", {"worker0": "1gbit", "worker1": "100mbit"})
     bound = summary(tmp_path, {"stock": [run([1.0] * 5)]}, raw)["cells"][0]["lower_bound_s"]
     assert bound > 25.6e6 * 8 / 100e6
+
+
+def test_the_narrow_link_is_named_and_a_peers_own_where_it_is_another(tmp_path: Path) -> None:
+    runs = {"stock": [run([2.0] * 5)], "ddp-gloo": [run([1.0] * 5)]}
+    cell = summary(tmp_path, runs)["cells"][0]
+    assert cell["narrow_link"] == "worker uplink"
+    assert not any("narrow_link" in policy for policy in cell["policies"].values())
+    raw = changed(REPLAY, "cluster.bandwidth", {"default": "250mbit", "server0": "250mbit"})
+    results = summary(tmp_path, runs, raw)
+    cell = results["cells"][0]
+    assert cell["narrow_link"] == "server"
+    assert cell["policies"]["ddp-gloo"]["narrow_link"] == "worker uplink"
+    assert "narrow_link" not in cell["policies"]["stock"]
+    text = io.StringIO()
+    print_results(results, Console(file=text, width=160))
+    assert "narrow link: server" in text.getvalue()
+    assert "ddp-gloo: narrow link: worker uplink" in text.getvalue()
+    assert "BytePS, DistributedDataParallel real" in text.getvalue()
+
+
+def test_models_are_compared_within_a_framework(tmp_path: Path) -> None:
+    def mxnet(name: str) -> dict[str, str]:
+        return {"name": f"mxnet-{name}", "base": name, "framework": "mxnet"}
+
+    entries = ["stock", "ddp-gloo", "mxnet-kvstore", mxnet("stock"), mxnet("prophet")]
+    digests = ["a", "a", "b", "b", "c"]
+    experiment = loaded(changed(DIGITS, "policies", entries), tmp_path)
+    names = [policy.name for policy in experiment.cells[0].policies]
+    runs = {
+        name: [run([1.0] * 5, accuracy=0.97, weights_sha256=digest)]
+        for name, digest in zip(names, digests, strict=True)
+    }
+    found = summarize(experiment, [CellRuns(experiment.cells[0], LINKS, runs)])["cells"][0]["policies"]
+    assert [found[name].get("same_weights_as_stock") for name in names] == [None, True, True, None, False]
 
 
 def test_results_are_written_whole_with_their_config(tmp_path: Path) -> None:
