@@ -17,7 +17,7 @@ from prophet.experiment.policies import Framework, Policy
 
 _FRAMEWORKS = {
     "torch": ("PyTorch", "pip install 'byteps-prophet[experiments]'"),
-    "mxnet": ("MXNet", "pip install mxnet==1.9.1 numpy==1.23.5"),
+    "mxnet": ("MXNet", "pip install 'byteps-prophet[experiments,mxnet]'"),
 }
 """Each framework's name, and how it is installed."""
 MXNET_NUMPY = (1, 23)

@@ -235,15 +235,16 @@ class JobRun:
     def _start(self, sockets: Path) -> None:
         spec = self._write_spec()
         for node in self._nodes:
-            private = sockets / node
+            private, working = sockets / node, self._record(node, "cwd")
             private.mkdir()
+            working.mkdir()
             if "BYTEPS_TRACE_ON" in self._policy.env:
                 self._record(node, "trace").joinpath(BYTEPS_TRACE).parent.mkdir(parents=True)
             options = ["--spec", str(spec), "--out", str(self._result(node))]
             argv = command(self._policy, node, self._cell.job.kind, options)
             env = self._environment(node, private)
             log = self._folder / f"{node}.log"
-            self._processes[node] = self._host.popen(node, argv, env=env, log=log, cwd=self._folder)
+            self._processes[node] = self._host.popen(node, argv, env=env, log=log, cwd=working)
 
     def _write_spec(self) -> Path:
         """What the workers are told; the same file for every policy."""

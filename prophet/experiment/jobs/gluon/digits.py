@@ -11,7 +11,7 @@ from mxnet.gluon import nn
 
 from prophet.experiment.jobs.common import Recorder, arguments
 from prophet.experiment.jobs.datasets import batches, digits
-from prophet.experiment.jobs.gluon.exchange import EXCHANGES, model_record, ordered_parameters
+from prophet.experiment.jobs.gluon.exchange import EXCHANGES, model_record
 
 
 def make_network(kind: str) -> mx.gluon.HybridBlock:
@@ -55,7 +55,7 @@ def main() -> None:
     network.initialize(mx.init.Xavier())
     network.hybridize()
     settings = {"learning_rate": spec["learning_rate"], "momentum": 0.9}
-    trainer = exchange.trainer(ordered_parameters(network), settings)
+    trainer = exchange.trainer(network, settings)
     loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     batch = batches(len(data.images), spec["batch_size"], spec["seed"] + exchange.rank)
     for _ in range(spec["iterations"]):

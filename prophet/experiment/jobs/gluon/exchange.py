@@ -1,13 +1,11 @@
 """What moves the gradients of a Gluon job: BytePS, MXNet's KVStore, or P3's store.
 
-Rule of this file: what a user's script says to each of them by its own documentation, and nothing more. Parameters go
-to a trainer as a list, in forward order: of a dict it would sort the names (dense10 before dense1), and what it makes of
-their places is the priority.
+Rule of this file: what a user's script says to each of them by its own documentation, and nothing more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -25,16 +23,19 @@ class Exchange(Protocol):
     rank: int
     size: int
 
-    def trainer(self, parameters: Sequence[mx.gluon.Parameter], settings: Settings) -> mx.gluon.Trainer:
-        """A trainer of initialised parameters with SGD; `step(n)` divides the sum of all workers' gradients by n."""
+    divisor: int
+    """What `step` is told, as a multiple of the batch of one worker, for the mean over all workers."""
 
-    @property
-    def divisor(self) -> int:
-        """What `step` is told, as a multiple of the batch of one worker, for the mean over all workers."""
+    def trainer(self, network: mx.gluon.Block, settings: Settings) -> mx.gluon.Trainer:
+        """A trainer with SGD of a network whose parameters are initialised, shapes and all."""
 
 
 class KVStore:
-    """"Distributed Training in MXNet": create the store, hand it to the trainer. The servers run the optimizer."""
+    """"Distributed Training in MXNet": create the store, hand it to the trainer. The servers run the optimizer.
+
+    Parameters go to the trainer as a list in forward order: what it makes of their places is the priority, and of a
+    dict it would sort the names (dense10 before dense1).
+    """
 
     def __init__(self, name: str) -> None:
         self._store = mx.kv.create(name)
@@ -42,15 +43,12 @@ class KVStore:
         self.size: int = self._store.num_workers
         self.divisor = self.size
 
-    def trainer(self, parameters: Sequence[mx.gluon.Parameter], settings: Settings) -> mx.gluon.Trainer:
-        return mx.gluon.Trainer(list(parameters), "sgd", dict(settings), kvstore=self._store)
+    def trainer(self, network: mx.gluon.Block, settings: Settings) -> mx.gluon.Trainer:
+        return mx.gluon.Trainer(ordered_parameters(network), "sgd", dict(settings), kvstore=self._store)
 
 
 class BytePS:
-    """BytePS's example of Gluon: its trainer, whose first step broadcasts the parameters and which divides by size.
-
-    It takes nothing but a ParameterDict and sorts that by its keys, so these are places.
-    """
+    """BytePS's example of Gluon: its trainer takes a ParameterDict, broadcasts at its first step and divides by size."""
 
     divisor = 1
 
@@ -62,10 +60,8 @@ class BytePS:
         self.rank: int = bps.rank()
         self.size: int = bps.size()
 
-    def trainer(self, parameters: Sequence[mx.gluon.Parameter], settings: Settings) -> mx.gluon.Trainer:
-        ordered = mx.gluon.ParameterDict()
-        ordered._params.update((f"{place:05}", parameter) for place, parameter in enumerate(parameters))
-        trainer: mx.gluon.Trainer = self._bps.DistributedTrainer(ordered, "sgd", dict(settings), root_rank=0)
+    def trainer(self, network: mx.gluon.Block, settings: Settings) -> mx.gluon.Trainer:
+        trainer: mx.gluon.Trainer = self._bps.DistributedTrainer(network.collect_params(), "sgd", dict(settings))
         return trainer
 
 

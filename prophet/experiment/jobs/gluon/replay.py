@@ -20,7 +20,7 @@ import mxnet as mx
 
 from prophet.experiment.jobs.common import Recorder, arguments
 from prophet.experiment.jobs.compute import ComputeClock
-from prophet.experiment.jobs.gluon.exchange import EXCHANGES, model_record, ordered_parameters
+from prophet.experiment.jobs.gluon.exchange import EXCHANGES, model_record
 from prophet.model import GradientProfile, Profile
 from prophet.profiles import load_profile
 
@@ -84,7 +84,7 @@ def main() -> None:
     clock = ComputeClock()
     network = ReplayNetwork(load_profile(Path(spec["profile"])), clock, spec["seed"] + exchange.rank)
     network.initialize()
-    trainer = exchange.trainer(ordered_parameters(network), {"learning_rate": 1e-3})
+    trainer = exchange.trainer(network, {"learning_rate": 1e-3})
     source = mx.nd.ones((1,))
     source.attach_grad()
     mx.nd.waitall()
