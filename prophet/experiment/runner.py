@@ -33,6 +33,8 @@ FIRST_PORT = 23000
 """The port of the first run; each has its own, since a port stays busy for a while."""
 TOLERANCE = 0.10
 """How far the achieved rate of a link may be from what was asked for."""
+ERROR_MARKS = ("Error:", "Check failed", "what():")
+"""What marks the line of an error in a log: of Python, of ps-lite and MXNet, and of any C++ exception."""
 RECORDING = "recording"
 RECORD_ITERATIONS = 6
 """Length of the run that is made only to see the transfers of stock BytePS, by its own trace."""
@@ -332,9 +334,9 @@ class JobRun:
 
 
 def last_words(log: Sequence[str]) -> str:
-    """The line of a log that says best why its process ended: the last one that speaks of an error, or the last one."""
-    told = [line for line in log if "Error" in line or "Check failed" in line]
-    return (told or log or ["it said nothing"])[-1].strip()
+    """The line of a log that says best why its process ended: the last one that names an error, or the last one."""
+    told = [line for line in log if any(mark in line for mark in ERROR_MARKS)]
+    return (told or list(log) or ["it said nothing"])[-1].strip()
 
 
 def _lines(path: Path) -> int:

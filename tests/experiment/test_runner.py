@@ -11,7 +11,8 @@ import pytest
 from experiment.configs import REPLAY, changed, loaded
 from experiment.fakes import Clock, FakeHost, FakeListener, Script, status, worker_result
 
-from prophet.experiment.runner import CellRuns, Watch, run_experiment
+from prophet.experiment.policies import Policy
+from prophet.experiment.runner import CellRuns, Watch, last_words, run_experiment
 
 ITERATIONS = 6
 
@@ -216,3 +217,37 @@ def test_watch_counts_from_the_last_progress() -> None:
     assert not watch.hung(1, 19.4)
     assert watch.hung(1, 19.5)
     assert not watch.hung(2, 19.6)
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (["Traceback", "  File x", "ModuleNotFoundError: No module named 'mxnet'"], "ModuleNotFoundError: No module"),
+        (["MXNetError: Check failed: port != -1 : bind failed", "[bt] (1) lib.so", "[bt] (2) lib.so"], "MXNetError: Ch"),
+        (["terminate called after throwing an instance of 'dmlc::Error'", "  what():  bind: in use", "[bt]"], "what()"),
+        (["serving", "Killed"], "Killed"),
+        ([], "it said nothing"),
+    ],
+)
+def test_the_line_of_a_log_that_says_why(log: list[str], words: str) -> None:
+    assert last_words(log).startswith(words)
+
+
+def test_a_policy_with_an_obstacle_is_a_row_with_the_reason_and_the_others_run(tmp_path: Path) -> None:
+    raw = changed(REPLAY, "policies", ["stock", "ddp-gloo", "mxnet-kvstore"])
+    bench = Bench(tmp_path, changed(raw, "repeats", 1))
+
+    def obstacle(policy: Policy) -> str | None:
+        return "MXNet: not installed" if policy.framework == "mxnet" else None
+
+    (cell,) = run_experiment(
+        bench.experiment, tmp_path / "out", bench.host.opened, bench.listener, bench.clock.edges, obstacle
+    )
+    assert {name: [run.error for run in runs] for name, runs in cell.runs.items()} == {
+        "stock": [None],
+        "ddp-gloo": [None],
+        "mxnet-kvstore": ["MXNet: not installed"],
+    }
+    assert list(cell.recordings) == ["stock"], "a peer leaves no trace of BytePS"
+    assert [name for name, _, _ in bench.host.started[4:6]] == ["worker0", "worker1"], "DDP has no servers"
+    assert len(bench.host.started) == 4 + 2 + 4
