@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
@@ -40,10 +42,13 @@ def examine() -> list[Finding]:
 
 def obstacle(policy: Policy) -> str | None:
     """Why no job can start under `policy` on this machine, in one line that says what to do; None where it can."""
-    looks = [lambda: _framework(policy.framework)]
-    if policy.engine == "byteps":
-        looks = [_byteps, *looks, lambda: _hook(policy.framework)]
-    findings = (look() for look in looks)
+    byteps = policy.engine == "byteps"
+    looks: list[tuple[bool, Callable[[], Finding]]] = [
+        (byteps, _byteps),
+        (True, partial(_framework, policy.framework)),
+        (byteps, partial(_hook, policy.framework)),
+    ]
+    findings = (look() for needed, look in looks if needed)
     return next((f"{finding.item}: {finding.line}" for finding in findings if not finding.ok), None)
 
 
@@ -77,10 +82,8 @@ def _mxnet() -> list[Finding]:
     """Nothing where MXNet is not installed: no experiment needs it."""
     if importlib.util.find_spec("mxnet") is None:
         return []
-    from prophet.plugins.byteps.hook import check_compatibility
-
-    version = importlib.metadata.version("mxnet")
-    return [Finding("MXNet", True, version), Finding("hook (MXNet)", *check_compatibility("mxnet"))]
+    hook = _hook("mxnet")
+    return [_framework("mxnet"), Finding("hook (MXNet)", hook.ok, hook.line)]
 
 
 def _namespaces() -> Finding:

@@ -12,7 +12,6 @@ from experiment.configs import REPLAY, changed, written
 
 import prophet
 from prophet import cli, doctor
-from prophet.errors import UserError
 from prophet.experiment import session
 from prophet.experiment.config import Experiment
 from prophet.experiment.policies import Policy

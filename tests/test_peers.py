@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from experiment.configs import loaded
 from experiment.fakes import FakeListener
+from prophet.tools.testbed import NodeSpec, Testbed
 
 from prophet.experiment.config import Cell
 from prophet.experiment.runner import FIRST_PORT, CellRuns, run_experiment
-from prophet.tools.testbed import NodeSpec, Testbed
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
@@ -46,7 +46,8 @@ def run(policies: list[Any], folder: Path, testbed: Callable[[list[NodeSpec]], T
 
 
 PUSHED = re.compile(
-    r"(?P<worker>\d+) => 8\. Meta: request=1, timestamp=(?P<issued>\d+), .*push=1,.*data_size=8 data_size=(?P<bytes>\d+)"
+    r"(?P<worker>\d+) => 8\. Meta: request=1, timestamp=(?P<issued>\d+), "
+    r".*push=1,.*data_size=8 data_size=(?P<bytes>\d+)"
 )
 
 

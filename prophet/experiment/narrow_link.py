@@ -43,7 +43,8 @@ def narrow_link(cluster: ClusterConfig, *, all_reduce: bool = False) -> NarrowLi
     named: a byte has to be up before it can come down. Of equals the workers' is named before the servers'.
     """
     links = seconds_per_bit(cluster, all_reduce=all_reduce)
-    return max(links, key=links.__getitem__) if links else None
+    named = sorted(links, key=lambda link: -links[link])  # stable: equals stay in order
+    return named[0] if named else None
 
 
 def _rates(cluster: ClusterConfig, role: str) -> list[float]:

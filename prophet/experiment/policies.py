@@ -187,5 +187,3 @@ def _framework(entry: PolicyEntry, base: str, at: str, of_job: Framework) -> Fra
         others = [name for name, peer in PEERS.items() if peer.framework == entry.framework]
         raise UserError(f"{at}.framework: {base} is for {own} only; for {entry.framework} take {' or '.join(others)}")
     return own
-
-

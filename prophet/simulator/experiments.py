@@ -34,6 +34,12 @@ from prophet.tools.testbed.shaping import token_bucket
 STOCK_PARTITION_BYTES = 4_096_000
 """BytePS's own default, BYTEPS_PARTITION_BYTES."""
 NEVER_S = 1e9
+_INSTEAD = {
+    "byteps": "since the simulator knows BytePS's front end in PyTorch; leave out framework: mxnet",
+    "ddp": "since it runs for real only; simulate ddp with simulator.exchange: ring",
+    "kvstore": "since it runs for real only; choose others with --policy",
+}
+"""Why a policy of each engine has no simulation, and what to do."""
 WHOLE = 1 << 31
 """A partition size that leaves every tensor whole."""
 
@@ -117,7 +123,11 @@ def worker_results(run: SimulatedRun) -> list[dict[str, Any]]:
 def prepare(cell: Cell, policy: Policy, repeat: int = 0) -> Planned:
     """What of a config makes a simulation. Raises UserError where something of it cannot be simulated."""
     if cell.profile is None:
-        raise UserError("job.kind: digits is real training; `prophet simulate` takes a replay (job.kind: replay)")
+        raise UserError(
+            f"job.kind: {cell.job.kind} is real training; `prophet simulate` takes a replay (job.kind: replay)"
+        )
+    if policy.engine != "byteps" or policy.framework != "torch":
+        raise UserError(f"policies: {policy.name} cannot be simulated, {_INSTEAD[policy.engine]}")
     config = cell.simulator
     collective = config.exchange in COLLECTIVES
     if collective and not policy.hooked:

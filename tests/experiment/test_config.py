@@ -251,5 +251,15 @@ def test_training_jobs_have_no_profile_and_keys_of_their_own(tmp_path: Path) -> 
         loaded(changed(DIGITS, "job.total_bytes", "1MB"), tmp_path)
 
 
+def test_a_synthetic_job_is_a_known_model_on_images_that_it_can_take(tmp_path: Path) -> None:
+    job = {"kind": "synthetic", "model": "resnet50", "image_size": 64}
+    cell = loaded(changed(REPLAY, "job", job), tmp_path).cells[0]
+    assert (cell.job.model_dump()["classes"], cell.profile) == (1000, None)
+    with pytest.raises(UserError, match=r"job.image_size: it must be greater than or equal to 32, not 16"):
+        loaded(changed(REPLAY, "job", {**job, "image_size": 16}), tmp_path)
+    with pytest.raises(UserError, match=r"job.model: it must be 'resnet18' or 'resnet50', not 'vgg19'"):
+        loaded(changed(REPLAY, "job", {**job, "model": "vgg19"}), tmp_path)
+
+
 def test_the_name_is_that_of_the_file_where_left_out(tmp_path: Path) -> None:
     assert loaded(changed(REPLAY, "name", None), tmp_path).name == "small"

@@ -156,6 +156,17 @@ def test_a_pass_takes_every_sample_that_fills_a_batch_once_and_then_again_in_ano
 def test_random_images_are_the_same_from_the_same_seed() -> None:
     images, labels = random_images(4, 32, 1000, seed=1)
     assert (images.shape, images.dtype.name, labels.shape) == ((4, 3, 32, 32), "float32", (4,))
-    assert 0 <= labels.min() and labels.max() < 1000
+    assert labels.min() >= 0 and labels.max() < 1000
     again, other = random_images(4, 32, 1000, seed=1)[0], random_images(4, 32, 1000, seed=2)[0]
     assert (images == again).all() and not (images == other).all()
+
+
+@pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
+def test_the_resnets_have_the_parameters_of_the_zoo(kind: str) -> None:
+    from prophet import zoo
+    from prophet.experiment.jobs.pytorch.resnet import make_resnet
+
+    model = make_resnet(kind, 1000)
+    # In the zoo a block's shortcut comes before its body; sizes are the same.
+    assert sorted(p.numel() for p in model.parameters()) == sorted(layer.elements for layer in zoo.layers(kind))
+    assert make_resnet(kind, 10)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)

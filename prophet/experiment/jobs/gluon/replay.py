@@ -86,7 +86,7 @@ def main() -> None:
     network.initialize()
     trainer = exchange.trainer(network, {"learning_rate": 1e-3})
     source = mx.nd.ones((1,))
-    source.attach_grad()
+    source.attach_grad()  # or MXNet would hand over none of the first step's: it stops at an input without a gradient
     mx.nd.waitall()
     for _ in range(spec["iterations"]):
         recorder.iteration_starts()
