@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from prophet.experiment.jobs import progress_path
 
@@ -87,7 +88,7 @@ class Recorder:
         partial.replace(self._out)
 
 
-def weights_sha256(weights: Mapping[str, np.ndarray[Any, Any]]) -> str:
+def weights_sha256(weights: Mapping[str, NDArray[Any]]) -> str:
     """A digest of every array of a model's weights, by name: equal only where every bit is."""
     digest = hashlib.sha256()
     for name, array in sorted(weights.items()):

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 TEST_SHARE = 0.2
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Digits:
     """Images of shape [n, 1, 8, 8] in 0..1 (float32) and labels of shape [n] in 0..9 (int64)."""
 
-    images: Array
-    labels: Array
-    test_images: Array
-    test_labels: Array
+    images: NDArray[Any]
+    labels: NDArray[Any]
+    test_images: NDArray[Any]
+    test_labels: NDArray[Any]
 
 
 def digits(rank: int = 0, size: int = 1) -> Digits:
@@ -38,7 +38,7 @@ def digits(rank: int = 0, size: int = 1) -> Digits:
     return Digits(train_images[rank::size], train_labels[rank::size], test_images, test_labels)
 
 
-def batches(samples: int, batch_size: int, seed: int) -> Iterator[Array]:
+def batches(samples: int, batch_size: int, seed: int) -> Iterator[NDArray[Any]]:
     """Indices of one batch after another, for ever: each pass in a new order, what does not fill a batch left out.
 
     Fewer samples than a batch are one batch.
@@ -50,7 +50,7 @@ def batches(samples: int, batch_size: int, seed: int) -> Iterator[Array]:
             yield order[first : first + batch_size]
 
 
-def random_images(batch_size: int, image_size: int, classes: int, seed: int) -> tuple[Array, Array]:
+def random_images(batch_size: int, image_size: int, classes: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """One batch of noise: images [batch_size, 3, image_size, image_size] (float32) and labels (int64)."""
     noise = np.random.default_rng(seed)
     images = noise.standard_normal((batch_size, 3, image_size, image_size), dtype=np.float32)
