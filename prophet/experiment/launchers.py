@@ -3,15 +3,15 @@
 Rule of this file: tables and pure functions, no process and no file. Every engine is started as its own documentation
 says, by hand instead of by its launcher, since every role runs on a machine of its own:
 
-- BytePS ("Getting started", docs/env.md of BytePS): `DMLC_*` name the roles; scheduler and servers run
+- BytePS (its docs/step-by-step-tutorial.md and docs/env.md): `DMLC_*` name the roles; scheduler and servers run
   `import byteps.server`, workers the training script.
-- MXNet's KVStore ("Distributed Training in MXNet", "Starting Processes Manually"): the same variables; every role
-  runs `import mxnet`, which in a scheduler or a server does not return before the job has ended.
-- P3 in MXNet ("Run Priority Based Parameter Propagation"): its store and the van of ps-lite that keeps a queue by
-  priority, `DMLC_PS_VAN_TYPE=p3`, in every role; the watermark is the one that MXNet's own launcher sets. The store
-  alone would send in the order of arrival (tests/test_peers.py).
-- DistributedDataParallel ("Distributed communication package", environment variable initialization): no servers, a
-  rank for each worker, `GLOO_SOCKET_IFNAME` for the network that is to be used.
+- MXNet's KVStore ("Distributed Training in MXNet", on launching by hand): the same variables; every role runs
+  `import mxnet`, which in a scheduler or a server does not return before the job has ended.
+- P3 in MXNet (docs/env.md of ps-lite, and `--p3` of MXNet's tools/launch.py): its store and the van of ps-lite that
+  keeps a queue by priority, `DMLC_PS_VAN_TYPE=p3`, in every role; the watermark is the one that launch.py sets. The
+  store alone would send in the order of arrival (tests/test_peers.py).
+- DistributedDataParallel (torch.distributed's page, environment variable initialization): no servers, a rank for each
+  worker, `GLOO_SOCKET_IFNAME` for the network that is to be used.
 """
 
 from __future__ import annotations

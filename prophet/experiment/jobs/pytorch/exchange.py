@@ -30,7 +30,7 @@ class Exchange(Protocol):
 
 
 class BytePS:
-    """ "Getting started" of BytePS: broadcast the parameters, wrap the optimizer."""
+    """As in BytePS's examples: broadcast the parameters, wrap the optimizer."""
 
     def __init__(self) -> None:
         import byteps.torch as bps
@@ -51,7 +51,7 @@ class BytePS:
 
 
 class Ddp:
-    """ "Getting Started with Distributed Data Parallel": a process group from the environment, wrap the model."""
+    """As PyTorch's tutorial of it says: a process group from the environment, wrap the model."""
 
     def __init__(self) -> None:
         torch.distributed.init_process_group("gloo")
