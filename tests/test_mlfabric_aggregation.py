@@ -127,6 +127,10 @@ def orders(draw, most=7, uniform=False):
     network = NetworkState.of_rates(
         [float(draw(speed)) for _ in range(nodes)], [float(draw(speed)) for _ in range(nodes)]
     )
+    if not uniform:  # earlier batches are still under way
+        for _ in range(draw(st.integers(0, 4))):
+            ends = draw(st.permutations(range(nodes)))
+            network.reserve(ends[0], ends[1], float(draw(st.integers(1, 20))), 0.0)
     size = st.just(8) if uniform else st.integers(1, 20)
     order = [
         Update(place, draw(st.integers(1, nodes - 1)), float(draw(size))) for place in range(draw(st.integers(1, most)))

@@ -111,19 +111,19 @@ def test_an_impossible_update_is_one_line(wrong):
 
 @st.composite
 def batches(draw, most=8, span=12):
-    """Workers' rates, the server's, and a batch with versions from 0 to `span`. Two updates may share a node."""
+    """Workers' rates, the server's, earlier transfers under way, and a batch with versions from 0 to `span`.
+
+    Two updates may share a node, and that may be the server's.
+    """
     uplinks = draw(st.lists(st.integers(1, 20), min_size=1, max_size=5))
-    count = draw(st.integers(1, most))
     updates = [
-        Update(
-            place,
-            draw(st.integers(1, len(uplinks))),
-            float(draw(st.integers(1, 40))),
-            draw(st.integers(0, span)),
-        )
-        for place in range(count)
+        Update(place, draw(st.integers(0, len(uplinks))), float(draw(st.integers(0, 40))), draw(st.integers(0, span)))
+        for place in range(draw(st.integers(1, most)))
     ]
-    return updates, star(uplinks, server=float(draw(st.integers(1, 40))))
+    network = star(uplinks, server=float(draw(st.integers(1, 40))))
+    for _ in range(draw(st.integers(0, 3))):
+        network.reserve(draw(st.integers(1, len(uplinks))), SERVER, float(draw(st.integers(1, 40))), 0.0)
+    return updates, network
 
 
 @settings(max_examples=150, deadline=None)

@@ -89,9 +89,10 @@ sends to the replica what can be there by the server's last update (section 5.3)
 SCHEDULER_WORDS = """\
 ## MLfabric, section 7.4: how long its scheduler takes
 
-One batch with deadlines from Uniform(1, 2 n) for n updates, on n / 2 nodes and a server; ordering and aggregation; wall
-time, medians of five batches. The paper gives neither the nodes' rates nor the number of aggregators, so both are
-varied, nor its machine; its scheduler is C++, this one Python. Measured on {machine}, while other jobs ran.
+One batch with deadlines from Uniform(1, 2 n) for n updates, on n / 2 nodes and a server; ordering and aggregation;
+medians of five batches. The paper gives neither the nodes' rates nor the number of aggregators, so both are varied, nor
+its machine; its scheduler is C++, this one Python. Milliseconds of one thread's processor time, which are wall time on
+an idle core, measured on {machine}, while other jobs ran.
 """
 
 CONVERGENCE_WORDS = """\

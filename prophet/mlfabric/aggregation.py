@@ -149,7 +149,9 @@ def _sums(
     for which, node in enumerate(aggregators, start=1):
         if place == count:
             break
-        if which == len(aggregators) and end_of(FREE, state.downlinks[node], loads[place], now_s) > latest_s + SLACK_S:
+        load = loads[place] if which == len(aggregators) else 0.0
+        # What is at the aggregator's own node does not need its NIC, however busy that is.
+        if load > 0 and end_of(FREE, state.downlinks[node], load, now_s) > latest_s + SLACK_S:
             return None
         first, cut = place, cuts[place]
         arrivals: list[float] = []

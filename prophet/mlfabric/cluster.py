@@ -170,10 +170,6 @@ class Record:
         """Of all updates that were computed and scheduled."""
         return len(self.dropped_s) / max(1, len(self.dropped_s) + len(self.applied_s))
 
-    def time_of(self, updates: int) -> float:
-        """When so many updates were applied; infinity if they never were."""
-        return self.applied_s[updates - 1] if updates <= len(self.applied_s) else math.inf
-
 
 def run(
     setting: Setting,

@@ -122,8 +122,9 @@ class _Round:
         self.now_s = now_s
         count = len(updates)
         rates = {node: network.uplinks[node].most_since(now_s) for node in {update.node for update in updates}}
-        # How long each takes at its own node's best; a lower bound whatever is reserved.
-        self.alone = [0.0 if u.node == server else u.size_bytes / rates[u.node] for u in updates]
+        # How long each takes at its own node's best; a lower bound whatever is reserved. What is at the server is
+        # there before anything could come.
+        self.alone = [-math.inf if u.node == server else u.size_bytes / rates[u.node] for u in updates]
         self.ends = [0.0] * count
         self.candidates = sorted(range(count), key=lambda place: (self.alone[place], place))
         self.by_size = sorted(range(count), key=lambda place: -updates[place].size_bytes)

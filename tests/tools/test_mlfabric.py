@@ -9,7 +9,7 @@ from prophet.mlfabric.tables import Cell
 
 
 def train(capsys, *arguments):
-    status = mlfabric.main(["train", "--seconds", "5", *arguments])
+    status = mlfabric.main(["train", "--seconds", "3", *arguments])
     return status, capsys.readouterr()
 
 
