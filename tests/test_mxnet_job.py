@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 JOB = Path(__file__).with_name("mxnet_digits.py")
 WORKERS = ("worker0", "worker1")
-ITERATIONS = 40
+ITERATIONS = 30
 LIMIT_S = 60.0
 PORT = 23900
 

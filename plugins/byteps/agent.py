@@ -38,8 +38,8 @@ EVENTS_KEPT = 2_000_000
 """Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
 
 FORWARD_IDS = ("mxnet",)
-"""Frameworks whose ids are taken for forward order as they are: MXNet's threads hand over what became ready at about the
-same time in any order."""
+"""Frameworks whose ids are taken for forward order as they are: what becomes ready at about the same time, MXNet's
+threads hand over in any order."""
 
 logger = logging.getLogger("prophet")
 
