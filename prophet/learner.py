@@ -20,11 +20,14 @@ DRAIN_S = 1.0
 
 
 class Learner:
-    """Profile, network and plan of one job, from its events. Pure: time comes with the call."""
+    """Profile, network and plan of one job, from its events. Pure: time comes with the call.
 
-    def __init__(self, policy: Policy, monitor_s: float) -> None:
+    `forward_ids`: see JobProfiler.
+    """
+
+    def __init__(self, policy: Policy, monitor_s: float, forward_ids: bool = False) -> None:
         self.policy = policy
-        self.profiler = JobProfiler()
+        self.profiler = JobProfiler(forward_ids=forward_ids)
         self.monitor = BandwidthMonitor()
         self.plan = policy.plan(None, None)
         self._monitor_s = monitor_s

@@ -67,9 +67,14 @@ class _Iteration:
 
 
 class JobProfiler:
-    """Learns a Profile from push events, and keeps it up to date."""
+    """Learns a Profile from push events, and keeps it up to date.
 
-    def __init__(self, window: int = WINDOW) -> None:
+    `forward_ids` says that ids are in forward order, whatever the order in which gradients come; otherwise that is
+    found out.
+    """
+
+    def __init__(self, window: int = WINDOW, forward_ids: bool = False) -> None:
+        self._forward_ids = forward_ids
         self._open = np.zeros(0, EVENT_DTYPE)  # the iteration that is not over yet
         self._usual: dict[int, float] = {}  # when each gradient came last, after its iteration's first
         self._rows: deque[_Iteration] = deque(maxlen=window)
@@ -169,7 +174,7 @@ class JobProfiler:
 
     def _estimated(self) -> _Estimate | None:
         if self._estimate is None and self.ready:
-            self._estimate = _estimate(list(self._rows))
+            self._estimate = _estimate(list(self._rows), self._forward_ids)
         return self._estimate
 
 
@@ -179,7 +184,7 @@ class _Estimate:
     jitter_s: float
 
 
-def _estimate(rows: list[_Iteration]) -> _Estimate | None:
+def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
     # A gradient that most iterations lack (a branch taken once) is no part of the pattern.
     ids, counts = np.unique(np.concatenate([row.ids for row in rows]), return_counts=True)
     ids = ids[counts * 2 > len(rows)]
@@ -198,7 +203,7 @@ def _estimate(rows: list[_Iteration]) -> _Estimate | None:
     jitter_s = float(1.4826 * np.nanmedian(np.abs(aligned - centre)))
 
     from_first = centre - centre.min()
-    order = _urgency(ids, from_first)
+    order = np.arange(len(ids)) if forward_ids else _urgency(ids, from_first)
     ordered = np.maximum.accumulate(from_first[order][::-1])[::-1]
     steps = _split(ordered)
     first_step_s = float(np.median([step.gap_s for step in steps[:-1]])) if len(steps) > 1 else 0.0

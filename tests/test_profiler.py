@@ -76,6 +76,18 @@ def test_ids_in_another_order_are_ordered_by_generation() -> None:
     assert profiler.profile.gradient_ids == (20, 30, 10)
 
 
+def test_ids_that_are_in_forward_order_stay_so_however_gradients_come() -> None:
+    scrambled = {0: 0.01, 1: 0.12, 2: 0.05, 3: 0.11, 4: 0.02, 5: 0.08}
+    profilers = [JobProfiler(), JobProfiler(forward_ids=True)]
+    for profiler in profilers:
+        run(profiler, [scrambled] * 8)
+    found, told = (profiler.profile for profiler in profilers)
+    assert found is not None and told is not None
+    assert found.gradient_ids != (0, 1, 2, 3, 4, 5)
+    assert told.gradient_ids == (0, 1, 2, 3, 4, 5)
+    assert relative(profilers[1]) == [0.04, 0.04, 0.03, 0.03, 0.0, 0.0], "no later than what is more urgent"
+
+
 def test_a_straggling_iteration_moves_nothing() -> None:
     late = {g: t * 4 for g, t in STEPS.items()}
     profiler = JobProfiler()

@@ -37,6 +37,10 @@ from prophet.settings import Settings, from_environ
 EVENTS_KEPT = 2_000_000
 """Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
 
+FORWARD_IDS = ("mxnet",)
+"""Frameworks whose ids are taken for forward order as they are: what becomes ready at about the same time, MXNet's
+threads hand over in any order."""
+
 logger = logging.getLogger("prophet")
 
 
@@ -71,7 +75,8 @@ class Job:
         hook = Hook.load()
         # BytePS reads the partition size once, when it starts.
         environ[names.BYTEPS_PARTITION_BYTES] = str(partition_bytes)
-        return cls(framework, settings, library, hook, Learner(policy, settings.monitor_s))
+        learner = Learner(policy, settings.monitor_s, forward_ids=framework in FORWARD_IDS)
+        return cls(framework, settings, library, hook, learner)
 
     def start(self, module: ModuleType) -> None:
         """Takes over the queues of the BytePS module just imported, and starts to learn."""

@@ -61,7 +61,13 @@ class BytePSScheduledQueue {
   uint32_t pendingSize();
   std::deque<std::shared_ptr<TensorTableEntry>> tasks;
 };
-void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) { tasks.push_back(entry); }
+void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) {
+#ifdef CORE_LAST_FIRST  // to tell two cores in one process apart
+  tasks.push_front(entry);
+#else
+  tasks.push_back(entry);
+#endif
+}
 std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
   if (tasks.empty()) return nullptr;
   auto entry = tasks.front();

@@ -13,10 +13,11 @@ import pytest
 @pytest.fixture
 def fake_byteps(tmp_path: Path) -> Path:
     """A folder with an importable BytePS of a release that Prophet does not know."""
-    package = tmp_path / "byteps" / "torch"
-    package.mkdir(parents=True)
+    for part in ("torch", "mxnet"):
+        package = tmp_path / "byteps" / part
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("DistributedOptimizer = 'stock'\n")
     (tmp_path / "byteps" / "__init__.py").write_text("")
-    (package / "__init__.py").write_text("DistributedOptimizer = 'stock'\n")
     info = tmp_path / "byteps-0.9.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: byteps\nVersion: 0.9\n")
@@ -43,8 +44,9 @@ def test_set_without_byteps_in_the_program_costs_only_the_import_hook(fake_bytep
 IMPORT = "import byteps.torch as bps; assert bps.DistributedOptimizer == 'stock'; print('trains')"
 
 
-def test_an_unknown_byteps_is_one_warning_and_stock_behaviour(fake_byteps: Path) -> None:
-    done = python(IMPORT, fake_byteps, BYTEPS_SCHEDULER="prophet")
+@pytest.mark.parametrize("part", ["torch", "mxnet"])
+def test_an_unknown_byteps_is_one_warning_and_stock_behaviour(part: str, fake_byteps: Path) -> None:
+    done = python(IMPORT.replace("torch", part), fake_byteps, BYTEPS_SCHEDULER="prophet")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "trains\n"
     assert len(done.stderr.splitlines()) == 1
@@ -66,3 +68,20 @@ def test_a_wrong_setting_is_one_warning_that_names_it(fake_byteps: Path) -> None
     assert done.stdout == "trains\n"
     assert len(done.stderr.splitlines()) == 1
     assert "PROPHET_WATCHDOG_S is 'soon'" in done.stderr
+
+
+@pytest.mark.engine
+def test_only_the_first_part_of_byteps_in_a_process_is_scheduled(tmp_path: Path) -> None:
+    """The other way round, torch does not survive being imported after stock byteps.mxnet."""
+    pytest.importorskip("mxnet")
+    code = """
+import byteps.torch as scheduled
+assert scheduled.DistributedOptimizer.__wrapped__
+import byteps.mxnet as stock
+assert not hasattr(stock.DistributedTrainer.__init__, "__wrapped__")
+print("trains")
+"""
+    done = python(code, tmp_path, BYTEPS_SCHEDULER="prophet")
+    assert (done.returncode, done.stdout) == (0, "trains\n"), done.stderr
+    words = [line for line in done.stderr.splitlines() if "Prophet" in line]
+    assert words == ["Prophet schedules byteps.torch in this process, so byteps.mxnet runs with stock BytePS"]

@@ -15,14 +15,37 @@ FAKE_CORE = Path(__file__).parents[1] / "native" / "fake_core.cc"
 PUSH, PULL = 6, 7
 
 
-@pytest.fixture(scope="session")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("core") / "core.so"
+OLD_STRINGS = "-D_GLIBCXX_USE_CXX11_ABI=0"
+
+
+def build_core(folder: Path, *macros: str) -> Path:
+    library = folder / "core.so"
     # Calls must go through the procedure linkage table, as they do between BytePS's files.
-    subprocess.run(
-        ["g++", "-std=c++17", "-O1", "-fPIC", "-fno-inline", "-shared", str(FAKE_CORE), "-o", str(library)], check=True
-    )
+    command = [
+        "g++",
+        "-std=c++17",
+        "-O1",
+        "-fPIC",
+        "-fno-inline",
+        *macros,
+        "-shared",
+        str(FAKE_CORE),
+        "-o",
+        str(library),
+    ]
+    subprocess.run(command, check=True)
     return library
+
+
+@pytest.fixture(scope="session", params=["", OLD_STRINGS], ids=["new-strings", "old-strings"])
+def core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the task layout of BytePS's PyTorch part, and with that of its MXNet part."""
+    return build_core(tmp_path_factory.mktemp("core"), *filter(None, [request.param]))
+
+
+@pytest.fixture(scope="session")
+def other_core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_core(tmp_path_factory.mktemp("other"), OLD_STRINGS, "-DCORE_LAST_FIRST")
 
 
 PRELUDE = """
@@ -48,9 +71,11 @@ def drain(stage):
 """
 
 
-def run(core: Path, body: str) -> None:
+def run(core: Path, body: str, *more: Path) -> None:
     script = PRELUDE + textwrap.dedent(body)
-    done = subprocess.run([sys.executable, "-P", "-c", script, str(core)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script, str(core), *map(str, more)], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -143,8 +168,32 @@ def test_stepping_aside_hands_everything_back_in_order_of_arrival(core: Path) ->
     )
 
 
+def test_another_byteps_in_the_process_keeps_its_own_functions(core: Path, other_core: Path) -> None:
+    run(
+        core,
+        """
+        from prophet.plugins.byteps.hook import open_apart
+        hook.set_plan(Plan(push=QueuePlan(order={}), pull=QueuePlan(order={})))
+        other = open_apart(Path(sys.argv[2]))
+        other.core_get.restype = ctypes.c_int64
+        other.core_add_push.argtypes = core.core_add_push.argtypes
+        for gradient in (3, 1, 2):
+            other.core_add_push(key(gradient), 0, 100, 1)
+            add(gradient)
+        got = [other.core_get(PUSH) >> 16 for _ in range(3)]
+        assert got == [2, 1, 3], "its own order: the last first"
+        assert drain(PUSH) == [1, 2, 3]
+        assert hook.status().tasks == 3
+        """,
+        other_core,
+    )
+
+
+def test_the_layout_is_told_by_the_library(core: Path, request: pytest.FixtureRequest) -> None:
+    assert inspect_library(core).old_string_abi == ("old-strings" in request.node.name)
+
+
 def test_a_library_without_what_the_hook_takes_over_is_refused(tmp_path: Path, core: Path) -> None:
-    assert not inspect_library(core).old_string_abi
     other = tmp_path / "c_lib.so"
     other.write_bytes(core.read_bytes().replace(b"12DequeueGroupEv", b"12DequeueWronglyv"[:16]))
     with pytest.raises(HookError, match="DequeueGroup"):

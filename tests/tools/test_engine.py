@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+import subprocess
 from pathlib import Path
 
 import pytest
 from prophet.tools.engine import __main__ as command
-from prophet.tools.engine import build, recipe, toolchain
+from prophet.tools.engine import build, build_hooks, recipe, toolchain
 from prophet.tools.engine.recipe import RULES, recipe_for
 from prophet.tools.engine.rules import Rule, apply_rules
 from prophet.tools.engine.store import Store
@@ -19,7 +20,8 @@ from rich.console import Console
 from prophet.errors import UserError
 
 RULE = Rule("a/b.h", "old", "new", "because")
-TOOLS = Toolchain("g++ 12.2", "-march=x86-64-v3", ZeroMQ(Path("/x/zmq.h"), Path("/x/libzmq.so"), "4.3.4"), "2.13.0")
+ZMQ = ZeroMQ(Path("/x/zmq.h"), Path("/x/libzmq.so"), "4.3.4")
+TOOLS = Toolchain("g++ 12.2", "-march=x86-64-v3", ZMQ, torch="2.13.0", mxnet="1.9.1")
 
 
 def source(folder: Path, text: str) -> Path:
@@ -59,13 +61,100 @@ def test_the_key_depends_on_everything_that_shapes_the_wheel(monkeypatch: pytest
         dataclasses.replace(TOOLS, compiler="g++ 13.1"),
         dataclasses.replace(TOOLS, machine_flags=""),
         dataclasses.replace(TOOLS, torch="2.14.0"),
+        dataclasses.replace(TOOLS, torch=None),
+        dataclasses.replace(TOOLS, mxnet="1.9.2"),
+        dataclasses.replace(TOOLS, mxnet=None),
         dataclasses.replace(TOOLS, zmq=dataclasses.replace(TOOLS.zmq, version="4.3.5")),
     ]
     keys = {recipe_for(tools).key() for tools in changed_tools}
     keys |= {recipe_for(TOOLS, [*RULES, RULE]).key(), recipe_for(TOOLS, RULES[1:]).key()}
-    monkeypatch.setattr(recipe, "BUILD_ENVIRONMENT", {})
+    monkeypatch.setattr(recipe, "PARTS", {})
     keys.add(recipe_for(TOOLS).key())
-    assert len(keys | {key}) == 8
+    assert len(keys | {key}) == 11
+
+
+@pytest.mark.parametrize(
+    ("torch", "mxnet", "parts", "switches"),
+    [
+        ("2.13.0", "1.9.1", ("torch", "mxnet"), ("WITH", "WITH")),
+        ("2.13.0", None, ("torch",), ("WITH", "WITHOUT")),
+        (None, "1.9.1", ("mxnet",), ("WITHOUT", "WITH")),
+    ],
+)
+def test_parts_are_built_for_the_frameworks_that_are_there(
+    torch: str | None, mxnet: str | None, parts: tuple[str, ...], switches: tuple[str, str]
+) -> None:
+    tools = dataclasses.replace(TOOLS, torch=torch, mxnet=mxnet)
+    assert recipe.frameworks(tools) == parts
+    names = (f"BYTEPS_{switches[0]}_PYTORCH", f"BYTEPS_{switches[1]}_MXNET", "BYTEPS_WITHOUT_TENSORFLOW")
+    assert recipe.build_environment(tools) == dict.fromkeys(names, "1")
+
+
+def test_without_a_framework_or_build_tools_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(package: str) -> str:
+        raise toolchain.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(toolchain.metadata, "version", absent)
+    with pytest.raises(UserError, match=r"needs torch, setuptools, wheel in this Python: pip install torch setuptools"):
+        toolchain.find_toolchain()
+
+
+def test_every_part_that_was_built_is_imported_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported: list[str] = []
+    monkeypatch.setattr(build, "_installed_from", lambda: None)
+    monkeypatch.setattr(build, "find_toolchain", lambda: TOOLS)
+    monkeypatch.setattr(build, "provide", lambda *_: tmp_path / "byteps.whl")
+    monkeypatch.setattr(build, "_pip", lambda *_, failure: None)
+
+    def run(command: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        assert not {"BYTEPS_SCHEDULER", "DMLC_ROLE"} & set(env)
+        imported.append(command[-1])
+        return subprocess.CompletedProcess(command, int("mxnet" in command[-1]), "", "ImportError: a symbol\n")
+
+    monkeypatch.setenv("BYTEPS_SCHEDULER", "prophet")
+    monkeypatch.setenv("DMLC_ROLE", "worker")
+    monkeypatch.setattr(build.subprocess, "run", run)
+    with pytest.raises(UserError, match=r"byteps\.mxnet as built cannot be imported: ImportError: a symbol"):
+        build.install(Store(tmp_path), Console(file=io.StringIO()))
+    assert imported == ["import byteps.torch", "import byteps.mxnet"]
+
+
+@pytest.mark.parametrize(
+    ("name", "abi"), [(b"RKSs", 0), (b"RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE", 1)]
+)
+def test_the_strings_of_libmxnet_are_told_by_its_names(name: bytes, abi: int) -> None:
+    assert build_hooks._string_abi(b"\x7fELF\0_ZN4nnvm2Op3GetE" + name + b"\0more") == abi
+
+
+def test_a_libmxnet_with_unknown_strings_stops_the_build() -> None:
+    with pytest.raises(ValueError, match=r"unknown C\+\+ ABI"):
+        build_hooks._string_abi(b"\x7fELF\0_ZN4nnvm2Op3GetEPKc\0")
+
+
+def test_mxnets_part_gets_the_strings_of_libmxnet_and_the_others_keep_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "3rdparty/ps-lite"
+    (source / "build").mkdir(parents=True)
+    (source / "build/libps.a").write_text("with new strings")
+    (source / "Makefile").write_text("ps:\n\tmkdir build && echo '$(ADD_CFLAGS)' > build/libps.a\n")
+    library = tmp_path / "libmxnet.so"
+    library.write_bytes(b"\0_ZN4nnvm2Op3GetERKSs\0")
+    options = {
+        "COMPILE_FLAGS": ["-O2", "-D_GLIBCXX_USE_CXX11_ABI=1"],
+        "EXTRA_OBJECTS": ["3rdparty/ps-lite/build/libps.a", "3rdparty/ps-lite/deps/lib/libzmq.a"],
+        "MACROS": [],
+    }
+    mended = build_hooks.options_for_mxnet(options, [str(library)])
+    assert mended["COMPILE_FLAGS"] == ["-O2", "-D_GLIBCXX_USE_CXX11_ABI=0"]
+    assert options["COMPILE_FLAGS"] == ["-O2", "-D_GLIBCXX_USE_CXX11_ABI=1"]
+    built, zmq = mended["EXTRA_OBJECTS"]
+    assert Path(built).read_text().strip() == "-D_GLIBCXX_USE_CXX11_ABI=0"
+    assert zmq == options["EXTRA_OBJECTS"][1]
+    assert (source / "build/libps.a").read_text() == "with new strings"
 
 
 def test_a_reason_does_not_shape_the_wheel() -> None:
