@@ -13,7 +13,9 @@ from rich.table import Table
 
 from prophet.assembler import Schedule, assemble, wait_time_s
 from prophet.errors import UserError
-from prophet.experiment.config import Bandwidth, Cell, ClusterConfig, ReplayJob
+from prophet.experiment.cluster_config import Bandwidth, ClusterConfig
+from prophet.experiment.config import Cell
+from prophet.experiment.job_config import ReplayJob
 from prophet.experiment.policies import STOCK, Policy, byteps_policies
 from prophet.experiment.results import lower_bound
 from prophet.experiment.units import format_rate, format_size

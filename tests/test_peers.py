@@ -14,7 +14,8 @@ from experiment.fakes import FakeListener
 from prophet.tools.testbed import NodeSpec, Testbed
 
 from prophet.experiment.config import Cell
-from prophet.experiment.runner import FIRST_PORT, CellRuns, run_experiment
+from prophet.experiment.runner import FIRST_PORT, run_experiment
+from prophet.experiment.runs import CellRuns
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from prophet.experiment.config import ClusterConfig
+from prophet.experiment.cluster_config import ClusterConfig
 from prophet.experiment.policies import MXNET_P3, EngineName, Policy
 
 FOREIGN = ("BYTEPS_", "DMLC_", "PROPHET_", "PS_", "MXNET_", "GLOO_", "TORCH_DISTRIBUTED_", "TORCHELASTIC_")

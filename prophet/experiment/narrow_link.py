@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from prophet.experiment.config import ClusterConfig
+from prophet.experiment.cluster_config import ClusterConfig
 
 NarrowLink = Literal["worker uplink", "worker downlink", "server"]
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from prophet import settings
 from prophet.errors import UserError
+from prophet.experiment.schema import Strict
 from prophet.experiment.units import format_size, parse_size
 
 Framework = Literal["torch", "mxnet"]
@@ -57,10 +58,8 @@ def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-class PolicyEntry(BaseModel):
+class PolicyEntry(Strict):
     """A policy with settings. Lists of `credit_bytes` or `partition_bytes` make one policy of each combination."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
     base: str | None = None

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.experiment.config import Cell, DigitsJob, Experiment, SyntheticJob
+from prophet.experiment.config import Cell, Experiment
+from prophet.experiment.job_config import DigitsJob, SyntheticJob
 from prophet.experiment.narrow_link import narrow_link, seconds_per_bit
 from prophet.experiment.policies import STOCK
 from prophet.experiment.transfers import one_run_each
@@ -26,7 +27,7 @@ from prophet.simulator.config import ASYNCHRONOUS, COLLECTIVES
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from prophet.experiment.runner import CellRuns, Run
+    from prophet.experiment.runs import CellRuns, Run
 
 SCHEMA = 1
 ENGINES = {"byteps": "BytePS", "ddp": "DistributedDataParallel", "kvstore": "MXNet's KVStore"}

@@ -16,15 +16,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from prophet import settings
-from prophet.experiment.config import Cell, Experiment, ReplayJob
+from prophet.experiment.config import Cell, Experiment
+from prophet.experiment.job_config import ReplayJob
 from prophet.experiment.jobs import progress_path
 from prophet.experiment.launchers import LAUNCHERS, Place, command, environment, is_worker
 from prophet.experiment.policies import Policy
+from prophet.experiment.runs import BYTEPS_TRACE, CellRuns, Run
 from prophet.experiment.tuning import RunOnce, TrialFailed, Tuned, tune_policy
 from prophet.profiles import save_profile
 
@@ -39,8 +41,6 @@ ERROR_MARKS = ("Error:", "Check failed", "what():")
 RECORDING = "recording"
 RECORD_ITERATIONS = 6
 """Length of the run that is made only to see the transfers of stock BytePS, by its own trace."""
-BYTEPS_TRACE = Path("0", "comm.json")
-"""Where BytePS writes its trace under BYTEPS_TRACE_DIR: a folder of the local rank, which must exist."""
 
 
 class Process(Protocol):
@@ -79,38 +79,6 @@ class Listener(Protocol):
     def run_starts(self, cell: Cell, policy: Policy, label: str) -> None: ...
     def iterations(self, done: int) -> None: ...
     def run_ends(self, error: str | None) -> None: ...
-
-
-@dataclass(frozen=True)
-class Run:
-    """One job under one policy. `workers` are the results of its workers, empty where it failed.
-
-    `statuses` are what Prophet wrote in the workers; `error` is one line, and `log_tail` then has the
-    last lines of each role.
-    """
-
-    folder: Path
-    workers: tuple[dict[str, Any], ...] = ()
-    statuses: tuple[dict[str, Any], ...] = ()
-    error: str | None = None
-    log_tail: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    measures: Mapping[str, Any] = field(default_factory=dict)
-    """What only a simulation can measure; see prophet/simulator/measures.py."""
-
-
-@dataclass(frozen=True)
-class CellRuns:
-    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i; `links` is what the testbed measured.
-
-    `recordings` are short runs of the policies that BytePS's own trace can show, with it on, for the
-    figures; nothing in them is counted, since a trace costs time.
-    """
-
-    cell: Cell
-    links: Mapping[str, Any]
-    runs: Mapping[str, Sequence[Run]]
-    recordings: Mapping[str, Run] = field(default_factory=dict)
-    simulated: bool = False
 
 
 class JobFailed(Exception):

@@ -19,7 +19,8 @@ from prophet.errors import UserError
 from prophet.experiment.config import Cell, Experiment
 from prophet.experiment.policies import Policy
 from prophet.experiment.results import describe_setting, failures, print_results, summarize, write_results
-from prophet.experiment.runner import RECORD_ITERATIONS, CellRuns, run_experiment
+from prophet.experiment.runner import RECORD_ITERATIONS, run_experiment
+from prophet.experiment.runs import CellRuns
 from prophet.experiment.tuning import trial_cell
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.experiment.runner import BYTEPS_TRACE, CellRuns
+from prophet.experiment.runs import BYTEPS_TRACE, CellRuns
 from prophet.model import UNPROFILED_GRADIENT, EventKind, QueueKind
 
 WORKER = "worker0"

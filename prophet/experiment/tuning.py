@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from prophet import settings
 from prophet.experiment.config import Cell
 from prophet.experiment.policies import Policy
+from prophet.experiment.runs import Run
 from prophet.policies.autotune import DEFAULT_INITIAL, tune
-
-if TYPE_CHECKING:
-    from prophet.experiment.runner import Run
 
 TRIAL_ITERATIONS = 10
 TRIAL_WARMUP = 3
 """A trial's first iterations, which are not counted: the job starts, and a broadcast may still be under way."""
 
-RunOnce = Callable[[Cell, Policy, str, int], "Run"]
+RunOnce = Callable[[Cell, Policy, str, int], Run]
 """(cell, policy, label, number of the repeat from 0) -> how it went."""
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from prophet.errors import UserError
-from prophet.experiment.config import ReplayJob
+from prophet.experiment.job_config import ReplayJob
 from prophet.model import Profile
 from prophet.profiles import BUILTIN, load_profile
 

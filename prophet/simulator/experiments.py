@@ -17,9 +17,11 @@ import numpy as np
 from prophet import settings
 from prophet._native import Exchange
 from prophet.errors import UserError
-from prophet.experiment.config import Bandwidth, Cell, Experiment
+from prophet.experiment.cluster_config import Bandwidth
+from prophet.experiment.config import Cell, Experiment
 from prophet.experiment.policies import Policy
-from prophet.experiment.runner import CellRuns, Listener, Run, run_repeats
+from prophet.experiment.runner import Listener, run_repeats
+from prophet.experiment.runs import CellRuns, Run
 from prophet.model import Network
 from prophet.policies import Policy as ScheduledBy
 from prophet.policies import get_policy

@@ -12,7 +12,7 @@ from experiment.fakes import recorded_events, status, worker_result
 
 from prophet.experiment.figures import draw_gantt, draw_iteration_times, draw_throughput, draw_turnarounds
 from prophet.experiment.results import summarize
-from prophet.experiment.runner import CellRuns, Run
+from prophet.experiment.runs import CellRuns, Run
 from prophet.experiment.trace import trace_events, write_trace
 from prophet.experiment.transfers import RecordedRun, one_run_each, pair_events, read_byteps_trace
 from prophet.experiment.turnaround import turnarounds

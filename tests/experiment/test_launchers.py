@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from prophet.experiment.config import Bandwidth, ClusterConfig
+from prophet.experiment.cluster_config import Bandwidth, ClusterConfig
 from prophet.experiment.launchers import LAUNCHERS, Place, command, environment
 from prophet.experiment.policies import Policy, byteps_policies, known_policies
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prophet.experiment.config import ClusterConfig
+from prophet.experiment.cluster_config import ClusterConfig
 from prophet.experiment.narrow_link import narrow_link, seconds_per_bit
 
 

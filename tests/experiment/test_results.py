@@ -15,7 +15,7 @@ from rich.console import Console
 
 from prophet.bound import lower_bound_s
 from prophet.experiment.results import failures, lower_bound, print_results, summarize, write_results
-from prophet.experiment.runner import CellRuns, Run
+from prophet.experiment.runs import CellRuns, Run
 
 LINKS = {"worker0 up": 249e6}
 

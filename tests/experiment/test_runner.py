@@ -12,7 +12,8 @@ from experiment.configs import REPLAY, changed, loaded
 from experiment.fakes import Clock, FakeHost, FakeListener, Script, status, worker_result
 
 from prophet.experiment.policies import Policy
-from prophet.experiment.runner import CellRuns, Watch, last_words, run_experiment
+from prophet.experiment.runner import Watch, last_words, run_experiment
+from prophet.experiment.runs import CellRuns
 
 ITERATIONS = 6
 

@@ -13,7 +13,8 @@ from experiment.configs import REPLAY, changed, loaded
 from experiment.fakes import Clock, FakeHost, FakeListener, Script, status, worker_result
 
 from prophet.experiment.results import summarize
-from prophet.experiment.runner import CellRuns, run_experiment
+from prophet.experiment.runner import run_experiment
+from prophet.experiment.runs import CellRuns
 from prophet.simulator.session import simulate_session
 
 TRIALS = 6

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prophet.errors import UserError
-from prophet.experiment.config import ReplayJob
+from prophet.experiment.job_config import ReplayJob
 from prophet.experiment.workload import replayed_profile, scaled
 from prophet.model import GradientProfile, Profile
 from prophet.profiles import save_profile
