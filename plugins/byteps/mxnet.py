@@ -14,7 +14,11 @@ still runs, and a layer can start while others wait for their updates. Three thi
 - The trainer takes a dict of parameters, sorts it by name (dense10 before dense1, a ResNet's batch norms before its
   stages) and passes minus the index as the priority. Here a gradient's id is its parameter's place in that dict, which
   is the order of registration and usually of the forward pass, and gradients are handed over in the reverse of it, as
-  backward makes them. Names, and so BytePS's keys, stay as they are.
+  backward makes them.
+
+Two keys a gradient, used in turn: a worker that runs ahead must not overwrite at the server what a slower one has
+yet to receive. torch_buckets.py has the argument; its one condition, no push before the last pull of the same gradient
+is over, is kept by MXNet's dependencies.
 
 Gradients are not fused: each travels from MXNet's own memory, which its dependencies guard.
 """
@@ -22,6 +26,7 @@ Gradients are not fused: each travels from MXNet's own memory, which its depende
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from typing import Any
 
@@ -57,7 +62,10 @@ def install(bps: Any, fusion: bool = True) -> None:
         create(self, params, *args, **kwargs)
         self._prophet = None
         try:
-            self._prophet = _Handover(params, self._params)
+            handover = _Handover(params, self._params)
+            for name in handover.odd_names:
+                bps.byteps_declare_tensor(name)
+            self._prophet = handover
         except Exception as error:
             logger.warning("Prophet takes the order of BytePS's trainer: %s: %s", type(error).__name__, error)
         if isinstance(self._optimizer, mx.optimizer.SGD) and self._optimizer.aggregate_num > 1:
@@ -73,7 +81,7 @@ def install(bps: Any, fusion: bool = True) -> None:
             gradient = parameter._grad[0]
             factor = self._prophet.factor(1.0 / self._scale / self._bps_size, gradient)
             mx.nd.broadcast_mul(gradient, factor, out=gradient)
-            push_pull(gradient, name=f"{_GRADIENT}{index}", priority=-gradient_id - 1, is_average=False)
+            push_pull(gradient, name=self._prophet.next_name(index), priority=-gradient_id - 1, is_average=False)
 
     # In place: BytePS's own methods find the class and the function by their names.
     bps.byteps_push_pull = push_pull_with_id
@@ -85,7 +93,7 @@ class _Handover:
     """What one trainer needs to hand over its gradients: their order, and the number they are scaled by.
 
     `registered` is what the program gave the trainer, `sorted_parameters` what the trainer made of it; places in the
-    latter are in BytePS's names.
+    latter are in BytePS's names. `odd_names` are those of every other round; the others are BytePS's own.
     """
 
     def __init__(self, registered: Any, sorted_parameters: list[Any]) -> None:
@@ -93,7 +101,14 @@ class _Handover:
         ids = {id(parameter): number for number, parameter in enumerate(in_order)}
         indexed = [(ids[id(parameter)], index, parameter) for index, parameter in enumerate(sorted_parameters)]
         self._last_first = sorted(indexed, key=lambda entry: -entry[0])
+        names = [(f"{_GRADIENT}{index}", f"{_GRADIENT}{index}.odd") for index in range(len(sorted_parameters))]
+        self._names = [itertools.cycle(pair) for pair in names]
+        self.odd_names = [odd for _, odd in names]
         self._factors: dict[tuple[Any, ...], Any] = {}
+
+    def next_name(self, index: int) -> str:
+        """BytePS's name of a gradient in its next round."""
+        return next(self._names[index])
 
     def gradients(self) -> list[tuple[int, int, Any]]:
         """(gradient id, index in BytePS's names, parameter) of all that has a gradient, as backward makes them."""

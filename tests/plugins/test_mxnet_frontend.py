@@ -40,7 +40,8 @@ class HalfPrecision(NoCompression):
 
 def stand_in() -> Any:
     """byteps.mxnet as the front end sees it: names, order, scaling and priorities are BytePS 0.2.5's."""
-    bps = SimpleNamespace(Compression=SimpleNamespace(none=NoCompression()), pushed=[])
+    bps = SimpleNamespace(Compression=SimpleNamespace(none=NoCompression()), pushed=[], declared=[])
+    bps.byteps_declare_tensor = bps.declared.append
 
     def byteps_push_pull(
         tensor: Any, version: int = 0, priority: int = 0, name: str | None = None, is_average: bool = True
@@ -134,6 +135,24 @@ def test_ids_are_places_in_forward_order_and_names_are_bytepss(bps: Any, stock: 
     ]
     Job(stock).train(1)
     assert sorted(name for name, _ in bps.pushed) == sorted(name for name, _ in stock.pushed)
+
+
+def test_rounds_take_turns_between_two_keys(bps: Any) -> None:
+    job = Job(bps)
+    first = [f"gradient_{index}" for index in range(24)]
+    assert bps.declared == [f"{name}.odd" for name in first]
+    for names in (first, bps.declared, first):
+        bps.pushed.clear()
+        job.train(1)
+        assert sorted(name for name, _ in bps.pushed) == sorted(names)
+
+
+def test_a_gradient_that_sits_out_a_round_takes_up_where_it_was(bps: Any) -> None:
+    job = Job(bps)
+    for requirement in ("write", "null", "write"):
+        job.parameters[0].grad_req = requirement
+        job.train(1)
+    assert [name for name, priority in bps.pushed if priority == -1] == ["gradient_1", "gradient_1.odd"]
 
 
 def test_a_frozen_parameter_keeps_its_place_and_sends_nothing(bps: Any) -> None:

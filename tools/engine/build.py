@@ -124,7 +124,7 @@ def _lay_out_zmq(toolchain: Toolchain, deps: Path) -> None:
 def _compile(command: list[str], environment: dict[str, str], log: Path, console: Console) -> int:
     """Run the build with a count of compiled files for progress. Returns the exit status."""
     files = 0
-    message = "engine: building BytePS (one to three minutes, once)"
+    message = "engine: building BytePS (a few minutes, once)"
     if not console.is_terminal:
         console.print(message)
     with (
