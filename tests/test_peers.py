@@ -37,11 +37,16 @@ VERBOSE = {"PS_VERBOSE": "2"}
 """Each role of ps-lite writes a line for each message that it sends or gets."""
 
 
-def run(policies: list[Any], folder: Path, testbed: Callable[[list[NodeSpec]], Testbed] = Testbed) -> CellRuns:
+def run(
+    policies: list[Any],
+    folder: Path,
+    testbed: Callable[[list[NodeSpec]], Testbed] = Testbed,
+    job: Mapping[str, Any] = SHORT["job"],
+) -> CellRuns:
     def hosts(cell: Cell) -> Testbed:
         return testbed([NodeSpec(node, cell.cluster.bandwidth.rate(node)) for node in cell.cluster.nodes])
 
-    experiment = loaded({**SHORT, "policies": policies}, folder)
+    experiment = loaded({**SHORT, "job": job, "policies": policies}, folder)
     (cell,) = run_experiment(experiment, folder / "out", hosts, FakeListener())
     return cell
 
@@ -166,6 +171,19 @@ def test_the_buckets_of_ddp_travel_by_gloo_over_the_testbed(tmp_path: Path) -> N
     assert "backend_name: gloo" in log
     assert "2 buckets rebuilt with size limits: 1048576, 26214400 bytes" in log
     assert not (job.folder / "server0.log").exists()
+
+
+def test_a_peer_trains_the_same_model_bit_for_bit(tmp_path: Path) -> None:
+    pytest.importorskip("mxnet", exc_type=ImportError)
+    job = {"kind": "digits", "batch_size": 64, "iterations": 14, "warmup": 4, "target_accuracy": 0.2}
+    cell = run(["prophet", "ddp-gloo", "mxnet-kvstore", "mxnet-p3"], tmp_path, job=job)
+    done = {name: runs[0] for name, runs in cell.runs.items()}
+    assert {name: one.error for name, one in done.items()} == dict.fromkeys(done)
+    digests = {name: {worker["weights_sha256"] for worker in one.workers} for name, one in done.items()}
+    assert digests["prophet"] == digests["ddp-gloo"] and len(digests["prophet"]) == 1
+    assert digests["mxnet-kvstore"] == digests["mxnet-p3"] and len(digests["mxnet-p3"]) == 1
+    assert digests["prophet"] != digests["mxnet-p3"], "the frameworks begin with other weights"
+    assert min(worker["accuracy"] for one in done.values() for worker in one.workers) > 0.2
 
 
 OCCUPY = "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); print('bound'); time.sleep(600)"
