@@ -37,7 +37,10 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Everything that matters for running jobs and experiments here."""
-    return [_byteps(), _framework(), _hook(), *_mxnet(), _namespaces(), _traffic_control(), *_interfaces()]
+    pytorch, mxnet = [_framework(), _hook()], _mxnet()
+    if mxnet and not pytorch[0].ok:
+        pytorch = []  # one framework is enough for a job
+    return [_byteps(), *pytorch, *mxnet, _namespaces(), _traffic_control(), *_interfaces()]
 
 
 def obstacle(policy: Policy) -> str | None:

@@ -164,6 +164,14 @@ def test_doctor_says_nothing_of_mxnet_where_there_is_none(monkeypatch: pytest.Mo
     assert not [finding for finding in doctor.examine() if "MXNet" in finding.item]
 
 
+def test_doctor_misses_no_pytorch_where_there_is_mxnet(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = doctor.importlib.util.find_spec
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    items = [finding.item for finding in doctor.examine()]
+    assert "PyTorch" not in items and "hook" not in items
+    assert "hook (MXNet)" in items
+
+
 def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         raise doctor.importlib.metadata.PackageNotFoundError(name)
