@@ -20,6 +20,10 @@ any more; what is in flight is bounded by the queues above.
 Stopping. With a linger of 0 a node that closed its sockets dropped what was still in them: the scheduler's last
 answers, and others waited for them.
 
+Freeing. Of every message that arrived, the part that describes it was never freed, nor what held its parts together;
+and with a small part ZeroMQ keeps all that it read at once. At 1 Gbit/s and partitions of 128 KiB a worker grew by
+37 MB a second, one of stock BytePS with its large partitions by 2.
+
 Summing. A server keeps one buffer a key and overwrites it at the first push of a new round, while the answer to a
 slower worker's pull may still be on its way out of that memory (it is sent without a copy), so workers ended with
 different weights. Rounds now take turns between two buffers. And the table of keys was grown by one thread while
@@ -192,6 +196,24 @@ STOP_RULES = (
     ),
 )
 
+_LEAK_REASON = "see the docstring: each message that arrived left memory behind"
+
+FREE_RULES = (
+    Rule(
+        _ZMQ_VAN,
+        "    UnpackMeta(meta_buf, meta_len, &(msg->meta));\n    recv_bytes += meta_len;\n",
+        "    UnpackMeta(meta_buf, meta_len, &(msg->meta));\n    recv_bytes += meta_len;\n"
+        "    zmq_msg_close(notification.meta_zmsg);\n    delete notification.meta_zmsg;\n",
+        _LEAK_REASON,
+    ),
+    Rule(
+        _ZMQ_VAN,
+        "      recv_buffers_.Push(*buf_ctx);\n",
+        "      recv_buffers_.Push(*buf_ctx);\n      delete buf_ctx;\n",
+        _LEAK_REASON,
+    ),
+)
+
 _SPARE_REASON = "see the docstring: a fast worker's next push overwrote sums a slower worker had yet to receive"
 
 SERVER_RULES = (
@@ -260,4 +282,13 @@ MXNET_RULES = (
     Rule("byteps/mxnet/ops.cc", "  return;\n}\n", "  return 0;\n}\n", _DECLARE_REASON),
 )
 
-RULES = RECEIVE_RULES + START_RULES + QUEUE_RULES + STOP_RULES + SERVER_RULES + HASH_RULES + MXNET_RULES
+RULES = (
+    *RECEIVE_RULES,
+    *START_RULES,
+    *QUEUE_RULES,
+    *STOP_RULES,
+    *FREE_RULES,
+    *SERVER_RULES,
+    *HASH_RULES,
+    *MXNET_RULES,
+)
