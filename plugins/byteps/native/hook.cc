@@ -158,6 +158,8 @@ struct TakenQueue {
   std::deque<std::pair<uint64_t, Entry>> not_ready;     // PUSH of several GPUs: others are not done yet
   uint32_t left_in_original = 0;                        // chosen, but BytePS found them not ready
   uint64_t next_id = 0;
+
+  bool has_waiting() const { return !pending.empty() || !not_ready.empty() || left_in_original > 0; }
 };
 
 struct Hook {
@@ -254,22 +256,31 @@ void finish(TakenQueue& taken, QueueKind kind, TensorTableEntry* entry, double n
   log_event(entry, kind, EventKind::kFinish, now);
 }
 
-// Takes the entry into our queue; false where BytePS should have it.
-bool take_over(Stage stage, const Entry& entry) {
+struct TakeOver {
+  bool taken = false;       // false: BytePS should have the entry
+  bool credit_back = true;  // the queue it came from may now have something to start
+};
+
+TakeOver take_over(Stage stage, const Entry& entry) {
   Hook& h = hook();
   std::lock_guard<std::mutex> lock(h.mutex);
-  if (!h.active) return false;
+  TakeOver result;
+  if (!h.active) return result;
   double now = now_s();
-  if (stage == Stage::kPull) finish(*h.push, QueueKind::kPush, entry.get(), now);
+  if (stage == Stage::kPull) {
+    finish(*h.push, QueueKind::kPush, entry.get(), now);
+    result.credit_back = h.push->has_waiting();
+  }
   if (stage == Stage::kCopyH2D || stage == Stage::kDecompress) {
     finish(*h.pull, QueueKind::kPull, entry.get(), now);
-    return false;
+    result.credit_back = h.pull->has_waiting();
+    return result;
   }
   if (h.checked < kTasksChecked) {
     ++h.checked;
     if (const char* why = prophet::why_insane(entry.get(), h.layout, stage)) {
       step_aside(why);
-      return false;
+      return result;
     }
   }
   ++h.tasks;
@@ -281,7 +292,8 @@ bool take_over(Stage stage, const Entry& entry) {
   } else {
     schedule(taken, stage == Stage::kPush ? QueueKind::kPush : QueueKind::kPull, id, entry, now);
   }
-  return true;
+  result.taken = true;
+  return result;
 }
 
 // The next task of a taken-over queue; where there is none, how long to wait before asking again.
@@ -332,18 +344,19 @@ namespace common {
 
 void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) {
   Stage stage = stage_of(this);
-  bool taken = false;
+  TakeOver result;
   if (stage == Stage::kPush || stage == Stage::kPull || stage == Stage::kCopyH2D || stage == Stage::kDecompress) {
     try {
-      taken = take_over(stage, entry);
+      result = take_over(stage, entry);
     } catch (const std::exception& error) {
       std::lock_guard<std::mutex> lock(hook().mutex);
       step_aside(error.what());
     }
   }
-  if (!taken) originals.add(this, std::move(entry));
+  if (!result.taken) originals.add(this, std::move(entry));
   if (stage != Stage::kCount) signal_of(stage).raise();
   // An acknowledged push or an answered pull gives credit back to the queue it came from.
+  if (!result.credit_back) return;
   if (stage == Stage::kPull) signal_of(Stage::kPush).raise();
   if (stage == Stage::kCopyH2D || stage == Stage::kDecompress) signal_of(Stage::kPull).raise();
 }
