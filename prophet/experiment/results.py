@@ -19,8 +19,6 @@ from prophet.experiment.config import Cell, Experiment
 from prophet.experiment.job_config import DigitsJob, SyntheticJob
 from prophet.experiment.narrow_link import narrow_link, seconds_per_bit
 from prophet.experiment.policies import STOCK
-from prophet.experiment.transfers import one_run_each
-from prophet.experiment.turnaround import mean_s, turnarounds
 from prophet.experiment.units import format_rate, format_size
 from prophet.simulator.config import ASYNCHRONOUS, COLLECTIVES
 
@@ -54,10 +52,6 @@ def summarize_cell(done: CellRuns) -> dict[str, Any]:
         if policy.engine == "ddp" and around != narrow:
             policies[policy.name]["narrow_link"] = around
     _compare_weights(cell, policies)
-    for recorded in one_run_each(done):
-        times = turnarounds(recorded, cell.job.warmup)
-        if times and "iteration_s" in policies[recorded.policy]:
-            policies[recorded.policy]["gradient"] = mean_s(times)
     medians = {name: summary["iteration_s"]["median"] for name, summary in policies.items() if "iteration_s" in summary}
     stock = medians.get(STOCK)
     return {

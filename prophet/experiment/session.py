@@ -6,7 +6,7 @@ Rule of this file: putting the parts together; each part is another file's.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from prophet.experiment.policies import Policy
 from prophet.experiment.results import describe_setting, failures, print_results, summarize, write_results
 from prophet.experiment.runner import RECORD_ITERATIONS, run_experiment
 from prophet.experiment.runs import CellRuns
+from prophet.experiment.transfers import RecordedRun, one_run_each
 from prophet.experiment.tuning import trial_cell
+from prophet.experiment.turnaround import Turnaround, mean_s, turnarounds
 
 
 class ProgressBar:
@@ -100,16 +102,36 @@ def run_session(experiment: Experiment, out: Path) -> int:
         if not existed:
             shutil.rmtree(out, ignore_errors=True)
         raise
+    return report(experiment, done, out, console)
+
+
+def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Console) -> int:
+    """Writes and prints all that is to be said of an experiment that has run; how many policies failed."""
     results = summarize(experiment, done)
+    recorded = [one_run_each(cell) for cell in done]
+    times = [
+        {run.policy: turnarounds(run, cell.cell.job.warmup) for run in runs}
+        for cell, runs in zip(done, recorded, strict=True)
+    ]
+    for summary, by_policy in zip(results["cells"], times, strict=True):
+        for name, found in by_policy.items():
+            if found and "iteration_s" in summary["policies"][name]:
+                summary["policies"][name]["gradient"] = mean_s(found)
+    out.mkdir(parents=True, exist_ok=True)
     write_results(results, out / "results.json")
-    draw(results, done, out)
+    draw(results, recorded, times, out)
     print_results(results, console)
     console.print(f"results, figures and traces are in {out}")
     return failures(results)
 
 
-def draw(results: Mapping[str, Any], done: list[CellRuns], out: Path) -> None:
-    """Writes the figures and traces of an experiment."""
+def draw(
+    results: Mapping[str, Any],
+    recorded: Sequence[Sequence[RecordedRun]],
+    times: Sequence[Mapping[str, Sequence[Turnaround]]],
+    out: Path,
+) -> None:
+    """Writes the figures and traces of an experiment; `recorded` and `times` have an entry for each cell."""
     from prophet.experiment.figures import (
         draw_gantt,
         draw_iteration_times,
@@ -118,18 +140,13 @@ def draw(results: Mapping[str, Any], done: list[CellRuns], out: Path) -> None:
         draw_utilisation,
     )
     from prophet.experiment.trace import write_trace
-    from prophet.experiment.transfers import one_run_each
-    from prophet.experiment.turnaround import turnarounds
 
     draw_iteration_times(results, out / "iteration-times.png")
-    for number, cell in enumerate(done):
-        runs = one_run_each(cell)
+    for number, (runs, by_policy) in enumerate(zip(recorded, times, strict=True)):
         if runs:
             draw_gantt(runs, out / f"transfers-{number}.png")
             write_trace(runs, out / f"trace-{number}.json")
-            draw_turnarounds(
-                {run.policy: turnarounds(run, cell.cell.job.warmup) for run in runs}, out / f"gradients-{number}.png"
-            )
+            draw_turnarounds(by_policy, out / f"gradients-{number}.png")
             draw_throughput(runs, out / f"throughput-{number}.png")
     for number, summary in enumerate(results["cells"]):
         if any("over_time" in policy for policy in summary["policies"].values()):

@@ -5,6 +5,7 @@ Rule of this file: arithmetic on the transfers of a finished run. Times are seco
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -43,9 +44,13 @@ def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
     Empty where the run has no such iteration, as a short recording.
     """
     found: dict[int, list[Turnaround]] = {}
-    iterations = range(min(warmup, len(run.marks) - 2), len(run.marks) - 1)
-    for iteration in iterations:
-        for one in _of_iteration(run, iteration):
+    backward_s = [mark["backward"] for mark in run.marks]
+    by_iteration: dict[int, list[Transfer]] = {}
+    for transfer in run.transfers:
+        # A pull can end in the forward pass that follows, which belongs to the same iteration here.
+        by_iteration.setdefault(bisect_right(backward_s, transfer.added_s) - 1, []).append(transfer)
+    for iteration in range(max(0, min(warmup, len(run.marks) - 2)), len(run.marks) - 1):
+        for one in _of_iteration(by_iteration.get(iteration, ()), backward_s[iteration]):
             found.setdefault(one.gradient, []).append(one)
     return [_middle(gradient, found[gradient]) for gradient in sorted(found)]
 
@@ -58,14 +63,11 @@ def mean_s(times: Sequence[Turnaround]) -> dict[str, float]:
     }
 
 
-def _of_iteration(run: RecordedRun, iteration: int) -> Iterable[Turnaround]:
-    began, ended = run.iterations(iteration, 1)
+def _of_iteration(transfers: Iterable[Transfer], began: float) -> Iterable[Turnaround]:
     sent: dict[int, list[Transfer]] = {}
     received: dict[int, list[Transfer]] = {}
-    for transfer in run.transfers:
-        # A pull can end in the forward pass that follows, which belongs to the same iteration here.
-        if began <= transfer.added_s < ended:
-            (sent if transfer.queue is QueueKind.PUSH else received).setdefault(transfer.gradient, []).append(transfer)
+    for transfer in transfers:
+        (sent if transfer.queue is QueueKind.PUSH else received).setdefault(transfer.gradient, []).append(transfer)
     for gradient, pushes in sent.items():
         if gradient in received:
             yield Turnaround(

@@ -11,8 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from prophet.experiment.config import Experiment
-from prophet.experiment.results import failures, print_results, summarize, write_results
-from prophet.experiment.session import draw, progress_bar
+from prophet.experiment.session import progress_bar, report
 from prophet.simulator.experiments import prepare_experiment, simulate_experiment
 
 
@@ -31,10 +30,4 @@ def simulate_session(experiment: Experiment, out: Path) -> int:
         if not existed:
             shutil.rmtree(out, ignore_errors=True)
         raise
-    results = summarize(experiment, done)
-    out.mkdir(parents=True, exist_ok=True)
-    write_results(results, out / "results.json")
-    draw(results, done, out)
-    print_results(results, console)
-    console.print(f"results, figures and traces are in {out}")
-    return failures(results)
+    return report(experiment, done, out, console)
