@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from prophet.tools.testbed import NodeSpec, Testbed, require_namespaces
+from privileges import skip_without_namespaces
+from prophet.tools.testbed import NodeSpec, Testbed
 
-from prophet.errors import UserError
 from prophet.model import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.profiles import load_profile
 
@@ -31,12 +31,7 @@ PORT = 23900
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[Testbed]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    try:
-        require_namespaces()
-    except UserError as error:
-        pytest.skip(str(error))
+    skip_without_namespaces()
     limited = [NodeSpec(worker, 400e6) for worker in WORKERS]
     with Testbed([*limited, NodeSpec("server", None), NodeSpec("scheduler", None)]) as testbed:
         yield testbed

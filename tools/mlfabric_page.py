@@ -9,10 +9,11 @@ import math
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from prophet.tools.markdown import table
 from prophet.tools.mlfabric import scheduler_times
 
 from prophet.mlfabric.cluster import ASYNC, MLFABRIC_S, RR_SYNC, TR_SYNC, mlfabric_a
@@ -108,11 +109,6 @@ A smaller bound needs fewer updates for the same loss, as section 3.1 says, and 
 in time 15 is the best of these. A bound of 30 changes next to nothing, as delays without a bound hardly pass it. The
 paper's ResNet-50 loses accuracy with bounds of 45 and 60; no delay gets there in this cluster.
 """
-
-
-def table(columns: Row, rows: Iterable[Row]) -> str:
-    """A Markdown table."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)) + "\n"
 
 
 def table_2_row(cells: Sequence[Cell]) -> Row:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from prophet.tools.markdown import table
 
 from prophet.errors import UserError
 from prophet.graph import Graph
@@ -119,18 +120,7 @@ def _zoo_graph(model: str, pattern: Pattern) -> Graph:
 
 def section() -> str:
     """The table as a section of docs/results/papers.md."""
-    lines = [
-        "## TicTac: ordering efficiency of one worker, 1 Gbit/s",
-        "",
-        ABOUT,
-        "",
-    ]
+    parts = ["## TicTac: ordering efficiency of one worker, 1 Gbit/s\n", ABOUT + "\n"]
     for title, orders in (("Inference", forward_orders()), ("Training", training_orders())):
-        lines += [f"{title}:", "", "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-        lines += ["| " + " | ".join(order.row()) + " |" for order in orders]
-        lines.append("")
-    lines += [
-        REMARKS,
-        "",
-    ]
-    return "\n".join(lines)
+        parts += [f"{title}:\n", table(COLUMNS, [order.row() for order in orders])]
+    return "\n".join([*parts, REMARKS, ""])

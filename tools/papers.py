@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from prophet.tools import mlfabric_page, paper_orders
+from prophet.tools.markdown import table
 from rich.console import Console
 
 from prophet.errors import UserError
@@ -256,10 +257,9 @@ each table.
 
 def study_page(study: Study, cells: Cells, workers: Sequence[int]) -> str:
     """One study as a section of the page."""
-    lines = [f"## {study.title}", "", f"`configs/papers/{study.config}`. {study.assumed}", ""]
-    lines += ["| " + " | ".join(study.columns) + " |", "|" + "---|" * len(study.columns)]
-    lines += ["| " + " | ".join(row) + " |" for row in study.rows(cells, workers)]
-    return "\n".join([*lines, "", study.remarks, ""])
+    about = f"`configs/papers/{study.config}`. {study.assumed}"
+    rows = table(study.columns, study.rows(cells, workers))
+    return f"## {study.title}\n\n{about}\n\n{rows}\n{study.remarks}\n"
 
 
 def main(arguments: list[str] | None = None) -> int:

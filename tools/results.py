@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prophet.tools.markdown import table
 from prophet.tools.papers import FIG_12, HETEROGENEOUS, TABLE_2, TABLE_3
 from rich.console import Console
 
@@ -42,11 +43,6 @@ class Study:
     figures: Sequence[str] = ()
     simulated: bool = False
     """Whether the same config is simulated too, for `tables` to show beside (cells doubled: real, then simulated)."""
-
-
-def table(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows), ""])
 
 
 def policy_rows(cell: Cell) -> list[Row]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from privileges import skip_without_namespaces
 from prophet.tools.testbed import NodeSpec, Testbed, require_namespaces
 from prophet.tools.testbed import testbed as testbed_module
 from prophet.tools.testbed.shaping import LARGEST_PACKET_BYTES, MAX_BANDWIDTH_BPS, token_bucket
@@ -28,12 +29,7 @@ TOLERANCE = 0.10
 @pytest.fixture(scope="module")
 def three_nodes() -> Iterator[Testbed]:
     """As root; without it the tests in a user namespace of their own still run."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    try:
-        require_namespaces()
-    except UserError as error:
-        pytest.skip(str(error))
+    skip_without_namespaces()
     with Testbed([NodeSpec("worker0", 100e6), NodeSpec("worker1", 1e9), NodeSpec("server", None)]) as testbed:
         yield testbed
 

@@ -1,0 +1,14 @@
+"""Markdown for the pages of results.
+
+Rule of this file: text from values; the pages themselves are their tools'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table with a header, ending in a line break."""
+    lines = ["| " + " | ".join(row) + " |" for row in (columns, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:], ""])
