@@ -27,6 +27,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -334,7 +335,45 @@ std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stag
   return {chosen, kReadyPoll};
 }
 
-thread_local bool round_had_task = false;    // REDUCE and BROADCAST are polled in one round
+// A task of PUSH or PULL, or a null one after waiting for some; nothing where this steps aside.
+std::optional<Entry> get_taken(BytePSScheduledQueue* queue, Stage stage) {
+  Signal& signal = signal_of(stage);
+  try {
+    uint64_t seen = signal.seen();
+    auto [entry, wait] = choose(queue, stage);
+    if (entry) return entry;
+    signal.wait(seen, wait);
+    return choose(queue, stage).first;
+  } catch (const std::exception& error) {
+    std::lock_guard<std::mutex> lock(hook().mutex);
+    step_aside(error.what());
+    return std::nullopt;
+  }
+}
+
+// One thread asks REDUCE for some tasks and then BROADCAST, round after round. It waits before a round that follows one
+// without tasks: in between, waiting for one queue would delay what the other has.
+Entry get_in_round(BytePSScheduledQueue* queue, Stage stage) {
+  thread_local Stage last = Stage::kBroadcast;
+  thread_local bool had_task = false;
+  thread_local uint64_t seen = 0;
+  Signal& signal = signal_of(stage);
+  if (stage == Stage::kReduce && std::exchange(last, stage) == Stage::kBroadcast) {
+    if (!std::exchange(had_task, false)) {
+      bool waits_for_data = false;
+      for (Stage other : {Stage::kReduce, Stage::kBroadcast}) {
+        waits_for_data |= originals.pending(originals.queue_of(static_cast<int>(other))) > 0;
+      }
+      signal.wait(seen, waits_for_data ? Clock::duration(kReadyPoll) : Clock::duration(kIdleWait));
+    }
+    seen = signal.seen();
+  }
+  last = stage;
+  Entry entry = originals.get(queue);
+  had_task |= entry != nullptr;
+  return entry;
+}
+
 thread_local bool tensor_completed = false;  // a tensor's last stage finished in this thread
 
 }  // namespace
@@ -363,34 +402,24 @@ void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) {
 
 std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
   Stage stage = stage_of(this);
-  if (stage == Stage::kCount) return originals.get(this);
-  Signal& signal = signal_of(stage);
-  uint64_t seen = signal.seen();
-  if (stage == Stage::kPush || stage == Stage::kPull) {
-    try {
-      auto [entry, wait] = choose(this, stage);
-      if (!entry) signal.wait(seen, wait);
-      return entry;
-    } catch (const std::exception& error) {
-      std::lock_guard<std::mutex> lock(hook().mutex);
-      step_aside(error.what());
-    }
+  switch (stage) {
+    case Stage::kCount:
+      return originals.get(this);
+    case Stage::kReduce:
+    case Stage::kBroadcast:
+      return get_in_round(this, stage);
+    case Stage::kPush:
+    case Stage::kPull:
+      if (std::optional<Entry> chosen = get_taken(this, stage)) return *chosen;
+      break;  // stepped aside
+    default:
+      break;
   }
-  Entry entry = originals.get(this);
-  if (stage == Stage::kReduce || stage == Stage::kBroadcast) {
-    // Waiting is for the end of a round that found nothing, or it would delay what REDUCE found.
-    if (entry) round_had_task = true;
-    if (entry || stage == Stage::kReduce) return entry;
-    if (std::exchange(round_had_task, false)) return entry;
-  }
-  if (!entry) {
-    bool waits_for_data = originals.pending(this) > 0;
-    if (stage == Stage::kBroadcast) {
-      waits_for_data |= originals.pending(originals.queue_of(static_cast<int>(Stage::kReduce))) > 0;
-    }
-    signal.wait(seen, waits_for_data ? Clock::duration(kReadyPoll) : Clock::duration(kIdleWait));
-  }
-  return entry;
+  // A task that came while this waited is handed out at once: with none, BytePS's loop sleeps before it asks again.
+  uint64_t seen = signal_of(stage).seen();
+  if (Entry entry = originals.get(this)) return entry;
+  signal_of(stage).wait(seen, originals.pending(this) > 0 ? Clock::duration(kReadyPoll) : Clock::duration(kIdleWait));
+  return originals.get(this);
 }
 
 void BytePSScheduledQueue::reportFinish(int size) {
@@ -407,9 +436,9 @@ std::shared_ptr<NcclGroupEntry> NcclManager::DequeueGroup() {
   // The thread that finishes tensors comes back here once their callbacks have run.
   if (std::exchange(tensor_completed, false)) hook().completed.raise();
   uint64_t seen = hook().group_signal.seen();
-  std::shared_ptr<NcclGroupEntry> entry = originals.dequeue_group(this);
-  if (!entry) hook().group_signal.wait(seen, kIdleWait);
-  return entry;
+  if (std::shared_ptr<NcclGroupEntry> entry = originals.dequeue_group(this)) return entry;
+  hook().group_signal.wait(seen, kIdleWait);
+  return originals.dequeue_group(this);
 }
 
 }  // namespace common
