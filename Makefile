@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := $(shell find prophet plugins tools -type f \( -name '*.py' -o -name '*.h' -o -name '*.cc' \)) setup.py pyproject.toml prophet-autoload.pth
 
-.PHONY: setup demo test lint bench validate scaling papers results clean
+.PHONY: setup demo test lint bench validate scaling papers results profiles clean
 
 setup: $(STAMP)
 
@@ -54,6 +54,10 @@ papers: setup
 # The paper's experiments on real engines: about an hour and a half on a quiet machine, and it can be interrupted.
 results: setup
 	$(BIN)/python -P -m prophet.tools.results
+
+# The profiles of configs/profiles, recorded from real training: about ten minutes on a quiet machine.
+profiles: setup
+	$(BIN)/python -P -m prophet.tools.record
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from prophet import zoo
 from prophet.errors import UserError
@@ -45,6 +48,39 @@ def test_the_shapes_add_up_to_what_is_published(
 def test_the_transformer_is_near_the_papers_65_million() -> None:
     # Table 3 says 65 million, and the size of the vocabulary is "about 37000": more was not published.
     assert sum(layer.elements for layer in zoo.layers("transformer")) == pytest.approx(65e6, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("model", "tensors", "millions", "within"),
+    [
+        # PACE, table II. The vocabulary was chosen for the first; the second shows whether the shapes can be right.
+        ("transformer-untied", 164, 91.8, 0.001),
+        ("seq2seq", 32, 67.2, 0.01),
+    ],
+)
+def test_paces_translators_have_the_sizes_of_its_table(
+    model: str, tensors: int, millions: float, within: float
+) -> None:
+    layers = zoo.layers(model)
+    assert len(layers) == tensors
+    assert sum(layer.elements for layer in layers) / 1e6 == pytest.approx(millions, rel=within)
+
+
+@pytest.mark.parametrize("figure", ["pace-fig8", "pace-fig9"])
+def test_paces_translators_compute_at_the_rate_at_which_vgg16_is_published(figure: str) -> None:
+    """The configs spell the seconds out; they must be what the work of that many tokens is at that rate."""
+    config = Path(__file__).parents[1] / "configs" / "papers" / f"{figure}.yaml"
+    known = zoo.timing("vgg16", "gtx-1080-ti", 16)
+    batch_macs = 16 * sum(layer.macs for layer in zoo.layers("vgg16"))
+    checked = set()
+    for entry in yaml.safe_load(config.read_text(encoding="utf-8"))["sweep"]:
+        job = entry.get("job", {})
+        if (model := job.get("profile")) in ("transformer-untied", "seq2seq"):
+            share = job["batch_size"] * sum(layer.macs for layer in zoo.layers(model)) / batch_macs
+            assert job["forward_s"] == pytest.approx(known.forward_s * share, rel=0.01)
+            assert job["backward_s"] == pytest.approx(known.backward_s * share, rel=0.01)
+            checked.add(model)
+    assert checked == {"transformer-untied", "seq2seq"}
 
 
 def test_berts_work_is_that_of_its_products() -> None:

@@ -1,7 +1,7 @@
 """The experiments of Prophet's paper on real engines: runs them and writes the page of results.
 
 Rule of this file: which configs make the page, the paper's numbers beside them, and what was scaled. `make results`
-takes about an hour and a half on a quiet machine with two cores; a config whose results are there already is not run
+takes about two and a half hours on a quiet machine with two cores; a config whose results are there already is not run
 again, so it can be interrupted. The page is docs/results/real.md, and its figures are beside it.
 """
 
@@ -24,6 +24,10 @@ from prophet.errors import UserError
 from prophet.experiment.config import Experiment, load_experiment
 from prophet.experiment.results import describe_setting
 from prophet.experiment.session import run_session
+from prophet.model import Profile
+from prophet.profiler import find_steps
+from prophet.profiles import load_profile
+from prophet.profiles_view import plot_profile
 from prophet.simulator.session import simulate_session
 
 Cell = Mapping[str, Any]
@@ -43,6 +47,8 @@ class Study:
     figures: Sequence[str] = ()
     simulated: bool = False
     """Whether the same config is simulated too, for `tables` to show beside (cells doubled: real, then simulated)."""
+    remarks: str = ""
+    """What the reader should see in the numbers, of the run that is on the page."""
 
 
 def policy_rows(cell: Cell) -> list[Row]:
@@ -89,6 +95,20 @@ def all_cells(cells: Sequence[Cell]) -> str:
         parts.append(f"{describe_setting(cell['setting'])}; narrow link: {cell['narrow_link']}{bound}\n")
         parts.append(table(POLICY_COLUMNS, policy_rows(cell)))
     return "\n".join(parts)
+
+
+def by_profile(cells: Sequence[Cell]) -> str:
+    """Seconds an iteration, a row for each replayed profile."""
+    names = list(cells[0]["policies"])
+    rows = []
+    for cell in cells:
+        bound = cell["lower_bound_s"]
+        row = [str(cell["setting"]["profile"]), str(cell["narrow_link"]), "-" if bound is None else f"{bound:.3f}"]
+        for name in names:
+            found = cell["policies"][name]
+            row.append(f"{found['iteration_s']['median']:.3f}" if "iteration_s" in found else "failed")
+        rows.append(tuple(row))
+    return table(("profile", "narrow link", "bound (s)", *(f"{name} (s)" for name in names)), rows)
 
 
 def beside_paper(
@@ -165,6 +185,19 @@ STUDIES = (
         ("iteration-times.png", "gradients-0.png", "throughput-0.png"),
     ),
     Study(
+        "train-resnet.yaml",
+        "ResNets trained for real",
+        "Computing is real as well: two workers and the server share two cores, and what an engine computes for itself "
+        "is missing to the training.",
+        all_cells,
+    ),
+    Study(
+        "replay-models.yaml",
+        "Six models' patterns",
+        "Every model with the same bytes and times, so that what differs is in which order which sizes appear.",
+        by_profile,
+    ),
+    Study(
         "real/bandwidths.yaml",
         "Table 2: ResNet-50, batch size 64, by bandwidth",
         f"Samples a second of one worker. {SCALED} The server's link is as wide for each worker as in the paper.",
@@ -211,6 +244,11 @@ computing is replaced by sleeping; `digits` computes and learns for real. The na
 at the papers' own sizes.
 """
 
+PATTERNS_TITLE = "Fig. 4: the stepwise pattern of real training"
+PATTERNS_ABOUT = """Recorded by Prophet's profiler in jobs that train for real (`make profiles`; configs/profiles)."""
+PATTERNS_DRAWN = ("gluon-resnet50",)
+PATTERN_STEPS = 8  # as many are spelled out
+
 OVERHEAD_TITLE = "Section 5.4: what Prophet costs"
 OVERHEAD_ABOUT = """The agent profiles, monitors and plans in a thread of its own; its processor time is given as a
 share of training's."""
@@ -240,14 +278,47 @@ def with_workers(results: Mapping[str, Any], experiment: Experiment) -> list[Cel
     return [{**found, "workers": cell.cluster.workers} for found, cell in pairs]
 
 
-def page(found: Sequence[tuple[Study, Sequence[Cell]]], figures: Callable[[Study, str], str]) -> str:
+def page(
+    found: Sequence[tuple[Study, Sequence[Cell]]], figures: Callable[[Study, str], str], profiles: Sequence[Profile]
+) -> str:
     """The page; `figures` gives the file name under which a study's figure lies beside it."""
     sections = [INTRODUCTION]
     for study, cells in found:
         sections += [f"## {study.title}\n", f"`configs/{study.config}`. {study.about}\n", study.tables(cells)]
+        sections += [study.remarks + "\n"] if study.remarks else []
         sections += [f"![{Path(name).stem}]({figures(study, name)})\n" for name in study.figures]
+    sections += [f"## {PATTERNS_TITLE}\n", PATTERNS_ABOUT + "\n", patterns(profiles)]
     sections += [f"## {OVERHEAD_TITLE}\n", OVERHEAD_ABOUT + "\n", overheads([c for _, cells in found for c in cells])]
     return "\n".join(sections)
+
+
+def patterns(profiles: Sequence[Profile]) -> str:
+    """The recorded profiles with the steps that the profiler finds in each."""
+    rows = []
+    for profile in profiles:
+        steps = find_steps(profile)
+        shown = " ".join(f"{{{step.first}-{step.last}}}" for step in steps[:PATTERN_STEPS])
+        rows.append(
+            (
+                f"`{profile.name}`",
+                str(len(profile.gradients)),
+                f"{profile.total_bytes / 1e6:.1f}",
+                f"{profile.backward_s:.3f}",
+                f"{profile.forward_s:.3f}",
+                str(len(steps)),
+                shown + (" ..." if len(steps) > PATTERN_STEPS else ""),
+            )
+        )
+    columns = ("profile", "gradients", "MB", "backward (s)", "forward (s)", "steps", "which")
+    shown = [
+        f"![{profile.name}]({pattern_figure(profile)})\n" for profile in profiles if profile.name in PATTERNS_DRAWN
+    ]
+    return "\n".join([table(columns, rows), *shown])
+
+
+def pattern_figure(profile: Profile) -> str:
+    """The file of a profile's figure, beside the page."""
+    return f"real-pattern-{profile.name}.png"
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -274,7 +345,11 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         found = [(study, results_of(study, given.configs, given.out, fresh=given.fresh)) for study in STUDIES]
-        given.page.write_text(page(found, figure), encoding="utf-8")
+        profiles = [load_profile(path) for path in sorted((given.configs / "profiles").glob("*.json"))]
+        given.page.write_text(page(found, figure, profiles), encoding="utf-8")
+        for profile in profiles:
+            if profile.name in PATTERNS_DRAWN:
+                plot_profile(profile, given.page.with_name(pattern_figure(profile)))
         for study in STUDIES:
             for name in study.figures:
                 source = given.out / load_experiment(given.configs / study.config).name / name

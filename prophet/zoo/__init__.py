@@ -43,6 +43,8 @@ _SHAPES: dict[str, Callable[[], list[Layer]]] = {
     "bert-base": attention.bert_base,
     "bert-large": attention.bert_large,
     "transformer": attention.transformer,
+    "transformer-untied": attention.transformer_untied,
+    "seq2seq": attention.seq2seq,
 }
 
 MODELS = tuple(_SHAPES)

@@ -1,4 +1,4 @@
-"""BERT and the Transformer, as layer shapes.
+"""BERT, the Transformer and a recurrent translator, as layer shapes.
 
 Rule of this file: shapes from the papers, each function with its source; totals are tested against published ones.
 """
@@ -15,6 +15,8 @@ TRANSFORMER_TOKENS = 32
 """Tokens of a sentence, source and target each, for the work: an assumption, since the paper batches by tokens."""
 TRANSFORMER_VOCABULARY = 37_000
 """Shared by both languages: "about 37000 tokens" (section 5.1)."""
+PACE_VOCABULARY = 31_032
+"""Of each language: what makes PACE's Transformer 91.8 million (its table II); the vocabulary was not published."""
 
 
 def bert_base() -> list[Layer]:
@@ -64,12 +66,65 @@ def transformer() -> list[Layer]:
     return shapes.layers
 
 
-def _attention(shapes: Shapes, name: str, width: int, tokens: int, keys: int) -> None:
+def transformer_untied() -> list[Layer]:
+    """PACE's Transformer (INFOCOM 2020, table II): 91.8 million parameters in 164 tensors, 6 + 6 layers, 512 wide.
+
+    So many tensors has the Transformer of Sockeye, MXNet's translator: query, key and value of self-attention are one
+    matrix, attention has no biases, encoder and decoder end in a normalisation, and no embedding is shared.
+    """
+    width, tokens = 512, TRANSFORMER_TOKENS
+    shapes = Shapes()
+    shapes.embedding("source", PACE_VOCABULARY, width)
+    for number in range(6):
+        name = f"encoder{number}"
+        _fused_attention(shapes, f"{name}.attention", width, tokens)
+        _feed_forward(shapes, name, width, 2048, tokens)
+    shapes.normalisation("encoder.norm", width)
+    shapes.embedding("target", PACE_VOCABULARY, width)
+    for number in range(6):
+        name = f"decoder{number}"
+        _fused_attention(shapes, f"{name}.attention", width, tokens)
+        _attention(shapes, f"{name}.cross", width, tokens, tokens, bias=False)
+        _feed_forward(shapes, name, width, 2048, tokens)
+    shapes.normalisation("decoder.norm", width)
+    shapes.dense("output", width, PACE_VOCABULARY, tokens)
+    return shapes.layers
+
+
+def seq2seq() -> list[Layer]:
+    """PACE's Seq2Seq (INFOCOM 2020, table II): 67.2 million parameters in 32 tensors, with no shape published.
+
+    Taken here for a translator as of Wu et al., "Google's neural machine translation system" (2016), sections 3 and
+    3.1: LSTM, the first encoder layer in both directions, what attention found goes into every decoder layer. Two
+    encoder and four decoder layers 512 wide make 32 tensors, and with the Transformer's vocabulary 67.6 million.
+    """
+    width, tokens = 512, TRANSFORMER_TOKENS
+    shapes = Shapes()
+    shapes.embedding("source", PACE_VOCABULARY, width)
+    for direction in ("forward", "backward"):
+        shapes.lstm(f"encoder0.{direction}", width, width, tokens)
+    shapes.lstm("encoder1", 2 * width, width, tokens)
+    shapes.embedding("target", PACE_VOCABULARY, width)
+    for number in range(4):
+        attended = 2 * tokens * tokens * width if number == 0 else 0
+        shapes.lstm(f"decoder{number}", 2 * width, width, tokens, more_macs=attended)
+    shapes.dense("output", width, PACE_VOCABULARY, tokens)
+    return shapes.layers
+
+
+def _attention(shapes: Shapes, name: str, width: int, tokens: int, keys: int, bias: bool = True) -> None:
     """Projections, attention and its normalisation; `tokens` attend to `keys` positions, whatever the heads."""
-    shapes.dense(f"{name}.query", width, width, tokens)
-    shapes.dense(f"{name}.key", width, width, keys)
-    shapes.dense(f"{name}.value", width, width, keys)
-    shapes.dense(f"{name}.output", width, width, tokens, more_macs=2 * tokens * keys * width)
+    shapes.dense(f"{name}.query", width, width, tokens, bias=bias)
+    shapes.dense(f"{name}.key", width, width, keys, bias=bias)
+    shapes.dense(f"{name}.value", width, width, keys, bias=bias)
+    shapes.dense(f"{name}.output", width, width, tokens, more_macs=2 * tokens * keys * width, bias=bias)
+    shapes.normalisation(f"{name}.norm", width)
+
+
+def _fused_attention(shapes: Shapes, name: str, width: int, tokens: int) -> None:
+    """Self-attention whose three projections are one matrix, without biases."""
+    shapes.dense(f"{name}.input", width, 3 * width, tokens, bias=False)
+    shapes.dense(f"{name}.output", width, width, tokens, more_macs=2 * tokens * tokens * width, bias=False)
     shapes.normalisation(f"{name}.norm", width)
 
 

@@ -63,13 +63,21 @@ class Shapes:
         self.convolution(name, inputs, outputs, kernel, pixels, bias=False)
         self.normalisation(f"{name}.bn", outputs)
 
-    def dense(self, name: str, inputs: int, outputs: int, positions: int = 1, more_macs: int = 0) -> None:
+    def dense(
+        self, name: str, inputs: int, outputs: int, positions: int = 1, more_macs: int = 0, bias: bool = True
+    ) -> None:
         """A fully connected layer, applied at `positions` positions of a sample.
 
         `more_macs` is work without parameters of its own that is done along with it, such as attention's products.
         """
         self._add(f"{name}.weight", inputs * outputs, inputs * outputs * positions + more_macs, LayerKind.DENSE)
-        self._add(f"{name}.bias", outputs, 0, LayerKind.BIAS)
+        if bias:
+            self._add(f"{name}.bias", outputs, 0, LayerKind.BIAS)
+
+    def lstm(self, name: str, inputs: int, width: int, positions: int, more_macs: int = 0) -> None:
+        """A layer of LSTM cells over `positions` tokens: four gates from the input, four from the state before."""
+        self.dense(f"{name}.input", inputs, 4 * width, positions, more_macs)
+        self.dense(f"{name}.state", width, 4 * width, positions)
 
     def normalisation(self, name: str, width: int, more_macs: int = 0) -> None:
         self._add(f"{name}.weight", width, more_macs, LayerKind.NORMALISATION)

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace byteps {
@@ -75,7 +76,12 @@ std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
   return entry;
 }
 void BytePSScheduledQueue::reportFinish(int) {}
-uint32_t BytePSScheduledQueue::pendingSize() { return tasks.size(); }
+// The hook asks this before it waits: the moment for a task to come just then, as from another thread.
+std::function<void()> before_waiting;
+uint32_t BytePSScheduledQueue::pendingSize() {
+  if (auto comes = std::exchange(before_waiting, nullptr)) comes();
+  return tasks.size();
+}
 
 class BytePSGlobal {
  public:
@@ -99,7 +105,7 @@ using byteps::common::BytePSGlobal;
 using byteps::common::QueueType;
 using byteps::common::TensorTableEntry;
 
-static std::shared_ptr<TensorTableEntry> held[2];
+static std::shared_ptr<TensorTableEntry> held[byteps::common::kStages];
 
 extern "C" {
 
@@ -116,17 +122,29 @@ void core_add_push(uint64_t key, int priority, unsigned length, int stages) {
   BytePSGlobal::GetScheduledQueue(byteps::common::kPush)->addTask(entry);
 }
 
-// What the push (6) or pull (7) loop does once: the key it got, or -1.
+// A task of `key` reaches `stage`; with `later`, when the hook is about to wait for one.
+void core_add(int stage, uint64_t key, int later) {
+  auto entry = std::make_shared<TensorTableEntry>();
+  entry->key = key;
+  auto comes = [stage, entry] { BytePSGlobal::GetScheduledQueue(static_cast<QueueType>(stage))->addTask(entry); };
+  if (later) {
+    byteps::common::before_waiting = comes;
+  } else {
+    comes();
+  }
+}
+
+// What the loop of a stage does once: the key it got, or -1.
 int64_t core_get(int stage) {
   auto entry = BytePSGlobal::GetScheduledQueue(static_cast<QueueType>(stage))->getTask();
   if (!entry) return -1;
-  held[stage - byteps::common::kPush] = entry;
+  held[stage] = entry;
   return static_cast<int64_t>(entry->key);
 }
 
 // What happens when the last one that core_get gave is acknowledged: on to its next stage.
 void core_finish(int stage) {
-  auto entry = held[stage - byteps::common::kPush];
+  auto entry = held[stage];
   BytePSGlobal::GetScheduledQueue(static_cast<QueueType>(stage))->reportFinish(entry->len);
   entry->queue_list.erase(entry->queue_list.begin());
   BytePSGlobal::GetScheduledQueue(entry->queue_list[0])->addTask(entry);

@@ -59,8 +59,10 @@ core = ctypes.CDLL(sys.argv[1])
 core.core_get.restype = ctypes.c_int64
 core.core_add_push.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_uint, ctypes.c_int]
 core.core_not_ready.argtypes = [ctypes.c_uint64]
+core.core_add.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_int]
 hook.attach(library, 1.0)
 PUSH, PULL = 6, 7
+REDUCE, COPY, BROADCAST = 1, 2, 11
 def key(gradient, partition=0): return gradient << 16 | partition
 def add(gradient, partition=0, priority=0, size=100, stages=1):
     core.core_add_push(key(gradient, partition), priority, size, stages)
@@ -135,6 +137,36 @@ def test_a_task_that_other_gpus_have_not_finished_lets_the_next_one_go(core: Pat
         assert drain(PUSH) == [2]
         core.core_ready()
         assert drain(PUSH) == [1]
+        """,
+    )
+
+
+def test_a_task_that_comes_while_a_loop_waits_is_handed_out_at_once(core: Path) -> None:
+    """With no task, BytePS's loop would sleep before it asks again."""
+    run(
+        core,
+        """
+        core.core_add(COPY, 5, 1)
+        assert core.core_get(COPY) == 5
+        core.core_add(REDUCE, 6, 1)
+        assert core.core_get(REDUCE) == 6
+        """,
+    )
+
+
+def test_one_round_of_reduce_and_broadcast_finds_the_tasks_of_both(core: Path) -> None:
+    run(
+        core,
+        """
+        def one_round(): return [core.core_get(stage) for stage in (REDUCE, REDUCE, BROADCAST)]
+        core.core_add(BROADCAST, 7, 0)
+        assert one_round() == [-1, -1, 7]
+        core.core_add(REDUCE, 8, 0)
+        core.core_add(BROADCAST, 9, 0)
+        assert one_round() == [8, -1, 9]
+        assert one_round() == [-1, -1, -1]
+        core.core_add(BROADCAST, 10, 1)   # when the next round is about to begin
+        assert one_round() == [-1, -1, 10]
         """,
     )
 

@@ -11,6 +11,7 @@ from experiment.configs import REPLAY, changed, written
 from prophet.tools import results as tool
 
 from prophet.experiment.config import load_experiment
+from prophet.profiles import resnet50
 
 TIMES = {"median": 0.9, "p10": 0.8, "p90": 1.0}
 
@@ -69,18 +70,27 @@ def test_real_and_simulated_stand_side_by_side() -> None:
 
 def test_the_page_has_every_study_and_what_prophet_costs() -> None:
     agent = {"cpu_share": 0.004, "plans": 2}
-    study = tool.Study("peers.yaml", "Peers", "All of them.", tool.all_cells, ("iteration-times.png",))
+    study = tool.Study(
+        "peers.yaml", "Peers", "All of them.", tool.all_cells, ("iteration-times.png",), remarks="Prophet is ahead."
+    )
     found = [(study, [cell(prophet=policy(agent=agent, start_s=6.9), stock=policy(start_s=10.4))])]
-    text = tool.page(found, lambda study, name: f"fig-{name}")
+    text = tool.page(found, lambda study, name: f"fig-{name}", [resnet50()])
     assert "## Peers" in text and "![iteration-times](fig-iteration-times.png)" in text
     assert ["250mbit", "0.40%", "6.9", "10.4"] in rows(text)
+    assert "Prophet is ahead." in text
+    pattern = next(row for row in rows(text) if row[0] == "`resnet50`")
+    assert pattern[1:3] == ["161", "102.2"] and pattern[5] == "13" and pattern[6].startswith("{0-")
 
 
 @pytest.mark.parametrize("study", tool.STUDIES, ids=lambda study: study.config)
 def test_the_configs_of_the_page_have_what_its_tables_ask_for(study: tool.Study) -> None:
     experiment = load_experiment(Path(__file__).parents[2] / "configs" / study.config)
     made = [
-        {**cell(**{one.name: policy() for one in point.policies}), "workers": point.cluster.workers}
+        {
+            **cell(**{one.name: policy() for one in point.policies}),
+            "workers": point.cluster.workers,
+            "setting": dict(point.setting),
+        }
         for point in experiment.cells
     ]
     assert rows(study.tables([*made, *made] if study.simulated else made))

@@ -49,6 +49,8 @@ class Recorder:
         self._out = out
         self._marks: list[dict[str, float]] = []
         self._first_done_s: float | None = None
+        self._process = psutil.Process()
+        self._resident_bytes: list[int] = []
         self._progress = progress_path(out).open("w", encoding="utf-8", buffering=1)
 
     def iteration_starts(self) -> None:
@@ -65,11 +67,12 @@ class Recorder:
     def iteration_ends(self) -> None:
         """After step() has returned; transfers of this iteration may still be under way."""
         if self._first_done_s is None:
-            self._first_done_s = time.time() - psutil.Process().create_time()
+            self._first_done_s = time.time() - self._process.create_time()
+        self._resident_bytes.append(self._process.memory_info().rss)
         self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
 
     def write(self, parameters: Sequence[str], digest: str, extra: Mapping[str, Any]) -> None:
-        """Writes the result: marks, start-up time, weights, `extra`, and what it takes to read a trace of BytePS.
+        """Writes the result: marks, start-up time, memory, weights, `extra`, and how to read a trace of BytePS.
 
         `parameters` are the names of the model's parameters in order, `digest` is that of its final weights.
         """
@@ -78,6 +81,7 @@ class Recorder:
             "iteration_s": [after - before for before, after in itertools.pairwise(starts)],
             "marks": self._marks,
             "start_s": self._first_done_s,
+            "resident_bytes": self._resident_bytes,
             "wall_minus_steady_s": time.time() - time.monotonic(),
             "parameters": list(parameters),
             "weights_sha256": digest,

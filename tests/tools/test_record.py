@@ -1,0 +1,49 @@
+"""Recorded profiles: named after what was trained, with the model's own names, and where they came from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from prophet.tools import record
+
+from prophet.experiment.config import load_experiment
+from prophet.experiment.job_config import SyntheticJob
+from prophet.profiles import load_profile, resnet50, save_profile
+
+PROFILES = Path(__file__).parents[2] / "configs" / "profiles"
+
+
+def test_a_finished_cell_gives_a_profile_for_each_front_end(tmp_path: Path) -> None:
+    experiment = load_experiment(PROFILES / record.CONFIG)
+    learned = resnet50()
+    for policy in experiment.cells[0].policies:
+        folder = tmp_path / f"{policy.name}-repeat1"
+        folder.mkdir()
+        save_profile(learned, folder / "worker0.profile.json", "learned")
+        known = [f"layer{number}.weight" for number in range(161 if policy.name == "torch" else 3)]
+        (folder / "worker0.json").write_text(json.dumps({"parameters": known}), encoding="utf-8")
+    found = record.profiles_of(experiment.cells[0], tmp_path)
+    assert [profile.name for profile in found.values()] == ["torch-resnet18", "gluon-resnet18"]
+    assert found["torch"].gradients[7].name == "layer7.weight"
+    assert found["gluon"].gradients == learned.gradients, "names that do not fit are left alone"
+
+
+def test_the_source_says_what_was_trained_and_where() -> None:
+    job = load_experiment(PROFILES / record.CONFIG).cells[1].job
+    assert isinstance(job, SyntheticJob)
+    said = record.source(job, "pytest", "a machine")
+    assert "training resnet50 on random 128x128 images, batch 16, one worker on a machine" in said
+
+
+def test_the_shipped_profiles_are_those_of_the_config() -> None:
+    experiment = load_experiment(PROFILES / record.CONFIG)
+    names = {
+        f"{policy.name}-{cell.job.model}"
+        for cell in experiment.cells
+        if isinstance(cell.job, SyntheticJob)
+        for policy in cell.policies
+    }
+    shipped = [load_profile(path) for path in PROFILES.glob("*.json")]
+    assert names <= {profile.name for profile in shipped}
+    assert all(len(profile.gradients) in (62, 161) for profile in shipped)

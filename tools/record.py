@@ -1,0 +1,101 @@
+"""The recorded profiles in configs/profiles: what real training looks like to Prophet's profiler.
+
+Rule of this file: from finished runs of configs/profiles/record.yaml to profiles that name their source. `make
+profiles` records them anew on the machine at hand, which takes about ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from rich.console import Console
+
+from prophet.errors import UserError
+from prophet.experiment.config import Cell, load_experiment
+from prophet.experiment.job_config import SyntheticJob
+from prophet.experiment.session import run_session
+from prophet.model import Profile
+from prophet.profiler import find_steps
+from prophet.profiles import load_profile, save_profile
+
+CONFIG = "record.yaml"
+PACKAGES = {"torch": "torch", "gluon": "mxnet"}
+"""The policies of the config, which are named for the front end, and what computes under them."""
+
+
+def processor() -> str:
+    """What the machine calls its processor, as Linux says it, or the architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def source(job: SyntheticJob, package: str, where: str) -> str:
+    """One line for the profile's `source`."""
+    return (
+        f"recorded from {package} {metadata.version(package)} training {job.model} on random {job.image_size}x"
+        f"{job.image_size} images, batch {job.batch_size}, one worker on {where}; median of Prophet's window"
+    )
+
+
+def named(learned: Profile, name: str, parameters: list[str]) -> Profile:
+    """The profile under its own name and the model's names of its gradients, where all of them were recorded."""
+    gradients = learned.gradients
+    if len(parameters) == len(gradients):
+        gradients = tuple(
+            dataclasses.replace(gradient, name=parameter)
+            for gradient, parameter in zip(gradients, parameters, strict=True)
+        )
+    return dataclasses.replace(learned, name=name, gradients=gradients)
+
+
+def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
+    """The profile of each policy of a cell by its name, from the folder of its runs. Raises UserError."""
+    assert isinstance(cell.job, SyntheticJob)
+    found = {}
+    for policy in cell.policies:
+        folder = runs / f"{policy.name}-repeat1"
+        learned = load_profile(folder / "worker0.profile.json")
+        parameters = json.loads((folder / "worker0.json").read_text(encoding="utf-8"))["parameters"]
+        found[policy.name] = named(learned, f"{policy.name}-{cell.job.model}", parameters)
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Records and writes; exit status 2 with one line for an error of the user's."""
+    parser = argparse.ArgumentParser(prog="python -m prophet.tools.record", description=__doc__)
+    parser.add_argument("--profiles", type=Path, default=Path("configs/profiles"), help="folder of config and profiles")
+    parser.add_argument("--out", type=Path, default=Path("build/record-profiles"), help="folder for the runs")
+    parser.add_argument("--where", default=processor(), help="what computed, for the profiles' source")
+    given = parser.parse_args(arguments)
+    try:
+        experiment = load_experiment(given.profiles / CONFIG)
+        run_session(experiment, given.out)
+        for number, cell in enumerate(experiment.cells):
+            assert isinstance(cell.job, SyntheticJob)
+            for front_end, profile in profiles_of(cell, given.out / "runs" / f"cell{number}").items():
+                path = given.profiles / f"{profile.name}.json"
+                save_profile(profile, path, source(cell.job, PACKAGES[front_end], given.where))
+                Console().print(f"{path}: {len(profile.gradients)} gradients in {len(find_steps(profile))} steps")
+    except UserError as error:
+        print(f"prophet: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"prophet: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
