@@ -5,6 +5,7 @@ Rule of this file: putting the parts together; each part is another file's.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -91,7 +92,9 @@ def run_session(experiment: Experiment, out: Path) -> int:
     reexec_in_user_namespace()
 
     def testbed(cell: Cell) -> Testbed:
-        return Testbed([NodeSpec(node, cell.cluster.bandwidth.rate(node)) for node in cell.cluster.nodes])
+        cluster = cell.cluster
+        cores = worker_cores(sorted(os.sched_getaffinity(0)), cluster.workers)
+        return Testbed([NodeSpec(node, cluster.bandwidth.rate(node), cores.get(node, ())) for node in cluster.nodes])
 
     console = Console()
     existed = out.exists()
@@ -103,6 +106,18 @@ def run_session(experiment: Experiment, out: Path) -> int:
             shutil.rmtree(out, ignore_errors=True)
         raise
     return report(experiment, done, out, console)
+
+
+def worker_cores(available: Sequence[int], workers: int) -> dict[str, tuple[int, ...]]:
+    """The processor cores of each worker: as many for one as for another, and none is shared.
+
+    A cluster's workers do not take each other's cores, and a machine's scheduler that lets them makes one worker late
+    for the other, in every iteration anew. Where there are fewer cores than workers, nobody has one of his own.
+    """
+    each = len(available) // workers
+    if each == 0:
+        return {}
+    return {f"worker{n}": tuple(available[n * each : (n + 1) * each]) for n in range(workers)}
 
 
 def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Console) -> int:

@@ -134,6 +134,18 @@ def test_program_gets_its_environment_folder_and_network(three_nodes: Testbed, t
 
 
 @pytest.mark.netns
+def test_program_runs_on_its_nodes_cores(tmp_path: Path) -> None:
+    skip_without_namespaces()
+    mine = sorted(os.sched_getaffinity(0))
+    nodes = [NodeSpec("worker0", None, (mine[-1],)), NodeSpec("server", None)]
+    script = "grep Cpus_allowed_list /proc/self/status | cut -f 2"
+    with Testbed(nodes) as testbed:
+        assert output_of(testbed, "worker0", script, tmp_path / "log") == f"{mine[-1]}\n"
+        everywhere = Path("/proc/self/status").read_text().split("Cpus_allowed_list:\t")[1].split()[0]
+        assert output_of(testbed, "server", script, tmp_path / "log") == f"{everywhere}\n"
+
+
+@pytest.mark.netns
 def test_program_that_cannot_start_says_so_in_its_log(three_nodes: Testbed, tmp_path: Path) -> None:
     process = three_nodes.popen("server", ["/no/such/program"], env={}, log=tmp_path / "log")
     assert process.wait(timeout=20) == 1

@@ -4,6 +4,7 @@ in milliseconds and read nothing of the job's environment. Only the standard lib
     launch.py hold COUNT             makes COUNT network namespaces and keeps them until standard input ends;
                                      a byte on it ends the processes in them, and a line answers
     launch.py enter NETNS ARGV...    runs ARGV in the network namespace, with a /dev/shm of its own
+    launch.py on CORES ARGV...       runs ARGV on these processor cores alone: numbers with commas in between
     launch.py user ARGV...           runs ARGV as root of a new user namespace
 
 The namespaces have no name in the file system: they exist because the holder has them open. The holder's standard input
@@ -132,6 +133,9 @@ def main(arguments: list[str]) -> None:
                 hold(int(count))
             case ["enter", namespace, *argv]:
                 enter(namespace, argv)
+            case ["on", cores, *argv]:
+                os.sched_setaffinity(0, map(int, cores.split(",")))
+                run(argv)
             case ["user", *argv]:
                 user(argv)
     except OSError as error:

@@ -34,10 +34,14 @@ PATIENCE_S = 15.0
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """One machine: `bandwidth_bps` in bits per second each way, None for a link that is not shaped."""
+    """One machine: `bandwidth_bps` in bits per second each way, None for a link that is not shaped.
+
+    Its programs run on `cores` alone, which are numbers of this machine's processor cores; on all where there are none.
+    """
 
     name: str
     bandwidth_bps: float | None
+    cores: tuple[int, ...] = ()
 
 
 class Testbed:
@@ -64,6 +68,7 @@ class Testbed:
         # The last node is our own and never shaped: the far end of `check`.
         self._probe = len(names)
         self._wanted = {node.name: node.bandwidth_bps for node in nodes}
+        self._cores = {node.name: node.cores for node in nodes}
         self._shaped: dict[str, float | None] = dict.fromkeys(names)
         self._holder: subprocess.Popen[str] | None = None
         self._namespaces: list[str] = []  # paths: one a place, then the bridge's
@@ -114,14 +119,17 @@ class Testbed:
     def popen(
         self, node: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Starts a program in the node: its network, a /dev/shm of its own, a session (and process group) of its own.
+        """Starts a program in the node: its network, cores, /dev/shm, and a session (and process group) of its own.
 
         `env` is its whole environment. Output and errors go to `log`, from its beginning. A program that cannot be
         started exits with a line there and status 1.
         """
+        namespace = self._namespaces[self._place(node)]
+        if cores := self._cores[node]:
+            argv = launcher("on", ",".join(map(str, cores)), *argv)
         with log.open("wb") as output:
             process = subprocess.Popen(
-                launcher("enter", self._namespaces[self._place(node)], *argv),
+                launcher("enter", namespace, *argv),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
