@@ -55,7 +55,7 @@ papers: setup
 results: setup
 	$(BIN)/python -P -m prophet.tools.results
 
-# The profiles of configs/profiles, recorded from real training: about ten minutes on a quiet machine.
+# The profiles of configs/profiles, recorded from real training: about five minutes on a quiet machine.
 profiles: setup
 	$(BIN)/python -P -m prophet.tools.record
 

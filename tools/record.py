@@ -1,7 +1,7 @@
 """The recorded profiles in configs/profiles: what real training looks like to Prophet's profiler.
 
 Rule of this file: from finished runs of configs/profiles/record.yaml to profiles that name their source. `make
-profiles` records them anew on the machine at hand, which takes about ten minutes.
+profiles` records them anew on the machine at hand, which takes about five minutes.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def source(job: SyntheticJob, package: str, where: str) -> str:
+def source(job: SyntheticJob, package: str, workers: int, where: str) -> str:
     """One line for the profile's `source`."""
     return (
         f"recorded from {package} {metadata.version(package)} training {job.model} on random {job.image_size}x"
-        f"{job.image_size} images, batch {job.batch_size}, one worker on {where}; median of Prophet's window"
+        f"{job.image_size} images, batch {job.batch_size}; one of {workers} workers on {where}"
     )
 
 
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
             assert isinstance(cell.job, SyntheticJob)
             for front_end, profile in profiles_of(cell, given.out / "runs" / f"cell{number}").items():
                 path = given.profiles / f"{profile.name}.json"
-                save_profile(profile, path, source(cell.job, PACKAGES[front_end], given.where))
+                save_profile(profile, path, source(cell.job, PACKAGES[front_end], cell.cluster.workers, given.where))
                 Console().print(f"{path}: {len(profile.gradients)} gradients in {len(find_steps(profile))} steps")
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)

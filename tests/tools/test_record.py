@@ -32,8 +32,8 @@ def test_a_finished_cell_gives_a_profile_for_each_front_end(tmp_path: Path) -> N
 def test_the_source_says_what_was_trained_and_where() -> None:
     job = load_experiment(PROFILES / record.CONFIG).cells[1].job
     assert isinstance(job, SyntheticJob)
-    said = record.source(job, "pytest", "a machine")
-    assert "training resnet50 on random 128x128 images, batch 16, one worker on a machine" in said
+    said = record.source(job, "pytest", 2, "a machine")
+    assert "training resnet50 on random 128x128 images, batch 16; one of 2 workers on a machine" in said
 
 
 def test_the_shipped_profiles_are_those_of_the_config() -> None:
