@@ -9,6 +9,7 @@ from prophet.tools import record
 
 from prophet.experiment.config import load_experiment
 from prophet.experiment.job_config import SyntheticJob
+from prophet.profiler import find_steps
 from prophet.profiles import load_profile, resnet50, save_profile
 
 PROFILES = Path(__file__).parents[2] / "configs" / "profiles"
@@ -46,4 +47,18 @@ def test_the_shipped_profiles_are_those_of_the_config() -> None:
     }
     shipped = [load_profile(path) for path in PROFILES.glob("*.json")]
     assert names <= {profile.name for profile in shipped}
-    assert all(len(profile.gradients) in (62, 161) for profile in shipped)
+    # Gluon's ResNet-50 has biases in some convolutions, so 32 gradients more than PyTorch's.
+    assert {profile.name: len(profile.gradients) for profile in shipped} == {
+        "gluon-resnet18": 62,
+        "gluon-resnet50": 193,
+        "torch-resnet18": 62,
+        "torch-resnet50": 161,
+    }
+
+
+def test_gluon_hands_gradients_over_in_steps_as_the_paper_found() -> None:
+    """Section 2.2, and 13 steps of ResNet-50 in figure 4. PyTorch's autograd hands each layer's over by itself."""
+    names = ("gluon-resnet50", "torch-resnet50")
+    steps = {name: len(find_steps(load_profile(PROFILES / f"{name}.json"))) for name in names}
+    assert 10 <= steps["gluon-resnet50"] <= 20
+    assert steps["torch-resnet50"] > 80
