@@ -57,7 +57,7 @@ def test_rates_of_one_worker_stand_beside_the_papers() -> None:
         "p3, here",
         "prophet, paper",
         "prophet, here",
-        "p3, here",
+        "p3 with Prophet's partitions, here",
     ]
     assert found[2] == ["1 Gbit/s", "worker uplink", "25.16", "50.0", "-", "50.0", "failed"]
 
@@ -78,6 +78,7 @@ def test_the_page_has_every_study_and_what_prophet_costs() -> None:
     assert "## Peers" in text and "![iteration-times](fig-iteration-times.png)" in text
     assert ["250mbit", "0.40%", "6.9", "10.4"] in rows(text)
     assert "Prophet is ahead." in text
+    assert "Left out when this page was made: `configs/train-resnet.yaml`" in text
     pattern = next(row for row in rows(text) if row[0] == "`resnet50`")
     assert pattern[1:3] == ["161", "102.2"] and pattern[5] == "13" and pattern[6].startswith("{0-")
 
