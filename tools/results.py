@@ -33,7 +33,8 @@ from prophet.simulator.session import simulate_session
 Cell = Mapping[str, Any]
 Row = tuple[str, ...]
 
-SCALED = "Bytes and rates are an eighth of the paper's, so times are the paper's; two workers, not seven."
+SCALED = "Bytes and rates are an eighth of the paper's, so times are the paper's."
+TWO_WORKERS = f"{SCALED} Two workers, not seven."
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ STUDIES = (
     Study(
         "real/bandwidths.yaml",
         "Table 2: ResNet-50, batch size 64, by bandwidth",
-        f"Samples a second of one worker. {SCALED} The server's link is as wide for each worker as in the paper.",
+        f"Samples a second of one worker. {TWO_WORKERS} The server's link is as wide for each worker as in the paper.",
         beside_paper(
             [TABLE_2.labels[place] for place in _PLACES_2],
             _some(TABLE_2.paper, _PLACES_2),
@@ -226,13 +227,13 @@ STUDIES = (
     Study(
         "real/batches.yaml",
         "Table 3: by model and batch size, 3 Gbit/s",
-        f"Samples a second of one worker. {SCALED}",
+        f"Samples a second of one worker. {TWO_WORKERS}",
         beside_paper(TABLE_3.labels, TABLE_3.paper, PAPERS, ("bytescheduler",)),
     ),
     Study(
         "real/slow-worker.yaml",
         "Section 5.3: one slow worker",
-        f"Samples a second of one worker. {SCALED} The second row is one worker with a fifth of the other's rate.",
+        f"Samples a second of one worker. {TWO_WORKERS} The second row is one worker with a fifth of the other's rate.",
         beside_paper(
             ("500 Mbit/s beside 10 Gbit/s", "a fifth"),
             {name: [*values, None] for name, values in HETEROGENEOUS.paper.items()},
@@ -250,6 +251,8 @@ STUDIES = (
         "of its workers. `simulated` is the same config under `prophet simulate`.",
         worker_counts,
         simulated=True,
+        remarks="From three workers on the server's link is the narrow one and stock falls behind, by less than "
+        "simulated. Prophet loses 3% with four workers, of which the simulation has 2.6%.",
     ),
 )
 
