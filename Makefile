@@ -51,7 +51,7 @@ scaling: setup
 papers: setup
 	$(BIN)/python -P -m prophet.tools.papers
 
-# The paper's experiments on real engines: about an hour and a half on a quiet machine, and it can be interrupted.
+# The paper's experiments on real engines: about two hours on a quiet machine, and it can be interrupted.
 results: setup
 	$(BIN)/python -P -m prophet.tools.results
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from prophet.tools import mlfabric_page, paper_orders
+from prophet.tools.exit_status import exit_status
 from prophet.tools.markdown import table
 from rich.console import Console
 
-from prophet.errors import UserError
 from prophet.experiment.config import load_experiment
 from prophet.experiment.results import summarize
 from prophet.experiment.session import progress_bar
@@ -274,30 +274,28 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--configs", type=Path, default=Path("configs/papers"))
     parser.add_argument("--page", type=Path, default=Path("docs/results/papers.md"))
     given = parser.parse_args(arguments)
+    return exit_status(lambda: write_page(given.configs, given.page))
+
+
+def write_page(configs: Path, page: Path) -> int:
+    """Simulates all studies and writes the page. Raises UserError and OSError."""
     console = Console(stderr=True)
     sections = [INTRODUCTION]
-    try:
-        for study in STUDIES:
-            experiment = load_experiment(given.configs / study.config)
-            planned = prepare_experiment(experiment)
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                progress_bar(experiment, console, recordings=False) as listener,
-            ):
-                done = simulate_experiment(experiment, planned, Path(folder), listener)
-            workers = [cell.cluster.workers for cell in experiment.cells]
-            sections.append(study_page(study, summarize(experiment, done)["cells"], workers))
-            if study.config == "tictac.yaml":
-                sections.append(paper_orders.section())
-        sections.append(mlfabric_page.section(given.page.parent))
-        given.page.write_text("\n".join(sections), encoding="utf-8")
-    except UserError as error:
-        print(f"prophet: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"prophet: {given.page}: cannot be written ({error.strerror})", file=sys.stderr)
-        return 2
-    print(f"written to {given.page}")
+    for study in STUDIES:
+        experiment = load_experiment(configs / study.config)
+        planned = prepare_experiment(experiment)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            progress_bar(experiment, console, recordings=False) as listener,
+        ):
+            done = simulate_experiment(experiment, planned, Path(folder), listener)
+        workers = [cell.cluster.workers for cell in experiment.cells]
+        sections.append(study_page(study, summarize(experiment, done)["cells"], workers))
+        if study.config == "tictac.yaml":
+            sections.append(paper_orders.section())
+    sections.append(mlfabric_page.section(page.parent))
+    page.write_text("\n".join(sections), encoding="utf-8")
+    print(f"written to {page}")
     return 0
 
 

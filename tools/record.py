@@ -14,9 +14,9 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from prophet.tools.exit_status import exit_status
 from rich.console import Console
 
-from prophet.errors import UserError
 from prophet.experiment.config import Cell, load_experiment
 from prophet.experiment.job_config import SyntheticJob
 from prophet.experiment.session import run_session
@@ -77,23 +77,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("build/record-profiles"), help="folder for the runs")
     parser.add_argument("--where", default=processor(), help="what computed, for the profiles' source")
     given = parser.parse_args(arguments)
-    try:
-        experiment = load_experiment(given.profiles / CONFIG)
-        run_session(experiment, given.out)
-        for number, cell in enumerate(experiment.cells):
-            assert isinstance(cell.job, SyntheticJob)
-            for front_end, profile in profiles_of(cell, given.out / "runs" / f"cell{number}").items():
-                path = given.profiles / f"{profile.name}.json"
-                save_profile(profile, path, source(cell.job, PACKAGES[front_end], cell.cluster.workers, given.where))
-                Console().print(f"{path}: {len(profile.gradients)} gradients in {len(find_steps(profile))} steps")
-    except UserError as error:
-        print(f"prophet: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"prophet: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return exit_status(lambda: record(given.profiles, given.out, given.where))
+
+
+def record(profiles: Path, out: Path, where: str) -> int:
+    """Runs the config in `profiles` and writes a profile of each run beside it, all or none. Raises UserError."""
+    experiment = load_experiment(profiles / CONFIG)
+    run_session(experiment, out)
+    recorded = [
+        (cell, policy, profile)
+        for number, cell in enumerate(experiment.cells)
+        for policy, profile in profiles_of(cell, out / "runs" / f"cell{number}").items()
+    ]
+    for cell, policy, profile in recorded:
+        assert isinstance(cell.job, SyntheticJob)
+        path = profiles / f"{profile.name}.json"
+        save_profile(profile, path, source(cell.job, PACKAGES[policy], cell.cluster.workers, where))
+        Console().print(f"{path}: {len(profile.gradients)} gradients in {len(find_steps(profile))} steps")
     return 0
 
 

@@ -1,7 +1,7 @@
 """The experiments of Prophet's paper on real engines: runs them and writes the page of results.
 
 Rule of this file: which configs make the page, the paper's numbers beside them, and what was scaled. `make results`
-takes about two and a half hours on a quiet machine with two cores; a config whose results are there already is not run
+takes about two hours on a quiet machine with two cores; a config whose results are there already is not run
 again, so it can be interrupted. The page is docs/results/real.md, and its figures are beside it.
 """
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prophet.tools.exit_status import exit_status
 from prophet.tools.markdown import table
 from prophet.tools.papers import FIG_12, HETEROGENEOUS, TABLE_2, TABLE_3
 from rich.console import Console
@@ -366,30 +367,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=[one.name for one in STUDIES], help="a page of these configs")
     given = parser.parse_args(arguments)
     studies = [study for study in STUDIES if given.only is None or study.name in given.only]
+    return exit_status(lambda: write_page(studies, given.configs, given.out, given.page, fresh=given.fresh))
+
+
+def write_page(studies: Sequence[Study], configs: Path, out: Path, target: Path, *, fresh: bool) -> int:
+    """Runs what is missing, writes the page to `target` and its figures beside it. Raises UserError and OSError."""
 
     def figure(study: Study, name: str) -> str:
         return f"real-{study.name}-{name}"
 
-    try:
-        found = [(study, results_of(study, given.configs, given.out, fresh=given.fresh)) for study in studies]
-        profiles = [load_profile(path) for path in sorted((given.configs / "profiles").glob("*.json"))]
-        given.page.write_text(page(found, figure, profiles), encoding="utf-8")
-        for profile in profiles:
-            if profile.name in PATTERNS_DRAWN:
-                plot_profile(profile, given.page.with_name(pattern_figure(profile)))
-        for study in studies:
-            for name in study.figures:
-                source = given.out / load_experiment(given.configs / study.config).name / name
-                shutil.copyfile(source, given.page.with_name(figure(study, name)))
-    except UserError as error:
-        print(f"prophet: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"prophet: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    Console().print(f"written to {given.page}")
+    found = [(study, results_of(study, configs, out, fresh=fresh)) for study in studies]
+    profiles = [load_profile(path) for path in sorted((configs / "profiles").glob("*.json"))]
+    target.write_text(page(found, figure, profiles), encoding="utf-8")
+    for profile in profiles:
+        if profile.name in PATTERNS_DRAWN:
+            plot_profile(profile, target.with_name(pattern_figure(profile)))
+    for study in studies:
+        for name in study.figures:
+            source = out / load_experiment(configs / study.config).name / name
+            shutil.copyfile(source, target.with_name(figure(study, name)))
+    Console().print(f"written to {target}")
     return 0
 
 

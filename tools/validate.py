@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from prophet.tools.exit_status import exit_status
 from rich.console import Console
 from rich.table import Table
 
@@ -67,13 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--real", type=Path, help="results.json of a `prophet run` of the config")
     parser.add_argument("--repeats", type=int, help="of the real runs, in place of the config's")
     given = parser.parse_args(arguments)
-    try:
-        return validate(given.config, given.out, given.real, given.repeats)
-    except UserError as error:
-        print(f"prophet: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return exit_status(lambda: validate(given.config, given.out, given.real, given.repeats))
 
 
 def validate(config: Path, out: Path, real: Path | None, repeats: int | None = None) -> int:

@@ -335,6 +335,11 @@ std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stag
   return {chosen, kReadyPoll};
 }
 
+// How long a loop without a task waits at most; what waits for its data gives no signal when that is there.
+Clock::duration wait_for(bool waits_for_data) {
+  return waits_for_data ? Clock::duration(kReadyPoll) : Clock::duration(kIdleWait);
+}
+
 // A task of PUSH or PULL, or a null one after waiting for some; nothing where this steps aside.
 std::optional<Entry> get_taken(BytePSScheduledQueue* queue, Stage stage) {
   Signal& signal = signal_of(stage);
@@ -358,17 +363,18 @@ Entry get_in_round(BytePSScheduledQueue* queue, Stage stage) {
   thread_local bool had_task = false;
   thread_local uint64_t seen = 0;
   Signal& signal = signal_of(stage);
-  if (stage == Stage::kReduce && std::exchange(last, stage) == Stage::kBroadcast) {
+  bool round_begins = stage == Stage::kReduce && last == Stage::kBroadcast;
+  last = stage;
+  if (round_begins) {
     if (!std::exchange(had_task, false)) {
       bool waits_for_data = false;
       for (Stage other : {Stage::kReduce, Stage::kBroadcast}) {
         waits_for_data |= originals.pending(originals.queue_of(static_cast<int>(other))) > 0;
       }
-      signal.wait(seen, waits_for_data ? Clock::duration(kReadyPoll) : Clock::duration(kIdleWait));
+      signal.wait(seen, wait_for(waits_for_data));
     }
     seen = signal.seen();
   }
-  last = stage;
   Entry entry = originals.get(queue);
   had_task |= entry != nullptr;
   return entry;
@@ -418,7 +424,7 @@ std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
   // A task that came while this waited is handed out at once: with none, BytePS's loop sleeps before it asks again.
   uint64_t seen = signal_of(stage).seen();
   if (Entry entry = originals.get(this)) return entry;
-  signal_of(stage).wait(seen, originals.pending(this) > 0 ? Clock::duration(kReadyPoll) : Clock::duration(kIdleWait));
+  signal_of(stage).wait(seen, wait_for(originals.pending(this) > 0));
   return originals.get(this);
 }
 
