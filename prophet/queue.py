@@ -67,6 +67,10 @@ class ScheduledQueue:
         """(the task to start, or None; the time at which asking again may give another answer)."""
         return self._native.get(now)
 
+    def requests_first_until(self, now: float) -> float:
+        """Until when the next push should let requests for pulls go first; asked when one is acknowledged."""
+        return self._native.requests_first_until(now)
+
     def finish(self, task: int, now: float) -> bool:
         """The task is acknowledged or answered. False where it is not in flight."""
         return self._native.finish(task, now)

@@ -14,6 +14,8 @@ from prophet.queue import ScheduledQueue
 
 WATCHDOG_S = 1.0
 GRADIENTS = 6
+CREDITS = st.none() | st.integers(1, 40)
+MODES = st.sampled_from(["none", "arrival", "ranked"])
 
 
 def ranked(credit: int | None = None, **plan: object) -> Plan:
@@ -24,7 +26,7 @@ def ranked(credit: int | None = None, **plan: object) -> Plan:
 class QueueMachine(RuleBasedStateMachine):
     """A model of the queue beside the queue: plain lists, no heap."""
 
-    @initialize(credit=st.none() | st.integers(1, 40), mode=st.sampled_from(["none", "arrival", "ranked"]))
+    @initialize(credit=CREDITS, mode=MODES)
     def start(self, credit: int | None, mode: str) -> None:
         self.queue = ScheduledQueue(QueueKind.PUSH, WATCHDOG_S)
         self.now = 0.0
@@ -95,7 +97,7 @@ class QueueMachine(RuleBasedStateMachine):
         del self.flying[task]
         self.held_since = None
 
-    @rule(credit=st.none() | st.integers(1, 40), mode=st.sampled_from(["none", "arrival", "ranked"]))
+    @rule(credit=CREDITS, mode=MODES)
     def swap_plan(self, credit: int | None, mode: str) -> None:
         self.use_plan(credit, mode)
 
@@ -158,6 +160,22 @@ def test_credit_of_one_byte_is_one_slice_at_a_time() -> None:
     assert queue.get(0.0)[0] is None
     queue.finish(0, 0.1)
     assert queue.get(0.1)[0] == 1
+
+
+def test_requests_go_first_while_the_wire_is_busy() -> None:
+    queue = ScheduledQueue()
+    queue.set_plan(ranked(credit=20, network=Network(100_000.0)))  # 0.1 ms each
+    for task in range(5):
+        queue.add(task, 3, 10, 0.0)
+    assert [queue.get(0.0)[0] for _ in range(3)] == [0, 1, None]
+    queue.finish(0, 1e-4)
+    assert queue.requests_first_until(1e-4) == pytest.approx(2e-4), "until the other is through"
+    queue.finish(1, 3e-4)
+    assert queue.requests_first_until(3e-4) == pytest.approx(3e-4), "an idle wire, and more to come"
+    queue.set_plan(ranked(credit=20, network=Network(1_000.0)))  # 10 ms each
+    assert [queue.get(3e-4)[0] for _ in range(3)] == [2, 3, None]
+    queue.finish(2, 1e-3)
+    assert queue.requests_first_until(1e-3) == pytest.approx(2e-3), "at most a millisecond"
 
 
 def test_a_stuck_pull_never_starves_a_more_urgent_one() -> None:

@@ -107,6 +107,7 @@ PYBIND11_MODULE(_native, m) {
             return {decision.task.id, decision.retry_at};
           },
           py::arg("now"), "(id of the task to start, or None; when to ask again)")
+      .def("requests_first_until", &ScheduledQueue::requests_first_until, py::arg("now"))
       .def("finish", &ScheduledQueue::finish, py::arg("id"), py::arg("now"))
       .def(
           "set_plan", [](ScheduledQueue& queue, std::shared_ptr<QueuePlan> plan) { queue.set_plan(plan); },

@@ -30,6 +30,7 @@ inline constexpr double kNever = std::numeric_limits<double>::infinity();
 // Set in the id of a tensor that is not a gradient of the model, such as a broadcast parameter.
 inline constexpr uint32_t kUnprofiledGradient = 0x80000000u;
 inline constexpr int32_t kNoGroup = -1;
+inline constexpr double kMostForRequests_s = 1e-3;  // sending a request takes some 0.1 ms
 
 struct Task {
   uint64_t id = 0;  // unique among tasks that are pending or in flight
@@ -140,6 +141,11 @@ class ScheduledQueue {
     }
     return Decision{false, Task{}, std::min(retry_at, release_at)};
   }
+
+  // An acknowledged push allows two things: the next push, and the request for its own pull, a few bytes that would
+  // wait in the socket for all of that push. Returns until when the next push should let requests go first: as long as
+  // the wire is predicted to be busy, so that it costs nothing.
+  double requests_first_until(double now) const { return std::min(wire_free_at_, now + kMostForRequests_s); }
 
   // Returns false where no such task is in flight.
   bool finish(uint64_t id, double now) {

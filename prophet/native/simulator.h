@@ -496,7 +496,9 @@ class Simulation {
       case kAcknowledgement:
         finish(w, p, kPush);
         add(w, p, kPull);
-        // In a job the two loops race for the wire, and either wins about as often; this is the slower way.
+        // In a job the two loops race for the wire, unless the push lets the request go first. Elsewhere either wins
+        // about as often; this is the slower way.
+        if (workers_[w].push->requests_first_until(now_) > now_) pump(w, kPull);
         pump(w, kPush);
         pump(w, kPull);
         break;

@@ -49,14 +49,15 @@ class Prophet:
         """Bytes in flight that keep the wire busy, and no more: what queues on it delays the more urgent.
 
         With W partitions in flight, one that leaves the wire is replaced when its acknowledgement comes, so
-        the wire stays busy while W - 1 others take at least that long. The delay is that of an idle network. A
-        credit for the delay of a busy one would feed itself: acknowledgements wait behind pulls, and more in
-        flight means more of those.
+        the wire stays busy while W - 1 others take at least that long. W is a whole number: a part of a partition lets
+        only small gradients in, which take little time and still wait for their acknowledgements. The delay is that
+        of an idle network. A credit for the delay of a busy one would feed itself: acknowledgements wait behind
+        pulls, and more in flight means more of those.
         """
         if network is None:
             return UNMEASURED_PARTITIONS * self._partition_bytes
-        in_delay = int(network.bandwidth * (network.ack_delay_s + network.overhead_s))
-        return self._partition_bytes + max(self._partition_bytes, in_delay)
+        others = math.ceil(network.ack_delay_s / network.transfer_s(self._partition_bytes))
+        return (1 + max(1, others)) * self._partition_bytes
 
     def deadlines(self, profile: Profile, network: Network, jitter_s: float = 0.0) -> tuple[Deadline, ...]:
         """When gradient 0 is predicted, if it pays to have less urgent steps off the wire by then.

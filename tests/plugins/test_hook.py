@@ -111,6 +111,32 @@ def test_a_plan_orders_pushes_and_pulls_and_credit_comes_back_with_the_acknowled
     )
 
 
+def test_on_a_busy_wire_the_request_for_a_pull_goes_before_the_next_push(core: Path) -> None:
+    run(
+        core,
+        """
+        hook.set_plan(Plan(push=QueuePlan(order={}, credit=200), network=Network(1e3)))
+        for gradient in (1, 2, 3, 4): add(gradient)
+        def next_push():
+            while (k := core.core_get(PUSH)) < 0: pass
+            return k >> 16
+        def started_after_finish(gradient):
+            rows = [e for e in hook.drain() if e["queue"] == QueueKind.PUSH]
+            times = {int(e["kind"]): float(e["time_s"]) for e in rows if e["kind"] != EventKind.ADD}
+            return times[EventKind.START] - times[EventKind.FINISH]
+        assert [next_push(), next_push()] == [1, 2]
+        hook.drain()
+        core.core_finish(PUSH)
+        assert core.core_get(PULL) >> 16 == 2   # on its way, as far as the hook can tell, until that loop comes back
+        assert next_push() == 3
+        assert started_after_finish(3) >= 1e-3, "it waited for that loop, and no longer than the limit"
+        core.core_finish(PUSH)
+        assert drain(PULL) == [3]
+        assert next_push() == 4
+        """,
+    )
+
+
 def test_a_gradient_is_told_by_its_priority_where_the_front_end_passes_one(core: Path) -> None:
     run(
         core,

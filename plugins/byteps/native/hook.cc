@@ -13,6 +13,10 @@
 // PULL, and a pull when its task is added to the stage after PULL: both happen in the same call, right
 // after the acknowledgement or the data came.
 //
+// Requests first. An acknowledged push makes two things possible: the request for its pull, and the next push. They
+// leave by the same socket, where the request, a few bytes, would wait for the whole push. So the PUSH loop gets no
+// task until the PULL loop has sent what it could, for as long as our queue finds worth it.
+//
 // Polling. BytePS's loops poll with sleeps of a microsecond. A loop that finds nothing waits here until
 // a task is added to one of its queues, which leaves the processor to the job.
 //
@@ -82,6 +86,7 @@ constexpr int kTasksChecked = 64;                            // how many first t
 constexpr size_t kEventCapacity = 1 << 17;                   // 3 MiB of events between two drains
 constexpr auto kIdleWait = std::chrono::milliseconds(20);    // nothing to do: until an add, at most this
 constexpr auto kReadyPoll = std::chrono::microseconds(100);  // something there, but its data is not ready
+constexpr double kNoRequest = -1.0;
 
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
@@ -167,6 +172,7 @@ struct Hook {
   std::mutex mutex;  // guards everything below it
   std::unique_ptr<TakenQueue> push, pull;
   prophet::EventLog events{kEventCapacity};
+  double requests_first_until = kNoRequest;  // since a task came to PULL, until its loop comes back without one
   int checked = 0;
   char why_aside[160] = "";
   uint64_t tasks = 0;
@@ -284,6 +290,9 @@ TakeOver take_over(Stage stage, const Entry& entry) {
       return result;
     }
   }
+  if (stage == Stage::kPull && h.requests_first_until == kNoRequest) {
+    h.requests_first_until = h.push->scheduler.requests_first_until(now);
+  }
   ++h.tasks;
   TakenQueue& taken = stage == Stage::kPush ? *h.push : *h.pull;
   uint64_t id = taken.next_id++;
@@ -295,6 +304,13 @@ TakeOver take_over(Stage stage, const Entry& entry) {
   }
   result.taken = true;
   return result;
+}
+
+// The PULL loop has sent what it could, and a push may follow. The lock is held.
+void requests_are_sent() {
+  Hook& h = hook();
+  if (std::exchange(h.requests_first_until, kNoRequest) != kNoRequest && h.push->has_waiting())
+    signal_of(Stage::kPush).raise();
 }
 
 // The next task of a taken-over queue; where there is none, how long to wait before asking again.
@@ -318,8 +334,14 @@ std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stag
       taken.not_ready.emplace_back(id, std::move(entry));
     }
   }
-  prophet::Decision decision = taken.scheduler.get(now);
+  prophet::Decision decision;
+  if (stage == Stage::kPush && now < h.requests_first_until) {
+    decision.retry_at = h.requests_first_until;
+  } else {
+    decision = taken.scheduler.get(now);
+  }
   if (!decision.start) {
+    if (stage == Stage::kPull) requests_are_sent();
     double wait_s = std::min(decision.retry_at - now, std::chrono::duration<double>(kIdleWait).count());
     auto wait = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(wait_s, 0.0)));
     bool polls = !taken.not_ready.empty() || taken.left_in_original > 0;
