@@ -269,7 +269,7 @@ STUDIES = (
         worker_counts,
         simulated=True,
         remarks="From three workers on the server's link is the narrow one and stock falls behind, by less than "
-        "simulated. Prophet loses 3% with four workers, of which the simulation has 2.6%. The real ones were measured "
+        "simulated. Prophet loses 3% with four workers, of which the simulation has 1.6%. The real ones were measured "
         "before requests for pulls left ahead of the next push (CHANGELOG).",
     ),
 )

@@ -309,8 +309,8 @@ TakeOver take_over(Stage stage, const Entry& entry) {
 // The PULL loop has sent what it could, and a push may follow. The lock is held.
 void requests_are_sent() {
   Hook& h = hook();
-  if (std::exchange(h.requests_first_until, kNoRequest) != kNoRequest && h.push->has_waiting())
-    signal_of(Stage::kPush).raise();
+  bool waited_for = std::exchange(h.requests_first_until, kNoRequest) != kNoRequest;
+  if (waited_for && h.push->has_waiting()) signal_of(Stage::kPush).raise();
 }
 
 // The next task of a taken-over queue; where there is none, how long to wait before asking again.
