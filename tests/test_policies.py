@@ -48,7 +48,7 @@ def test_bytescheduler_keeps_the_credit_it_was_given() -> None:
     [
         (None, 400_000),  # not measured yet: twice the least
         (Network(12.5e6), 200_000),  # nothing to cover: two partitions
-        (Network(12.5e6, ack_delay_s=0.009), 300_000),  # 1.1 partitions: as many in flight as with two
+        (Network(12.5e6, ack_delay_s=0.009), 300_000),  # as long as 1.1 partitions take: two others
         (Network(125e6, overhead_s=0.0005, ack_delay_s=0.0045), 500_000),  # 1.3 ms each
     ],
 )

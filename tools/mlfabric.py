@@ -16,6 +16,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from prophet.tools.exit_status import exit_status
 from rich.console import Console
 from rich.table import Table
 
@@ -155,17 +156,18 @@ def _arguments() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 2 with one line for an error of the user's."""
     given = _arguments().parse_args(arguments)
+    return exit_status(lambda: show(given))
+
+
+def show(given: argparse.Namespace) -> int:
+    """Does what was asked for and prints it. Raises UserError."""
     console = Console()
-    try:
-        if given.command == "scheduler":
-            if given.repeats < 1:
-                raise UserError(f"--repeats {given.repeats}: give 1 or more")
-            console.print(scheduler_table(scheduler_times(given.repeats)))
-            return 0
-        found = train_job(given)
-    except UserError as error:
-        print(f"prophet: {error}", file=sys.stderr)
-        return 2
+    if given.command == "scheduler":
+        if given.repeats < 1:
+            raise UserError(f"--repeats {given.repeats}: give 1 or more")
+        console.print(scheduler_table(scheduler_times(given.repeats)))
+        return 0
+    found = train_job(given)
     if given.json:
         print(json.dumps(found, indent=2))
         return 0

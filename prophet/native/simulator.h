@@ -498,9 +498,13 @@ class Simulation {
         add(w, p, kPull);
         // In a job the two loops race for the wire, unless the push lets the request go first. Elsewhere either wins
         // about as often; this is the slower way.
-        if (workers_[w].push->requests_first_until(now_) > now_) pump(w, kPull);
-        pump(w, kPush);
-        pump(w, kPull);
+        if (workers_[w].push->requests_first_until(now_) > now_) {
+          pump(w, kPull);
+          pump(w, kPush);
+        } else {
+          pump(w, kPush);
+          pump(w, kPull);
+        }
         break;
       case kRequest:
         requested(w, p, event.iteration);
