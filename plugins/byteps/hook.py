@@ -246,6 +246,11 @@ class Hook:
         """Waits, without the interpreter lock, until another tensor has completed, at most `limit_s`."""
         self._completed = self._native.prophet_hook_wait_completed(self._completed, limit_s)
 
+    def reset(self) -> None:
+        """Forgets what is pending and in flight: BytePS is about to end or to be suspended."""
+        if hasattr(self._native, "prophet_hook_reset"):
+            self._native.prophet_hook_reset()
+
     def status(self) -> Status:
         native = _Status()
         self._native.prophet_hook_status(ctypes.byref(native))
@@ -284,3 +289,17 @@ def wait_activity(limit_s: float) -> None:
     if _loaded is None:
         raise HookError("the hook is off")
     _loaded.wait_activity(limit_s)
+
+
+def progress() -> object:
+    """Differs from what it was before where a transfer has begun or ended since; always the same without the hook."""
+    if _loaded is None:
+        return None
+    status = _loaded.status()
+    return status.tasks, status.pending, status.in_flight_bytes
+
+
+def reset() -> None:
+    """See Hook.reset; nothing where the hook is off."""
+    if _loaded is not None:
+        _loaded.reset()
