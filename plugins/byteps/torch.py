@@ -23,7 +23,8 @@ from typing import Any, SupportsIndex
 import torch
 from prophet.plugins.byteps import hook, torch_guards
 from prophet.plugins.byteps import torch_references as references
-from prophet.plugins.byteps.torch_updates import Agreement, Engine, Updates, logger, warn_once
+from prophet.plugins.byteps.torch_engine import Agreement, Engine, logger, warn_once
+from prophet.plugins.byteps.torch_updates import Updates
 
 OLDEST_TORCH = (2, 4)
 """The first with all that the front end calls (`torch.is_autocast_enabled(device_type)` is the newest)."""

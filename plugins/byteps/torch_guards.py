@@ -9,8 +9,8 @@ a pending update is brought up to date
   (torch_references.py): a list of parameters that the program kept is no way round;
 - when it is copied, pickled, or sent to another process.
 
-All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before a backward pass, before
-the process forks, before TorchScript's code runs and before a transform of torch.func, in which nothing may be written.
+All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
+before TorchScript's code runs and before a transform of torch.func, in which nothing may be written.
 
 Two ways are out of reach: a reference used by another thread or by a C++ extension, and code that torch.compile made.
 Where gradients show the first, and from the start of the first compilation, step() waits, as stock BytePS does.
@@ -150,12 +150,6 @@ def _flush_all() -> None:
         owner.flush()
 
 
-def _before_backward() -> None:
-    """A graph may hold the parameters as they were, and gradients are added to `.grad`, which the update averages."""
-    for owner in list(_kept):
-        owner.flush_before_backward()
-
-
 def _use(found: Watched | set[Slot]) -> None:
     """A function of torch gets a tensor that is watched, or one that shares memory with some that are pending."""
     if torch.compiler.is_compiling():
@@ -230,9 +224,7 @@ def _install() -> None:
     if _installed:
         return
     _installed = True
-    from torch._dynamo.callback import on_compile_start  # Slow to import: not before an optimizer is wrapped.
-
-    on_compile_start(_before_compilation)
+    _watch_compilations()
     _patch_call()
     for name in ("state_dict", "load_state_dict", "_apply"):
         _call_before(nn.Module, name, lambda self: _flush_all())
@@ -243,6 +235,22 @@ def _install() -> None:
     _patch_zero_grad()
     _patch_what_modes_do_not_see()
     os.register_at_fork(before=_flush_all)
+
+
+def _watch_compilations() -> None:
+    from torch._dynamo import callback  # Slow to import: not before an optimizer is wrapped.
+
+    handler: Any = callback.callback_handler
+    forget = handler.clear
+
+    @functools.wraps(forget)
+    def forget_others() -> None:
+        """torch._dynamo.reset() forgets what was registered, but what comes after it is compiled as well."""
+        forget()
+        callback.on_compile_start(_before_compilation)
+
+    handler.clear = forget_others
+    callback.on_compile_start(_before_compilation)
 
 
 def _call_before(holder: Any, name: str, first: Callable[[Any], None]) -> None:
@@ -261,7 +269,7 @@ def _call_before(holder: Any, name: str, first: Callable[[Any], None]) -> None:
 
 
 def _patch_what_modes_do_not_see() -> None:
-    """TorchScript, backward passes, transforms of torch.func, and what pickles tensors for a process."""
+    """TorchScript, transforms of torch.func, and what pickles tensors for another process."""
     from torch._functorch import eager_transforms, vmap
 
     for script in (torch._C.ScriptFunction, torch._C.ScriptMethod):
@@ -273,7 +281,6 @@ def _patch_what_modes_do_not_see() -> None:
         (vmap, "_vmap_increment_nesting"),
     ):
         _call_before(module, name, lambda argument: _flush_all())
-    _call_before(torch.autograd, "_engine_run_backward", lambda argument: _before_backward())
 
     reducers: dict[type, Callable[[Any], Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     for kind, reduce in list(reducers.items()):

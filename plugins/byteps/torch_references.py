@@ -16,6 +16,7 @@ entered or will enter, and only above torch's own for the default device, which 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -23,6 +24,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _disable_current_modes
+
+_set_tracing_state: Callable[[Any], None] = vars(torch._C)["_set_tracing_state"]
 
 _METADATA = frozenset(
     getattr(torch.Tensor, name).__get__
@@ -40,10 +44,8 @@ _METADATA = frozenset(
         *("requires_grad_", "register_hook", "register_post_accumulate_grad_hook", "is_same_size"),
     )
 )
-_GRADIENT_ITSELF = frozenset(
-    (torch.Tensor.grad.__get__, torch.Tensor.grad.__set__, torch.Tensor.grad.__delete__)  # type: ignore[attr-defined]
-)
-_READS_NOTHING = _METADATA | _GRADIENT_ITSELF | {torch.Tensor.requires_grad.__set__}  # type: ignore[attr-defined]
+_grad, _requires_grad = (inspect.getattr_static(torch.Tensor, name) for name in ("grad", "requires_grad"))
+_READS_NOTHING = _METADATA | {_grad.__get__, _grad.__set__, _grad.__delete__, _requires_grad.__set__}
 
 StorageKey = int
 
@@ -51,7 +53,7 @@ StorageKey = int
 def storage_key(tensor: torch.Tensor) -> StorageKey:
     """The same for all tensors that share memory; 0 where a tensor has none of its own."""
     try:
-        return tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError, AttributeError):
         return 0
 
@@ -168,6 +170,20 @@ def _modes_above(kind: type) -> Iterator[None]:
             _stack.push(mode)
 
 
-def only_default_device() -> contextlib.AbstractContextManager[None]:
-    """Within it, torch's functions run under none of the program's modes, nor under ours."""
-    return _modes_above(DeviceContext)
+@contextlib.contextmanager
+def outside_of_the_program(device_types: set[str]) -> Iterator[None]:
+    """Within it none of the modes of the forward pass in which an update happens to be due: they must not reach it."""
+    with contextlib.ExitStack() as modes:
+        modes.enter_context(_modes_above(DeviceContext))
+        if torch._C._len_torch_dispatch_stack():
+            modes.enter_context(_disable_current_modes())
+        if torch.is_inference_mode_enabled():
+            modes.enter_context(torch.inference_mode(False))
+        for device_type in device_types:
+            if torch.is_autocast_enabled(device_type):
+                modes.enter_context(torch.autocast(device_type, enabled=False))
+        tracing = torch._C._get_tracing_state()
+        if tracing is not None:
+            _set_tracing_state(None)
+            modes.callback(_set_tracing_state, tracing)
+        yield

@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from prophet.plugins.byteps import torch_guards
 from prophet.plugins.byteps import torch_references as references
 from prophet.plugins.byteps.torch_buckets import Bucket, Slot, fusible_kind
-from prophet.plugins.byteps.torch_streams import Streams
+from prophet.plugins.byteps.torch_engine import Engine, warn_once
 from torch.optim import optimizer as torch_optimizer
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.hooks import unserializable_hook
 
 from prophet.fusion import fuse
 
@@ -36,93 +35,6 @@ PROBATION_STEPS = 2
 WAIT_LIMIT_S = 0.002
 """Longest sleep between two looks at a handle: bounds the cost of a wake-up that was missed."""
 COMPLAIN_S = 60.0
-
-logger = logging.getLogger("prophet")
-_warned: set[str] = set()
-
-
-def warn_once(message: str) -> None:
-    """The same warning only once in a process."""
-    if message not in _warned:
-        _warned.add(message)
-        logger.warning("%s", message)
-
-
-class Agreement(Protocol):
-    """How workers find out whether they are about to send the same; see agreement.py."""
-
-    def propose(self, topic: str, text: str) -> None:
-        """Sends this worker's text for the topic, and does not wait."""
-
-    def settle(self, topic: str) -> None:
-        """Waits for the other workers' texts; the job ends where they differ."""
-
-
-class Engine:
-    """BytePS as the front end needs it, shared by all optimizers of the process.
-
-    `bps` is the module byteps.torch; `wait_activity(limit_s)` returns when some tensor has completed; `progress()`
-    differs from what it was before where something has moved since.
-    """
-
-    def __init__(
-        self,
-        bps: Any,
-        wait_activity: Callable[[float], None],
-        progress: Callable[[], object] = lambda: None,
-        agreement: Agreement | None = None,
-        streams: Streams | None = None,
-    ) -> None:
-        self.bps = bps
-        self.wait_activity = wait_activity
-        self.progress = progress
-        self.agreement = agreement
-        self.streams = streams or Streams()
-        self._buckets = 0
-        self._names: set[str] = set()
-        self._optimizers = 0
-
-    def take_indices(self, count: int) -> range:
-        """Gradient ids for `count` buckets, different for every optimizer of the process."""
-        self._buckets += count
-        return range(self._buckets - count, self._buckets)
-
-    def take_name(self, wanted: str) -> str:
-        """`wanted`, or what it takes to be no other optimizer's; alike on all workers, which run the same program."""
-        name, number = wanted, 1
-        while name in self._names:
-            number += 1
-            name = f"{wanted}@{number}"
-        self._names.add(name)
-        return name
-
-    def announce(self, what: str) -> int:
-        """Tells the other workers about the next optimizer. Returns its number, counted from 0."""
-        number = self._optimizers
-        self._optimizers += 1
-        if self.agreement is not None:
-            self.agreement.propose(f"optimizer {number}", what)
-        return number
-
-    def agree(self, topic: str, text: str) -> None:
-        """Returns when all workers have sent the same text for the topic; the job ends where they did not."""
-        if self.agreement is not None:
-            self.agreement.propose(topic, text)
-            self.agreement.settle(topic)
-
-    def push(self, tensor: torch.Tensor, name: str, priority: int) -> int:
-        handle: int = self.bps.byteps_push_pull(tensor, average=True, name=name, priority=priority)
-        return handle
-
-    def arrived(self, bucket: Bucket) -> bool:
-        """Whether the bucket's last round is over."""
-        if bucket.handle is None:
-            return True
-        if not self.bps.poll(bucket.handle):
-            return False
-        self.bps.synchronize(bucket.handle)
-        bucket.handle = None
-        return True
 
 
 class Updates:
@@ -169,7 +81,8 @@ class Updates:
             self.keep_barrier()
         for slot in self._slots.values():
             param: Any = slot.param
-            param.register_post_accumulate_grad_hook(self._make_gradient_hook(slot))
+            param.register_hook(self._hook(slot, self._gradient_comes))
+            param.register_post_accumulate_grad_hook(self._hook(slot, self._gradient_ready))
 
     # What the optimizer's methods call.
 
@@ -196,9 +109,11 @@ class Updates:
             bucket.pending = True
             bucket.next_round(self.passes)
         self._pending = len(self._buckets)
+        # A graph that holds parameters from before this step is void from now on, as it would be after a whole step.
+        _increment_versions([slot.param for slot in self._slots.values() if slot.group is not None])
         torch_guards.keep(self, self._slots.values())
         if local:
-            with _outside_of_the_program({params[0].device.type for params in local.values()}):
+            with references.outside_of_the_program({params[0].device.type for params in local.values()}):
                 self._run_optimizer(local)
         self.finish([bucket for bucket in self._buckets if bucket.eager or self._probation])
         if self._probation > 0:
@@ -238,12 +153,6 @@ class Updates:
         if self._pending == 0:
             return True
         return self.finish([bucket for bucket in self._buckets if bucket.pending], patience_s)
-
-    def flush_before_backward(self) -> None:
-        """Finishes every pending update, and remembers that nothing had used these parameters."""
-        for bucket in self._buckets:
-            bucket.late |= bucket.pending
-        self.flush()
 
     def finish(self, buckets: Sequence[Bucket], patience_s: float | None = None) -> bool:
         """Waits for these buckets and updates their parameters; False if there was no progress for `patience_s`."""
@@ -287,16 +196,26 @@ class Updates:
     # Gradients on their way out.
 
     @staticmethod
-    def _make_gradient_hook(slot: Slot) -> Callable[[torch.Tensor], None]:
+    def _hook(slot: Slot, method: Callable[[Slot], None]) -> Callable[[torch.Tensor], None]:
         """A tensor's hooks are out of sight of the garbage collector: they must not keep the optimizer alive."""
-        reference = weakref.ref(slot)
+        reference, name = weakref.ref(slot), method.__name__
 
-        def hook(_param: torch.Tensor) -> None:
+        @unserializable_hook  # type: ignore[no-untyped-call]  # A pickled parameter goes without it, and without a warning.
+        def hook(_tensor: torch.Tensor) -> None:
             slot = reference()
             if slot is not None:
-                slot.owner._gradient_ready(slot)
+                getattr(slot.owner, name)(slot)
 
         return hook
+
+    def _gradient_comes(self, slot: Slot) -> None:
+        """A gradient is about to be added to `.grad`, in which the average of the last round belongs first.
+
+        Its graph was made before step(), or by a use that nobody noticed.
+        """
+        if slot.bucket is not None and slot.bucket.pending:
+            slot.bucket.late = True
+            self.finish([slot.bucket])
 
     def _gradient_ready(self, slot: Slot) -> None:
         with self._lock, references.blind():
@@ -310,7 +229,7 @@ class Updates:
                 )
             if self._probation > 0 and not slot.touched:
                 bucket.eager = True
-            if bucket.pending or (bucket.late and not slot.touched):
+            if bucket.late and not slot.touched:
                 warn_once(
                     f"{slot.name} was used before its update had arrived, by a reference that the program kept; "
                     "from now on step() waits for all updates"
@@ -332,9 +251,9 @@ class Updates:
             return
         if self._unnamed:
             raise ValueError(
-                f"{len(self._unnamed)} parameters of {self._user_class.__name__} are not among the named_parameters that "
-                f"DistributedOptimizer was given (the first has shape {list(self._unnamed[0].shape)}); BytePS sends "
-                "gradients by name"
+                f"{len(self._unnamed)} parameters of {self._user_class.__name__} are not among the named_parameters "
+                f"that DistributedOptimizer was given (the first has shape {list(self._unnamed[0].shape)}); "
+                "BytePS sends gradients by name"
             )
         if not self._buckets:
             self._make_buckets()
@@ -477,7 +396,7 @@ class Updates:
                 streams.before_average(device)
             for bucket in buckets:
                 streams.follow(bucket.device, bucket.updated)
-            with _outside_of_the_program({device.type for device in self._devices(buckets)}):
+            with references.outside_of_the_program({device.type for device in self._devices(buckets)}):
                 self._update_here(buckets)
             for bucket in buckets:
                 bucket.updated = streams.mark(bucket.device)
@@ -503,9 +422,11 @@ class Updates:
                 slot.param.grad = grad
                 if grad is not None and unchanged:
                     self._engine.streams.keep(grad, self._home.get(bucket.device))
+                    sharing = [other for other in slot.watched.slots if other.grad_unchanged()]
                     with torch.no_grad():
                         grad.copy_(bucket.average(slot))
-                    slot.see(grad)
+                    for other in sharing:
+                        other.see(grad)
 
     def _run_optimizer(self, work: dict[int, list[torch.Tensor]]) -> None:
         """The user's own step on these parameters, by number of their group, and on nothing else."""
@@ -531,20 +452,10 @@ class Updates:
             self.stepping = before
 
 
-@contextlib.contextmanager
-def _outside_of_the_program(device_types: set[str]) -> Iterator[None]:
-    """Within it none of the modes of the forward pass that happens to use a parameter: they must not reach its update."""
-    with contextlib.ExitStack() as modes:
-        modes.enter_context(references.only_default_device())
-        if torch._C._len_torch_dispatch_stack():
-            modes.enter_context(_disable_current_modes())
-        if torch.is_inference_mode_enabled():
-            modes.enter_context(torch.inference_mode(False))
-        for device_type in device_types:
-            if torch.is_autocast_enabled(device_type):
-                modes.enter_context(torch.autocast(device_type, enabled=False))
-        tracing = torch._C._get_tracing_state()
-        if tracing is not None:
-            torch._C._set_tracing_state(None)
-            modes.callback(torch._C._set_tracing_state, tracing)
-        yield
+def _increment_versions(params: list[torch.Tensor]) -> None:
+    """What a write does to a tensor's version, which autograd compares."""
+    try:
+        torch.autograd.graph.increment_version(params)
+    except (AttributeError, TypeError):  # Before torch 2.6 it took one tensor at a time.
+        for param in params:
+            torch.autograd.graph.increment_version(param)

@@ -257,12 +257,18 @@ def test_gradients_that_the_program_cleared_hold_no_memory(network: Network) -> 
     assert kept() is None
 
 
-def test_compilation_brings_the_barrier_back(network: Network) -> None:
+@pytest.mark.parametrize("after_reset", [False, True])
+def test_compilation_brings_the_barrier_back(network: Network, after_reset: bool) -> None:
     """torch.compile may begin at any time; what it makes cannot be intercepted."""
     truth, plain, model, optimizer = pair(network)
     train(truth, plain, 2, 6)
     train(model, optimizer, 2, 4)
     assert network.flying
-    train(torch.compile(model, backend="eager"), optimizer, 6, 2)
+    try:
+        if after_reset:
+            torch._dynamo.reset()
+        train(torch.compile(model, backend="eager"), optimizer, 6, 2)
+    finally:
+        torch._dynamo.reset()
     assert not network.flying
     assert same_model(model, truth)
