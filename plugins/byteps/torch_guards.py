@@ -46,7 +46,8 @@ _pending: dict[references.StorageKey, set[Slot]] = {}
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 _kept: dict[Any, list[tuple[references.StorageKey, Slot]]] = {}
 """Owners with pending updates, and what they have in `_pending`."""
-_learning: weakref.WeakSet[Any] = weakref.WeakSet()
+_learning: dict[int, Any] = {}
+"""By id, and held weakly: owners of which it is not known yet how the program reaches their parameters."""
 _installed = False
 
 
@@ -57,7 +58,7 @@ def watch(owner: Any, slots: list[Slot]) -> None:
     """
     _install()
     _owners.add(owner)
-    _learning.add(owner)
+    _learning[id(owner)] = weakref.ref(owner, functools.partial(_forget, id(owner)))
     for slot in slots:
         # Held by the slots alone: it goes when the last of them does.
         watched = _watched.get(id(slot.param)) or Watched()
@@ -69,8 +70,12 @@ def watch(owner: Any, slots: list[Slot]) -> None:
 
 def learned(owner: Any) -> None:
     """It is known how the program reaches the parameters of `owner`."""
-    _learning.discard(owner)
+    _learning.pop(id(owner), None)
     _leave_references()
+
+
+def _forget(identity: int, _reference: Any) -> None:
+    _learning.pop(identity, None)
 
 
 def keep(owner: Any, slots: Iterable[Slot]) -> None:
@@ -81,19 +86,22 @@ def keep(owner: Any, slots: Iterable[Slot]) -> None:
             sent = slot.seen[0]() if slot.seen is not None else None
             for tensor in (slot.param,) if sent is None else (slot.param, sent):
                 key = references.storage_key(tensor)
-                if key:
-                    _pending.setdefault(key, set()).add(slot)
-                    entries.append((key, slot))
+                if key in _pending:
+                    _pending[key].add(slot)
+                elif key:
+                    _pending[key] = {slot}
+                entries.append((key, slot))
     _watch_references()
 
 
 def release(owner: Any) -> None:
     """Nothing of `owner` is pending any more."""
     for key, slot in _kept.pop(owner, []):
-        slots = _pending[key]
-        slots.discard(slot)
-        if not slots:
-            del _pending[key]
+        slots = _pending.get(key)
+        if slots is not None:
+            slots.discard(slot)
+            if not slots:
+                del _pending[key]
     _leave_references()
 
 
@@ -102,11 +110,13 @@ def owners() -> list[Any]:
     return list(_owners)
 
 
-def settle(param: torch.Tensor, owner: Any) -> None:
-    """Finishes what optimizers other than `owner` still have to do to this parameter."""
-    watched = _watched.get(id(param))
-    if watched is not None:
-        for slot in watched.slots:
+def settle(params: Iterable[torch.Tensor], owner: Any) -> None:
+    """Finishes what optimizers other than `owner` still have to do to these parameters."""
+    if not any(other is not owner for other in _kept):
+        return
+    for param in params:
+        watched = _watched.get(id(param))
+        for slot in watched.slots if watched is not None else ():
             if slot.owner is not owner and slot.bucket is not None and slot.bucket.pending:
                 slot.owner.finish([slot.bucket])
 
@@ -120,6 +130,10 @@ def after_compilation() -> bool:
 
 class GroupParameters(list[torch.Tensor]):
     """The parameters of a group. To look at them from outside finishes their updates; a scheduler does not."""
+
+    def unwatched(self) -> Iterator[torch.Tensor]:
+        """For ourselves, who wait for nothing."""
+        return super().__iter__()
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         for param in super().__iter__():
@@ -205,7 +219,7 @@ def _before_forward(module: nn.Module) -> None:
 
 
 def _watch_references() -> None:
-    references.watch_here(_watched, _pending, _use)
+    references.watch_here(_pending, _watched, _learning, _use)
 
 
 def _leave_references() -> None:

@@ -3,9 +3,9 @@
 Rule of this file: torch's function mode and its place among other modes. What a use leads to is torch_guards.py's.
 
 While updates are pending, a TorchFunctionMode sees every function and attribute of torch that this thread calls, and
-finds the tensors among its arguments. A watched tensor is told by its identity. Anything that shares the memory of a
-pending one (`p.data`, `p.detach()`, a view of a flat tensor, the `.grad` that was sent) is told by its storage. What
-only asks for a shape or the like, or for `.grad` itself, reads no value and passes.
+finds, by their storage, the tensors among its arguments that share the memory of a pending one: the parameter itself,
+`p.data`, `p.detach()`, a view of a flat tensor, the `.grad` that was sent. What only asks for a shape or the like, or
+for `.grad` itself, reads no value and passes.
 
 What stays unseen: other threads, memory that NumPy or a C++ extension reached before step().
 
@@ -69,42 +69,71 @@ _here = _Here()
 
 
 class _References(TorchFunctionMode):
-    def __init__(self, by_identity: Mapping[int, Any], by_storage: Mapping[StorageKey, Any], use: Use) -> None:
+    def __init__(self, pending: Mapping[StorageKey, Any], watched: Mapping[int, Any], learning: Any, use: Use) -> None:
         super().__init__()
-        self._by_identity = by_identity
-        self._by_storage = by_storage
+        self._pending = pending
+        self._watched = watched
+        self._learning = learning
         self._use = use
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func not in _READS_NOTHING and not _here.blind:
-            self.look(args)
+            if self._learning:
+                self._note(args)
+            # This runs at every call of torch: what nearly all of them need is written out.
+            pending = self._pending
+            try:
+                for value in args:
+                    if isinstance(value, torch.Tensor):
+                        if value.untyped_storage()._cdata in pending:
+                            self._look((value,))
+                    elif isinstance(value, _CONTAINERS):
+                        self._look((value,))
+            except NotImplementedError:  # One of them has no storage.
+                self._look(args)
             if kwargs:
-                self.look(kwargs.values())
+                self._look(kwargs.values())
         return func(*args, **kwargs) if kwargs else func(*args)
 
-    def look(self, values: Iterable[Any]) -> None:
-        for value in values:
-            if isinstance(value, torch.Tensor):
-                found = self._by_identity.get(id(value))
-                if found is None and self._by_storage:
-                    found = self._by_storage.get(storage_key(value))
-                if found is not None:
-                    self._use(found)
-            elif isinstance(value, list | tuple):
-                self.look(value)
-            elif isinstance(value, dict):
-                self.look(value.values())
+    def _look(self, values: Iterable[Any]) -> None:
+        for tensor in _tensors(values):
+            found = self._pending.get(storage_key(tensor))
+            if found is not None:
+                self._use(found)
+
+    def _note(self, values: Iterable[Any]) -> None:
+        for tensor in _tensors(values):
+            found = self._watched.get(id(tensor))
+            if found is not None:
+                self._use(found)
+
+
+_CONTAINERS = (list, tuple, dict)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Those among `values`, and in lists, tuples and dicts among them."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, dict):
+            yield from _tensors(value.values())
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
 
 
 Use = Callable[[Any], None]
 
 
-def watch_here(by_identity: Mapping[int, Any], by_storage: Mapping[StorageKey, Any], use: Use) -> None:
-    """From now on, in this thread, `use` is called with the entry of each tensor that is used, before it is."""
+def watch_here(pending: Mapping[StorageKey, Any], watched: Mapping[int, Any], learning: Any, use: Use) -> None:
+    """From now on, in this thread, `use` is called with the entry of each tensor that is used, before it is.
+
+    `pending` has entries by `storage_key`; `watched`, which counts only while `learning` is true, by id.
+    """
     if _here.mode is None:
-        _here.mode = _References(by_identity, by_storage, use)
+        _here.mode = _References(pending, watched, learning, use)
         with _modes_above(DeviceContext):
             _stack.push(_here.mode)
 

@@ -200,12 +200,13 @@ class Updates:
         """A tensor's hooks are out of sight of the garbage collector: they must not keep the optimizer alive."""
         reference, name = weakref.ref(slot), method.__name__
 
-        @unserializable_hook  # type: ignore[no-untyped-call]  # A pickled parameter goes without it, and without a warning.
         def hook(_tensor: torch.Tensor) -> None:
             slot = reference()
             if slot is not None:
                 getattr(slot.owner, name)(slot)
 
+        # A pickled parameter goes without it, and without a warning.
+        unserializable_hook(hook)  # type: ignore[no-untyped-call]
         return hook
 
     def _gradient_comes(self, slot: Slot) -> None:
@@ -319,10 +320,14 @@ class Updates:
 
     def _settle_others(self) -> None:
         """Another optimizer's step on the same parameters, which came before, takes place before."""
-        with references.blind():
-            for group in self._optimizer.param_groups:
-                for param in group["params"]:
-                    torch_guards.settle(param, self)
+        torch_guards.settle((param for _, param in self._grouped()), self)
+
+    def _grouped(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """(number of its group, parameter) of all that the optimizer updates."""
+        for number, group in enumerate(self._optimizer.param_groups):
+            params = group["params"]
+            for param in params.unwatched() if isinstance(params, torch_guards.GroupParameters) else params:
+                yield number, param
 
     def _anything_since_step(self) -> bool:
         """Whether a gradient came, or the program cleared or wrote one, since step()."""
@@ -341,22 +346,22 @@ class Updates:
         for slot in self._slots.values():
             slot.group = None
         with references.blind():
-            for number, group in enumerate(self._optimizer.param_groups):
+            for group in self._optimizer.param_groups:
                 self._groups.append(
                     {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
                 )
-                for param in group["params"]:
-                    own = self._slots.get(id(param))
-                    if own is None:
-                        if param.grad is not None:
-                            local.setdefault(number, []).append(param)
-                    elif param.requires_grad or param.grad is not None:
-                        own.group = number
-                        if own.seen is not None and not own.grad_unchanged():
-                            warn_once(
-                                "gradients were changed between backward() and step(), after they had left; "
-                                "call optimizer.synchronize() before changing them"
-                            )
+            for number, param in self._grouped():
+                own = self._slots.get(id(param))
+                if own is None:
+                    if param.grad is not None:
+                        local.setdefault(number, []).append(param)
+                elif param.requires_grad or param.grad is not None:
+                    own.group = number
+                    if own.seen is not None and not own.grad_unchanged():
+                        warn_once(
+                            "gradients were changed between backward() and step(), after they had left; "
+                            "call optimizer.synchronize() before changing them"
+                        )
         return local
 
     def _wait_for(self, buckets: Sequence[Bucket], patience_s: float | None = None) -> bool:
