@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.model import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, GradientProfile, Profile, QueueKind
+from prophet.model import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, GradientProfile, Profile, QueueKind, unbroken
 
 WINDOW = 50
 """Iterations that the estimate is made of; the paper profiles 50."""
 WARM_UP = 2
 """First iterations set up tensors and connections and say nothing about the job."""
+UNKNOWN_AFTER_GAP = 2
+"""Iterations passed over where events were lost: the one that lacks them, and one in case its end was mistaken."""
 FIRST_ESTIMATE = 3
 """Iterations after warm-up that make a first estimate."""
 SHIFT_ROWS = FIRST_ESTIMATE
@@ -79,10 +81,21 @@ class JobProfiler:
         self._usual: dict[int, float] = {}  # when each gradient came last, after its iteration's first
         self._rows: deque[_Iteration] = deque(maxlen=window)
         self._seen = 0
+        self._unknown = 0  # of the iterations to come, since events were lost
         self._estimate: _Estimate | None = None
 
     def observe(self, events: NDArray[Any]) -> None:
-        """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over."""
+        """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over.
+
+        Where some were lost, the iteration that they belong to is, and the next: where that begins is not sure.
+        """
+        for after_gap, piece in unbroken(events):
+            if after_gap:
+                self._open = self._open[:0]
+                self._unknown = UNKNOWN_AFTER_GAP
+            self._observe(piece)
+
+    def _observe(self, events: NDArray[Any]) -> None:
         generated = events[
             (events["kind"] == EventKind.ADD)
             & (events["queue"] == QueueKind.PUSH)
@@ -126,6 +139,9 @@ class JobProfiler:
         return opens if all(self._usual.get(gradient, middle) < middle for gradient in tail) else end
 
     def _close(self, row: _Iteration) -> None:
+        if self._unknown > 0:
+            self._unknown -= 1
+            return
         self._usual.update(zip(row.ids.tolist(), (row.times - row.times.min()).tolist(), strict=True))
         self._seen += 1
         if self._seen <= WARM_UP:
