@@ -24,8 +24,6 @@ WINDOW = 50
 """Iterations that the estimate is made of; the paper profiles 50."""
 WARM_UP = 2
 """First iterations set up tensors and connections and say nothing about the job."""
-UNKNOWN_AFTER_GAP = 2
-"""Iterations passed over where events were lost: the one that lacks them, and one in case its end was mistaken."""
 FIRST_ESTIMATE = 3
 """Iterations after warm-up that make a first estimate."""
 SHIFT_ROWS = FIRST_ESTIMATE
@@ -81,18 +79,18 @@ class JobProfiler:
         self._usual: dict[int, float] = {}  # when each gradient came last, after its iteration's first
         self._rows: deque[_Iteration] = deque(maxlen=window)
         self._seen = 0
-        self._unknown = 0  # of the iterations to come, since events were lost
+        self._after_gap = False  # what is open lacks its beginning
         self._estimate: _Estimate | None = None
 
     def observe(self, events: NDArray[Any]) -> None:
         """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over.
 
-        Where some were lost, the iteration that they belong to is, and the next: where that begins is not sure.
+        Where some were lost, the iterations that lack them are passed over.
         """
         for after_gap, piece in unbroken(events):
             if after_gap:
                 self._open = self._open[:0]
-                self._unknown = UNKNOWN_AFTER_GAP
+                self._after_gap = True
             self._observe(piece)
 
     def _observe(self, events: NDArray[Any]) -> None:
@@ -112,10 +110,26 @@ class JobProfiler:
         before[order[again + 1]] = order[again]
         start = 0
         while (repeats := before[start:] >= start).any():
-            end = self._cut(rows, start, start + int(np.argmax(repeats)))
+            repeated = start + int(np.argmax(repeats))
+            if self._after_gap:
+                start = self._first_whole(rows, start, repeated)
+                self._after_gap = False
+                continue
+            end = self._cut(rows, start, repeated)
             self._close(_Iteration.of(rows[start:end]))
             start = end
         self._open = rows[start:][-MOST_OPEN:]
+
+    def _first_whole(self, rows: NDArray[Any], start: int, end: int) -> int:
+        """Where the first iteration with a beginning begins, if events before `start` were lost.
+
+        Where the gradients' usual times, which rise within an iteration, fall by the most.
+        """
+        usual = np.array([self._usual.get(gradient, np.nan) for gradient in rows["gradient"][start : end + 1].tolist()])
+        known = np.flatnonzero(~np.isnan(usual))
+        if len(known) < 2:
+            return self._cut(rows, start, end)
+        return start + int(known[1 + np.argmin(np.diff(usual[known]))])
 
     def _cut(self, rows: NDArray[Any], start: int, end: int) -> int:
         """Where the iteration from `start` ends, if the first repetition is at `end`.
@@ -139,9 +153,6 @@ class JobProfiler:
         return opens if all(self._usual.get(gradient, middle) < middle for gradient in tail) else end
 
     def _close(self, row: _Iteration) -> None:
-        if self._unknown > 0:
-            self._unknown -= 1
-            return
         self._usual.update(zip(row.ids.tolist(), (row.times - row.times.min()).tolist(), strict=True))
         self._seen += 1
         if self._seen <= WARM_UP:

@@ -15,7 +15,7 @@
 //
 // Places. A host whose engine bears only so many messages at once gives `most_in_flight`, and then each task in flight
 // takes one of so many places. The more urgent a task is, the more of them it may fill: rank -1 (what somebody waits
-// for right now) all of them, rank 0 all but one, and so on down to half. So each of the most urgent ranks has a place
+// for right now) all of them, rank 0 all but one, and so on down to half. So each rank before that point has a place
 // that no less urgent task can take: where all that is in flight is stuck, as pulls are until every worker has pushed,
 // a more urgent task still goes. (Of what is in flight when rank r finds none, the latest start that was less urgent
 // left at least one for r; so r's own, or more urgent ones, took it, and one of these is still in flight.) The
