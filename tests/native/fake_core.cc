@@ -1,6 +1,7 @@
 // A stand-in for BytePS's core, for testing the hook without BytePS: the same exported functions and
 // the same task layout, with plain first-in first-out queues. A test drives it step by step; there are no threads here,
-// and a lock only around each queue, for tests that bring some.
+// but what the hook calls may be called by some (stress.cc).
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -36,7 +37,7 @@ struct TensorTableEntry {
 
   TensorTableEntry() { ++alive; }
   ~TensorTableEntry() { --alive; }
-  static inline int alive = 0;
+  static inline std::atomic<int> alive{0};
 };
 
 class NcclGroupEntry {};
@@ -44,12 +45,17 @@ class NcclGroupEntry {};
 class ReadyTable {
  public:
   bool IsKeyReady(uint64_t key);
+  bool has(uint64_t key) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return waiting.count(key) == 0;
+  }
+  std::mutex mutex;
   std::set<uint64_t> waiting;
-  long asked = 0;
+  std::atomic<long> asked{0};
 };
 bool ReadyTable::IsKeyReady(uint64_t key) {
   ++asked;
-  return waiting.count(key) == 0;
+  return has(key);
 }
 
 class NcclManager {
@@ -67,34 +73,11 @@ class BytePSScheduledQueue {
   std::shared_ptr<TensorTableEntry> getTask();
   void reportFinish(int size);
   uint32_t pendingSize();
+  const QueueType type;
   std::mutex mutex;
   std::deque<std::shared_ptr<TensorTableEntry>> tasks;
-  long finished = 0;
+  std::atomic<long> finished{0};
 };
-BytePSScheduledQueue::BytePSScheduledQueue(QueueType) {}
-void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) {
-  std::lock_guard<std::mutex> lock(mutex);
-#ifdef CORE_LAST_FIRST  // to tell two cores in one process apart
-  tasks.push_front(entry);
-#else
-  tasks.push_back(entry);
-#endif
-}
-std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
-  std::lock_guard<std::mutex> lock(mutex);
-  if (tasks.empty()) return nullptr;
-  auto entry = tasks.front();
-  tasks.pop_front();
-  return entry;
-}
-void BytePSScheduledQueue::reportFinish(int) { ++finished; }
-// The hook asks this before it waits: the moment for a task to come just then, as from another thread.
-std::function<void()> before_waiting;
-uint32_t BytePSScheduledQueue::pendingSize() {
-  if (auto comes = std::exchange(before_waiting, nullptr)) comes();
-  std::lock_guard<std::mutex> lock(mutex);
-  return tasks.size();
-}
 
 class BytePSGlobal {
  public:
@@ -107,6 +90,42 @@ ReadyTable* BytePSGlobal::_push_table = nullptr;
 BytePSScheduledQueue* BytePSGlobal::queues[kStages] = {};
 BytePSScheduledQueue* BytePSGlobal::GetScheduledQueue(QueueType type) { return queues[type]; }
 void BytePSGlobal::CreateScheduledQueue(QueueType type) { queues[type] = new BytePSScheduledQueue(type); }
+
+BytePSScheduledQueue::BytePSScheduledQueue(QueueType type) : type(type) {}
+void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) {
+  std::lock_guard<std::mutex> lock(mutex);
+#ifdef CORE_LAST_FIRST  // to tell two cores in one process apart
+  tasks.push_front(entry);
+#else
+  tasks.push_back(entry);
+#endif
+}
+// The first whose data other GPUs have added to.
+std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
+  std::lock_guard<std::mutex> lock(mutex);
+  ReadyTable* table = type == kPush ? BytePSGlobal::_push_table : nullptr;
+  for (auto it = tasks.begin(); it != tasks.end(); ++it) {
+    if (table != nullptr && !table->has((*it)->key)) continue;
+    auto entry = *it;
+    tasks.erase(it);
+    return entry;
+  }
+  return nullptr;
+}
+void BytePSScheduledQueue::reportFinish(int) { ++finished; }
+// The hook asks this before it waits: the moment for a task to come just then, as from another thread.
+std::mutex before_waiting_mutex;
+std::function<void()> before_waiting;
+uint32_t BytePSScheduledQueue::pendingSize() {
+  std::function<void()> comes;
+  {
+    std::lock_guard<std::mutex> lock(before_waiting_mutex);
+    comes = std::exchange(before_waiting, nullptr);
+  }
+  if (comes) comes();
+  std::lock_guard<std::mutex> lock(mutex);
+  return tasks.size();
+}
 
 // Exported only so that the hook can tell the C++ ABI by its name.
 void* GetContextFromName(const std::string& name);
@@ -138,6 +157,7 @@ extern "C" {
 
 // BytePS begins, or resumes.
 void core_start() {
+  BytePSGlobal::_push_table = &table;
   for (int stage = 0; stage < byteps::common::kStages; ++stage) {
     BytePSGlobal::CreateScheduledQueue(static_cast<QueueType>(stage));
   }
@@ -211,11 +231,14 @@ void core_transfer(unsigned count) {
 
 // Another GPU of the machine has yet to do its part of `key`.
 void core_not_ready(uint64_t key) {
+  std::lock_guard<std::mutex> lock(table.mutex);
   table.waiting.insert(key);
-  BytePSGlobal::_push_table = &table;
 }
 
-void core_ready() { table.waiting.clear(); }
+void core_ready() {
+  std::lock_guard<std::mutex> lock(table.mutex);
+  table.waiting.clear();
+}
 
 // How often the hook has asked whether a key is ready.
 long core_asked() { return table.asked; }
