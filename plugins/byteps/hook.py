@@ -299,11 +299,6 @@ class Hook:
         """Waits, without the interpreter lock, until another tensor has completed, at most `limit_s`."""
         self._completed = self._native.prophet_hook_wait_completed(self._completed, limit_s)
 
-    def reset(self) -> None:
-        """Forgets what is pending and in flight: BytePS is about to end or to be suspended."""
-        if hasattr(self._native, "prophet_hook_reset"):
-            self._native.prophet_hook_reset()
-
     def status(self) -> Status:
         native = _Status()
         self._native.prophet_hook_status(ctypes.byref(native))
@@ -360,9 +355,3 @@ def progress() -> object:
         return None
     status = _loaded.status()
     return status.tasks, status.pending, status.in_flight_bytes
-
-
-def reset() -> None:
-    """See Hook.reset; nothing where the hook is off."""
-    if _loaded is not None:
-        _loaded.reset()
