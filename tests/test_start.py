@@ -1,0 +1,81 @@
+"""How real jobs start where workers differ: every worker ends with a line that says who has what, or all train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from privileges import skip_without_namespaces
+from prophet.tools.testbed import Testbed
+from roles import WORKERS, Ended, nodes, run_job
+
+pytestmark = [pytest.mark.engine, pytest.mark.netns]
+
+JOB = str(Path(__file__).with_name("small_job.py"))
+STEPS = "6"
+PORT = 24100
+ON = {"BYTEPS_SCHEDULER": "prophet"}
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[Testbed]:
+    skip_without_namespaces()
+    with Testbed(nodes(400e6)) as testbed:
+        yield testbed
+
+
+def start(testbed: Testbed, folder: Path, port: int, *settings: dict[str, str], command: tuple[str, ...] = ()) -> list[Ended]:
+    return run_job(testbed, folder, port, command or (JOB, STEPS), dict(zip(WORKERS, settings, strict=True)))
+
+
+def test_a_wrong_setting_on_one_worker_ends_both(testbed: Testbed, tmp_path: Path) -> None:
+    ends = start(testbed, tmp_path, PORT, ON, {**ON, "PROPHET_MONITOR_S": "x"})
+    assert [end.status for end in ends] == [2, 2], ends
+    own = "prophet: PROPHET_MONITOR_S is 'x'; it must be a number of at least 0.1"
+    assert ends[1].lines("prophet") == [own]
+    assert len(ends[0].lines("prophet")) == 1
+    assert "worker 1: cannot start: PROPHET_MONITOR_S is 'x'" in ends[0].log
+    assert "worker 0: Prophet 0.1.0 for torch, policy prophet" in ends[0].log
+
+
+@pytest.mark.parametrize(
+    ("port", "other", "words"),
+    [
+        (PORT + 1, {"BYTEPS_SCHEDULER": "p3"}, ("policy prophet", "policy p3")),
+        (PORT + 2, {**ON, "PROPHET_PARTITION_BYTES": "65536"}, ("131072 bytes", "65536 bytes")),
+    ],
+)
+def test_workers_that_differ_all_end_and_say_who_has_what(
+    testbed: Testbed, tmp_path: Path, port: int, other: dict[str, str], words: tuple[str, str]
+) -> None:
+    ends = start(testbed, tmp_path, port, ON, other)
+    assert [end.status for end in ends] == [2, 2], ends
+    for end in ends:
+        (line,) = end.lines("prophet:")
+        assert line.startswith("prophet: the workers of this job differ in what they start with: worker 0: Prophet")
+        first, second = line.split("; worker 1: ")
+        assert words[0] in first
+        assert words[1] in second
+        assert end.after_s < 40
+
+
+def test_a_worker_beside_stock_byteps_ends_and_says_so(testbed: Testbed, tmp_path: Path) -> None:
+    ends = start(testbed, tmp_path, PORT + 3, ON, {})
+    assert ends[0].status == 2, ends
+    (line,) = ends[0].lines("prophet:")
+    assert "not all workers run this Prophet" in line or "another program" in line
+
+
+def test_a_worker_whose_hook_cannot_act_trains_with_the_others(testbed: Testbed, tmp_path: Path) -> None:
+    unknown = "from prophet.plugins.byteps import hook; hook.KNOWN_VERSIONS = ('0.1',); "
+    script = f"import runpy, sys; {{}}sys.argv = ['job', '{STEPS}']; runpy.run_path({JOB!r}, run_name='__main__')"
+    choose = "import os; exec(os.environ.get('FIRST', '')); " + script.format("")
+    ends = start(testbed, tmp_path, PORT + 4, ON, {**ON, "FIRST": unknown}, command=("-c", choose))
+    assert [end.status for end in ends] == [0, 0], ends
+    assert ends[0].lines("Prophet") == []
+    (warning,) = ends[1].lines("Prophet")
+    assert "is unknown to this Prophet" in warning
+    stock = start(testbed, tmp_path / "stock", PORT + 5, {}, {})
+    digests = {line for end in [*ends, *stock] for line in end.lines("weights")}
+    assert len(digests) == 1
