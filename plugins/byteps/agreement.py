@@ -118,7 +118,8 @@ def difference(topic: str, rows: Sequence[bytes]) -> str:
     if len(who) == 1 and None not in who:
         return ""
     shown = "; ".join(f"{_workers(ranks)}: {_words(row)}" for row, ranks in who.items())
-    return f"the workers of this job differ in what they {_VERBS.get(topic, 'have for ' + topic)}: {shown}"
+    what = _VERBS.get(topic, f"have for {topic}")
+    return f"the workers of this job differ in what they {what}: {shown}; they must all be the same"
 
 
 _VERBS = {START: "start with"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from typing import NoReturn
 
 WRONG = 2
 """Status where a person has something to mend: a setting, or workers that disagree."""
@@ -23,7 +24,7 @@ def say(line: str) -> None:
         sys.stderr.flush()
 
 
-def end_process(line: str, status: int) -> None:
+def end_process(line: str, status: int) -> NoReturn:
     """Ends the process, from any thread. What the program printed is kept; its exit handlers do not run.
 
     BytePS's own handler waits for the other workers, which is what cannot be done here. An empty line is not said.

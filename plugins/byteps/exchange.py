@@ -84,9 +84,11 @@ class MXNetExchange:
                 answers.append(error)
 
         def answer() -> bytes | None:
-            if answers and isinstance(answers[0], Exception):
+            if not answers:
+                return None
+            if isinstance(answers[0], Exception):
                 raise answers[0]
-            return answers[0] if answers else None
+            return answers[0]
 
         threading.Thread(target=travel, name="prophet-agreement", daemon=True).start()
         return answer

@@ -47,11 +47,9 @@ def give_back(bps: Any, largest_sent: int) -> None:
         cell = ctypes.c_uint32.in_dll(ctypes.CDLL(str(library_of(bps))), _PARTITION_BYTES)
     except ValueError:
         end_process(f"this job compresses gradients, for which Prophet's partitions are too small; {mend}", WRONG)
-        return
     if largest_sent > cell.value:
         line = "this job asks for compression after it has sent tensors in Prophet's small partitions"
         end_process(f"{line}, and compressing those would change what it learns; {mend}", WRONG)
-        return
     step = bps.local_size() * mmap.PAGESIZE
     cell.value = -(-BYTEPS_OWN_BYTES // step) * step
     _ours = False
