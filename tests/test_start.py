@@ -1,4 +1,7 @@
-"""How real jobs start where workers differ: every worker ends with a line that says who has what, or all train."""
+"""How real jobs start and end where workers differ or die.
+
+Every worker ends with a line that says who has what, or all train. Who waits for the dead ends if that is asked for.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from privileges import skip_without_namespaces
 from prophet.plugins.byteps.agreement import START_LIMIT_S
 from prophet.tools.testbed import Testbed
 from roles import WORKERS, Ended, nodes, run_job
+
+from prophet import __version__
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
@@ -37,7 +42,7 @@ def test_a_wrong_setting_on_one_worker_ends_both(testbed: Testbed, tmp_path: Pat
     assert ends[1].lines("prophet") == [own]
     assert len(ends[0].lines("prophet")) == 1
     assert "worker 1: cannot start: PROPHET_MONITOR_S is 'x'" in ends[0].log
-    assert "worker 0: Prophet 0.1.0 for torch, policy prophet" in ends[0].log
+    assert f"worker 0: Prophet {__version__} for torch, policy prophet" in ends[0].log
 
 
 @pytest.mark.parametrize(
@@ -89,3 +94,20 @@ def test_a_worker_whose_hook_cannot_act_trains_with_the_others(testbed: Testbed,
     stock = start(testbed, tmp_path / "stock", PORT + 5, {}, {})
     assert [end.status for end in stock] == [0, 0], stock
     assert len({line for end in [*ends, *stock] for line in end.lines("weights")}) == 1
+
+
+DIES = f"""
+import os, runpy, sys
+sys.argv = ["job", "3" if os.environ["DMLC_WORKER_ID"] == "1" else "1000"]
+runpy.run_path({JOB!r}, run_name="__main__")
+os._exit(7)
+"""
+
+
+def test_who_waits_for_a_dead_worker_ends_where_that_is_asked_for(testbed: Testbed, tmp_path: Path) -> None:
+    waits = {**ON, "PROPHET_STALL_S": "3"}
+    ends = run_job(testbed, tmp_path, PORT + 6, ("-c", DIES), dict.fromkeys(WORKERS, waits), limit_s=30)
+    assert [end.status for end in ends] == [75, 7], ends
+    (line,) = ends[0].lines("prophet:")
+    assert line.startswith("prophet: no transfer has finished for 3 s: ")
+    assert line.endswith("(PROPHET_STALL_S)")
