@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from prophet.plugins.byteps import agreement
 from prophet.plugins.byteps import torch as front_end
 from torch import nn
 from torch_network import Network, Plain, batch, loss_of, make_model, pair, same_model, train, wrap
@@ -151,29 +152,18 @@ def test_rounds_begin_anew_after_a_suspend(network: Network) -> None:
     assert same_model(model, truth)
 
 
-class Recorder:
-    """An agreement that every other worker would sign."""
-
-    def __init__(self) -> None:
-        self.said: list[tuple[str, ...]] = []
-
-    def propose(self, topic: str, text: str) -> None:
-        self.said.append((topic, text))
-
-    def settle(self, topic: str) -> None:
-        self.said.append((topic,))
-
-
-def test_workers_are_told_what_will_be_sent_before_it_is(network: Network) -> None:
-    agreement = Recorder()
-    front_end.install(network, fusion=True, agreement=agreement)
+def test_workers_are_told_what_will_be_sent_before_it_is(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, ...]] = []
+    monkeypatch.setattr(agreement, "propose", lambda topic, text: said.append((topic, text)))
+    monkeypatch.setattr(agreement, "settle", lambda topic: said.append((topic,)))
+    front_end.install(network, fusion=True)
     model, other = make_model(), make_model()
     optimizer = wrap(network, model, SGD(model.parameters(), 0.1))
     wrap(network, other, torch.optim.LBFGS(other.parameters()))
-    assert [topic for topic, _ in agreement.said] == ["optimizer 0", "optimizer 1"]
-    assert "8 parameters" in agreement.said[0][1]
-    assert "LBFGS" in agreement.said[1][1]
+    assert [topic for topic, _ in said] == ["optimizer 0", "optimizer 1"]
+    assert "8 parameters" in said[0][1]
+    assert "LBFGS" in said[1][1]
     assert not network.pushed
     train(model, optimizer, steps=2)
-    assert [said[0] for said in agreement.said[2:]] == ["layout of optimizer 0"] * 2
-    assert "1 tensors of 4316 bytes" in agreement.said[2][1]
+    assert [said[0] for said in said[2:]] == ["layout of optimizer 0"] * 2
+    assert "1 tensors of 4316 bytes" in said[2][1]
