@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from prophet.plugins.byteps import agreement
+from prophet.plugins.byteps import agreement, hook
 from prophet.plugins.byteps import torch as front_end
 from torch import nn
 from torch_network import Network, Plain, batch, loss_of, make_model, pair, same_model, train, wrap
@@ -152,7 +152,10 @@ def test_rounds_begin_anew_after_a_suspend(network: Network) -> None:
     assert same_model(model, truth)
 
 
-def test_workers_are_told_what_will_be_sent_before_it_is(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network()
+    monkeypatch.setattr(hook, "_loaded", network)
+    monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
     said: list[tuple[str, ...]] = []
     monkeypatch.setattr(agreement, "propose", lambda topic, text: said.append((topic, text)))
     monkeypatch.setattr(agreement, "settle", lambda topic: said.append((topic,)))
