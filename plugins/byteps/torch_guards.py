@@ -87,7 +87,7 @@ def keep(owner: Any, slots: Iterable[Slot]) -> None:
     entries = _kept[owner] = []
     with references.blind():
         for slot in slots:
-            if slot.watched.sent or (slot.param.device.type == "cpu" and slot.param.untyped_storage().is_shared()):
+            if slot.watched.sent or (slot.param.is_cpu and slot.param.untyped_storage().is_shared()):
                 assert slot.bucket is not None
                 slot.bucket.eager = True
             sent = slot.seen[0]() if slot.seen is not None else None
