@@ -59,7 +59,7 @@ def test_workers_that_differ_all_end_and_say_who_has_what(
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
         (line,) = end.lines("prophet:")
-        assert line.startswith("prophet: the workers of this job differ in what they start with: worker 0: Prophet")
+        assert line.startswith("prophet: the workers of this job differ, and must be alike: worker 0: Prophet")
         first, second = line.split("; worker 1: ")
         assert words[0] in first
         assert words[1] in second

@@ -235,7 +235,7 @@ class Job:
         self._watch_for_a_stall(now, bool(np.any(events["kind"] == EventKind.FINISH)), status)
 
     def _watch_for_a_stall(self, now: float, finished: bool, status: Status) -> None:
-        push, pull = oldest(status, "push"), oldest(status, "pull")
+        push, pull = oldest(status, "pushes"), oldest(status, "pulls")
         under_way = status.in_flight_bytes > 0 or push is not None or pull is not None
         verdict = self._stall.turn(now, finished, under_way)
         if verdict is Verdict.WARN:
@@ -286,10 +286,10 @@ class Job:
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def oldest(status: Status, kind: str) -> Oldest | None:
-    """The oldest "push" or "pull" under way, None where there is none or the hook does not tell."""
-    age_s = getattr(status, f"oldest_{kind}_s", 0.0)
-    gradient = getattr(status, f"oldest_{kind}_gradient", UNPROFILED_GRADIENT)
-    if age_s <= 0:
+def oldest(status: Status, lane: str) -> Oldest | None:
+    """The oldest of the "pushes" or "pulls" under way, None where there is none or the hook does not tell."""
+    state = getattr(status, lane, None)
+    if state is None or state.oldest_s is None:
         return None
-    return Oldest(age_s, gradient if 0 <= gradient < UNPROFILED_GRADIENT else None)
+    gradient = state.oldest_gradient
+    return Oldest(state.oldest_s, gradient if gradient is not None and gradient < UNPROFILED_GRADIENT else None)

@@ -73,8 +73,8 @@ def install(bps: Any, fusion: bool = True) -> None:
     def create_in_forward_order(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         create(self, params, *args, **kwargs)
         self._prophet = None
-        self._prophet_topic = f"trainer.{next(numbers)}"
-        agreement.declare(self._prophet_topic)
+        self._prophet_topic = f"trainer {next(numbers)}"
+        agreement.reserve(self._prophet_topic)
         try:
             handover = _Handover(params, self._params)
             for name in handover.odd_names:

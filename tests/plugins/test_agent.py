@@ -30,7 +30,11 @@ class Hook:
     def __init__(self) -> None:
         self.events = np.zeros(0, EVENT_DTYPE)
         self.state = SimpleNamespace(
-            why_aside="", watchdog_releases=0, in_flight_bytes=4, oldest_pull_s=0.0, oldest_pull_gradient=7
+            why_aside="",
+            watchdog_releases=0,
+            in_flight_bytes=4,
+            pushes=SimpleNamespace(oldest_s=None, oldest_gradient=None),
+            pulls=SimpleNamespace(oldest_s=0.0, oldest_gradient=7),
         )
 
     def drain(self) -> Any:
@@ -64,7 +68,7 @@ def job(hook: Any, stall_s: float | None = None) -> Job:
 def pass_time(job: Job, hook: Hook, clock: list[float], seconds: int) -> None:
     for _ in range(seconds):
         clock[0] += 1.0
-        hook.state.oldest_pull_s += 1.0
+        hook.state.pulls.oldest_s += 1.0
         job._turn()
 
 
@@ -100,10 +104,11 @@ def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], mo
 
 
 def test_a_hook_that_tells_less_is_enough() -> None:
-    assert oldest(SimpleNamespace(), "push") is None  # type: ignore[arg-type]
-    state: Any = SimpleNamespace(oldest_push_s=2.0, oldest_push_gradient=UNPROFILED_GRADIENT + 3, oldest_pull_s=0.0)
-    assert oldest(state, "push") == Oldest(2.0, None)
-    assert oldest(state, "pull") is None
+    assert oldest(SimpleNamespace(), "pushes") is None  # type: ignore[arg-type]
+    state = Hook().state
+    assert oldest(state, "pushes") is None
+    state.pulls = SimpleNamespace(oldest_s=2.0, oldest_gradient=UNPROFILED_GRADIENT + 3)
+    assert oldest(state, "pulls") == Oldest(2.0, None)
 
 
 def test_without_a_hook_the_agent_still_hears_what_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
