@@ -96,6 +96,25 @@ def test_a_worker_whose_hook_cannot_act_trains_with_the_others(testbed: Testbed,
     assert len({line for end in [*ends, *stock] for line in end.lines("weights")}) == 1
 
 
+# Without a broadcast, which BytePS cannot do with tensors of different lengths.
+WIDER = f"""
+import os, runpy, sys
+import byteps.torch
+byteps.torch.broadcast_parameters = lambda *args, **kwargs: None
+sys.argv = ["job", "{STEPS}", "1024" if os.environ["DMLC_WORKER_ID"] == "0" else "1025"]
+runpy.run_path({JOB!r}, run_name="__main__")
+"""
+
+
+def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbed, tmp_path: Path) -> None:
+    ends = run_job(testbed, tmp_path, PORT + 7, ("-c", WIDER), dict.fromkeys(WORKERS, ON), limit_s=30)
+    assert [end.status for end in ends] == [2, 2], ends
+    for end in ends:
+        (line,) = end.lines("prophet:")
+        assert "worker 0: layout of optimizer 0: " in line
+        assert "worker 1: layout of optimizer 0: " in line
+
+
 DIES = f"""
 import os, runpy, sys
 sys.argv = ["job", "3" if os.environ["DMLC_WORKER_ID"] == "1" else "1000"]

@@ -16,9 +16,9 @@ Every worker must propose the same topics in the same order; `reserve` fixes a t
 The agent asks once a second as well, so a worker that never settles ends too.
 
 What makes this work whatever else differs:
-- A topic travels in a slot. The tensors of SLOTS slots are declared before the program declares any, so their numbers do
-  not hang on how many tensors a worker has; a row says which topic it is about, so workers that came to their topics in
-  different orders find out.
+- A topic travels in a slot. The tensors of SLOTS slots are declared before the program declares any, so their numbers
+  do not hang on how many tensors a worker has; a row says which topic it is about, so workers that came to their topics
+  in different orders find out.
 - A page has 4096 bytes, the least that BytePS's partition size can be, so it is one partition on every worker.
 - A page has 16 rows, and a slot 16 pages whatever the number of workers is (more where there are more than 256), so a
   job that changes its number of workers keeps its numbering. Only pages with rows are sent.

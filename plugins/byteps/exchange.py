@@ -143,7 +143,9 @@ def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -
         if agreement.wait(lambda: group.settled(START), what, limit_s):
             return
         if connection.limited:
-            line = f"not all workers run this Prophet: not all have said with what within {limit_s:g} s of all being there"
+            line = (
+                f"not all workers run this Prophet: not all have said with what within {limit_s:g} s of all being there"
+            )
             group.end(f"{line}; worker {bps.rank()}: {text}; start all with it, or none", WRONG)
     group.end(f"not all workers and servers were there after {stall_s:g} s (PROPHET_STALL_S)", STALLED)
 

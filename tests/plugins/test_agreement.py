@@ -92,9 +92,7 @@ def test_summed_pages_have_everyones_row(workers: int, data: st.DataObject) -> N
 def test_the_line_says_who_has_what() -> None:
     rows = [encode_row(text) for text in ("p3", "fifo", "p3", "p3", "p3")]
     line = difference(rows)
-    assert line == (
-        "the workers of this job differ, and must be alike: workers 0, 2-4: p3; worker 1: fifo"
-    )
+    assert line == ("the workers of this job differ, and must be alike: workers 0, 2-4: p3; worker 1: fifo")
 
 
 def test_texts_that_differ_after_their_cut_differ() -> None:
@@ -130,7 +128,7 @@ def test_workers_that_differ_end_whether_they_settle_or_not() -> None:
         with pytest.raises(Ended) as ended:
             member.poll()
         assert ended.value.status == WRONG
-            assert "worker 0: layout: p3; worker 1: layout: fifo" in ended.value.line
+        assert "worker 0: layout: p3; worker 1: layout: fifo" in ended.value.line
 
 
 def test_numbers_do_not_hang_on_the_size_of_a_job_or_on_its_tensors() -> None:
@@ -220,7 +218,7 @@ def test_settling_alone_ends_where_a_stall_is_to_end(alone: Agreement, caplog: p
 
 def test_a_job_of_one_worker_agrees_with_itself() -> None:
     agreement.activate(None)
-    agreement.declare("layout")
+    agreement.reserve("layout")
     agreement.propose("layout", "three tensors")
     agreement.settle("layout")
     assert agreement.poll()
