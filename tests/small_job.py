@@ -1,5 +1,7 @@
 """A PyTorch job as a user writes one: a few steps of a small network, and the digest of what it learned.
 
+small_job.py STEPS [WIDTH]
+
 Rule of this file: an ordinary program. It knows nothing of Prophet and runs in a process of its own.
 """
 
@@ -13,7 +15,8 @@ import torch
 
 bps.init()
 torch.manual_seed(bps.rank())
-model = torch.nn.Sequential(torch.nn.Linear(64, 1024), torch.nn.Tanh(), torch.nn.Linear(1024, 64))
+width = int(sys.argv[2]) if len(sys.argv) > 2 else 1024
+model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.Tanh(), torch.nn.Linear(width, 64))
 optimizer = bps.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
 )

@@ -59,7 +59,7 @@ def test_workers_that_differ_all_end_and_say_who_has_what(
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
         (line,) = end.lines("prophet:")
-        assert line.startswith("prophet: the workers of this job differ in what they start with: worker 0: Prophet")
+        assert line.startswith("prophet: the workers of this job differ, and must be alike: worker 0: Prophet")
         first, second = line.split("; worker 1: ")
         assert words[0] in first
         assert words[1] in second
@@ -94,6 +94,25 @@ def test_a_worker_whose_hook_cannot_act_trains_with_the_others(testbed: Testbed,
     stock = start(testbed, tmp_path / "stock", PORT + 5, {}, {})
     assert [end.status for end in stock] == [0, 0], stock
     assert len({line for end in [*ends, *stock] for line in end.lines("weights")}) == 1
+
+
+# Without a broadcast, which BytePS cannot do with tensors of different lengths.
+WIDER = f"""
+import os, runpy, sys
+import byteps.torch
+byteps.torch.broadcast_parameters = lambda *args, **kwargs: None
+sys.argv = ["job", "{STEPS}", "1024" if os.environ["DMLC_WORKER_ID"] == "0" else "1025"]
+runpy.run_path({JOB!r}, run_name="__main__")
+"""
+
+
+def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbed, tmp_path: Path) -> None:
+    ends = run_job(testbed, tmp_path, PORT + 7, ("-c", WIDER), dict.fromkeys(WORKERS, ON), limit_s=30)
+    assert [end.status for end in ends] == [2, 2], ends
+    for end in ends:
+        (line,) = end.lines("prophet:")
+        assert "worker 0: layout of optimizer 0: " in line
+        assert "worker 1: layout of optimizer 0: " in line
 
 
 DIES = f"""

@@ -118,7 +118,7 @@ class Job:
         layout = ""
         try:
             front_end = importlib.import_module(f"prophet.plugins.byteps.{self._framework}")
-            front_end.install(module, fusion=self._settings.fusion)
+            front_end.install(module, fusion=self._settings.fusion, agreement=agreement)
         except Exception as error:
             # Keys are BytePS's own then. That is well where it is so on every worker, and they agree on that.
             layout = ", keys as in stock BytePS"

@@ -12,19 +12,21 @@ has all rows. Every worker compares the same rows, so all go on or all end.
     agreement.propose(topic, text)   sends this worker's text; returns at once
     agreement.settle(topic)          waits until all have answered; the process ends where they differ
 
-Every worker must propose the same topics in the same order, since this declares names. A topic that names the tensors
-it is about ("optimizer Gradient.fc.weight") fits a worker that joins later; a running number would not. The agent asks
-once a second as well, so a worker that never settles ends too.
+Every worker must propose the same topics in the same order; `reserve` fixes a topic's place before its text is known.
+The agent asks once a second as well, so a worker that never settles ends too.
 
-What holds the layout of these tensors together, whatever else differs:
+What makes this work whatever else differs:
+- A topic travels in a slot. The tensors of SLOTS slots are declared before the program declares any, so their numbers
+  do not hang on how many tensors a worker has; a row says which topic it is about, so workers that came to their topics
+  in different orders find out.
 - A page has 4096 bytes, the least that BytePS's partition size can be, so it is one partition on every worker.
-- A page has 16 rows. The names of 16 pages are declared whatever the number of workers is (more where there are more
-  than 256), so a job that changes its number of workers keeps its numbering.
-- ROW_BYTES, PAGE_BYTES, MAGIC and the names never change between releases: a worker must be able to read what another
-  release says.
+- A page has 16 rows, and a slot 16 pages whatever the number of workers is (more where there are more than 256), so a
+  job that changes its number of workers keeps its numbering. Only pages with rows are sent.
+- ROW_BYTES, PAGE_BYTES, SLOTS, MAGIC and the names never change between releases: a worker must be able to read what
+  another release says.
 
-A page travels once. A topic proposed again with another text takes new names (`.2`), so no round ever meets the one
-before it at the server, and the two keys a gradient of torch_buckets.py are not needed here.
+A slot is used once. A topic proposed again with another text takes the next one, so no round ever meets the one before
+it at the server, and the two keys a gradient of torch_buckets.py are not needed here.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ MAGIC = b"PRO1"
 _DIGEST_BYTES = 16
 _TEXT_BYTES = ROW_BYTES - len(MAGIC) - _DIGEST_BYTES
 _ROWS = PAGE_BYTES // ROW_BYTES
-_PAGES_DECLARED = 16
+_PAGES = 16
+SLOTS = 32
+"""Declared at the start. A job with more topics declares one more each time, which needs like numbers until then."""
 
 START = "start"
 """The first topic of every job."""
@@ -110,7 +114,7 @@ def rows_of(pages: Sequence[bytes], workers: int) -> list[bytes]:
     return [whole[rank * ROW_BYTES : (rank + 1) * ROW_BYTES] for rank in range(workers)]
 
 
-def difference(topic: str, rows: Sequence[bytes]) -> str:
+def difference(rows: Sequence[bytes]) -> str:
     """The line that says who has what, "" where all have the same."""
     who: dict[Row | None, list[int]] = {}
     for rank, row in enumerate(rows):
@@ -118,11 +122,7 @@ def difference(topic: str, rows: Sequence[bytes]) -> str:
     if len(who) == 1 and None not in who:
         return ""
     shown = "; ".join(f"{_workers(ranks)}: {_words(row)}" for row, ranks in who.items())
-    what = _VERBS.get(topic, f"have for {topic}")
-    return f"the workers of this job differ in what they {what}: {shown}; they must all be the same"
-
-
-_VERBS = {START: "start with"}
+    return f"the workers of this job differ, and must be alike: {shown}"
 
 
 def _words(row: Row | None) -> str:
@@ -145,17 +145,18 @@ def _workers(ranks: list[int]) -> str:
 
 @dataclass
 class _Topic:
-    text: str
-    revision: int
+    slot: int
+    text: str | None = None
     answers: list[Answer] = field(default_factory=list)
     pages: list[bytes | None] = field(default_factory=list)
-    settled: bool = False
+    settled: bool = True
 
 
 class Agreement:
     """The topics of one worker. `end(line, status)` is called where workers differ.
 
-    `rank` and `workers` are BytePS's rank and size: one row a process, also where several share a machine.
+    `rank` and `workers` are BytePS's rank and size: one row a process, also where several share a machine. To be made
+    before the program declares a tensor.
     """
 
     def __init__(
@@ -166,33 +167,48 @@ class Agreement:
         self._rank = rank
         self._workers = workers
         self._topics: dict[str, _Topic] = {}
+        self._next_slot = 0
         self._lock = threading.RLock()
+        for slot in range(SLOTS):
+            self._declare(slot)
 
-    def declare(self, topic: str, revision: int = 1) -> None:
-        """Gives the topic's tensors their numbers ahead of `propose`; the same ones again are no harm."""
-        for page in range(max(_PAGES_DECLARED, page_count(self._workers))):
-            self._exchange.declare(_name(topic, revision, page))
+    def _declare(self, slot: int) -> None:
+        for page in range(max(_PAGES, page_count(self._workers))):
+            self._exchange.declare(_name(slot, page))
+
+    def reserve(self, topic: str) -> None:
+        """Gives the topic its place among the topics, where it has none yet."""
+        with self._lock:
+            if topic not in self._topics:
+                self._topics[topic] = _Topic(self._take_slot())
+
+    def _take_slot(self) -> int:
+        slot = self._next_slot
+        self._next_slot += 1
+        if slot >= SLOTS:
+            self._declare(slot)
+        return slot
 
     def propose(self, topic: str, text: str) -> None:
         """Sends this worker's text; the same text once more sends nothing."""
         with self._lock:
-            known = self._topics.get(topic)
-            if known is None or known.text != text:
-                self._send(topic, text, known.revision + 1 if known else 1)
+            self.reserve(topic)
+            state = self._topics[topic]
+            if state.text != text:
+                self._send(topic, text, state.slot if state.text is None else self._take_slot())
 
-    def _send(self, topic: str, text: str, revision: int) -> None:
-        self.declare(topic, revision)
-        self._topics[topic] = state = _Topic(text, revision)
-        own, page = make_page(self._rank, text)
+    def _send(self, topic: str, text: str, slot: int) -> None:
+        self._topics[topic] = state = _Topic(slot, text, settled=False)
+        own, page = make_page(self._rank, text if topic == START else f"{topic}: {text}")
         for number in range(page_count(self._workers)):
             content = page if number == own else bytes(PAGE_BYTES)
-            state.answers.append(self._exchange.send(_name(topic, revision, number), content))
+            state.answers.append(self._exchange.send(_name(slot, number), content))
             state.pages.append(None)
 
     def poll(self) -> bool:
         """Takes in what has been answered; ends the process where workers differ. True when nothing is open."""
         with self._lock:
-            for topic, state in self._topics.items():
+            for state in self._topics.values():
                 if state.settled:
                     continue
                 for number, answer in enumerate(state.answers):
@@ -202,7 +218,7 @@ class Agreement:
                 if len(pages) < len(state.pages):
                     continue
                 state.settled = True
-                line = difference(topic, rows_of(pages, self._workers))
+                line = difference(rows_of(pages, self._workers))
                 if line:
                     self.end(line, WRONG)
             return all(state.settled for state in self._topics.values())
@@ -215,18 +231,22 @@ class Agreement:
 
     def text(self, topic: str) -> str:
         """What this worker proposed."""
-        return self._topics[topic].text
+        return self._topics[topic].text or ""
 
     def renew(self, rank: int, workers: int) -> None:
         """Proposes all topics again, to an engine that has started anew: nothing from before is on its way."""
         with self._lock:
             self._rank, self._workers = rank, workers
+            self._next_slot = 0
             for topic, state in list(self._topics.items()):
-                self._send(topic, state.text, 1)
+                slot = self._take_slot()
+                self._topics[topic] = _Topic(slot)
+                if state.text is not None:
+                    self._send(topic, state.text, slot)
 
 
-def _name(topic: str, revision: int, page: int) -> str:
-    return f"prophet.agreement.{topic}.{revision}.{page}"
+def _name(slot: int, page: int) -> str:
+    return f"prophet.agreement.{slot}.{page}"
 
 
 def wait(done: Callable[[], bool], what: str, limit_s: float | None = None) -> bool:
@@ -259,10 +279,10 @@ def active() -> Agreement | None:
     return _active
 
 
-def declare(topic: str) -> None:
-    """Gives a topic its place among the declared names, where its text is known only later."""
+def reserve(topic: str) -> None:
+    """Gives a topic its place among the topics, where its text is known only later."""
     if _active is not None:
-        _active.declare(topic)
+        _active.reserve(topic)
 
 
 def propose(topic: str, text: str) -> None:

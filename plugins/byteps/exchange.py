@@ -133,7 +133,6 @@ def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -
     """
     group = Agreement(EXCHANGES[framework](bps), bps.rank(), bps.size())
     agreement.activate(group, stall_s)
-    group.declare(START)
 
     connection = Connection(library_of(bps))
     what = "all workers and servers to start"
@@ -144,8 +143,10 @@ def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -
         if agreement.wait(lambda: group.settled(START), what, limit_s):
             return
         if connection.limited:
-            line = f"not all workers run this Prophet: {limit_s:g} s after all have connected, not all have said"
-            group.end(f"{line} what they start with; worker {bps.rank()}: {text}", WRONG)
+            line = (
+                f"not all workers run this Prophet: not all have said with what within {limit_s:g} s of all being there"
+            )
+            group.end(f"{line}; worker {bps.rank()}: {text}; start all with it, or none", WRONG)
     group.end(f"not all workers and servers were there after {stall_s:g} s (PROPHET_STALL_S)", STALLED)
 
 
@@ -153,7 +154,6 @@ def refuse_to_start(bps: Any, framework: str, why: str) -> None:
     """Tells the other workers why this one ends, so that they do not wait for it. May block: see `limit`."""
     bps.init()
     group = Agreement(EXCHANGES[framework](bps), bps.rank(), bps.size(), end=lambda line, status: None)
-    group.declare(START)
     agreement.wait(Connection(library_of(bps)).done.is_set, "all workers")
     group.propose(START, f"cannot start: {why}")
     agreement.wait(lambda: group.settled(START), "all workers")

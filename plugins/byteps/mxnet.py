@@ -43,8 +43,11 @@ _EXACT = (np.float32, np.float64)
 """Types in which `broadcast_mul` by a rounded factor is what MXNet's scaling by a number computes."""
 
 
-def install(bps: Any, fusion: bool = True) -> None:
-    """Prepares `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here."""
+def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
+    """Prepares `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here.
+
+    `agreement` tells workers apart that would send other tensors: the module, or what has its functions.
+    """
     hook.set_identity("priority")
     push_pull, declare = bps.byteps_push_pull, bps.byteps_declare_tensor
     trainer = bps.DistributedTrainer
@@ -73,8 +76,8 @@ def install(bps: Any, fusion: bool = True) -> None:
     def create_in_forward_order(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         create(self, params, *args, **kwargs)
         self._prophet = None
-        self._prophet_topic = f"trainer.{next(numbers)}"
-        agreement.declare(self._prophet_topic)
+        self._prophet_topic = f"trainer {next(numbers)}"
+        agreement.reserve(self._prophet_topic)
         try:
             handover = _Handover(params, self._params)
             for name in handover.odd_names:

@@ -30,7 +30,8 @@ class Engine:
     """BytePS as the front end needs it, shared by all optimizers of the process.
 
     `bps` is the module byteps.torch; `wait_activity(limit_s)` returns when some tensor has completed; `progress()`
-    differs from what it was before where something has moved since.
+    differs from what it was before where something has moved since. `agreement` tells workers apart that would send other
+    tensors: the module, or what has its functions.
     """
 
     def __init__(
@@ -38,11 +39,13 @@ class Engine:
         bps: Any,
         wait_activity: Callable[[float], None],
         progress: Callable[[], object] = lambda: None,
+        agreement: Any = agreement,
         streams: Streams | None = None,
     ) -> None:
         self.bps = bps
         self.wait_activity = wait_activity
         self.progress = progress
+        self.agreement = agreement
         self.streams = streams or Streams()
         self._buckets = 0
         self._names: set[str] = set()
@@ -66,13 +69,13 @@ class Engine:
         """Tells the other workers about the next optimizer. Returns its number, counted from 0."""
         number = self._optimizers
         self._optimizers += 1
-        agreement.propose(f"optimizer {number}", what)
+        self.agreement.propose(f"optimizer {number}", what)
         return number
 
     def agree(self, topic: str, text: str) -> None:
         """Returns when all workers have sent the same text for the topic; the job ends where they did not."""
-        agreement.propose(topic, text)
-        agreement.settle(topic)
+        self.agreement.propose(topic, text)
+        self.agreement.settle(topic)
 
     def push(self, tensor: torch.Tensor, name: str, priority: int) -> int:
         handle: int = self.bps.byteps_push_pull(tensor, average=True, name=name, priority=priority)

@@ -221,21 +221,21 @@ def test_trainers_tell_each_other_what_they_train_before_the_first_byte(
     bps: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story: list[tuple[str, ...]] = []
-    for word in ("declare", "propose", "settle"):
+    for word in ("reserve", "propose", "settle"):
         monkeypatch.setattr(front_end.agreement, word, lambda *what, word=word: story.append((word, *what)))
     first, second = Job(bps), Job(bps)
-    assert story == [("declare", "trainer.0"), ("declare", "trainer.1")]
+    assert story == [("reserve", "trainer 0"), ("reserve", "trainer 1")]
     story.clear()
     bps.pushed.clear()
     second.train(2)
-    assert [entry[:2] for entry in story] == [("propose", "trainer.1"), ("settle", "trainer.1")]
+    assert [entry[:2] for entry in story] == [("propose", "trainer 1"), ("settle", "trainer 1")]
     text = story[0][2]
     assert text.startswith("24 parameters: ")
     assert text.count("7x7 float32 write") == 9
     first.parameters[4].grad_req = "null"
     story.clear()
     first.train(1)
-    assert story[0][1] == "trainer.0"
+    assert story[0][1] == "trainer 0"
     assert story[0][2].count("null") == 1
 
 

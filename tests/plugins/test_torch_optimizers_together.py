@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import types
 from typing import Any
 
 import pytest
 import torch
-from prophet.plugins.byteps import agreement, hook
+from prophet.plugins.byteps import hook
 from prophet.plugins.byteps import torch as front_end
 from torch import nn
 from torch_network import Network, Plain, batch, loss_of, make_model, pair, same_model, train, wrap
@@ -157,9 +158,10 @@ def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.Mon
     monkeypatch.setattr(hook, "_loaded", network)
     monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
     said: list[tuple[str, ...]] = []
-    monkeypatch.setattr(agreement, "propose", lambda topic, text: said.append((topic, text)))
-    monkeypatch.setattr(agreement, "settle", lambda topic: said.append((topic,)))
-    front_end.install(network, fusion=True)
+    agreement = types.SimpleNamespace(
+        propose=lambda topic, text: said.append((topic, text)), settle=lambda topic: said.append((topic,))
+    )
+    front_end.install(network, fusion=True, agreement=agreement)
     model, other = make_model(), make_model()
     optimizer = wrap(network, model, SGD(model.parameters(), 0.1))
     wrap(network, other, torch.optim.LBFGS(other.parameters()))
