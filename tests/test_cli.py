@@ -189,10 +189,10 @@ def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.Monke
     kvstore, ddp = Policy("k", "mxnet-kvstore", framework="mxnet"), Policy("d", "ddp-gloo")
     assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (None, None)
     versions["numpy"] = "2.0.1"
-    told = "MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1; `pip install 'byteps-prophet[experiments,mxnet]'`"
+    told = "MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1; `pip install mxnet==1.9.1 numpy==1.23.5`"
     assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (told, None)
     here.remove("mxnet")
-    assert doctor.obstacle(kvstore) == "MXNet: not installed; `pip install 'byteps-prophet[experiments,mxnet]'`"
+    assert doctor.obstacle(kvstore) == "MXNet: not installed; `pip install mxnet==1.9.1 numpy==1.23.5`"
 
 
 def test_profile_shows_the_steps_and_draws_them(

@@ -31,9 +31,9 @@ others searched it.
 
 Placing. The hash functions read a number's text through a pointer into a string that no longer existed.
 
-Launching. bpslaunch gives each process cores of its own, and first keeps two of a machine's for other things: halved for
-hyper-threads, and halved again. Of two cores nothing was left, and it ended in an IndexError; without NUMA information, in
-a TypeError. A process for which there are no cores now starts on all of them, as BytePS's own worker() provides for.
+Launching. bpslaunch gives each process cores of its own: of half of the machine's (the others it takes for their
+hyper-threads) once more half. Of two cores nothing was left, and it ended in an IndexError; without NUMA information,
+in a TypeError. A process for which there are no cores now starts on all of them, as its worker() provides for.
 """
 
 from __future__ import annotations
