@@ -56,7 +56,7 @@ def _byteps() -> Finding:
     try:
         version = importlib.metadata.version("byteps")
     except importlib.metadata.PackageNotFoundError:
-        what = "not installed; `python -m prophet.tools.engine install` builds it for this machine's processors"
+        what = "not installed; `python -P -m prophet.tools.engine install` builds it for this machine's processors"
         return Finding("BytePS", False, what)
     return Finding("BytePS", True, version)
 

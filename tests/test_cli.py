@@ -178,7 +178,7 @@ def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(doctor.importlib.metadata, "version", version)
     told = doctor.obstacle(Policy("stock", "stock"))
-    assert told is not None and told.startswith("BytePS: not installed; `python -m prophet.tools.engine install`")
+    assert told is not None and told.startswith("BytePS: not installed; `python -P -m prophet.tools.engine install`")
 
 
 def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.MonkeyPatch) -> None:

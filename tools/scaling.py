@@ -78,7 +78,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes scaling.json and scaling.png into the folder given."""
-    parser = argparse.ArgumentParser(prog="python -m prophet.tools.scaling", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.scaling", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build"))
     parser.add_argument("--one", nargs=2, type=int, metavar=("WORKERS", "GRADIENTS"), help="measure one size")
     given = parser.parse_args(arguments)

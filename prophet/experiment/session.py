@@ -146,9 +146,9 @@ def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Con
     try:
         draw(results, recorded, times, out)
     except MissingPackage as error:
-        console.print(f"results and traces are in {out}; there are no figures, {error}", markup=False)
+        console.print(f"results and traces are in {out}; no {error}", markup=False, soft_wrap=True)
     else:
-        console.print(f"results, figures and traces are in {out}", markup=False)
+        console.print(f"results, figures and traces are in {out}", markup=False, soft_wrap=True)
     return failures(results)
 
 

@@ -179,7 +179,7 @@ def test_the_uncorrected_engine_has_a_key_and_a_command_of_its_own(
 
     monkeypatch.setattr(build, "build", compile_wheel)
     assert command.main(["path", "--uncorrected"]) == 2
-    assert capsys.readouterr().err.endswith("run: python -m prophet.tools.engine build --uncorrected\n")
+    assert capsys.readouterr().err.endswith("run: python -P -m prophet.tools.engine build --uncorrected\n")
     for options in ([], ["--uncorrected"], ["--uncorrected"]):
         assert command.main(["build", *options]) == 0
     corrected, uncorrected, again = capsys.readouterr().out.splitlines()  # the paths and nothing else

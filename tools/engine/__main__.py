@@ -18,7 +18,7 @@ from .toolchain import find_toolchain
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one subcommand and return the exit status: 0, 2 for an error the user can mend, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m prophet.tools.engine", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.engine", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("install", help="build BytePS for the CPU unless it is cached, and install it here")
     for name, does in (
@@ -56,7 +56,7 @@ def _cached(store: Store, key: str, uncorrected: bool) -> Path:
     wheel = store.wheel(key)
     if wheel is None:
         command = "build --uncorrected" if uncorrected else "install"
-        raise UserError(f"engine: nothing cached fits this machine; run: python -m prophet.tools.engine {command}")
+        raise UserError(f"engine: nothing cached fits this machine; run: python -P -m prophet.tools.engine {command}")
     return wheel
 
 
