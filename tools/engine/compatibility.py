@@ -44,6 +44,16 @@ BUILD_RULES = (
 )
 _NO_GPU_REASON = "broadcast_optimizer_state sent numbers by way of a GPU; what is sent stays the same without one"
 
+CORE_RULES = (
+    Rule(
+        "byteps/common/ready_table.cc",
+        "  _ready_table[key] = cnt;\n}",
+        "  _ready_table[key] = cnt;\n  return cnt;\n}",
+        "it returns nothing where an int is declared; today's compilers let it run on into whatever comes next, and a"
+        " job with compression died at its first gradient",
+    ),
+)
+
 TORCH_RULES = (
     Rule(
         "byteps/common/communicator.h",
@@ -148,4 +158,4 @@ MXNET_RULES = (
     Rule("byteps/mxnet/ops.cc", "  return;\n}\n", "  return 0;\n}\n", _DECLARE_REASON),
 )
 
-RULES = BUILD_RULES + TORCH_RULES + MXNET_RULES
+RULES = BUILD_RULES + CORE_RULES + TORCH_RULES + MXNET_RULES
