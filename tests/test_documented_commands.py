@@ -34,6 +34,7 @@ BASE = Path(__file__).with_name("base_install.py")
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:prophet|make|python3?|pip|bpslaunch) [^`\n]+)`")
+SUBSTITUTION = re.compile(r"\$\(([^)]*)\)")
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S+")
 RUN = ("simulate", "plan", "profile", "doctor")
 """Subcommands that are quick, and are run as the pages have them."""
@@ -68,6 +69,7 @@ def commands() -> list[Command]:
     found = []
     for page in PAGES:
         lines = [line for text in blocks(page, "") for line in text.splitlines() if line.strip()]
+        lines += [inner for line in lines for inner in SUBSTITUTION.findall(line)]
         prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
         found += [parsed(page, line, True) for line in lines]
         found += [parsed(page, line, False) for line in INLINE.findall(prose)]
@@ -167,6 +169,7 @@ def test_it_can_be_typed(command: Command) -> None:
 
 def check_variables(command: Command) -> None:
     known = {value for name, value in vars(settings).items() if name.isupper() and isinstance(value, str)}
+    known.add("PYTHONPATH")
     for variable in command.variables:
         name, _, value = variable.partition("=")
         assert name in known
