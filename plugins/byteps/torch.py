@@ -35,8 +35,8 @@ EXIT_PATIENCE_S = 5.0
 def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
     """Replaces `bps.DistributedOptimizer`, where `bps` is the module byteps.torch.
 
-    `fusion` lets small gradients travel together; for `agreement` see Engine. Nothing else changes until an optimizer is
-    wrapped.
+    `fusion` lets small gradients travel together; for `agreement` see Engine. Nothing else changes until an optimizer
+    is wrapped.
     """
     original = bps.DistributedOptimizer
     engine = Engine(bps, hook.wait_activity, hook.progress, agreement)

@@ -30,8 +30,8 @@ class Engine:
     """BytePS as the front end needs it, shared by all optimizers of the process.
 
     `bps` is the module byteps.torch; `wait_activity(limit_s)` returns when some tensor has completed; `progress()`
-    differs from what it was before where something has moved since. `agreement` tells workers apart that would send other
-    tensors: the module, or what has its functions.
+    differs from what it was before where something has moved since. `agreement` tells workers apart that would send
+    other tensors: the module, or what has its functions.
     """
 
     def __init__(
