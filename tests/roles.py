@@ -20,6 +20,12 @@ from prophet.tools.testbed import NodeSpec, Testbed
 WORKERS = ("worker0", "worker1")
 SERVERS = ("scheduler", "server")
 
+SERVE = """
+import subprocess, sys
+for _ in range({}):
+    subprocess.run([sys.executable, "-c", "import byteps.server"], check=True)
+"""
+
 
 def nodes(bandwidth: float) -> list[NodeSpec]:
     """Two workers at `bandwidth` bits per second, and a server and a scheduler that are not limited."""
@@ -45,11 +51,13 @@ def run_job(
     command: Sequence[str],
     settings: Mapping[str, Mapping[str, str]] | None = None,
     limit_s: float = 60.0,
+    lives: int = 1,
 ) -> list[Ended]:
     """Runs `command` with this Python on both workers until they end, or are killed after `limit_s` seconds.
 
     Each role works in a folder of its own, `folder`/ROLE, with its output in the file `log`. `settings`: more
-    environment, by worker. Returns how the workers ended, in their order.
+    environment, by worker. `lives`: how often the scheduler and the server run, one after another, since they end when
+    all workers have suspended. Returns how the workers ended, in their order.
     """
     settings = settings or {}
     with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:  # names of UNIX sockets are short
@@ -73,7 +81,7 @@ def run_job(
                 "NVIDIA_VISIBLE_DEVICES": "0",
                 "OMP_NUM_THREADS": "1",
             }
-            role_command = [sys.executable, "-c", "import byteps.server"]
+            role_command = [sys.executable, "-c", SERVE.format(lives)]
             if node in WORKERS:
                 environ |= {"DMLC_WORKER_ID": node.removeprefix("worker"), **settings.get(node, {})}
                 role_command = [sys.executable, "-P", *command]

@@ -12,8 +12,9 @@ a pending update is brought up to date
 All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
 before TorchScript's code runs and before a transform of torch.func, in which nothing may be written.
 
-Two ways are out of reach: a reference used by another thread or by a C++ extension, and code that torch.compile made.
-Where gradients show the first, and from the start of the first compilation, step() waits, as stock BytePS does.
+Where somebody holds a parameter's memory without asking torch (torch_aliases.py), and from the start of the first
+compilation, step() waits, as stock BytePS does. One way is out of reach: a reference to the tensor itself that another
+thread or a C++ extension uses. Where gradients show it, step() waits from then on.
 The patches do nothing while they are traced, so they break no graph.
 """
 
@@ -27,6 +28,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from prophet.plugins.byteps import torch_aliases
 from prophet.plugins.byteps import torch_references as references
 from prophet.plugins.byteps.torch_buckets import Bucket, Slot
 from torch import nn
@@ -37,7 +39,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.slots: list[Slot] = []
-        self.sent = False  # to another process, which may read it at any time from then on
+        self.memory = torch_aliases.Memory()
 
 
 _watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
@@ -80,16 +82,10 @@ def _forget(identity: int, _reference: Any) -> None:
 
 
 def keep(owner: Any, slots: Iterable[Slot]) -> None:
-    """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it.
-
-    What shares its memory with another process must not wait for a use, which may be over there.
-    """
+    """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it."""
     entries = _kept[owner] = []
     with references.blind():
         for slot in slots:
-            if slot.watched.sent or (slot.param.is_cpu and slot.param.untyped_storage().is_shared()):
-                assert slot.bucket is not None
-                slot.bucket.eager = True
             sent = slot.seen[0]() if slot.seen is not None else None
             for tensor in (slot.param,) if sent is None else (slot.param, sent):
                 key = references.storage_key(tensor)
@@ -255,6 +251,7 @@ def _install() -> None:
     _patch_named_parameters()
     _patch_zero_grad()
     _patch_what_modes_do_not_see()
+    torch_aliases.install()
     os.register_at_fork(before=_flush_all)
 
 
@@ -320,7 +317,7 @@ def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
             _use(found)
         watched = _watched.get(id(tensor))
         if watched is not None:
-            watched.sent = True
+            watched.memory.sent = True
         return reduce(tensor)
 
     return wrapper

@@ -407,6 +407,37 @@ def test_memory_shared_with_another_process_is_up_to_date_after_step(network: Ne
         assert torch.equal(peek(model[0]), truth[0].weight)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_view_of_numpy_finds_the_updates_while_it_lives(network: Network, when: str) -> None:
+    truth, plain, model, optimizer = pair(network) if when == "after" else (None, None, make_model(), None)
+    views: list[Any] = [p.detach().numpy() for p in model.parameters()]
+    if when == "before":
+        truth = make_model()
+        plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
+        optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
+        train(truth, plain, 0, 2)
+        train(model, optimizer, 0, 2)
+    train(truth, plain, 2, 2)
+    train(model, optimizer, 2, 2)
+    assert all((view == p.detach().numpy()).all() for view, p in zip(views, truth.parameters(), strict=True))
+    views.clear()
+    train(truth, plain, 4, 1)
+    train(model, optimizer, 4, 1)
+    assert len(network.flying) == 8, "nobody holds them any more"
+    assert same_model(model, truth)
+
+
+def test_a_kept_state_dict_costs_no_overlap(network: Network) -> None:
+    """Its tensors share the parameters' memory, but whoever reads them asks torch."""
+    truth, plain, model, optimizer = pair(network)
+    best = [some_model.state_dict() for some_model in (truth, model)]
+    for number in range(2, 4):
+        train(truth, plain, number, 1)
+        train(model, optimizer, number, 1)
+        assert len(network.flying) == 8
+        assert same({k: v.clone() for k, v in best[0].items()}, {k: v.clone() for k, v in best[1].items()})
+
+
 def test_state_has_the_order_that_the_optimizer_gives_it(any_order: Network) -> None:
     """torch.save writes it in this order, whatever came first."""
     truth, model = make_model(), make_model()
