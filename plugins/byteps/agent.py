@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from prophet.plugins.byteps import agreement, exchange, partition
 from prophet.plugins.byteps import hook as hook_module
 from prophet.plugins.byteps.ending import STALLED, end_process
-from prophet.plugins.byteps.hook import Hook, HookError, Library, Status
+from prophet.plugins.byteps.hook import Hook, HookError, LaneStatus, Library, Status
 from prophet.plugins.byteps.stall import Oldest, StallDetector, Verdict, story
 
 from prophet import __version__
@@ -235,7 +235,7 @@ class Job:
         self._watch_for_a_stall(now, bool(np.any(events["kind"] == EventKind.FINISH)), status)
 
     def _watch_for_a_stall(self, now: float, finished: bool, status: Status) -> None:
-        push, pull = oldest(status, "pushes"), oldest(status, "pulls")
+        push, pull = oldest(status.pushes), oldest(status.pulls)
         under_way = status.in_flight_bytes > 0 or push is not None or pull is not None
         verdict = self._stall.turn(now, finished, under_way)
         if verdict is Verdict.WARN:
@@ -286,10 +286,8 @@ class Job:
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def oldest(status: Status, lane: str) -> Oldest | None:
-    """The oldest of the "pushes" or "pulls" under way, None where there is none or the hook does not tell."""
-    state = getattr(status, lane, None)
-    if state is None or state.oldest_s is None:
+def oldest(lane: LaneStatus) -> Oldest | None:
+    """The transfer of this lane that has been under way for longest, None where there is none."""
+    if lane.oldest_s is None or lane.oldest_gradient is None:
         return None
-    gradient = state.oldest_gradient
-    return Oldest(state.oldest_s, gradient if gradient is not None and gradient < UNPROFILED_GRADIENT else None)
+    return Oldest(lane.oldest_s, lane.oldest_gradient if lane.oldest_gradient < UNPROFILED_GRADIENT else None)

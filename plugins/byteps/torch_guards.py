@@ -37,6 +37,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.slots: list[Slot] = []
+        self.sent = False  # to another process, which may read it at any time from then on
 
 
 _watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
@@ -79,10 +80,16 @@ def _forget(identity: int, _reference: Any) -> None:
 
 
 def keep(owner: Any, slots: Iterable[Slot]) -> None:
-    """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it."""
+    """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it.
+
+    What shares its memory with another process must not wait for a use, which may be over there.
+    """
     entries = _kept[owner] = []
     with references.blind():
         for slot in slots:
+            if slot.watched.sent or (slot.param.is_cpu and slot.param.untyped_storage().is_shared()):
+                assert slot.bucket is not None
+                slot.bucket.eager = True
             sent = slot.seen[0]() if slot.seen is not None else None
             for tensor in (slot.param,) if sent is None else (slot.param, sent):
                 key = references.storage_key(tensor)
@@ -311,6 +318,9 @@ def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
         found = _pending.get(references.storage_key(tensor))
         if found is not None:
             _use(found)
+        watched = _watched.get(id(tensor))
+        if watched is not None:
+            watched.sent = True
         return reduce(tensor)
 
     return wrapper

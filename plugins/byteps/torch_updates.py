@@ -350,13 +350,13 @@ class Updates:
                 self._groups.append(
                     {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
                 )
-            for number, param in self._grouped():
+            for position, (number, param) in enumerate(self._grouped()):
                 own = self._slots.get(id(param))
                 if own is None:
                     if param.grad is not None:
                         local.setdefault(number, []).append(param)
                 elif param.requires_grad or param.grad is not None:
-                    own.group = number
+                    own.group, own.position = number, position
                     if own.seen is not None and not own.grad_unchanged():
                         warn_once(
                             "gradients were changed between backward() and step(), after they had left; "
@@ -411,13 +411,14 @@ class Updates:
         self._pending -= len(buckets)
 
     def _update_here(self, buckets: Sequence[Bucket]) -> None:
+        # In the optimizer's own order, in which its state keeps what the first update makes.
+        due = [(slot, bucket) for bucket in buckets for slot in bucket.slots if slot.group is not None]
+        due.sort(key=lambda pair: pair[0].position)
         work: dict[int, list[torch.Tensor]] = {}
-        before: list[tuple[Bucket, Slot, torch.Tensor | None, bool]] = []
-        for bucket in buckets:
-            for slot in bucket.slots:
-                if slot.group is not None:
-                    work.setdefault(slot.group, []).append(slot.param)
-                    before.append((bucket, slot, slot.param.grad, slot.grad_unchanged()))
+        for slot, _ in due:
+            assert slot.group is not None
+            work.setdefault(slot.group, []).append(slot.param)
+        before = [(bucket, slot, slot.param.grad, slot.grad_unchanged()) for slot, bucket in due]
         try:
             for bucket, slot, _, _ in before:
                 slot.param.grad = bucket.average(slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from prophet.plugins.byteps import agent, agreement
 from prophet.plugins.byteps.agent import Job, oldest
 from prophet.plugins.byteps.ending import STALLED
+from prophet.plugins.byteps.hook import LaneStatus
 from prophet.plugins.byteps.stall import Oldest
 
 from prophet import __version__
@@ -33,8 +35,8 @@ class Hook:
             why_aside="",
             watchdog_releases=0,
             in_flight_bytes=4,
-            pushes=SimpleNamespace(oldest_s=None, oldest_gradient=None),
-            pulls=SimpleNamespace(oldest_s=0.0, oldest_gradient=7),
+            pushes=LaneStatus(0, 0, None, None),
+            pulls=LaneStatus(0, 1, 0.0, 7),
         )
 
     def drain(self) -> Any:
@@ -68,7 +70,8 @@ def job(hook: Any, stall_s: float | None = None) -> Job:
 def pass_time(job: Job, hook: Hook, clock: list[float], seconds: int) -> None:
     for _ in range(seconds):
         clock[0] += 1.0
-        hook.state.pulls.oldest_s += 1.0
+        pulls = hook.state.pulls
+        hook.state.pulls = dataclasses.replace(pulls, oldest_s=pulls.oldest_s + 1.0)
         job._turn()
 
 
@@ -103,12 +106,10 @@ def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], mo
     assert line.endswith("(PROPHET_STALL_S)")
 
 
-def test_a_hook_that_tells_less_is_enough() -> None:
-    assert oldest(SimpleNamespace(), "pushes") is None  # type: ignore[arg-type]
-    state = Hook().state
-    assert oldest(state, "pushes") is None
-    state.pulls = SimpleNamespace(oldest_s=2.0, oldest_gradient=UNPROFILED_GRADIENT + 3)
-    assert oldest(state, "pulls") == Oldest(2.0, None)
+def test_what_is_no_gradient_has_no_number() -> None:
+    assert oldest(LaneStatus(3, 0, None, None)) is None
+    assert oldest(LaneStatus(0, 1, 2.0, UNPROFILED_GRADIENT + 3)) == Oldest(2.0, None)
+    assert oldest(LaneStatus(0, 1, 2.0, 3)) == Oldest(2.0, 3)
 
 
 def test_without_a_hook_the_agent_still_hears_what_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
