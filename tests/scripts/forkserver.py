@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -115,4 +116,5 @@ def run(script: str) -> None:
 if __name__ == "__main__":
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    gc.freeze()  # Or each child's first collection writes to, and so copies, every page that holds an object.
     run(serve(sys.argv[1]))

@@ -29,8 +29,8 @@ LINK_BPS = 20e6
 FIRST_PORT = 23000
 START_LIMIT_S = 60.0
 POLL_S = 0.05
-TRAINING_AT_A_TIME = 2
-"""Jobs that train at the same time. BytePS's threads poll, so more of them only wait for each other."""
+TRAINING_AT_A_TIME = 1
+"""Jobs of a cluster that train at the same time. BytePS's threads poll, so more would only wait for each other."""
 
 
 class JobFailed(Exception):
@@ -71,10 +71,10 @@ class Cluster:
 
     def run(self, script: Path, folder: Path, limit_s: float) -> list[dict[str, Any]]:
         """Runs one job to its end and returns what each worker reported; raises JobFailed, also after `limit_s`."""
-        port = next(self._ports)
         results = [folder / worker / "result.json" for worker in WORKERS]
         turn = contextlib.ExitStack()
         turn.enter_context(self._turns)
+        port = next(self._ports)
         others = []
         workers = {}
         with turn, tempfile.TemporaryDirectory(prefix="prophet-") as sockets:

@@ -9,9 +9,7 @@ bps.init()
 torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
-optimizer = bps.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters(), backward_passes_per_step=2
-)
+optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), backward_passes_per_step=2)
 bps.broadcast_parameters(model.state_dict(), root_rank=0)
 
 torch.manual_seed(100 + bps.rank())

@@ -1,11 +1,10 @@
 """Activation checkpointing, reentrant and not: backward runs parts of the forward pass again."""
 
-from torch.utils.checkpoint import checkpoint
-
 import byteps.torch as bps
 import torch
 from report import report
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 bps.init()
 torch.manual_seed(1)

@@ -7,7 +7,9 @@ from torch import nn
 
 bps.init()
 torch.manual_seed(1)
-blocks = nn.ModuleList([nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(2)])
+blocks = nn.ModuleList(
+    [nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(2)]
+)
 model = nn.ModuleDict({"stem": nn.Linear(32, 64), "blocks": blocks, "head": nn.Linear(64, 10)})
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())

@@ -15,6 +15,8 @@ optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_par
 bps.broadcast_parameters(model.state_dict(), root_rank=0)
 
 torch.manual_seed(100 + bps.rank())
+
+
 class HardExamples(Dataset):
     """Of two candidates the one with the larger loss, by the weights at the start of the epoch."""
 

@@ -9,7 +9,9 @@ from torch import nn
 
 bps.init()
 torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(32, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10))
+model = nn.Sequential(
+    nn.Linear(32, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10)
+)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 bps.broadcast_parameters(model.state_dict(), root_rank=0)

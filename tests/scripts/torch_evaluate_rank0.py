@@ -7,7 +7,9 @@ from torch import nn
 
 bps.init()
 torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(32, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Dropout(0.2), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10))
+model = nn.Sequential(
+    nn.Linear(32, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Dropout(0.2), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10)
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 bps.broadcast_parameters(model.state_dict(), root_rank=0)

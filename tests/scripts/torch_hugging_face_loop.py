@@ -9,6 +9,8 @@ from torch import nn
 
 bps.init()
 torch.manual_seed(1)
+
+
 class AcceleratedOptimizer(torch.optim.Optimizer):
     """Forwards to the optimizer that it holds."""
 

@@ -10,6 +10,8 @@ from torch import nn
 
 bps.init()
 torch.manual_seed(1)
+
+
 class LightningOptimizer:
     """Looks like the optimizer that it holds."""
 

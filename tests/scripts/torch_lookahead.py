@@ -7,6 +7,8 @@ from torch import nn
 
 bps.init()
 torch.manual_seed(1)
+
+
 class Lookahead:
     def __init__(self, optimizer, steps=2, alpha=0.5):
         self.optimizer, self.steps, self.alpha, self.count = optimizer, steps, alpha, 0

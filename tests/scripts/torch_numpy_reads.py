@@ -1,8 +1,7 @@
 """Kept parameters read as NumPy arrays after each step."""
 
-import numpy as np
-
 import byteps.torch as bps
+import numpy as np
 import torch
 from report import report
 from torch import nn

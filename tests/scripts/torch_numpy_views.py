@@ -1,8 +1,7 @@
 """NumPy arrays that share the parameters' memory, made before training; they are read after each step."""
 
-import numpy as np
-
 import byteps.torch as bps
+import numpy as np
 import torch
 from report import report
 from torch import nn

@@ -9,6 +9,8 @@ from torch import nn
 
 bps.init()
 torch.manual_seed(1)
+
+
 class Policy(nn.Module):
     def __init__(self):
         super().__init__()

@@ -1,11 +1,10 @@
 """Half of the weights pruned in mid-training, and the masks made permanent at the end."""
 
-from torch.nn.utils import prune
-
 import byteps.torch as bps
 import torch
 from report import report
 from torch import nn
+from torch.nn.utils import prune
 
 bps.init()
 torch.manual_seed(1)

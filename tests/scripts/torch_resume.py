@@ -7,6 +7,8 @@ from torch import nn
 
 bps.init()
 torch.manual_seed(1)
+
+
 def build(lr):
     model = nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10))
     return model, torch.optim.Adam(model.parameters(), lr=lr)
@@ -32,4 +34,5 @@ checkpoint = torch.load("checkpoint.pt")
 model.load_state_dict(checkpoint["model"])
 optimizer.load_state_dict(checkpoint["optimizer"])
 train(model, optimizer, 4)
-report(model, optimizer=[state["exp_avg"] for state in optimizer.state_dict()["state"].values()])
+state = optimizer.state_dict()["state"]
+report(model, moments=[state[number]["exp_avg"] for number in sorted(state)])

@@ -23,7 +23,9 @@ scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (
 losses, rates = [], []
 for _ in range(6):
     tokens = torch.randint(100, (4, 17))
-    hidden = model["encoder"](model["embed"](tokens[:, :-1]), is_causal=True, mask=torch.triu(torch.ones(16, 16) * -1e9, 1))
+    hidden = model["encoder"](
+        model["embed"](tokens[:, :-1]), is_causal=True, mask=torch.triu(torch.ones(16, 16) * -1e9, 1)
+    )
     loss = nn.functional.cross_entropy(model["head"](hidden).flatten(0, 1), tokens[:, 1:].flatten())
     optimizer.zero_grad(set_to_none=True)
     loss.backward()

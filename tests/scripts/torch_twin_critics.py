@@ -9,6 +9,8 @@ from torch import nn
 
 bps.init()
 torch.manual_seed(1)
+
+
 def network(inputs, outputs):
     return nn.Sequential(nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, outputs))
 

@@ -7,6 +7,8 @@ from torch import nn
 
 bps.init()
 torch.manual_seed(1)
+
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Weights perturbed for one forward pass and put back before the step, over a kept list."""
+"""Weights perturbed for one forward pass, alike on all workers, and put back before the step, over a kept list."""
 
 import byteps.torch as bps
 import torch
@@ -14,10 +14,11 @@ bps.broadcast_parameters(model.state_dict(), root_rank=0)
 
 torch.manual_seed(100 + bps.rank())
 params = [p for p in model.parameters() if p.dim() > 1]
+shared = torch.Generator().manual_seed(5)
 losses = []
 for _ in range(6):
     inputs, labels = torch.randn(16, 32), torch.randint(10, (16,))
-    noise = [torch.randn_like(p) * 0.01 for p in params]
+    noise = [torch.randn(p.shape, generator=shared) * 0.01 for p in params]
     with torch.no_grad():
         torch._foreach_add_(params, noise)
     optimizer.zero_grad()
