@@ -58,7 +58,10 @@ setup(
             ["plugins/byteps/native/hook.cc"],
             extra_compile_args=["-O2", "-std=c++17"],
             libraries=["dl"],
-            depends=["prophet/native/queue.h", "prophet/native/events.h", "plugins/byteps/native/layout.h"],
+            depends=[
+                *(f"prophet/native/{name}.h" for name in ("queue", "events")),
+                *(f"plugins/byteps/native/{name}.h" for name in ("lane", "layout", "originals")),
+            ],
         ),
     ],
     install_requires=["numpy>=1.23", "psutil>=5.9", "pydantic>=2.7", "pyyaml>=6.0", "rich>=13", "typer>=0.12"],

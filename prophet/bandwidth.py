@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from prophet.model import EVENT_DTYPE, EventKind, Network, QueueKind
+from prophet.model import EVENT_DTYPE, EventKind, Network, QueueKind, unbroken
 
 WINDOW_S = 15.0
 """How far back transfers count."""
@@ -67,6 +67,12 @@ class TransferFit:
 
     def observe(self, events: NDArray[Any]) -> None:
         """Takes in events (EVENT_DTYPE), in order of time; only the pushes' starts and finishes matter."""
+        for after_gap, piece in unbroken(events):
+            if after_gap:
+                self._open = self._open[:0]
+            self._observe(piece)
+
+    def _observe(self, events: NDArray[Any]) -> None:
         pushes = events[(events["queue"] == QueueKind.PUSH) & (events["kind"] != EventKind.ADD)]
         if not len(pushes):
             return
@@ -192,6 +198,10 @@ class BandwidthMonitor:
     def observe(self, events: NDArray[Any]) -> None:
         """Takes in the hook's events (EVENT_DTYPE), in order of time."""
         self._fit.observe(events)
+        if events["gap"].any():
+            # What the job itself sent is not known over this time, so what others did is not either.
+            self._readings.clear()
+            self._other_then = 0.0
         finished = events[events["kind"] == EventKind.FINISH]
         for queue in self._own:
             self._own[queue] += int(finished["bytes"][finished["queue"] == queue].sum())

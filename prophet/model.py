@@ -8,11 +8,14 @@ gradient of the first layer: the most urgent one, and the last one generated.
 from __future__ import annotations
 
 import enum
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prophet.errors import UserError
 
@@ -42,10 +45,21 @@ EVENT_DTYPE = np.dtype(
         ("partition", "<u2"),
         ("queue", "u1"),
         ("kind", "u1"),
-        ("reserved", "<u4"),
+        ("gap", "<u4"),  # other than 0 where events before this one are lost
     ]
 )
 """One record of the hook's event log; mirrors `struct Event` in prophet/native/events.h (24 bytes)."""
+
+
+def unbroken(events: NDArray[Any]) -> Iterator[tuple[bool, NDArray[Any]]]:
+    """`events` (EVENT_DTYPE) in pieces without a gap, each with whether one comes before it.
+
+    What began before a gap is unknown after it: its finish may be lost, or never come.
+    """
+    gaps = np.flatnonzero(events["gap"]).tolist()
+    for start, end in itertools.pairwise(sorted({0, *gaps, len(events)})):
+        yield bool(events["gap"][start]), events[start:end]
+
 
 UNPROFILED_GRADIENT = 0x80000000
 """Bit set in the gradient id of a tensor that is not a gradient of the model (a broadcast, say)."""

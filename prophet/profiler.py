@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.model import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, GradientProfile, Profile, QueueKind
+from prophet.model import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, GradientProfile, Profile, QueueKind, unbroken
 
 WINDOW = 50
 """Iterations that the estimate is made of; the paper profiles 50."""
@@ -79,10 +79,21 @@ class JobProfiler:
         self._usual: dict[int, float] = {}  # when each gradient came last, after its iteration's first
         self._rows: deque[_Iteration] = deque(maxlen=window)
         self._seen = 0
+        self._after_gap = False  # what is open lacks its beginning
         self._estimate: _Estimate | None = None
 
     def observe(self, events: NDArray[Any]) -> None:
-        """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over."""
+        """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over.
+
+        Where some were lost, the iterations that lack them are passed over.
+        """
+        for after_gap, piece in unbroken(events):
+            if after_gap:
+                self._open = self._open[:0]
+                self._after_gap = True
+            self._observe(piece)
+
+    def _observe(self, events: NDArray[Any]) -> None:
         generated = events[
             (events["kind"] == EventKind.ADD)
             & (events["queue"] == QueueKind.PUSH)
@@ -99,10 +110,26 @@ class JobProfiler:
         before[order[again + 1]] = order[again]
         start = 0
         while (repeats := before[start:] >= start).any():
-            end = self._cut(rows, start, start + int(np.argmax(repeats)))
+            repeated = start + int(np.argmax(repeats))
+            if self._after_gap:
+                start = self._first_whole(rows, start, repeated)
+                self._after_gap = False
+                continue
+            end = self._cut(rows, start, repeated)
             self._close(_Iteration.of(rows[start:end]))
             start = end
         self._open = rows[start:][-MOST_OPEN:]
+
+    def _first_whole(self, rows: NDArray[Any], start: int, end: int) -> int:
+        """Where the first iteration with a beginning begins, if events before `start` were lost.
+
+        Where the gradients' usual times, which rise within an iteration, fall by the most.
+        """
+        usual = np.array([self._usual.get(gradient, np.nan) for gradient in rows["gradient"][start : end + 1].tolist()])
+        known = np.flatnonzero(~np.isnan(usual))
+        if len(known) < 2:
+            return self._cut(rows, start, end)
+        return start + int(known[1 + np.argmin(np.diff(usual[known]))])
 
     def _cut(self, rows: NDArray[Any], start: int, end: int) -> int:
         """Where the iteration from `start` ends, if the first repetition is at `end`.

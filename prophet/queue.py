@@ -48,12 +48,16 @@ class ScheduledQueue:
     """Pending tasks and what is in flight; see prophet/native/queue.h for the rules.
 
     Times are seconds on the caller's clock, sizes bytes. `watchdog_s` bounds how long a ready task
-    may be held while nothing moves.
+    may be held while nothing moves, `most_in_flight` (at least 1) how many tasks are in flight, whatever the plan.
     """
 
-    def __init__(self, kind: QueueKind = QueueKind.PUSH, watchdog_s: float = 1.0) -> None:
+    def __init__(
+        self, kind: QueueKind = QueueKind.PUSH, watchdog_s: float = 1.0, most_in_flight: int | None = None
+    ) -> None:
         self.kind = kind
-        self._native = _native.ScheduledQueue(watchdog_s)
+        self._native = _native.ScheduledQueue(
+            watchdog_s, _native.UNBOUNDED if most_in_flight is None else most_in_flight
+        )
 
     def set_plan(self, plan: Plan | None) -> None:
         """Swaps the plan whole; None means arrival order without limits."""
@@ -74,6 +78,10 @@ class ScheduledQueue:
     def finish(self, task: int, now: float) -> bool:
         """The task is acknowledged or answered. False where it is not in flight."""
         return self._native.finish(task, now)
+
+    def clear(self) -> None:
+        """Forgets every task, pending or in flight; the plan stays."""
+        self._native.clear()
 
     @property
     def pending(self) -> int:

@@ -155,3 +155,30 @@ def test_nothing_is_learned_from_nothing() -> None:
     monitor = BandwidthMonitor()
     monitor.observe(np.zeros(0, transfers([1], 1.0, 0.0).dtype))
     assert monitor.network is None
+
+
+def test_a_start_whose_finish_was_lost_is_not_matched_with_a_later_one() -> None:
+    """The same partitions come each second. From the middle of one second to that of the next all events are lost."""
+    pieces = []
+    for second in range(40):
+        whole = transfers(SIZES[:24], bandwidth=30e6, overhead_s=0.0005, ack_delay_s=0.001, began=float(second))
+        pieces.append(whole[:24].copy() if second % 2 == 0 else whole[24:].copy())
+        pieces[-1]["gap"][0] = 48 * (second % 2)
+    network = fitted(*pieces)
+    assert network.bandwidth == pytest.approx(30e6, rel=0.01)
+    assert network.overhead_s == pytest.approx(0.0005, rel=0.05)
+
+
+def test_what_a_gap_hides_of_the_jobs_own_bytes_is_not_other_traffic() -> None:
+    monitor, own = monitor_with_fit()
+    monitor.observe_nic(NicSample(1.0, own, 0))
+    after_gap = transfers(SIZES[:10], bandwidth=30e6, overhead_s=0.0005, began=8.0)
+    after_gap["gap"][0] = 10_000
+    sent = own + 100_000_000 + sum(SIZES[:10])  # nobody else sent any of it
+    monitor.observe(after_gap)
+    monitor.observe_nic(NicSample(9.0, sent, 0))
+    assert monitor.other_traffic == 0.0
+    monitor.observe_nic(NicSample(10.0, sent, 0))
+    assert monitor.other_traffic == 0.0
+    monitor.observe_nic(NicSample(11.0, sent + 20_000_000, 0))
+    assert monitor.other_traffic == pytest.approx(10e6, rel=0.05), "and others are seen again"

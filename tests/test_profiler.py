@@ -217,3 +217,42 @@ def test_setting_up_in_another_order_does_not_shift_the_iterations() -> None:
     assert profiler.profile is not None
     assert profiler.profile.gradient_ids == tuple(range(8))
     assert profiler.iterations == 12
+
+
+def with_gaps(every: int, place: int, count: int) -> np.ndarray:
+    """40 iterations of 12 events, which lose `count` from `place` on in every `every`th."""
+    stream = events([row for n in range(40) for row in iteration(n * PERIOD, STEPS, partitions=2)])
+    lost = np.zeros(len(stream), bool)
+    for began in range(6 * 12, len(stream), every * 12):
+        lost[began + place : began + place + count] = True
+    after = np.flatnonzero(lost[:-1] & ~lost[1:]) + 1
+    stream["gap"][after] = count
+    return stream[~lost]
+
+
+@pytest.mark.parametrize("place", range(12))
+@pytest.mark.parametrize("count", [1, 6, 11, 12, 13, 30])
+def test_iterations_that_lack_events_are_passed_over(place: int, count: int) -> None:
+    profiler = JobProfiler()
+    stream = with_gaps(5, place, count)
+    for start in range(0, len(stream), 17):
+        profiler.observe(stream[start : start + 17])
+    assert profiler.profile is not None
+    assert profiler.profile.gradient_ids == (0, 1, 2, 3, 4, 5)
+    assert [g.size_bytes for g in profiler.profile.gradients] == [2000] * 6
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+    assert profiler.jitter_s == pytest.approx(0.0, abs=1e-9), "not one of them is off"
+    assert profiler.iterations > 6, "and those in between are learned from"
+
+
+def test_a_beginning_and_the_end_of_another_are_not_taken_for_an_iteration() -> None:
+    profiler = JobProfiler()
+    profiler.observe(with_gaps(2, 6, 12))
+    assert profiler.iterations == 6, "the ones before the first gap"
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+    profiler = JobProfiler()
+    for n in range(20):
+        stream = events(iteration(n * PERIOD, STEPS))
+        stream["gap"][0] = 100
+        profiler.observe(stream)
+    assert profiler.profile is None, "nothing is known of a job whose events are always lost"

@@ -15,6 +15,7 @@ from prophet.queue import ScheduledQueue
 WATCHDOG_S = 1.0
 GRADIENTS = 6
 CREDITS = st.none() | st.integers(1, 40)
+PLACES = st.none() | st.integers(1, 8)
 MODES = st.sampled_from(["none", "arrival", "ranked"])
 
 
@@ -26,9 +27,10 @@ def ranked(credit: int | None = None, **plan: object) -> Plan:
 class QueueMachine(RuleBasedStateMachine):
     """A model of the queue beside the queue: plain lists, no heap."""
 
-    @initialize(credit=CREDITS, mode=MODES)
-    def start(self, credit: int | None, mode: str) -> None:
-        self.queue = ScheduledQueue(QueueKind.PUSH, WATCHDOG_S)
+    @initialize(credit=CREDITS, mode=MODES, places=PLACES)
+    def start(self, credit: int | None, mode: str, places: int | None) -> None:
+        self.queue = ScheduledQueue(QueueKind.PUSH, WATCHDOG_S, places)
+        self.places = places
         self.now = 0.0
         self.next_id = 0
         self.pending: dict[int, tuple[int, int]] = {}  # id -> (gradient, bytes)
@@ -76,7 +78,12 @@ class QueueMachine(RuleBasedStateMachine):
         flying = sum(self.flying.values())
         fits = self.credit is None or flying == 0 or flying + size <= self.credit
         overdue = self.held_since is not None and self.now - self.held_since >= WATCHDOG_S
-        if fits or overdue:
+        full = False
+        if self.places is not None:
+            urgency = 1 + (self.pending[first][0] if self.mode == "ranked" else 0)
+            fits = fits and len(self.flying) < self.places - min(urgency, self.places // 2)
+            full = len(self.flying) >= self.most_ever(self.places)
+        if fits or (overdue and not full):
             assert task == first, "the most urgent ready task that fits goes first"
             self.left.append(task)
             self.flying[task] = size
@@ -86,7 +93,11 @@ class QueueMachine(RuleBasedStateMachine):
             assert task is None
             if self.held_since is None:
                 self.held_since = self.now
-            assert self.now < retry_at <= self.held_since + WATCHDOG_S
+            assert retry_at == math.inf if full else self.now < retry_at <= self.held_since + WATCHDOG_S
+
+    @staticmethod
+    def most_ever(places: int) -> int:
+        return places + places // 2
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data())
@@ -95,6 +106,13 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.finish(task, self.now)
         assert not self.queue.finish(task, self.now), "a task finishes once"
         del self.flying[task]
+        self.held_since = None
+
+    @rule()
+    def clear(self) -> None:
+        self.queue.clear()
+        self.pending.clear()
+        self.flying.clear()
         self.held_since = None
 
     @rule(credit=CREDITS, mode=MODES)
@@ -107,6 +125,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.in_flight == len(self.flying)
         assert self.queue.in_flight_bytes == sum(self.flying.values())
         assert len(set(self.left)) == len(self.left), "every task leaves exactly once"
+        assert self.places is None or len(self.flying) <= self.most_ever(self.places)
 
     def teardown(self) -> None:
         """Progress: whatever is there drains, and nothing stays in flight."""
@@ -187,6 +206,80 @@ def test_a_stuck_pull_never_starves_a_more_urgent_one() -> None:
     assert queue.get(0.0)[0] is None, "less urgent: the credit holds it"
     queue.add(2, 1, 100, 0.0)
     assert queue.get(0.0)[0] == 2, "more urgent: goes at once"
+
+
+@given(
+    places=st.integers(2, 12),
+    steps=st.lists(st.tuples(st.sampled_from(["come", "answer"]), st.integers(0, 1000)), max_size=80),
+)
+def test_what_is_stuck_never_takes_the_place_of_something_more_urgent(
+    places: int, steps: list[tuple[str, int]]
+) -> None:
+    """For each of the most urgent ranks: where it has no place, one at least as urgent is in flight."""
+    queue = ScheduledQueue(QueueKind.PULL, WATCHDOG_S, most_in_flight=places)
+    queue.set_plan(Plan(pull=QueuePlan(order={})))
+    ranks: dict[int, int] = {}
+    flying: list[int] = []
+    waiting: set[int] = set()
+    for number, (what, choice) in enumerate(steps):
+        if what == "come":
+            ranks[number] = choice % (places // 2 + 3)
+            queue.add(number, ranks[number], 10, 0.0)
+            waiting.add(number)
+        elif flying:
+            queue.finish(flying.pop(choice % len(flying)), 0.0)
+        while (task := queue.get(0.0)[0]) is not None:
+            flying.append(task)
+            waiting.remove(task)
+        assert len(flying) < places, "one is left for what somebody waits for right now"
+        if waiting and flying:
+            held = min(ranks[task] for task in waiting)
+            assert held >= places // 2 - 1 or min(ranks[task] for task in flying) <= held
+        assert not waiting or flying, "something is always on its way"
+
+
+def test_what_somebody_waits_for_has_the_last_place() -> None:
+    queue = ScheduledQueue(QueueKind.PULL, most_in_flight=4)
+    queue.set_plan(ranked())
+    for task, gradient in enumerate([5, 5, 5, 0, 0, 0x80000007]):
+        queue.add(task, gradient, 10, 0.0)
+    assert [queue.get(0.0)[0] for _ in range(3)] == [5, 3, 4], "the most urgent first"
+    assert queue.get(0.0)[0] is None
+    queue.add(6, 0x80000008, 10, 0.0)
+    assert queue.get(0.0)[0] == 6
+    queue.add(7, 0x80000009, 10, 0.0)
+    assert queue.get(0.0)[0] is None
+
+
+def test_the_watchdog_lets_go_beyond_the_places_but_not_without_end() -> None:
+    queue = ScheduledQueue(watchdog_s=WATCHDOG_S, most_in_flight=4)
+    for task in range(20):
+        queue.add(task, 0, 10, 0.0)
+    now, started = 0.0, 0
+    while now < math.inf:
+        task, retry_at = queue.get(now)
+        started += task is not None
+        if task is None:
+            now = retry_at
+    assert started == 4 + 2
+    assert queue.watchdog_releases == 3, "arrival order leaves one of the four to what is more urgent"
+    queue.finish(0, 100.0)
+    assert queue.get(100.0) == (None, 100.0 + WATCHDOG_S)
+
+
+def test_a_queue_that_forgets_keeps_its_plan() -> None:
+    queue = ScheduledQueue()
+    queue.set_plan(ranked(credit=1))
+    for task, gradient in enumerate([3, 2]):
+        queue.add(task, gradient, 10, 0.0)
+    assert queue.get(0.0)[0] == 1
+    queue.clear()
+    assert (queue.pending, queue.in_flight, queue.in_flight_bytes) == (0, 0, 0)
+    assert not queue.finish(1, 0.0)
+    for task, gradient in enumerate([3, 2]):
+        assert queue.add(task, gradient, 10, 0.0), "an id may come again"
+    assert queue.get(0.0)[0] == 1
+    assert queue.get(0.0)[0] is None
 
 
 def deadline_plan(slack_s: float = 0.0) -> Plan:

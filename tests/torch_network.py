@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from prophet.plugins.byteps import torch_references
 from torch import nn
 
 torch.set_num_threads(1)  # For tiny tensors: on a busy machine the threads mostly wait for each other.
@@ -53,6 +54,8 @@ class Network:
         self.DistributedOptimizer: Callable[..., Any] = stock
         self.shutdown: Callable[[], None] = self._shutdown
         self.suspend: Callable[[], None] = self._shutdown
+        self.resume: Callable[..., None] = lambda *arguments: None
+        self.resets = 0
 
     def _shutdown(self) -> None:
         self.shut_down = True
@@ -98,6 +101,20 @@ class Network:
 
     def wait_activity(self, limit_s: float) -> None:
         self.deliver()
+
+    def status(self) -> Any:
+        return types.SimpleNamespace(tasks=len(self.pushed), pending=0, in_flight_bytes=len(self.flying))
+
+    def reset(self) -> None:
+        self.resets += 1
+
+
+def peek(module: nn.Module, name: str = "weight") -> torch.Tensor:
+    """A parameter as it is now, with its update or without: no use that anyone notices."""
+    with torch_references.blind():
+        param = module._parameters[name]
+        assert param is not None
+        return param.detach().clone()
 
 
 def make_model() -> nn.Sequential:

@@ -29,6 +29,7 @@ KNOWN_VERSIONS = ("0.2.5.post15",)
 _NEW_STRING_ABI = b"_ZN6byteps6common18GetContextFromNameERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE\0"
 _OLD_STRING_ABI = b"_ZN6byteps6common18GetContextFromNameERKSs\0"
 _NEEDED = (
+    b"_ZN6byteps6common20BytePSScheduledQueueC1ENS0_9QueueTypeE\0",
     b"_ZN6byteps6common20BytePSScheduledQueue7addTaskESt10shared_ptrINS0_16TensorTableEntryEE\0",
     b"_ZN6byteps6common20BytePSScheduledQueue7getTaskEv\0",
     b"_ZN6byteps6common20BytePSScheduledQueue12reportFinishEi\0",
@@ -41,6 +42,7 @@ _NEEDED = (
 )
 
 _DRAIN_EVENTS = 1 << 16
+"""Events taken at a time (24 bytes each)."""
 
 
 class HookError(Exception):
@@ -56,8 +58,25 @@ class Library:
 
 
 @dataclass(frozen=True)
+class LaneStatus:
+    """The pushes, or the pulls: how many wait to be sent and how many are in flight (not acknowledged, not answered).
+
+    Of those in flight `oldest_gradient` (the id that events have) is the one that has been for longest, `oldest_s`
+    seconds; both None where nothing is in flight.
+    """
+
+    waiting: int
+    in_flight: int
+    oldest_s: float | None
+    oldest_gradient: int | None
+
+
+@dataclass(frozen=True)
 class Status:
-    """Counters of the hook. `why_aside` is empty unless it stepped aside by itself."""
+    """Counters of the hook. `why_aside` is empty unless it stepped aside by itself.
+
+    `still_s`: seconds since a task last came, left or was answered; None before the first.
+    """
 
     active: bool
     why_aside: str
@@ -66,6 +85,9 @@ class Status:
     in_flight_bytes: int
     watchdog_releases: int
     events_dropped: int
+    still_s: float | None
+    pushes: LaneStatus
+    pulls: LaneStatus
 
 
 class _Plan(ctypes.Structure):
@@ -88,13 +110,33 @@ class _Plan(ctypes.Structure):
     ]
 
 
+class _LaneStatus(ctypes.Structure):
+    _fields_ = [
+        ("waiting", ctypes.c_uint64),
+        ("in_flight", ctypes.c_uint64),
+        ("oldest_s", ctypes.c_double),
+        ("oldest_gradient", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    ]
+
+    def value(self) -> LaneStatus:
+        known = self.oldest_s >= 0
+        return LaneStatus(
+            waiting=self.waiting,
+            in_flight=self.in_flight,
+            oldest_s=self.oldest_s if known else None,
+            oldest_gradient=self.oldest_gradient if known else None,
+        )
+
+
 class _Status(ctypes.Structure):
     _fields_ = [
         ("tasks", ctypes.c_uint64),
-        ("pending", ctypes.c_uint64),
         ("in_flight_bytes", ctypes.c_uint64),
         ("watchdog_releases", ctypes.c_uint64),
         ("events_dropped", ctypes.c_uint64),
+        ("still_s", ctypes.c_double),
+        ("lanes", _LaneStatus * 2),
         ("active", ctypes.c_int32),
         ("why_aside", ctypes.c_char * 160),
     ]
@@ -237,26 +279,46 @@ class Hook:
             )
             self._native.prophet_hook_set_plan(int(kind), ctypes.byref(native))
 
+    def reset(self) -> None:
+        """Forgets everything that waits or is in flight: BytePS is being suspended or shut down. The plan stays.
+
+        Harmless when repeated. What is forgotten is neither sent nor answered, so nobody may still wait for it.
+        """
+        self._native.prophet_hook_reset()
+
     def drain(self) -> NDArray[Any]:
-        """The events since the last call, oldest first (EVENT_DTYPE)."""
-        count = self._native.prophet_hook_drain(self._buffer.ctypes.data, len(self._buffer))
-        return self._buffer[:count].copy()
+        """All events since the last call, oldest first (EVENT_DTYPE)."""
+        pieces = []
+        count = len(self._buffer)
+        while count == len(self._buffer):
+            count = self._native.prophet_hook_drain(self._buffer.ctypes.data, len(self._buffer))
+            pieces.append(self._buffer[:count].copy())
+        return np.concatenate(pieces)
 
     def wait_activity(self, limit_s: float) -> None:
         """Waits, without the interpreter lock, until another tensor has completed, at most `limit_s`."""
         self._completed = self._native.prophet_hook_wait_completed(self._completed, limit_s)
 
+    def reset(self) -> None:
+        """Forgets what is pending and in flight: BytePS is about to end or to be suspended."""
+        if hasattr(self._native, "prophet_hook_reset"):
+            self._native.prophet_hook_reset()
+
     def status(self) -> Status:
         native = _Status()
         self._native.prophet_hook_status(ctypes.byref(native))
+        pushes, pulls = native.lanes[QueueKind.PUSH].value(), native.lanes[QueueKind.PULL].value()
         return Status(
             active=bool(native.active),
             why_aside=native.why_aside.decode(errors="replace"),
             tasks=native.tasks,
-            pending=native.pending,
+            pending=pushes.waiting + pulls.waiting,
             in_flight_bytes=native.in_flight_bytes,
             watchdog_releases=native.watchdog_releases,
             events_dropped=native.events_dropped,
+            still_s=native.still_s if native.still_s >= 0 else None,
+            pushes=pushes,
+            pulls=pulls,
         )
 
 
@@ -279,8 +341,28 @@ def set_identity(by: str) -> None:
         _loaded.set_identity(by)
 
 
+def reset() -> None:
+    """See Hook.reset; nothing where the hook is off."""
+    if _loaded is not None:
+        _loaded.reset()
+
+
 def wait_activity(limit_s: float) -> None:
     """See Hook.wait_activity. Raises HookError where the hook is off, since nothing would wake us."""
     if _loaded is None:
         raise HookError("the hook is off")
     _loaded.wait_activity(limit_s)
+
+
+def progress() -> object:
+    """Differs from what it was before where a transfer has begun or ended since; always the same without the hook."""
+    if _loaded is None:
+        return None
+    status = _loaded.status()
+    return status.tasks, status.pending, status.in_flight_bytes
+
+
+def reset() -> None:
+    """See Hook.reset; nothing where the hook is off."""
+    if _loaded is not None:
+        _loaded.reset()

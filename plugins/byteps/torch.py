@@ -7,8 +7,7 @@ used; the next forward pass starts while later layers' gradients are still on th
 same bits; torch_updates.py and torch_buckets.py say why, torch_guards.py what counts as a use.
 
 Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of
-the forward pass. A program that keeps references to the parameters themselves and reads them outside of
-their modules right after step() must call `optimizer.synchronize()` or read them through the model.
+the forward pass.
 """
 
 from __future__ import annotations
@@ -23,21 +22,26 @@ from typing import Any, SupportsIndex
 
 import torch
 from prophet.plugins.byteps import hook, torch_guards
-from prophet.plugins.byteps.torch_updates import Engine, Updates, logger, warn_once
+from prophet.plugins.byteps import torch_references as references
+from prophet.plugins.byteps.torch_engine import Agreement, Engine, logger, warn_once
+from prophet.plugins.byteps.torch_updates import Updates
 
 OLDEST_TORCH = (2, 4)
 """The first with all that the front end calls (`torch.is_autocast_enabled(device_type)` is the newest)."""
-EXIT_LIMIT_S = 30.0
-"""How long a process that ends still waits for transfers that other workers need, before it leaves them."""
+EXIT_PATIENCE_S = 5.0
+"""How long a process that ends bears with transfers that do not move, though other workers may need them."""
 
 
-def install(bps: Any, fusion: bool = True) -> None:
+def install(bps: Any, fusion: bool = True, agreement: Agreement | None = None) -> None:
     """Replaces `bps.DistributedOptimizer`, where `bps` is the module byteps.torch.
 
-    `fusion` lets small gradients travel together. Nothing else changes until an optimizer is wrapped.
+    `fusion` lets small gradients travel together. `agreement` tells workers apart that would send other tensors.
+    Nothing else changes until an optimizer is wrapped.
     """
     original = bps.DistributedOptimizer
-    engine: Engine | None = None
+    engine = Engine(bps, hook.wait_activity, hook.progress, agreement)
+    hook.set_identity("priority")
+    _finish_before_shutdown(bps)
 
     @functools.wraps(original)
     def distributed_optimizer(
@@ -46,17 +50,14 @@ def install(bps: Any, fusion: bool = True) -> None:
         compression: Any = bps.Compression.none,
         backward_passes_per_step: int = 1,
     ) -> torch.optim.Optimizer:
-        nonlocal engine
         named = None if named_parameters is None else list(named_parameters)
         reason = _why_not(bps, optimizer, named, compression)
         if reason is not None:
             if reason:
                 warn_once(f"this optimizer keeps BytePS's barrier: {reason}")
+            if bps.size() > 1:
+                engine.announce(f"with BytePS's barrier, since {reason}" if reason else "with BytePS's barrier")
             return original(optimizer, named, compression, backward_passes_per_step)  # type: ignore[no-any-return]
-        if engine is None:
-            hook.set_identity("priority")
-            engine = Engine(bps, hook.wait_activity)
-            _flush_before_shutdown(bps)
         return _wrap(optimizer, named or [], engine, backward_passes_per_step, fusion)
 
     bps.DistributedOptimizer = distributed_optimizer
@@ -82,29 +83,47 @@ def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None
         return f"{type(optimizer).__name__} cannot update one parameter at a time"
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return "it is differentiable"
+    params = [id(param) for group in optimizer.param_groups for param in group["params"]]
+    if len(set(params)) != len(params):
+        return "a parameter is in it twice"
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
         return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
     return None
 
 
-def _flush_before_shutdown(bps: Any) -> None:
+def _finish_before_shutdown(bps: Any) -> None:
     """Nobody shuts BytePS down, or ends the process, while other workers need what we still send."""
 
     def finish() -> None:
         for owner in torch_guards.owners():
-            if not owner.flush(EXIT_LIMIT_S):
-                logger.warning("updates were still to come after %.0f s at the end of the job", EXIT_LIMIT_S)
+            if not owner.flush(EXIT_PATIENCE_S):
+                logger.warning("updates were still to come when the job ended, and nothing moved any more")
+                break
 
-    def flushing(original: Callable[[], Any]) -> Callable[[], Any]:
+    def finishing(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def wrapper() -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             finish()
-            return original()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                hook.reset()
 
         return wrapper
 
-    bps.shutdown = flushing(bps.shutdown)
-    bps.suspend = flushing(bps.suspend)
+    def resuming(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            for owner in torch_guards.owners():
+                owner.restart()
+            return result
+
+        return wrapper
+
+    bps.shutdown = finishing(bps.shutdown)
+    bps.suspend = finishing(bps.suspend)
+    bps.resume = resuming(bps.resume)
     atexit.register(finish)  # After bps.init() registered BytePS's shutdown, so it runs before that.
 
 
@@ -121,8 +140,9 @@ def _wrap(
     vars(wrapped).update({key: value for key, value in vars(optimizer).items() if key != "step"})
     trainable = {id(p): p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     chosen = [(name, trainable.pop(id(param))) for name, param in named if id(param) in trainable]
-    chosen += [(f"push_pull.noname.{number}", param) for number, param in enumerate(trainable.values())]
-    wrapped._prophet = Updates(wrapped, user_class, chosen, engine, passes, fusion)
+    wrapped._prophet = Updates(wrapped, user_class, chosen, list(trainable.values()), engine, passes, fusion)
+    for group in optimizer.param_groups:
+        group["params"] = torch_guards.GroupParameters(group["params"])
     return wrapped  # type: ignore[no-any-return]
 
 
@@ -140,6 +160,26 @@ class _Methods:
     def synchronize(self) -> None:
         """Waits for all averaged gradients and puts them in `.grad`; the next step() uses what is there then."""
         self._prophet.synchronize()
+
+    def finish_updates(self) -> None:
+        """Waits for the updates of the last step() and sends nothing, so that one worker may call it alone."""
+        self._prophet.flush()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears gradients, for which no update has to be waited for."""
+        with references.blind():
+            super(type(self), self).zero_grad(set_to_none)  # type: ignore[misc]
+
+    @property
+    def state(self) -> Any:
+        """The optimizer's state by parameter, after all updates."""
+        if not self._prophet.stepping:
+            self._prophet.flush()
+        return vars(self)["state"]
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        vars(self)["state"] = value
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -165,6 +205,8 @@ class _Methods:
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self._prophet.flush()
         super(type(self), self).add_param_group(param_group)  # type: ignore[misc]
+        added = self.param_groups[-1]  # type: ignore[attr-defined]
+        added["params"] = torch_guards.GroupParameters(added["params"])
         warn_once("gradients of parameters added after the optimizer was wrapped are not averaged (nor by BytePS)")
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:

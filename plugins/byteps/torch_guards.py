@@ -1,49 +1,108 @@
 """Where a program can reach a parameter: each way finishes the parameter's pending update first.
 
-Rule of this file: interception of torch.nn, and nothing about transfers or optimizers. A parameter with
-a pending update is brought up to date when its module is called, when it is read as an attribute of a
-module, when it comes out of `named_parameters()` or `parameters()`, when it is copied or pickled; and all
-of them before `state_dict()`, `load_state_dict()` and moves like `model.to()`.
+Rule of this file: interception of torch, and nothing about transfers or optimizers. A parameter with
+a pending update is brought up to date
 
-Two ways are out of reach: a reference that the program kept to the tensor itself, and code that
-torch.compile made. Where gradients show the first, and from the start of the first compilation, step()
-waits, as stock BytePS does. The patches do nothing while they are traced, so they break no graph.
+- when its module is called, when it is read as an attribute of a module, when it comes out of
+  `named_parameters()` or `parameters()`, or out of a parameter group of its optimizer;
+- when any function of torch gets it, or what shares its memory, in the thread that called step()
+  (torch_references.py): a list of parameters that the program kept is no way round;
+- when it is copied, pickled, or sent to another process.
+
+All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
+before TorchScript's code runs and before a transform of torch.func, in which nothing may be written.
+
+Two ways are out of reach: a reference used by another thread or by a C++ extension, and code that torch.compile made.
+Where gradients show the first, and from the start of the first compilation, step() waits, as stock BytePS does.
+The patches do nothing while they are traced, so they break no graph.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from prophet.plugins.byteps import torch_references as references
 from prophet.plugins.byteps.torch_buckets import Bucket, Slot
 from torch import nn
 
-_slots: weakref.WeakValueDictionary[int, Slot] = weakref.WeakValueDictionary()
-"""By id of the parameter, which the slot keeps alive: no id is reused."""
+
+class Watched:
+    """One parameter, and its slot in each optimizer that averages its gradient."""
+
+    def __init__(self) -> None:
+        self.slots: list[Slot] = []
+
+
+_watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
+"""By id of the parameter, which a slot keeps alive: no id is reused."""
+_pending: dict[references.StorageKey, set[Slot]] = {}
+"""Slots with a pending update, by the storage of their parameter and of the gradient that was sent."""
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
-_kept: set[Any] = set()
+_kept: dict[Any, list[tuple[references.StorageKey, Slot]]] = {}
+"""Owners with pending updates, and what they have in `_pending`."""
+_learning: dict[int, Any] = {}
+"""By id, and held weakly: owners of which it is not known yet how the program reaches their parameters."""
 _installed = False
-_clearing = False
 
 
 def watch(owner: Any, slots: list[Slot]) -> None:
-    """From now on brings these parameters up to date, through `owner.finish(buckets)` and `owner.flush()`."""
+    """From now on brings these parameters up to date, through `owner.finish(buckets)` and `owner.flush()`.
+
+    Until `learned(owner)` every use is noted in `Slot.touched`, and not only those that an update is pending for.
+    """
     _install()
     _owners.add(owner)
+    _learning[id(owner)] = weakref.ref(owner, functools.partial(_forget, id(owner)))
     for slot in slots:
-        _slots[id(slot.param)] = slot
+        # Held by the slots alone: it goes when the last of them does.
+        watched = _watched.get(id(slot.param)) or Watched()
+        _watched[id(slot.param)] = watched
+        watched.slots.append(slot)
+        slot.watched = watched
+    _watch_references()
 
 
-def keep(owner: Any) -> None:
-    """Keeps `owner` until `release`: the program may drop an optimizer whose updates are still to come."""
-    _kept.add(owner)
+def learned(owner: Any) -> None:
+    """It is known how the program reaches the parameters of `owner`."""
+    _learning.pop(id(owner), None)
+    _leave_references()
+
+
+def _forget(identity: int, _reference: Any) -> None:
+    _learning.pop(identity, None)
+
+
+def keep(owner: Any, slots: Iterable[Slot]) -> None:
+    """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it."""
+    entries = _kept[owner] = []
+    with references.blind():
+        for slot in slots:
+            sent = slot.seen[0]() if slot.seen is not None else None
+            for tensor in (slot.param,) if sent is None else (slot.param, sent):
+                key = references.storage_key(tensor)
+                if key in _pending:
+                    _pending[key].add(slot)
+                elif key:
+                    _pending[key] = {slot}
+                entries.append((key, slot))
+    _watch_references()
 
 
 def release(owner: Any) -> None:
-    _kept.discard(owner)
+    """Nothing of `owner` is pending any more."""
+    for key, slot in _kept.pop(owner, []):
+        slots = _pending.get(key)
+        if slots is not None:
+            slots.discard(slot)
+            if not slots:
+                del _pending[key]
+    _leave_references()
 
 
 def owners() -> list[Any]:
@@ -51,35 +110,121 @@ def owners() -> list[Any]:
     return list(_owners)
 
 
+def settle(params: Iterable[torch.Tensor], owner: Any) -> None:
+    """Finishes what optimizers other than `owner` still have to do to these parameters."""
+    if not any(other is not owner for other in _kept):
+        return
+    for param in params:
+        watched = _watched.get(id(param))
+        for slot in watched.slots if watched is not None else ():
+            if slot.owner is not owner and slot.bucket is not None and slot.bucket.pending:
+                slot.owner.finish([slot.bucket])
+
+
+def after_compilation() -> bool:
+    """Whether torch.compile has made code in this process, which may use parameters out of our sight."""
+    from torch._dynamo import convert_frame  # Slow to import: not before an optimizer is wrapped.
+
+    return bool(convert_frame.FRAME_COUNTER)
+
+
+class GroupParameters(list[torch.Tensor]):
+    """The parameters of a group. To look at them from outside finishes their updates; a scheduler does not."""
+
+    def unwatched(self) -> Iterator[torch.Tensor]:
+        """For ourselves, who wait for nothing."""
+        return super().__iter__()
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for param in super().__iter__():
+            _touch(param)
+            yield param
+
+    def __reversed__(self) -> Iterator[torch.Tensor]:
+        return reversed(list(self))
+
+    def __getitem__(self, place: Any) -> Any:
+        value = super().__getitem__(place)
+        for param in value if isinstance(place, slice) else (value,):
+            _touch(param)
+        return value
+
+    def __add__(self, other: Any) -> Any:
+        return list(self) + other
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return list, (list(self),)
+
+    def copy(self) -> list[torch.Tensor]:
+        return list(self)
+
+
 def _flush_all() -> None:
-    for owner in owners():
+    for owner in list(_kept):
         owner.flush()
+
+
+def _use(found: Watched | set[Slot]) -> None:
+    """A function of torch gets a tensor that is watched, or one that shares memory with some that are pending."""
+    if torch.compiler.is_compiling():
+        return
+    for slot in found.slots if isinstance(found, Watched) else tuple(found):
+        _reach(slot)
+
+
+def _reach(slot: Slot) -> None:
+    slot.touched = True
+    bucket = slot.bucket
+    if bucket is not None:
+        if bucket.pending:
+            slot.owner.finish([bucket])
+        elif bucket.updated is not None:
+            slot.owner.follow_update(bucket)
 
 
 def _touch(value: Any) -> None:
     """Marks `value`, if it is a watched parameter, as reached, and finishes its update."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or references.is_blind():
         return
-    slot = _slots.get(id(value))
-    if slot is not None:
-        slot.touched = True
-        if slot.bucket is not None and slot.bucket.pending:
-            slot.owner.finish([slot.bucket])
+    watched = _watched.get(id(value))
+    if watched is not None:
+        for slot in watched.slots:
+            _reach(slot)
 
 
 def _before_forward(module: nn.Module) -> None:
     """Finishes the updates of a module's own parameters together: one call of the optimizer, not one each."""
-    if torch.compiler.is_compiling() or not module._parameters:
+    if torch.compiler.is_compiling():
+        return
+    if references.watching_here() and not _kept:
+        _leave_references()
+    if isinstance(module, torch.jit.ScriptModule):
+        _flush_all()
+    if not module._parameters:
         return
     pending: dict[Any, dict[Bucket, None]] = {}
     for param in module._parameters.values():
-        slot = _slots.get(id(param))
-        if slot is not None:
-            slot.touched = True
-            if slot.bucket is not None and slot.bucket.pending:
-                pending.setdefault(slot.owner, {})[slot.bucket] = None
+        watched = _watched.get(id(param))
+        if watched is None:
+            continue
+        for slot in watched.slots:
+            bucket = slot.bucket
+            if bucket is not None and bucket.pending:
+                slot.touched = True
+                pending.setdefault(slot.owner, {})[bucket] = None
+            else:
+                _reach(slot)
     for owner, buckets in pending.items():
         owner.finish(list(buckets))
+
+
+def _watch_references() -> None:
+    references.watch_here(_pending, _watched, _learning, _use)
+
+
+def _leave_references() -> None:
+    if not _kept and not _learning:
+        references.stop_here()
 
 
 def _before_compilation(*_args: Any) -> None:
@@ -88,44 +233,87 @@ def _before_compilation(*_args: Any) -> None:
 
 
 def _install() -> None:
-    """Patches torch.nn once; without any watched parameter the patches only look into an empty table."""
+    """Patches torch once; without any watched parameter the patches only look into an empty table."""
     global _installed
     if _installed:
         return
     _installed = True
-    from torch._dynamo.callback import on_compile_start  # Slow to import: not before an optimizer is wrapped.
-
-    on_compile_start(_before_compilation)
+    _watch_compilations()
     _patch_call()
     for name in ("state_dict", "load_state_dict", "_apply"):
-        _flush_before(nn.Module, name)
+        _call_before(nn.Module, name, lambda self: _flush_all())
     for name in ("__deepcopy__", "__reduce_ex__"):
-        _touch_before(nn.Parameter, name)
+        _call_before(nn.Parameter, name, _touch)
     _patch_getattr()
     _patch_named_parameters()
     _patch_zero_grad()
+    _patch_what_modes_do_not_see()
+    os.register_at_fork(before=_flush_all)
 
 
-def _flush_before(cls: type, name: str) -> None:
-    original = getattr(cls, name)
+def _watch_compilations() -> None:
+    from torch._dynamo import callback  # Slow to import: not before an optimizer is wrapped.
+
+    handler: Any = callback.callback_handler
+    forget = handler.clear
+
+    @functools.wraps(forget)
+    def forget_others() -> None:
+        """torch._dynamo.reset() forgets what was registered, but what comes after it is compiled as well."""
+        forget()
+        callback.on_compile_start(_before_compilation)
+
+    handler.clear = forget_others
+    callback.on_compile_start(_before_compilation)
+
+
+def _call_before(holder: Any, name: str, first: Callable[[Any], None]) -> None:
+    """Lets `first` have the first argument of `holder.name` before each call; nothing where there is no such name."""
+    original = getattr(holder, name, None)
+    if original is None:
+        return
 
     @functools.wraps(original)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _flush_all()
-        return original(self, *args, **kwargs)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            first(args[0] if args else None)
+        return original(*args, **kwargs)
 
-    setattr(cls, name, wrapper)
+    setattr(holder, name, wrapper)
 
 
-def _touch_before(cls: type, name: str) -> None:
-    original = getattr(cls, name)
+def _patch_what_modes_do_not_see() -> None:
+    """TorchScript, transforms of torch.func, and what pickles tensors for another process."""
+    from torch._functorch import eager_transforms, vmap
 
-    @functools.wraps(original)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _touch(self)
-        return original(self, *args, **kwargs)
+    for script in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+        _call_before(script, "__call__", lambda self: _flush_all())
+    for module, name in (
+        (eager_transforms, "_grad_increment_nesting"),
+        (eager_transforms, "_jvp_increment_nesting"),
+        (eager_transforms, "_func_increment_nesting"),
+        (vmap, "_vmap_increment_nesting"),
+    ):
+        _call_before(module, name, lambda argument: _flush_all())
 
-    setattr(cls, name, wrapper)
+    reducers: dict[type, Callable[[Any], Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    for kind, reduce in list(reducers.items()):
+        if issubclass(kind, torch.Tensor):
+            reducers[kind] = _reduce_after_update(reduce)
+
+
+def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """multiprocessing has a table of its own, and a queue's thread, which no mode of ours watches, goes by it."""
+
+    @functools.wraps(reduce)
+    def wrapper(tensor: torch.Tensor) -> Any:
+        _touch(tensor)
+        found = _pending.get(references.storage_key(tensor))
+        if found is not None:
+            _use(found)
+        return reduce(tensor)
+
+    return wrapper
 
 
 def _patch_call() -> None:
@@ -159,8 +347,7 @@ def _patch_named_parameters() -> None:
     @functools.wraps(original)
     def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         for name, param in original(self, *args, **kwargs):
-            if not _clearing:
-                _touch(param)
+            _touch(param)
             yield name, param
 
     nn.Module.named_parameters = wrapper  # type: ignore[method-assign]
@@ -172,11 +359,7 @@ def _patch_zero_grad() -> None:
 
     @functools.wraps(original)
     def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-        global _clearing
-        _clearing = True
-        try:
+        with references.blind():
             original(self, *args, **kwargs)
-        finally:
-            _clearing = False
 
     nn.Module.zero_grad = wrapper  # type: ignore[method-assign]

@@ -51,8 +51,10 @@ def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
     """Matches the events of each task (EVENT_DTYPE, in order of time); what never finished is left out."""
     open_tasks: dict[tuple[int, int, int], list[float]] = {}
     transfers = []
-    columns = (events[name].tolist() for name in ("time_s", "gradient", "partition", "bytes", "queue", "kind"))
-    for time_s, gradient, partition, size, queue, kind in zip(*columns, strict=True):
+    columns = (events[name].tolist() for name in ("time_s", "gradient", "partition", "bytes", "queue", "kind", "gap"))
+    for time_s, gradient, partition, size, queue, kind, gap in zip(*columns, strict=True):
+        if gap:
+            open_tasks.clear()
         if gradient & UNPROFILED_GRADIENT:
             continue
         key = (gradient, partition, queue)

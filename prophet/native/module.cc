@@ -92,7 +92,7 @@ PYBIND11_MODULE(_native, m) {
       .def_readwrite("deadline_slack_s", &QueuePlan::deadline_slack_s);
 
   py::class_<ScheduledQueue>(m, "ScheduledQueue")
-      .def(py::init<double>(), py::arg("watchdog_s") = 1.0)
+      .def(py::init<double, size_t>(), py::arg("watchdog_s") = 1.0, py::arg("most_in_flight") = prophet::kUnbounded)
       .def(
           "add",
           [](ScheduledQueue& queue, uint64_t id, uint32_t gradient, uint32_t bytes, double now) {
@@ -109,6 +109,7 @@ PYBIND11_MODULE(_native, m) {
           py::arg("now"), "(id of the task to start, or None; when to ask again)")
       .def("requests_first_until", &ScheduledQueue::requests_first_until, py::arg("now"))
       .def("finish", &ScheduledQueue::finish, py::arg("id"), py::arg("now"))
+      .def("clear", &ScheduledQueue::clear)
       .def(
           "set_plan", [](ScheduledQueue& queue, std::shared_ptr<QueuePlan> plan) { queue.set_plan(plan); },
           py::arg("plan"))
@@ -120,6 +121,7 @@ PYBIND11_MODULE(_native, m) {
   m.def("measure", &measure, py::arg("pending"), py::arg("operations"));
   m.def("bytes_per_pending", &bytes_per_pending, py::arg("pending"));
   m.attr("UNLIMITED") = prophet::kUnlimited;
+  m.attr("UNBOUNDED") = prophet::kUnbounded;
   m.attr("NO_GROUP") = prophet::kNoGroup;
 
   prophet::bind_simulator(m);

@@ -10,11 +10,21 @@
 //   - a task never starts while a more urgent ready one fits;
 //   - progress: with nothing in flight a ready task waits at most for a predicted deadline, and never
 //     longer than the watchdog bound;
-//   - no plan, or an error, means arrival order without limits.
+//   - no plan, or an error, means arrival order without limits but the host's own;
+//   - a task is held for want of a place only while others have them, and never by less urgent ones alone.
+//
+// Places. A host whose engine bears only so many messages at once gives `most_in_flight`, and then each task in flight
+// takes one of so many places. The more urgent a task is, the more of them it may fill: rank -1 (what somebody waits
+// for right now) all of them, rank 0 all but one, and so on down to half. So each rank before that point has a place
+// that no less urgent task can take: where all that is in flight is stuck, as pulls are until every worker has pushed,
+// a more urgent task still goes. (Of what is in flight when rank r finds none, the latest start that was less urgent
+// left at least one for r; so r's own, or more urgent ones, took it, and one of these is still in flight.) The
+// watchdog may go past by half as much again, and nothing goes beyond that.
 #ifndef PROPHET_NATIVE_QUEUE_H_
 #define PROPHET_NATIVE_QUEUE_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -30,6 +40,7 @@ inline constexpr double kNever = std::numeric_limits<double>::infinity();
 // Set in the id of a tensor that is not a gradient of the model, such as a broadcast parameter.
 inline constexpr uint32_t kUnprofiledGradient = 0x80000000u;
 inline constexpr int32_t kNoGroup = -1;
+inline constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();
 inline constexpr double kMostForRequests_s = 1e-3;  // sending a request takes some 0.1 ms
 
 struct Task {
@@ -105,7 +116,10 @@ struct Decision {
 
 class ScheduledQueue {
  public:
-  explicit ScheduledQueue(double watchdog_s = 1.0) : watchdog_s_(watchdog_s) {}
+  explicit ScheduledQueue(double watchdog_s = 1.0, size_t most_in_flight = kUnbounded)
+      : watchdog_s_(watchdog_s),
+        most_in_flight_(most_in_flight),
+        most_ever_(most_in_flight == kUnbounded ? kUnbounded : most_in_flight + most_in_flight / 2) {}
 
   // Returns false, and takes nothing, where the id is already pending or in flight.
   bool add(const Task& task, double now) {
@@ -133,6 +147,7 @@ class ScheduledQueue {
     if (retry_at <= now) return start(now);
     // The watchdog: a ready task that nothing has moved past for `watchdog_s` goes, and is reported.
     if (held_since_ == kNever) held_since_ = now;
+    if (in_flight_count_ >= most_ever_) return Decision{false, Task{}, kNever};
     // The very sum that is given as `retry_at`: a difference may round to just below, and the asking never end.
     double release_at = held_since_ + watchdog_s_;
     if (now >= release_at) {
@@ -173,6 +188,21 @@ class ScheduledQueue {
     } else {
       next_plan_ = std::move(plan);
     }
+  }
+
+  // Forgets every task, pending or in flight, where the engine that had them is gone. The plan stays.
+  void clear() {
+    ready_.clear();
+    groups_.clear();
+    known_.clear();
+    in_flight_by_rank_.clear();
+    in_flight_bytes_ = 0;
+    in_flight_count_ = 0;
+    held_since_ = kNever;
+    wire_free_at_ = 0;
+    progress_s_ = -1.0;
+    backward_began_at_ = kNever;
+    past_first_group_ = false;
   }
 
   size_t pending() const {
@@ -304,6 +334,7 @@ class ScheduledQueue {
 
   // When the candidate may start: now or earlier for "at once", kNever for "after a finish".
   double may_start(const Entry& candidate, double now) const {
+    if (!has_place(candidate)) return kNever;
     if (!plan_) return now;
     if (!fits(candidate)) return kNever;
     double deadline_at = next_deadline(candidate.rank);
@@ -311,6 +342,12 @@ class ScheduledQueue {
     double finish_at = std::max(now, wire_free_at_) + plan_->overhead_s + candidate.task.bytes / plan_->bandwidth;
     // Constraint 11 of the paper: a transfer ends before a more urgent gradient appears.
     return finish_at <= deadline_at ? now : deadline_at + plan_->deadline_slack_s;
+  }
+
+  bool has_place(const Entry& candidate) const {
+    if (most_in_flight_ == kUnbounded) return true;
+    size_t urgency = static_cast<size_t>(int64_t{std::max(candidate.rank, -1)} + 1);
+    return in_flight_count_ < most_in_flight_ - std::min(urgency, most_in_flight_ / 2);
   }
 
   bool fits(const Entry& candidate) const {
@@ -352,6 +389,8 @@ class ScheduledQueue {
   }
 
   const double watchdog_s_;
+  const size_t most_in_flight_;
+  const size_t most_ever_;  // with what the watchdog lets go
   std::shared_ptr<const QueuePlan> plan_;
   std::shared_ptr<const QueuePlan> next_plan_;  // one with groups, until the next iteration begins
   int32_t first_group_ = kNoGroup;              // of next_plan_

@@ -23,7 +23,7 @@ py::array_t<Record> array_of(const std::vector<Record>& records) {
 }  // namespace
 
 void bind_simulator(py::module_& m) {
-  PYBIND11_NUMPY_DTYPE(Event, time_s, gradient, bytes, partition, queue, kind, reserved);
+  PYBIND11_NUMPY_DTYPE(Event, time_s, gradient, bytes, partition, queue, kind, gap);
   PYBIND11_NUMPY_DTYPE(ComputeRecord, started_s, finished_s, worker, iteration, operation, reserved);
   PYBIND11_NUMPY_DTYPE(LinkRecord, started_s, finished_s, worker, bytes, down, reserved);
   PYBIND11_NUMPY_DTYPE(Mark, start_s, backward_s, end_s);

@@ -44,6 +44,15 @@ def test_tasks_that_began_before_the_record_or_never_ended_are_left_out() -> Non
     assert pair_events(np.array(rows, EVENT_DTYPE)) == ()
 
 
+def test_a_task_that_began_before_events_were_lost_is_left_out() -> None:
+    rows = [
+        (1.0, 1, 8, 0, QueueKind.PUSH, EventKind.ADD, 0),
+        (1.5, 1, 8, 0, QueueKind.PUSH, EventKind.START, 0),
+        (9.0, 1, 8, 0, QueueKind.PUSH, EventKind.FINISH, 50),
+    ]
+    assert pair_events(np.array(rows, EVENT_DTYPE)) == ()
+
+
 def byteps_trace(folder: Path) -> Path:
     """A trace as BytePS writes it: two parameters in alphabetical order of key, and a broadcast."""
     events = [

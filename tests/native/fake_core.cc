@@ -1,9 +1,13 @@
 // A stand-in for BytePS's core, for testing the hook without BytePS: the same exported functions and
-// the same task layout, with plain first-in first-out queues and no threads. A test drives it step by step.
+// the same task layout, with plain first-in first-out queues. A test drives it step by step; there are no threads here,
+// but what the hook calls may be called by some (stress.cc).
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +34,10 @@ struct TensorTableEntry {
   unsigned int offset = 0, len = 0;
   std::shared_ptr<int> counter_ptr;
   unsigned int total_partnum = 0;
+
+  TensorTableEntry() { ++alive; }
+  ~TensorTableEntry() { --alive; }
+  static inline std::atomic<int> alive{0};
 };
 
 class NcclGroupEntry {};
@@ -37,13 +45,17 @@ class NcclGroupEntry {};
 class ReadyTable {
  public:
   bool IsKeyReady(uint64_t key);
-  std::vector<uint64_t> waiting;
+  bool has(uint64_t key) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return waiting.count(key) == 0;
+  }
+  std::mutex mutex;
+  std::set<uint64_t> waiting;
+  std::atomic<long> asked{0};
 };
 bool ReadyTable::IsKeyReady(uint64_t key) {
-  for (uint64_t other : waiting) {
-    if (other == key) return false;
-  }
-  return true;
+  ++asked;
+  return has(key);
 }
 
 class NcclManager {
@@ -56,42 +68,63 @@ std::shared_ptr<NcclGroupEntry> NcclManager::DequeueGroup() { return nullptr; }
 
 class BytePSScheduledQueue {
  public:
+  explicit BytePSScheduledQueue(QueueType type);
   void addTask(std::shared_ptr<TensorTableEntry> entry);
   std::shared_ptr<TensorTableEntry> getTask();
   void reportFinish(int size);
   uint32_t pendingSize();
+  const QueueType type;
+  std::mutex mutex;
   std::deque<std::shared_ptr<TensorTableEntry>> tasks;
+  std::atomic<long> finished{0};
 };
+
+class BytePSGlobal {
+ public:
+  static BytePSScheduledQueue* GetScheduledQueue(QueueType type);
+  static void CreateScheduledQueue(QueueType type);
+  static ReadyTable* _push_table;
+  static BytePSScheduledQueue* queues[kStages];
+};
+ReadyTable* BytePSGlobal::_push_table = nullptr;
+BytePSScheduledQueue* BytePSGlobal::queues[kStages] = {};
+BytePSScheduledQueue* BytePSGlobal::GetScheduledQueue(QueueType type) { return queues[type]; }
+void BytePSGlobal::CreateScheduledQueue(QueueType type) { queues[type] = new BytePSScheduledQueue(type); }
+
+BytePSScheduledQueue::BytePSScheduledQueue(QueueType type) : type(type) {}
 void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) {
+  std::lock_guard<std::mutex> lock(mutex);
 #ifdef CORE_LAST_FIRST  // to tell two cores in one process apart
   tasks.push_front(entry);
 #else
   tasks.push_back(entry);
 #endif
 }
+// The first whose data other GPUs have added to.
 std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
-  if (tasks.empty()) return nullptr;
-  auto entry = tasks.front();
-  tasks.pop_front();
-  return entry;
+  std::lock_guard<std::mutex> lock(mutex);
+  ReadyTable* table = type == kPush ? BytePSGlobal::_push_table : nullptr;
+  for (auto it = tasks.begin(); it != tasks.end(); ++it) {
+    if (table != nullptr && !table->has((*it)->key)) continue;
+    auto entry = *it;
+    tasks.erase(it);
+    return entry;
+  }
+  return nullptr;
 }
-void BytePSScheduledQueue::reportFinish(int) {}
+void BytePSScheduledQueue::reportFinish(int) { ++finished; }
 // The hook asks this before it waits: the moment for a task to come just then, as from another thread.
+std::mutex before_waiting_mutex;
 std::function<void()> before_waiting;
 uint32_t BytePSScheduledQueue::pendingSize() {
-  if (auto comes = std::exchange(before_waiting, nullptr)) comes();
+  std::function<void()> comes;
+  {
+    std::lock_guard<std::mutex> lock(before_waiting_mutex);
+    comes = std::exchange(before_waiting, nullptr);
+  }
+  if (comes) comes();
+  std::lock_guard<std::mutex> lock(mutex);
   return tasks.size();
-}
-
-class BytePSGlobal {
- public:
-  static BytePSScheduledQueue* GetScheduledQueue(QueueType type);
-  static ReadyTable* _push_table;
-};
-ReadyTable* BytePSGlobal::_push_table = nullptr;
-BytePSScheduledQueue* BytePSGlobal::GetScheduledQueue(QueueType type) {
-  static BytePSScheduledQueue queues[kStages];
-  return &queues[type];
 }
 
 // Exported only so that the hook can tell the C++ ABI by its name.
@@ -106,11 +139,9 @@ using byteps::common::QueueType;
 using byteps::common::TensorTableEntry;
 
 static std::shared_ptr<TensorTableEntry> held[byteps::common::kStages];
+static byteps::common::ReadyTable table;
 
-extern "C" {
-
-// A partition of a gradient reaches PUSH. `stages` false: with an empty list of stages, as an unknown BytePS might.
-void core_add_push(uint64_t key, int priority, unsigned length, int stages) {
+static std::shared_ptr<TensorTableEntry> push_entry(uint64_t key, int priority, unsigned length) {
   auto entry = std::make_shared<TensorTableEntry>();
   entry->tensor_name = "byteps.gradient";
   entry->key = key;
@@ -118,7 +149,40 @@ void core_add_push(uint64_t key, int priority, unsigned length, int stages) {
   entry->len = length;
   entry->total_partnum = (key & 0xffff) + 1;
   entry->offset = (key & 0xffff) * length;
-  if (stages) entry->queue_list = {byteps::common::kPush, byteps::common::kPull, byteps::common::kCopyH2D};
+  entry->queue_list = {byteps::common::kPush, byteps::common::kPull, byteps::common::kCopyH2D};
+  return entry;
+}
+
+extern "C" {
+
+// BytePS begins, or resumes.
+void core_start() {
+  BytePSGlobal::_push_table = &table;
+  for (int stage = 0; stage < byteps::common::kStages; ++stage) {
+    BytePSGlobal::CreateScheduledQueue(static_cast<QueueType>(stage));
+  }
+}
+
+// BytePS is suspended or shut down: its queues are deleted, with what they have.
+void core_stop() {
+  for (auto& queue : BytePSGlobal::queues) delete std::exchange(queue, nullptr);
+  BytePSGlobal::_push_table = nullptr;
+}
+
+// Tasks that somebody still refers to.
+int core_alive() { return TensorTableEntry::alive; }
+
+// A partition of a gradient reaches PUSH. `stages` false: with an empty list of stages, as an unknown BytePS might.
+void core_add_push(uint64_t key, int priority, unsigned length, int stages) {
+  auto entry = push_entry(key, priority, length);
+  if (!stages) entry->queue_list.clear();
+  BytePSGlobal::GetScheduledQueue(byteps::common::kPush)->addTask(entry);
+}
+
+// The same on one machine without servers, where no PULL follows.
+void core_add_barrier(uint64_t key) {
+  auto entry = push_entry(key, 0, 100);
+  entry->queue_list = {byteps::common::kPush, byteps::common::kCopyH2D};
   BytePSGlobal::GetScheduledQueue(byteps::common::kPush)->addTask(entry);
 }
 
@@ -144,19 +208,39 @@ int64_t core_get(int stage) {
 
 // What happens when the last one that core_get gave is acknowledged: on to its next stage.
 void core_finish(int stage) {
-  auto entry = held[stage];
+  auto entry = std::move(held[stage]);
   BytePSGlobal::GetScheduledQueue(static_cast<QueueType>(stage))->reportFinish(entry->len);
   entry->queue_list.erase(entry->queue_list.begin());
   BytePSGlobal::GetScheduledQueue(entry->queue_list[0])->addTask(entry);
 }
 
-// Another GPU of the machine has yet to do its part of `key`.
-void core_not_ready(uint64_t key) {
-  static byteps::common::ReadyTable table;
-  table.waiting = {key};
-  BytePSGlobal::_push_table = &table;
+// The last one that core_get gave is never acknowledged.
+void core_lose(int stage) { held[stage] = nullptr; }
+
+// Pushes and pulls `count` tasks, one after another.
+void core_transfer(unsigned count) {
+  for (unsigned i = 0; i < count; ++i) {
+    core_add_push(uint64_t{i % 1000} << 16, 0, 100, 1);
+    for (int stage : {byteps::common::kPush, byteps::common::kPull}) {
+      core_get(stage);
+      core_finish(stage);
+    }
+    core_get(byteps::common::kCopyH2D);
+  }
 }
 
-void core_ready() { BytePSGlobal::_push_table->waiting.clear(); }
+// Another GPU of the machine has yet to do its part of `key`.
+void core_not_ready(uint64_t key) {
+  std::lock_guard<std::mutex> lock(table.mutex);
+  table.waiting.insert(key);
+}
+
+void core_ready() {
+  std::lock_guard<std::mutex> lock(table.mutex);
+  table.waiting.clear();
+}
+
+// How often the hook has asked whether a key is ready.
+long core_asked() { return table.asked; }
 
 }  // extern "C"

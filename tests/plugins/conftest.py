@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from prophet.plugins.byteps import hook, torch_updates
+from prophet.plugins.byteps import hook, torch_engine
 from prophet.plugins.byteps import torch as front_end
 from torch_network import (
     Network,
@@ -24,7 +24,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
 
 def _network(network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
     monkeypatch.setattr(hook, "_loaded", network)
-    monkeypatch.setattr(torch_updates, "_warned", set())
+    monkeypatch.setattr(torch_engine, "_warned", set())
     monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
     monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
     front_end.install(network, fusion=False)

@@ -60,7 +60,10 @@ core.core_get.restype = ctypes.c_int64
 core.core_add_push.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_uint, ctypes.c_int]
 core.core_not_ready.argtypes = [ctypes.c_uint64]
 core.core_add.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_int]
-hook.attach(library, 1.0)
+core.core_add_barrier.argtypes = [ctypes.c_uint64]
+core.core_asked.restype = ctypes.c_long
+hook.attach(library, 1e6)   # no watchdog, however slow the machine
+core.core_start()
 PUSH, PULL = 6, 7
 REDUCE, COPY, BROADCAST = 1, 2, 11
 def key(gradient, partition=0): return gradient << 16 | partition
@@ -197,6 +200,221 @@ def test_one_round_of_reduce_and_broadcast_finds_the_tasks_of_both(core: Path) -
     )
 
 
+def test_where_no_pull_follows_a_push_is_finished_when_it_comes_to_the_next_stage(core: Path) -> None:
+    """On one machine with several PCIe switches PUSH is a barrier, and COPYH2D comes after it."""
+    run(
+        core,
+        """
+        hook.set_plan(Plan(push=QueuePlan(order={}, credit=100), pull=QueuePlan(order={})))
+        for gradient in (3, 1, 2): core.core_add_barrier(key(gradient))
+        for gradient in (1, 2, 3):
+            assert drain(PUSH) == [gradient], "its credit has come back"
+            core.core_finish(PUSH)
+        assert hook.status().in_flight_bytes == 0
+        finished = [int(e["gradient"]) for e in hook.drain() if e["kind"] == EventKind.FINISH]
+        assert finished == [1, 2, 3]
+        """,
+    )
+
+
+def test_neither_direction_has_more_in_flight_than_the_engine_bears(core: Path) -> None:
+    run(
+        core,
+        """
+        def get_all(stage):
+            while core.core_get(stage) >= 0: pass
+        for plan in (None, Plan(push=QueuePlan(), pull=QueuePlan())):
+            core.core_stop(); core.core_start()
+            if plan: hook.set_plan(plan)
+            for gradient in range(600): add(gradient)
+            get_all(PUSH)
+            assert hook.status().pushes.in_flight == 255, "arrival order, credit without limit: all but one place"
+            core.core_finish(PUSH)
+            assert core.core_get(PUSH) >= 0
+            assert hook.status().pushes.in_flight == 255
+        core.core_stop(); core.core_start()
+        hook.set_plan(Plan(push=QueuePlan(order={}), pull=QueuePlan(order={})))
+        for gradient in range(600):
+            add(gradient)
+            assert core.core_get(PUSH) >= 0
+            core.core_finish(PUSH)
+        get_all(PULL)
+        assert hook.status().pulls.in_flight == 128, "half of the places are for the most urgent ones"
+        assert hook.status().pulls.waiting == 600 - 128
+        """,
+    )
+
+
+def test_pulls_that_are_stuck_leave_a_place_for_each_more_urgent_one(core: Path) -> None:
+    """Backward hands the least urgent over first, and none is answered until the other workers have pushed it."""
+    run(
+        core,
+        """
+        hook.set_plan(Plan(push=QueuePlan(order={}), pull=QueuePlan(order={})))
+        def pull(gradient):
+            add(gradient)
+            assert core.core_get(PUSH) >= 0
+            core.core_finish(PUSH)
+            return core.core_get(PULL) >> 16
+        for gradient in range(299, 171, -1): assert pull(gradient) == gradient
+        assert pull(171) == -1, "half of the places are taken, and the others are for more urgent ones"
+        for gradient in range(126, -1, -1): assert pull(gradient) == gradient
+        assert hook.status().pulls.in_flight == 255, "and one left for what somebody waits for right now"
+        """,
+    )
+
+
+def test_what_a_suspended_engine_had_is_forgotten_when_it_resumes(core: Path) -> None:
+    run(
+        core,
+        """
+        hook.set_plan(Plan(push=QueuePlan(order={}, credit=100), pull=QueuePlan(order={})))
+        for gradient in (3, 1, 2): add(gradient)
+        assert core.core_get(PUSH) >> 16 == 1
+        assert core.core_alive() == 3
+        core.core_stop()
+        core.core_lose(PUSH)
+        core.core_start()
+        assert core.core_alive() == 0, "nothing keeps a tensor of the engine that is gone"
+        status = hook.status()
+        assert status.active and status.pending == 0 and status.in_flight_bytes == 0
+        assert core.core_get(PUSH) == -1
+        for gradient in (5, 4): add(gradient)
+        assert drain(PUSH) == [4], "the plan and its credit are as before"
+        gaps = [int(e["gradient"]) for e in hook.drain() if e["gap"]]
+        assert gaps == [5], "what was open before is unknown from here"
+        """,
+    )
+
+
+def test_reset_forgets_what_waits_and_what_is_in_flight(core: Path) -> None:
+    run(
+        core,
+        """
+        hook.reset()
+        hook.set_plan(Plan(push=QueuePlan(order={}, credit=200), pull=QueuePlan(order={})))
+        core.core_not_ready(key(4))
+        for gradient in (4, 3, 1, 2): add(gradient)
+        assert drain(PUSH) == [1, 2]
+        hook.reset()
+        hook.reset()
+        assert core.core_alive() == 1, "only the one that the core has sent"
+        core.core_ready()
+        assert core.core_get(PUSH) == -1
+        core.core_finish(PUSH)   # a late answer: this was none of its pushes
+        kinds = [int(e["kind"]) for e in hook.drain() if e["queue"] == QueueKind.PUSH]
+        assert EventKind.FINISH not in kinds
+        assert drain(PULL) == [2]
+        """,
+    )
+
+
+def test_calls_that_come_when_the_queues_are_gone_do_nothing(core: Path) -> None:
+    run(
+        core,
+        """
+        hook.set_plan(Plan(push=QueuePlan(order={}), pull=QueuePlan(order={})))
+        for gradient in (3, 1, 2): add(gradient)
+        assert core.core_get(PUSH) >> 16 == 1
+        core.core_stop()
+        core.core_finish(PUSH)   # an answer that comes late
+        add(7)
+        for stage in (REDUCE, COPY, PUSH, PULL, BROADCAST): assert core.core_get(stage) == -1
+        hook.step_aside("a test")
+        assert core.core_alive() == 0
+        assert not hook.status().active
+        """,
+    )
+
+
+def test_status_says_which_gradient_waits_for_whom(core: Path) -> None:
+    run(
+        core,
+        """
+        status = hook.status()
+        assert status.still_s is None and status.pushes.oldest_gradient is None
+        hook.set_plan(Plan(push=QueuePlan(order={}, credit=200), pull=QueuePlan(order={})))
+        for gradient in (3, 1, 2): add(gradient)
+        assert drain(PUSH) == [1, 2]
+        core.core_finish(PUSH)   # 2
+        assert drain(PULL) == [2]
+        status = hook.status()
+        assert (status.pushes.waiting, status.pushes.in_flight, status.pushes.oldest_gradient) == (1, 1, 1)
+        assert (status.pulls.waiting, status.pulls.in_flight, status.pulls.oldest_gradient) == (0, 1, 2)
+        assert status.pushes.oldest_s >= status.pulls.oldest_s >= status.still_s >= 0
+        assert drain(PUSH) == [3]
+        core.core_finish(PULL)
+        status = hook.status()
+        assert status.pulls.oldest_gradient is None and status.pulls.oldest_s is None
+        assert status.pushes.in_flight == 2
+        """,
+    )
+
+
+def test_as_many_events_as_come_between_two_drains_are_kept(core: Path) -> None:
+    run(
+        core,
+        """
+        core.core_transfer(30_000)
+        events = hook.drain()
+        assert len(events) == 180_000
+        assert hook.status().events_dropped == 0
+        assert not events["gap"].any()
+        assert len(hook.drain()) == 0
+        """,
+    )
+
+
+def test_where_events_are_dropped_the_first_one_left_says_so(core: Path) -> None:
+    run(
+        core,
+        """
+        core.core_transfer(180_000)
+        events = hook.drain()
+        assert len(events) == 1 << 20
+        lost = 6 * 180_000 - (1 << 20)
+        assert hook.status().events_dropped == lost
+        assert events["gap"].tolist() == [lost] + [0] * (len(events) - 1)
+        core.core_transfer(1)
+        assert not hook.drain()["gap"].any()
+        """,
+    )
+
+
+def test_many_tasks_that_are_not_ready_cost_little(core: Path) -> None:
+    run(
+        core,
+        """
+        hook.set_plan(Plan(push=QueuePlan(order={})))
+        for gradient in range(5000):
+            core.core_not_ready(key(gradient))
+            add(gradient)
+        before = core.core_asked()
+        assert [core.core_get(PUSH) for _ in range(10)] == [-1] * 10
+        assert core.core_asked() - before <= 2 * 10 * 256, "a few at a time: each call looks twice at most"
+        core.core_ready()
+        got = set()
+        while len(got) < 5000:
+            k = core.core_get(PUSH)
+            if k >= 0:
+                got.add(k >> 16)
+                core.core_finish(PUSH)
+        """,
+    )
+
+
+def test_after_stepping_aside_a_loop_does_not_sleep_over_what_the_engine_has(core: Path) -> None:
+    """The engine's own PUSH waits for other GPUs without a signal: it is asked whether something waits there."""
+    run(
+        core,
+        """
+        hook.step_aside("a test")
+        core.core_add(PUSH, key(5), 1)   # when it is asked that
+        assert core.core_get(PUSH) >> 16 == 5
+        """,
+    )
+
+
 def test_a_task_that_does_not_look_sane_makes_it_step_aside(core: Path) -> None:
     run(
         core,
@@ -233,6 +451,7 @@ def test_another_byteps_in_the_process_keeps_its_own_functions(core: Path, other
         from prophet.plugins.byteps.hook import open_apart
         hook.set_plan(Plan(push=QueuePlan(order={}), pull=QueuePlan(order={})))
         other = open_apart(Path(sys.argv[2]))
+        other.core_start()
         other.core_get.restype = ctypes.c_int64
         other.core_add_push.argtypes = core.core_add_push.argtypes
         for gradient in (3, 1, 2):

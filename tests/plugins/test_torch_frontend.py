@@ -21,6 +21,7 @@ from torch_network import (
     loss_of,
     make_model,
     pair,
+    peek,
     same,
     same_model,
     train,
@@ -108,7 +109,7 @@ def test_step_returns_while_gradients_fly_and_forward_waits_layer_by_layer(netwo
     assert not network.flying, "probation keeps the barrier"
     train(model, optimizer, first=2, steps=1)
     assert len(network.flying) == 8
-    last = model[5]._parameters["weight"].clone()
+    last = peek(model[5])
     seen = []
     model[1].register_forward_hook(lambda *_: seen.append({name for name, _, _ in network.flying.values()}))
     network.newest_first = True  # Gradients appear last layer first, so the first layer's come first.
@@ -398,7 +399,7 @@ def test_the_last_updates_arrive_before_byteps_shuts_down(network: Network, end:
     getattr(network, end)()
     assert network.shut_down
     assert not network.flying
-    assert torch.equal(model[0]._parameters["weight"], truth[0].weight)
+    assert torch.equal(peek(model[0]), truth[0].weight)
 
 
 def test_a_long_wait_is_reported_once(
@@ -420,8 +421,8 @@ def test_flush_gives_up_after_its_limit(network: Network, monkeypatch: pytest.Mo
     train(model, optimizer, 2, 1)
     with monkeypatch.context() as silent:
         silent.setattr(optimizer._prophet._engine, "wait_activity", lambda limit_s: None)
-        assert not optimizer._prophet.flush(limit_s=0.0)
-    assert optimizer._prophet.flush(limit_s=60.0), "the network moves again"
+        assert not optimizer._prophet.flush(patience_s=0.0)
+    assert optimizer._prophet.flush(patience_s=60.0), "the network moves again"
 
 
 def test_strides_of_the_parameter_are_kept(network: Network) -> None:

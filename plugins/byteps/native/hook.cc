@@ -1,7 +1,7 @@
 // The BytePS hook: takes over the PUSH and PULL queues of an unmodified BytePS core.
 //
 // Rule of this file: glue between BytePS's threads and prophet::ScheduledQueue. It owns the lock, the
-// clock and the waiting; it decides nothing.
+// clock and the waiting; it decides nothing. What it knows of BytePS is in originals.h and layout.h.
 //
 // How it takes over. BytePS's core calls addTask, getTask and reportFinish of its scheduled queues
 // through the procedure linkage table, and exports them. This library defines the same functions and
@@ -9,16 +9,32 @@
 // its library. PUSH and PULL tasks wait in our queue. A task that is chosen goes through BytePS's own
 // queue after all (added and taken at once), which keeps its readiness checks and its tracing.
 //
-// How a finish is known. BytePS reports only a size, so a push is finished when its task is added to
-// PULL, and a pull when its task is added to the stage after PULL: both happen in the same call, right
-// after the acknowledgement or the data came.
+// How a finish is known. BytePS reports only a size, so a push or a pull is finished when its task is added to a later
+// stage: both happen in the same call, right after the acknowledgement or the data came. The stage after PUSH is PULL,
+// but for one machine with several PCIe switches: it has no servers, PUSH is a barrier of its GPUs, and COPYH2D
+// follows.
 //
 // Requests first. An acknowledged push makes two things possible: the request for its pull, and the next push. They
 // leave by the same socket, where the request, a few bytes, would wait for the whole push. So the PUSH loop gets no
 // task until the PULL loop has sent what it could, for as long as our queue finds worth it.
 //
+// How much is in flight. A push or a pull is one message to a server and one back, and ps-lite as released stops for
+// good with 1,000 messages queued each way of a connection: a send that waits for room keeps the lock that receiving
+// needs. Neither queue ever holds more than what is unanswered, so that cannot come about where at most kMostInFlight
+// pushes and as many pulls are (with what the watchdog adds, 768). Nor do workers wait for each other because of it.
+// A push is acknowledged when it arrives, whatever other workers do: pushes drain, and all that programs hand over is
+// pushed. A pull is then answered once every worker has handed its key over; so what is in flight is answered, and
+// what is held goes, unless some program hands a key over only after an answer that is held elsewhere. The gradients
+// of an iteration are handed over without waiting for any answer of theirs. What a program does wait for at once (a
+// metric, a broadcast) has a place that no gradient takes, by a ranked plan (queue.h). And where neither helps, with
+// hundreds of calls in another order on each worker and waits in between, the watchdog lets held ones go.
+//
 // Polling. BytePS's loops poll with sleeps of a microsecond. A loop that finds nothing waits here until
 // a task is added to one of its queues, which leaves the processor to the job.
+//
+// Suspending. BytePS deletes its queues when it is suspended or shut down, and makes new ones when it resumes. What
+// waited or was in flight before belongs to an engine that is gone: it is forgotten when a queue is made, and when
+// Python says so (prophet_hook_reset). A call for a queue that is gone, from a late answer, does nothing.
 //
 // Errors. Anything unexpected hands all tasks back to BytePS in order of arrival and steps aside for good.
 #include <dlfcn.h>
@@ -27,105 +43,48 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
-#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "../../../prophet/native/events.h"
 #include "../../../prophet/native/queue.h"
+#include "lane.h"
 #include "layout.h"
-
-// The names that BytePS's core calls. Declared as far as their mangled names need it.
-namespace byteps {
-namespace common {
-
-enum QueueType : int;
-struct TensorTableEntry;
-class NcclGroupEntry;
-class ReadyTable;
-
-class BytePSScheduledQueue {
- public:
-  void addTask(std::shared_ptr<TensorTableEntry> entry);
-  std::shared_ptr<TensorTableEntry> getTask();
-  void reportFinish(int size);
-};
-
-class NcclManager {
- public:
-  void EnqueueGroup(std::shared_ptr<NcclGroupEntry> entry);
-  std::shared_ptr<NcclGroupEntry> DequeueGroup();
-};
-
-}  // namespace common
-}  // namespace byteps
+#include "originals.h"
 
 namespace {
 
 using byteps::common::BytePSScheduledQueue;
 using byteps::common::NcclGroupEntry;
 using byteps::common::NcclManager;
-using byteps::common::ReadyTable;
-using byteps::common::TensorTableEntry;
+using prophet::Entry;
 using prophet::EntryFields;
 using prophet::EntryLayout;
 using prophet::Event;
 using prophet::EventKind;
+using prophet::Lane;
 using prophet::QueueKind;
+using prophet::ReadyTable;
 using prophet::Stage;
-using Entry = std::shared_ptr<TensorTableEntry>;
+using prophet::TensorTableEntry;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kTasksChecked = 64;                            // how many first tasks must look sane
-constexpr size_t kEventCapacity = 1 << 17;                   // 3 MiB of events between two drains
+constexpr size_t kMostInFlight = 256;                        // pushes, and as many pulls
+constexpr size_t kEventCapacity = 1 << 20;                   // 24 MiB, six events a task: 175,000 tasks a drain
+constexpr size_t kReadyChecks = 256;                         // of tasks whose data is not ready, at a time
 constexpr auto kIdleWait = std::chrono::milliseconds(20);    // nothing to do: until an add, at most this
 constexpr auto kReadyPoll = std::chrono::microseconds(100);  // something there, but its data is not ready
+constexpr double kReadyPoll_s = 1e-4;
 constexpr double kNoRequest = -1.0;
 
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-// BytePS's own functions, found in its library.
-struct Originals {
-  void (*add)(BytePSScheduledQueue*, Entry) = nullptr;
-  Entry (*get)(BytePSScheduledQueue*) = nullptr;
-  void (*report)(BytePSScheduledQueue*, int) = nullptr;
-  uint32_t (*pending)(BytePSScheduledQueue*) = nullptr;
-  BytePSScheduledQueue* (*queue_of)(int) = nullptr;
-  void (*enqueue_group)(NcclManager*, std::shared_ptr<NcclGroupEntry>) = nullptr;
-  std::shared_ptr<NcclGroupEntry> (*dequeue_group)(NcclManager*) = nullptr;
-  bool (*is_key_ready)(ReadyTable*, uint64_t) = nullptr;
-  ReadyTable** push_table = nullptr;
-};
-
-struct Symbol {
-  const char* name;
-  void** slot;
-};
-
-Originals originals;
-
-std::vector<Symbol> symbols() {
-#define PROPHET_QUEUE "_ZN6byteps6common20BytePSScheduledQueue"
-  return {
-      {PROPHET_QUEUE "7addTaskESt10shared_ptrINS0_16TensorTableEntryEE", (void**)&originals.add},
-      {PROPHET_QUEUE "7getTaskEv", (void**)&originals.get},
-      {PROPHET_QUEUE "12reportFinishEi", (void**)&originals.report},
-      {PROPHET_QUEUE "11pendingSizeEv", (void**)&originals.pending},
-      {"_ZN6byteps6common12BytePSGlobal17GetScheduledQueueENS0_9QueueTypeE", (void**)&originals.queue_of},
-      {"_ZN6byteps6common11NcclManager12EnqueueGroupESt10shared_ptrINS0_14NcclGroupEntryEE",
-       (void**)&originals.enqueue_group},
-      {"_ZN6byteps6common11NcclManager12DequeueGroupEv", (void**)&originals.dequeue_group},
-      {"_ZN6byteps6common10ReadyTable10IsKeyReadyEm", (void**)&originals.is_key_ready},
-      {"_ZN6byteps6common12BytePSGlobal11_push_tableE", (void**)&originals.push_table},
-  };
-#undef PROPHET_QUEUE
-}
+prophet::Originals originals;
 
 // Wakes loops that wait for work. The counter is read before a queue is looked at, so that an add in
 // between is never missed.
@@ -154,37 +113,26 @@ class Signal {
   uint64_t count_ = 0;
 };
 
-// One taken-over queue: our scheduler, and the BytePS entries behind its task ids.
-struct TakenQueue {
-  explicit TakenQueue(double watchdog_s) : scheduler(watchdog_s) {}
-
-  prophet::ScheduledQueue scheduler;
-  std::unordered_map<uint64_t, Entry> pending;          // by task id
-  std::unordered_map<TensorTableEntry*, uint64_t> ids;  // pending or in flight
-  std::deque<std::pair<uint64_t, Entry>> not_ready;     // PUSH of several GPUs: others are not done yet
-  uint32_t left_in_original = 0;                        // chosen, but BytePS found them not ready
-  uint64_t next_id = 0;
-
-  bool has_waiting() const { return !pending.empty() || !not_ready.empty() || left_in_original > 0; }
-};
-
 struct Hook {
   std::mutex mutex;  // guards everything below it
-  std::unique_ptr<TakenQueue> push, pull;
+  std::unique_ptr<Lane> push, pull;
   prophet::EventLog events{kEventCapacity};
   double requests_first_until = kNoRequest;  // since a task came to PULL, until its loop comes back without one
+  double check_held_at = 0;                  // when the held pushes may be looked at again
+  double moved_s = 0;                        // when something last came, left or was answered
   int checked = 0;
   char why_aside[160] = "";
   uint64_t tasks = 0;
 
   EntryLayout layout{32};
-  double watchdog_s = 1.0;
   std::atomic<bool> attached{false};  // the originals are known
   std::atomic<bool> active{false};    // we schedule
   std::atomic<bool> by_priority{false};
   Signal stage_signal[prophet::kStages];
   Signal group_signal;
   Signal completed;
+
+  Lane& lane(Stage stage) { return stage == Stage::kPush ? *push : *pull; }
 };
 
 Hook& hook() {
@@ -192,24 +140,41 @@ Hook& hook() {
   return *instance;
 }
 
+BytePSScheduledQueue* queue_of(Stage stage) { return originals.queue_of(static_cast<int>(stage)); }
+
+// `this`, which may be null where BytePS has deleted its queues. The compiler takes that for impossible, so it is
+// hidden from it.
+BytePSScheduledQueue* or_null(BytePSScheduledQueue* queue) {
+  asm volatile("" : "+r"(queue));
+  return queue;
+}
+
 // The queue of a BytePS stage is created anew after a suspend, so a remembered pointer is checked.
 Stage stage_of(BytePSScheduledQueue* queue) {
-  thread_local int last = 0;
-  if (originals.queue_of(last) == queue) return static_cast<Stage>(last);
-  for (int stage = 0; stage < prophet::kStages; ++stage) {
-    if (originals.queue_of(stage) == queue) {
-      last = stage;
-      return static_cast<Stage>(stage);
-    }
+  thread_local Stage last = Stage::kCoordinateReduce;
+  if (queue == nullptr) return Stage::kCount;
+  if (queue_of(last) == queue) return last;
+  for (int number = 0; number < prophet::kStages; ++number) {
+    if (originals.queue_of(number) == queue) return last = static_cast<Stage>(number);
   }
   return Stage::kCount;
 }
+
+// Tasks that wait in BytePS's own queue; none where it is gone.
+uint32_t pending_in(BytePSScheduledQueue* queue) { return queue != nullptr ? originals.pending(queue) : 0; }
 
 // One thread serves both REDUCE and BROADCAST, so they share a signal.
 Signal& signal_of(Stage stage) {
   if (stage == Stage::kBroadcast) stage = Stage::kReduce;
   return hook().stage_signal[static_cast<int>(stage)];
 }
+
+void wake_lanes() {
+  signal_of(Stage::kPush).raise();
+  signal_of(Stage::kPull).raise();
+}
+
+EntryFields fields_of(const Entry& entry) { return prophet::read_entry(entry.get(), hook().layout); }
 
 uint32_t gradient_of(const EntryFields& fields) {
   if (hook().by_priority) {
@@ -219,8 +184,9 @@ uint32_t gradient_of(const EntryFields& fields) {
   return fields.declared_key();
 }
 
-void log_event(TensorTableEntry* entry, QueueKind queue, EventKind kind, double now) {
-  EntryFields fields = prophet::read_entry(entry, hook().layout);
+// Something happened to a task. The lock is held.
+void note(const EntryFields& fields, QueueKind queue, EventKind kind, double now) {
+  hook().moved_s = now;
   hook().events.append(Event{now, gradient_of(fields), fields.length, fields.partition(), static_cast<uint8_t>(queue),
                              static_cast<uint8_t>(kind), 0});
 }
@@ -230,16 +196,30 @@ void step_aside(const char* why) {
   Hook& h = hook();
   if (!h.active.exchange(false)) return;
   std::snprintf(h.why_aside, sizeof(h.why_aside), "%s", why);
-  for (auto [taken, stage] : {std::pair{h.push.get(), Stage::kPush}, std::pair{h.pull.get(), Stage::kPull}}) {
-    std::vector<std::pair<uint64_t, Entry>> waiting(taken->pending.begin(), taken->pending.end());
-    waiting.insert(waiting.end(), taken->not_ready.begin(), taken->not_ready.end());
-    std::sort(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    BytePSScheduledQueue* original = originals.queue_of(static_cast<int>(stage));
-    for (auto& [id, entry] : waiting) originals.add(original, entry);
-    taken->pending.clear();
-    taken->not_ready.clear();
-    taken->ids.clear();
+  for (Stage stage : {Stage::kPush, Stage::kPull}) {
+    BytePSScheduledQueue* original = queue_of(stage);
+    for (Entry& entry : h.lane(stage).forget()) {
+      if (original != nullptr) originals.add(original, std::move(entry));
+    }
   }
+  wake_lanes();
+}
+
+// Forgets what waits and what is in flight: the engine that had it is gone, or goes. Scheduling stays on.
+void forget_all() {
+  Hook& h = hook();
+  std::vector<Entry> dropped[2];  // outlive the lock: see lane.h
+  {
+    std::lock_guard<std::mutex> lock(h.mutex);
+    if (!h.attached) return;
+    dropped[0] = h.push->forget();
+    dropped[1] = h.pull->forget();
+    h.push->left_in_original = pending_in(queue_of(Stage::kPush));
+    h.pull->left_in_original = pending_in(queue_of(Stage::kPull));
+    h.requests_first_until = kNoRequest;
+    if (h.tasks > 0) h.events.mark_gap();
+  }
+  wake_lanes();
 }
 
 // Whether the other GPUs of this machine have done their part of the task.
@@ -248,24 +228,15 @@ bool key_ready(const EntryFields& fields) {
   return table == nullptr || originals.is_key_ready(table, fields.key);
 }
 
-void schedule(TakenQueue& taken, QueueKind kind, uint64_t id, Entry entry, double now) {
-  EntryFields fields = prophet::read_entry(entry.get(), hook().layout);
-  log_event(entry.get(), kind, EventKind::kAdd, now);
-  taken.scheduler.add(prophet::Task{id, gradient_of(fields), fields.length}, now);
-  taken.pending.emplace(id, std::move(entry));
-}
-
-void finish(TakenQueue& taken, QueueKind kind, TensorTableEntry* entry, double now) {
-  auto it = taken.ids.find(entry);
-  if (it == taken.ids.end()) return;
-  taken.scheduler.finish(it->second, now);
-  taken.ids.erase(it);
-  log_event(entry, kind, EventKind::kFinish, now);
+bool finish(Lane& lane, const Entry& entry, double now) {
+  if (!lane.finish(entry.get(), now)) return false;
+  note(fields_of(entry), lane.kind, EventKind::kFinish, now);
+  return true;
 }
 
 struct TakeOver {
-  bool taken = false;       // false: BytePS should have the entry
-  bool credit_back = true;  // the queue it came from may now have something to start
+  bool taken = false;                         // false: BytePS should have the entry
+  bool wake_push = false, wake_pull = false;  // credit came back, and there is something that may start
 };
 
 TakeOver take_over(Stage stage, const Entry& entry) {
@@ -274,15 +245,9 @@ TakeOver take_over(Stage stage, const Entry& entry) {
   TakeOver result;
   if (!h.active) return result;
   double now = now_s();
-  if (stage == Stage::kPull) {
-    finish(*h.push, QueueKind::kPush, entry.get(), now);
-    result.credit_back = h.push->has_waiting();
-  }
-  if (stage == Stage::kCopyH2D || stage == Stage::kDecompress) {
-    finish(*h.pull, QueueKind::kPull, entry.get(), now);
-    result.credit_back = h.pull->has_waiting();
-    return result;
-  }
+  if (stage > Stage::kPush) result.wake_push = finish(*h.push, entry, now) && h.push->has_waiting();
+  if (stage > Stage::kPull) result.wake_pull = finish(*h.pull, entry, now) && h.pull->has_waiting();
+  if (stage != Stage::kPush && stage != Stage::kPull) return result;
   if (h.checked < kTasksChecked) {
     ++h.checked;
     if (const char* why = prophet::why_insane(entry.get(), h.layout, stage)) {
@@ -294,13 +259,13 @@ TakeOver take_over(Stage stage, const Entry& entry) {
     h.requests_first_until = h.push->scheduler.requests_first_until(now);
   }
   ++h.tasks;
-  TakenQueue& taken = stage == Stage::kPush ? *h.push : *h.pull;
-  uint64_t id = taken.next_id++;
-  taken.ids[entry.get()] = id;
-  if (stage == Stage::kPush && !key_ready(prophet::read_entry(entry.get(), h.layout))) {
-    taken.not_ready.emplace_back(id, entry);
+  Lane& lane = h.lane(stage);
+  EntryFields fields = fields_of(entry);
+  if (stage == Stage::kPush && !key_ready(fields)) {
+    lane.hold(entry);
   } else {
-    schedule(taken, stage == Stage::kPush ? QueueKind::kPush : QueueKind::kPull, id, entry, now);
+    note(fields, lane.kind, EventKind::kAdd, now);
+    lane.schedule(entry, gradient_of(fields), fields.length, now);
   }
   result.taken = true;
   return result;
@@ -313,47 +278,49 @@ void requests_are_sent() {
   if (waited_for && h.push->has_waiting()) signal_of(Stage::kPush).raise();
 }
 
+// Held pushes give no signal when they become ready. The lock is held, so not many are looked at, nor often.
+void look_at_held(Lane& lane, double now) {
+  Hook& h = hook();
+  if (now < h.check_held_at) return;
+  h.check_held_at = now + kReadyPoll_s;
+  lane.look_at_held(
+      kReadyChecks, [](const Entry& entry) { return key_ready(fields_of(entry)); },
+      [&](uint64_t id, const Entry& entry) {
+        EntryFields fields = fields_of(entry);
+        note(fields, lane.kind, EventKind::kAdd, now);
+        lane.schedule_as(id, entry, gradient_of(fields), fields.length, now);
+      });
+}
+
 // The next task of a taken-over queue; where there is none, how long to wait before asking again.
 std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stage) {
   Hook& h = hook();
   std::lock_guard<std::mutex> lock(h.mutex);
-  TakenQueue& taken = stage == Stage::kPush ? *h.push : *h.pull;
-  if (!h.active || taken.left_in_original > 0) {
+  Lane& lane = h.lane(stage);
+  if (!h.active || lane.left_in_original > 0) {
     Entry entry = originals.get(queue);
-    if (entry && taken.left_in_original > 0) --taken.left_in_original;
-    if (entry || !h.active) return {entry, kIdleWait};
+    if (entry && lane.left_in_original > 0) --lane.left_in_original;
+    if (entry || !h.active) return {entry, Clock::duration::zero()};
   }
   double now = now_s();
-  QueueKind kind = stage == Stage::kPush ? QueueKind::kPush : QueueKind::kPull;
-  for (size_t i = taken.not_ready.size(); i > 0; --i) {
-    auto [id, entry] = std::move(taken.not_ready.front());
-    taken.not_ready.pop_front();
-    if (key_ready(prophet::read_entry(entry.get(), h.layout))) {
-      schedule(taken, kind, id, std::move(entry), now);
-    } else {
-      taken.not_ready.emplace_back(id, std::move(entry));
-    }
-  }
+  look_at_held(lane, now);
   prophet::Decision decision;
   if (stage == Stage::kPush && now < h.requests_first_until) {
     decision.retry_at = h.requests_first_until;
   } else {
-    decision = taken.scheduler.get(now);
+    decision = lane.scheduler.get(now);
   }
   if (!decision.start) {
     if (stage == Stage::kPull) requests_are_sent();
     double wait_s = std::min(decision.retry_at - now, std::chrono::duration<double>(kIdleWait).count());
     auto wait = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(wait_s, 0.0)));
-    bool polls = !taken.not_ready.empty() || taken.left_in_original > 0;
-    return {nullptr, polls ? std::min<Clock::duration>(wait, kReadyPoll) : wait};
+    return {nullptr, lane.polls() ? std::min<Clock::duration>(wait, kReadyPoll) : wait};
   }
-  auto it = taken.pending.find(decision.task.id);
-  Entry entry = std::move(it->second);
-  taken.pending.erase(it);
-  log_event(entry.get(), kind, EventKind::kStart, now);
-  originals.add(queue, entry);
+  Entry entry = lane.started(decision.task, now);
+  note(fields_of(entry), lane.kind, EventKind::kStart, now);
+  originals.add(queue, std::move(entry));
   Entry chosen = originals.get(queue);
-  if (!chosen) ++taken.left_in_original;
+  if (!chosen) ++lane.left_in_original;
   return {chosen, kReadyPoll};
 }
 
@@ -362,8 +329,9 @@ Clock::duration wait_for(bool waits_for_data) {
   return waits_for_data ? Clock::duration(kReadyPoll) : Clock::duration(kIdleWait);
 }
 
-// A task of PUSH or PULL, or a null one after waiting for some; nothing where this steps aside.
+// A task of PUSH or PULL, or a null one after waiting for some; nothing where this has stepped aside.
 std::optional<Entry> get_taken(BytePSScheduledQueue* queue, Stage stage) {
+  if (!hook().active) return std::nullopt;
   Signal& signal = signal_of(stage);
   try {
     uint64_t seen = signal.seen();
@@ -391,7 +359,7 @@ Entry get_in_round(BytePSScheduledQueue* queue, Stage stage) {
     if (!std::exchange(had_task, false)) {
       bool waits_for_data = false;
       for (Stage other : {Stage::kReduce, Stage::kBroadcast}) {
-        waits_for_data |= originals.pending(originals.queue_of(static_cast<int>(other))) > 0;
+        waits_for_data |= pending_in(queue_of(other)) > 0;
       }
       signal.wait(seen, wait_for(waits_for_data));
     }
@@ -409,10 +377,18 @@ thread_local bool tensor_completed = false;  // a tensor's last stage finished i
 namespace byteps {
 namespace common {
 
+BytePSScheduledQueue::BytePSScheduledQueue(QueueType type) {
+  originals.construct(this, type);
+  Stage stage = static_cast<Stage>(type);
+  if (stage == Stage::kPush || stage == Stage::kPull) forget_all();
+}
+
 void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) {
-  Stage stage = stage_of(this);
+  BytePSScheduledQueue* queue = or_null(this);
+  if (queue == nullptr) return;
+  Stage stage = stage_of(queue);
   TakeOver result;
-  if (stage == Stage::kPush || stage == Stage::kPull || stage == Stage::kCopyH2D || stage == Stage::kDecompress) {
+  if (stage >= Stage::kPush && stage < Stage::kCount) {
     try {
       result = take_over(stage, entry);
     } catch (const std::exception& error) {
@@ -420,39 +396,42 @@ void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) {
       step_aside(error.what());
     }
   }
-  if (!result.taken) originals.add(this, std::move(entry));
+  if (!result.taken) originals.add(queue, std::move(entry));
   if (stage != Stage::kCount) signal_of(stage).raise();
   // An acknowledged push or an answered pull gives credit back to the queue it came from.
-  if (!result.credit_back) return;
-  if (stage == Stage::kPull) signal_of(Stage::kPush).raise();
-  if (stage == Stage::kCopyH2D || stage == Stage::kDecompress) signal_of(Stage::kPull).raise();
+  if (result.wake_push) signal_of(Stage::kPush).raise();
+  if (result.wake_pull) signal_of(Stage::kPull).raise();
 }
 
 std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
-  Stage stage = stage_of(this);
+  BytePSScheduledQueue* queue = or_null(this);
+  if (queue == nullptr) return nullptr;
+  Stage stage = stage_of(queue);
   switch (stage) {
     case Stage::kCount:
-      return originals.get(this);
+      return originals.get(queue);
     case Stage::kReduce:
     case Stage::kBroadcast:
-      return get_in_round(this, stage);
+      return get_in_round(queue, stage);
     case Stage::kPush:
     case Stage::kPull:
-      if (std::optional<Entry> chosen = get_taken(this, stage)) return *chosen;
+      if (std::optional<Entry> chosen = get_taken(queue, stage)) return *chosen;
       break;  // stepped aside
     default:
       break;
   }
   // A task that came while this waited is handed out at once: with none, BytePS's loop sleeps before it asks again.
   uint64_t seen = signal_of(stage).seen();
-  if (Entry entry = originals.get(this)) return entry;
-  signal_of(stage).wait(seen, wait_for(originals.pending(this) > 0));
-  return originals.get(this);
+  if (Entry entry = originals.get(queue)) return entry;
+  signal_of(stage).wait(seen, wait_for(pending_in(queue) > 0));
+  return originals.get(queue);
 }
 
 void BytePSScheduledQueue::reportFinish(int size) {
-  originals.report(this, size);
-  if (stage_of(this) == Stage::kBroadcast) tensor_completed = true;
+  BytePSScheduledQueue* queue = or_null(this);
+  if (queue == nullptr) return;
+  originals.report(queue, size);
+  if (stage_of(queue) == Stage::kBroadcast) tensor_completed = true;
 }
 
 void NcclManager::EnqueueGroup(std::shared_ptr<NcclGroupEntry> entry) {
@@ -491,8 +470,18 @@ struct prophet_plan {
   const int32_t* deadline_ranks;
 };
 
+// Of each lane (PUSH, PULL): what waits, what is in flight, and of that the longest: its gradient, and since when.
+struct prophet_lane_status {
+  uint64_t waiting, in_flight;
+  double oldest_s;  // seconds in flight; negative where nothing is
+  uint32_t oldest_gradient;
+  uint32_t reserved;
+};
+
 struct prophet_status {
-  uint64_t tasks, pending, in_flight_bytes, watchdog_releases, events_dropped;
+  uint64_t tasks, in_flight_bytes, watchdog_releases, events_dropped;
+  double still_s;  // since something last came, left or was answered; negative before the first
+  prophet_lane_status lanes[2];
   int32_t active;
   char why_aside[160];
 };
@@ -505,7 +494,7 @@ int prophet_hook_attach(const char* library, int old_string_abi, double watchdog
     std::snprintf(why, why_bytes, "%s is not loaded", library);
     return -1;
   }
-  for (const Symbol& symbol : symbols()) {
+  for (const prophet::Symbol& symbol : prophet::symbols_of(originals)) {
     *symbol.slot = dlsym(handle, symbol.name);
     if (*symbol.slot == nullptr) {
       std::snprintf(why, why_bytes, "no %s in %s", symbol.name, library);
@@ -513,13 +502,15 @@ int prophet_hook_attach(const char* library, int old_string_abi, double watchdog
     }
   }
   h.layout.name_bytes = old_string_abi ? 8 : 32;
-  h.watchdog_s = watchdog_s;
-  h.push = std::make_unique<TakenQueue>(watchdog_s);
-  h.pull = std::make_unique<TakenQueue>(watchdog_s);
+  h.push = std::make_unique<Lane>(QueueKind::kPush, watchdog_s, kMostInFlight);
+  h.pull = std::make_unique<Lane>(QueueKind::kPull, watchdog_s, kMostInFlight);
   h.attached = true;
   h.active = true;
   return 0;
 }
+
+// Everything that waits or is in flight is forgotten: BytePS is being suspended or shut down. The plan stays.
+void prophet_hook_reset() { forget_all(); }
 
 // Steps aside; harmless when repeated.
 void prophet_hook_step_aside(const char* why) {
@@ -549,8 +540,8 @@ int prophet_hook_set_plan(int queue, const prophet_plan* given) {
   {
     std::lock_guard<std::mutex> lock(h.mutex);
     if (!h.attached) return -1;
-    TakenQueue& taken = queue == static_cast<int>(QueueKind::kPush) ? *h.push : *h.pull;
-    taken.scheduler.set_plan(std::move(plan));
+    Lane& lane = queue == static_cast<int>(QueueKind::kPush) ? *h.push : *h.pull;
+    lane.scheduler.set_plan(std::move(plan));
   }
   signal_of(queue == static_cast<int>(QueueKind::kPush) ? Stage::kPush : Stage::kPull).raise();
   return 0;
@@ -565,15 +556,22 @@ void prophet_hook_status(prophet_status* out) {
   Hook& h = hook();
   std::lock_guard<std::mutex> lock(h.mutex);
   *out = prophet_status{};
+  double now = now_s();
   out->active = h.active;
   out->tasks = h.tasks;
+  out->still_s = h.tasks > 0 ? now - h.moved_s : -1.0;
   out->events_dropped = h.events.dropped();
   std::snprintf(out->why_aside, sizeof(out->why_aside), "%s", h.why_aside);
   if (!h.attached) return;
-  for (TakenQueue* taken : {h.push.get(), h.pull.get()}) {
-    out->pending += taken->pending.size() + taken->not_ready.size();
-    out->in_flight_bytes += taken->scheduler.in_flight_bytes();
-    out->watchdog_releases += taken->scheduler.watchdog_releases();
+  for (const Lane* lane : {h.push.get(), h.pull.get()}) {
+    prophet_lane_status& status = out->lanes[static_cast<int>(lane->kind)];
+    std::optional<Lane::Oldest> oldest = lane->oldest_in_flight();
+    status.waiting = lane->waiting();
+    status.in_flight = lane->scheduler.in_flight();
+    status.oldest_s = oldest ? now - oldest->started_s : -1.0;
+    status.oldest_gradient = oldest ? oldest->gradient : 0;
+    out->in_flight_bytes += lane->scheduler.in_flight_bytes();
+    out->watchdog_releases += lane->scheduler.watchdog_releases();
   }
 }
 

@@ -1,0 +1,218 @@
+"""Uses of a parameter that no module sees: through a reference to the tensor, or to anything that shares its memory.
+
+Rule of this file: torch's function mode and its place among other modes. What a use leads to is torch_guards.py's.
+
+While updates are pending, a TorchFunctionMode sees every function and attribute of torch that this thread calls, and
+finds, by their storage, the tensors among its arguments that share the memory of a pending one: the parameter itself,
+`p.data`, `p.detach()`, a view of a flat tensor, the `.grad` that was sent. What only asks for a shape or the like, or
+for `.grad` itself, reads no value and passes.
+
+What stays unseen: other threads, memory that NumPy or a C++ extension reached before step().
+
+Modes are a stack, and a program leaves its own by taking the topmost away. So ours lies below all that the program has
+entered or will enter, and only above torch's own for the default device, which insists on the lowest place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _disable_current_modes
+
+_set_tracing_state: Callable[[Any], None] = vars(torch._C)["_set_tracing_state"]
+
+_METADATA = frozenset(
+    getattr(torch.Tensor, name).__get__
+    for name in (
+        *("shape", "dtype", "device", "layout", "ndim", "names", "nbytes", "itemsize"),
+        *("requires_grad", "is_leaf", "grad_fn", "output_nr", "retains_grad", "name"),
+        *("is_cuda", "is_cpu", "is_meta", "is_sparse", "is_quantized", "is_nested", "is_mkldnn"),
+    )
+    if hasattr(torch.Tensor, name)
+) | frozenset(
+    getattr(torch.Tensor, name)
+    for name in (
+        *("size", "dim", "ndimension", "numel", "nelement", "element_size", "stride", "storage_offset"),
+        *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "get_device", "__len__", "__hash__"),
+        *("requires_grad_", "register_hook", "register_post_accumulate_grad_hook", "is_same_size"),
+    )
+)
+_grad, _requires_grad = (inspect.getattr_static(torch.Tensor, name) for name in ("grad", "requires_grad"))
+_READS_NOTHING = _METADATA | {_grad.__get__, _grad.__set__, _grad.__delete__, _requires_grad.__set__}
+
+StorageKey = int
+
+
+def storage_key(tensor: torch.Tensor) -> StorageKey:
+    """The same for all tensors that share memory; 0 where a tensor has none of its own."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError, AttributeError):
+        return 0
+
+
+class _Here(threading.local):
+    """This thread's part: its mode, and whether its uses are looked at now."""
+
+    mode: _References | None = None
+    blind = 0
+
+
+_here = _Here()
+
+
+class _References(TorchFunctionMode):
+    def __init__(self, pending: Mapping[StorageKey, Any], watched: Mapping[int, Any], learning: Any, use: Use) -> None:
+        super().__init__()
+        self._pending = pending
+        self._watched = watched
+        self._learning = learning
+        self._use = use
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func not in _READS_NOTHING and not _here.blind:
+            if self._learning:
+                self._note(args)
+            # This runs at every call of torch: what nearly all of them need is written out.
+            pending = self._pending
+            try:
+                for value in args:
+                    if isinstance(value, torch.Tensor):
+                        if value.untyped_storage()._cdata in pending:
+                            self._look((value,))
+                    elif isinstance(value, _CONTAINERS):
+                        self._look((value,))
+            except NotImplementedError:  # One of them has no storage.
+                self._look(args)
+            if kwargs:
+                self._look(kwargs.values())
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+    def _look(self, values: Iterable[Any]) -> None:
+        for tensor in _tensors(values):
+            found = self._pending.get(storage_key(tensor))
+            if found is not None:
+                self._use(found)
+
+    def _note(self, values: Iterable[Any]) -> None:
+        for tensor in _tensors(values):
+            found = self._watched.get(id(tensor))
+            if found is not None:
+                self._use(found)
+
+
+_CONTAINERS = (list, tuple, dict)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Those among `values`, and in lists, tuples and dicts among them."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, dict):
+            yield from _tensors(value.values())
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+Use = Callable[[Any], None]
+
+
+def watch_here(pending: Mapping[StorageKey, Any], watched: Mapping[int, Any], learning: Any, use: Use) -> None:
+    """From now on, in this thread, `use` is called with the entry of each tensor that is used, before it is.
+
+    `pending` has entries by `storage_key`; `watched`, which counts only while `learning` is true, by id.
+    """
+    if _here.mode is None:
+        _here.mode = _References(pending, watched, learning, use)
+        with _modes_above(DeviceContext):
+            _stack.push(_here.mode)
+
+
+def stop_here() -> None:
+    """Ends what `watch_here` began in this thread. Within a call that the mode handles, it goes at the next one."""
+    mode = _here.mode
+    if mode is None:
+        return
+    with _modes_above(_References):
+        if _stack.height() and _stack.top() is mode:
+            _stack.pop()
+            _here.mode = None
+
+
+def watching_here() -> bool:
+    return _here.mode is not None
+
+
+@contextlib.contextmanager
+def blind() -> Iterator[None]:
+    """Within it nothing that this thread does counts as a use."""
+    _here.blind += 1
+    try:
+        yield
+    finally:
+        _here.blind -= 1
+
+
+def is_blind() -> bool:
+    return _here.blind > 0
+
+
+class _Stack:
+    """torch's stack of function modes in this thread."""
+
+    def height(self) -> int:
+        return torch._C._len_torch_function_stack()
+
+    def push(self, mode: Any) -> None:
+        torch._C._push_on_torch_function_stack(mode)
+
+    def pop(self) -> Any:
+        return torch._C._pop_torch_function_stack()
+
+    def top(self) -> Any:
+        return torch._C._get_function_stack_at(self.height() - 1)
+
+
+_stack = _Stack()
+
+
+@contextlib.contextmanager
+def _modes_above(kind: type) -> Iterator[None]:
+    """Within it, the modes above the topmost one of this kind are off the stack; all of them where there is none."""
+    taken = []
+    while _stack.height() and not isinstance(_stack.top(), kind):
+        taken.append(_stack.pop())
+    try:
+        yield
+    finally:
+        for mode in reversed(taken):
+            _stack.push(mode)
+
+
+@contextlib.contextmanager
+def outside_of_the_program(device_types: set[str]) -> Iterator[None]:
+    """Within it none of the modes of the forward pass in which an update happens to be due: they must not reach it."""
+    with contextlib.ExitStack() as modes:
+        modes.enter_context(_modes_above(DeviceContext))
+        if torch._C._len_torch_dispatch_stack():
+            modes.enter_context(_disable_current_modes())
+        if torch.is_inference_mode_enabled():
+            modes.enter_context(torch.inference_mode(False))
+        for device_type in device_types:
+            if torch.is_autocast_enabled(device_type):
+                modes.enter_context(torch.autocast(device_type, enabled=False))
+        tracing = torch._C._get_tracing_state()
+        if tracing is not None:
+            _set_tracing_state(None)
+            modes.callback(_set_tracing_state, tracing)
+        yield

@@ -1,0 +1,219 @@
+// The hook under threads, as BytePS has them: one hands gradients over, one loop a stage takes tasks, one runs what
+// answers bring, and others of Prophet's change the plan, look and drain, while BytePS is suspended and resumed and the
+// hook at last steps aside in mid-flight. Ends with 0 where every task passed through each stage once, with one line
+// and 1 otherwise.
+//
+// Built twice (tests/plugins/test_hook_stress.py): as the core that the hook takes over, and with STRESS_MAIN as the
+// program that loads both.
+#ifdef STRESS_MAIN
+
+#include <dlfcn.h>
+
+#include <cstdio>
+
+int main(int, char** arguments) {
+  // In this order, as the autoload does: the hook's functions then come first.
+  void* hook = dlopen(arguments[1], RTLD_NOW | RTLD_GLOBAL);
+  void* core = hook != nullptr ? dlopen(arguments[2], RTLD_NOW) : nullptr;
+  if (core == nullptr) {
+    std::printf("%s\n", dlerror());
+    return 1;
+  }
+  return reinterpret_cast<int (*)(void*, const char*)>(dlsym(core, "stress"))(hook, arguments[2]);
+}
+
+#else
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <random>
+#include <thread>
+
+#include "fake_core.cc"
+
+namespace {
+
+using namespace byteps::common;
+using Entry = std::shared_ptr<TensorTableEntry>;
+
+constexpr unsigned kGradients = 60;
+constexpr unsigned kMostOpen = 1500;  // tasks on their way; far more than may be in flight
+
+// Begins as struct prophet_plan of hook.cc does; nothing is said of single gradients.
+struct Plan {
+  int32_t ranked, credit_counts_only_urgent;
+  uint64_t credit;
+  double bandwidth, overhead_s, deadline_slack_s;
+  uint64_t gradient_count;
+  const void* of_gradients[5];
+  uint64_t deadline_count;
+  const void* of_deadlines[2];
+};
+
+struct HookCalls {
+  int (*attach)(const char*, int, double, char*, size_t);
+  void (*step_aside)(const char*);
+  void (*reset)();
+  int (*set_plan)(int, const Plan*);
+  size_t (*drain)(void*, size_t);
+  void (*status)(void*);
+};
+
+// What servers have taken in, in no particular order of answering.
+class Network {
+ public:
+  void send(Entry entry) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sent_.push_back(std::move(entry));
+    arrived_.notify_one();
+  }
+  Entry answer(std::mt19937& random) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!arrived_.wait_for(lock, std::chrono::milliseconds(1), [&] { return !sent_.empty(); })) return nullptr;
+    std::swap(sent_[random() % sent_.size()], sent_.back());
+    Entry entry = std::move(sent_.back());
+    sent_.pop_back();
+    return entry;
+  }
+  void drop() { sent_.clear(); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::vector<Entry> sent_;
+};
+
+// An engine from its start to a suspend, or until all that was handed over is done.
+struct Run {
+  std::atomic<bool> stop{false};
+  std::atomic<long> pushed{0}, pulled{0}, done{0};
+  Network network;
+
+  void take(QueueType stage, std::atomic<long>& count) {
+    while (!stop) {
+      if (Entry entry = BytePSGlobal::GetScheduledQueue(stage)->getTask()) {
+        ++count;
+        network.send(std::move(entry));
+      }
+    }
+  }
+  void copy() {
+    while (!stop) {
+      if (BytePSGlobal::GetScheduledQueue(kCopyH2D)->getTask()) ++done;
+    }
+  }
+  void answer() {
+    std::mt19937 random(1);
+    while (!stop) {
+      Entry entry = network.answer(random);
+      if (!entry) continue;
+      BytePSGlobal::GetScheduledQueue(entry->queue_list[0])->reportFinish(entry->len);
+      entry->queue_list.erase(entry->queue_list.begin());
+      BytePSGlobal::GetScheduledQueue(entry->queue_list[0])->addTask(entry);
+    }
+  }
+  // Some pushes wait for another GPU, a little.
+  void make_ready() {
+    while (!stop) {
+      std::this_thread::sleep_for(std::chrono::microseconds(300));
+      core_ready();
+    }
+  }
+  // `rounds` times all gradients, the least urgent first.
+  void hand_over(long rounds) {
+    std::mt19937 random(2);
+    long handed = 0;
+    for (long round = 0; round < rounds; ++round) {
+      for (unsigned gradient = kGradients; gradient-- > 0;) {
+        while (handed - done > kMostOpen && !stop) std::this_thread::yield();
+        uint64_t key = uint64_t{gradient} << 16;
+        if (random() % 8 == 0) core_not_ready(key);
+        core_add_push(key, -static_cast<int>(gradient) - 1, 1000 + random() % 50000, 1);
+        ++handed;
+      }
+    }
+  }
+  void agent(const HookCalls& hook) {
+    std::mt19937 random(3);
+    std::vector<char> events(24 * 4096), status(1024);
+    while (!stop) {
+      Plan plan{};
+      plan.ranked = random() % 4 != 0;
+      plan.credit = random() % 3 == 0 ? ~uint64_t{0} : 1 + random() % 400000;
+      plan.bandwidth = random() % 2 ? 1e9 : 0;
+      for (int queue : {0, 1}) {
+        plan.credit_counts_only_urgent = queue;
+        hook.set_plan(queue, &plan);
+      }
+      hook.drain(events.data(), 4096);
+      hook.status(status.data());
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+    }
+  }
+};
+
+// Runs an engine with `rounds` iterations. `at` is called when a third of them is done; it may end the engine.
+template <typename At>
+bool run(const HookCalls& hook, long rounds, At at) {
+  core_start();
+  Run now;
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { now.take(kPush, now.pushed); });
+  threads.emplace_back([&] { now.take(kPull, now.pulled); });
+  threads.emplace_back([&] { now.copy(); });
+  threads.emplace_back([&] { now.answer(); });
+  threads.emplace_back([&] { now.make_ready(); });
+  threads.emplace_back([&] { now.hand_over(rounds); });
+  threads.emplace_back([&] { now.agent(hook); });
+  long all = rounds * kGradients;
+  while (now.done < all / 3) std::this_thread::yield();
+  bool whole = at(now);
+  while (whole && now.done < all) std::this_thread::yield();
+  now.stop = true;
+  for (std::thread& thread : threads) thread.join();
+  core_ready();
+  core_stop();
+  now.network.drop();
+  if (!whole) return true;
+  if (now.pushed == all && now.pulled == all && now.done == all) return true;
+  std::printf("of %ld tasks %ld were pushed, %ld pulled, %ld done\n", all, now.pushed.load(), now.pulled.load(),
+              now.done.load());
+  return false;
+}
+
+}  // namespace
+
+extern "C" int stress(void* handle, const char* core) {
+  HookCalls hook;
+  *(void**)&hook.attach = dlsym(handle, "prophet_hook_attach");
+  *(void**)&hook.step_aside = dlsym(handle, "prophet_hook_step_aside");
+  *(void**)&hook.reset = dlsym(handle, "prophet_hook_reset");
+  *(void**)&hook.set_plan = dlsym(handle, "prophet_hook_set_plan");
+  *(void**)&hook.drain = dlsym(handle, "prophet_hook_drain");
+  *(void**)&hook.status = dlsym(handle, "prophet_hook_status");
+  char why[256] = "";
+  if (hook.attach(core, 0, 1.0, why, sizeof(why)) != 0) {
+    std::printf("%s\n", why);
+    return 1;
+  }
+  // Suspended in mid-flight, and what was there forgotten; a whole one; one that steps aside in mid-flight.
+  auto suspended = [&](Run& now) {
+    now.stop = true;
+    hook.reset();
+    return false;
+  };
+  auto steps_aside = [&](Run&) {
+    hook.step_aside("stress");
+    return true;
+  };
+  bool good = run(hook, 60, suspended) && run(hook, 200, [](Run&) { return true; }) && run(hook, 200, steps_aside);
+  hook.reset();
+  if (good && core_alive() != 0) std::printf("%d tasks are still referred to\n", core_alive());
+  return good && core_alive() == 0 ? 0 : 1;
+}
+
+#endif
