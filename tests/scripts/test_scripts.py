@@ -30,7 +30,10 @@ MODES = {"stock": {}, "prophet": {"BYTEPS_SCHEDULER": "prophet", "PROPHET_STATUS
 JOBS_AT_A_TIME = 8
 LIMIT_S = 60.0
 
-EXPECTED_TO_FAIL: dict[str, str] = {}
+EXPECTED_TO_FAIL: dict[str, str] = {
+    "torch_numpy_views": "arrays made before training show a parameter's memory to code that is not torch's",
+    "torch_share_memory": "another process reads a parameter's memory, and nothing in this one sees it",
+}
 """Scripts whose results are not stock's today, and why."""
 
 

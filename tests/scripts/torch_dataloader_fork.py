@@ -4,11 +4,10 @@ import byteps.torch as bps
 import torch
 from report import report
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 bps.init()
 torch.manual_seed(1)
-from torch.utils.data import DataLoader, Dataset
-
 model = nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())

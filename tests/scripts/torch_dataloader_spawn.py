@@ -1,5 +1,7 @@
 """A DataLoader worker that is a fresh process, started in mid-training with a copy of the model."""
 
+import copy
+
 import byteps.torch as bps
 import torch
 from report import report
@@ -38,7 +40,7 @@ def main():
 
     for _ in range(4):
         train(torch.randn(16, 32), torch.randint(10, (16,)), torch.zeros(16))
-    loader = DataLoader(Scored(model), batch_size=16, num_workers=1, multiprocessing_context="spawn")
+    loader = DataLoader(Scored(copy.deepcopy(model)), batch_size=16, num_workers=1, multiprocessing_context="spawn")
     scores = []
     for inputs, labels, score in loader:
         train(inputs, labels, score)

@@ -1,6 +1,10 @@
 """An actor that was forked before BytePS started gets the parameters through torch's queue after each step."""
 
+import byteps.torch as bps
+import torch
 import torch.multiprocessing
+from report import report
+from torch import nn
 
 
 def act(tasks, answers):
@@ -13,10 +17,6 @@ tasks, answers = context.SimpleQueue(), context.SimpleQueue()
 actor = context.Process(target=act, args=(tasks, answers))
 actor.start()
 
-import byteps.torch as bps
-import torch
-from report import report
-from torch import nn
 
 bps.init()
 torch.manual_seed(1)

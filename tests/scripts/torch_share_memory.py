@@ -1,6 +1,10 @@
 """Parameters in shared memory, as in Hogwild and A3C: a forked process reads what training writes."""
 
+import byteps.torch as bps
+import torch
 import torch.multiprocessing
+from report import report
+from torch import nn
 
 
 def act(model, wanted, answers):
@@ -8,11 +12,6 @@ def act(model, wanted, answers):
         with torch.no_grad():
             answers.put(float(model(inputs).logsumexp(1).mean()))
 
-
-import byteps.torch as bps
-import torch
-from report import report
-from torch import nn
 
 bps.init()
 torch.manual_seed(1)
@@ -33,7 +32,6 @@ for _ in range(6):
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(inputs), labels).backward()
     optimizer.step()
-    optimizer.param_groups[0]["params"][0].sum().item()
     wanted.put(inputs)
     scores.append(answers.get())
 wanted.put(None)
