@@ -1,0 +1,174 @@
+"""Jobs of training scripts: two workers, a server and a scheduler on a narrow network.
+
+Rule of this file: starting and ending what a job consists of. Which scripts there are and what must hold is in
+test_scripts.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import select
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from prophet.tools.testbed import NodeSpec, Testbed
+
+WORKERS = ("worker0", "worker1")
+LINK_BPS = 20e6
+"""An iteration's transfers take longer than its compute, so that a missing wait shows."""
+FIRST_PORT = 23000
+START_LIMIT_S = 60.0
+POLL_S = 0.05
+TRAINING_AT_A_TIME = 1
+"""Jobs of a cluster that train at the same time. BytePS's threads poll, so more would only wait for each other."""
+
+
+class JobFailed(Exception):
+    """A worker failed or hung; the message ends with every role's last words."""
+
+
+class Cluster:
+    """Nodes with a forkserver on each worker, for any number of jobs while the context lasts.
+
+    BytePS takes some four idle seconds to end, so `run` may be called from several threads: a job's turn to train ends
+    when its workers have reported.
+    `settings` are the workers' environment beside BytePS's own; `modules` are imported before a script starts.
+    """
+
+    def __init__(self, settings: Mapping[str, str], modules: tuple[str, ...]) -> None:
+        limited = [NodeSpec(worker, LINK_BPS) for worker in WORKERS]
+        self._testbed = Testbed([*limited, NodeSpec("server", None), NodeSpec("scheduler", None)])
+        self._settings = settings
+        self._modules = modules
+        self._ports = itertools.count(FIRST_PORT)
+        self._turns = threading.Semaphore(TRAINING_AT_A_TIME)
+        self._sockets = tempfile.TemporaryDirectory(prefix="prophet-")  # names of UNIX sockets are short
+
+    def __enter__(self) -> Self:
+        self._testbed.__enter__()
+        for worker in WORKERS:
+            path = Path(self._sockets.name, worker)
+            program = [sys.executable, "-P", str(Path(__file__).with_name("forkserver.py")), str(path), *self._modules]
+            environ = _environ() | self._settings
+            self._testbed.popen(worker, program, env=environ, log=path.with_suffix(".log"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._testbed.__exit__(kind, error, trace)
+        self._sockets.cleanup()
+
+    def run(self, script: Path, folder: Path, limit_s: float) -> list[dict[str, Any]]:
+        """Runs one job to its end and returns what each worker reported; raises JobFailed, also after `limit_s`."""
+        results = [folder / worker / "result.json" for worker in WORKERS]
+        turn = contextlib.ExitStack()
+        turn.enter_context(self._turns)
+        port = next(self._ports)
+        others = []
+        workers = {}
+        with turn, tempfile.TemporaryDirectory(prefix="prophet-") as sockets:
+            try:
+                for node in ("scheduler", "server", *WORKERS):
+                    place = folder / node
+                    place.mkdir(parents=True)
+                    Path(sockets, node).mkdir()
+                    environ = self._roles(node, port) | {"BYTEPS_SOCKET_PATH": str(Path(sockets, node))}
+                    if node in WORKERS:
+                        workers[node] = self._connect(node)
+                        request = {"script": str(script), "folder": str(place), "environ": environ}
+                        workers[node].sendall(json.dumps(request).encode() + b"\n")
+                    else:
+                        command = [sys.executable, "-c", "import byteps.server"]
+                        log = place / "log"
+                        others.append(self._testbed.popen(node, command, env=_environ() | environ, log=log, cwd=place))
+                failure = _wait(workers, time.monotonic() + limit_s, results, turn.close)
+            finally:
+                for connection in workers.values():
+                    connection.close()
+                for process in others:  # They end by themselves, unless a worker failed.
+                    process.kill()
+                    process.wait()
+        if not failure and not all(path.exists() for path in results):
+            failure = "a worker reported nothing"
+        if failure:
+            raise JobFailed(f"{script.stem}: {failure}\n{last_words(folder)}")
+        return [json.loads(path.read_text()) for path in results]
+
+    def _connect(self, worker: str) -> socket.socket:
+        """A connection to the worker's forkserver, which may still be importing."""
+        deadline = time.monotonic() + START_LIMIT_S
+        path = Path(self._sockets.name, worker)
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(str(path))
+                return connection
+            except OSError:
+                connection.close()
+            if time.monotonic() > deadline:
+                raise JobFailed(f"no forkserver on {worker}: {path.with_suffix('.log').read_text()[-2000:]}")
+            time.sleep(0.02)
+
+    def _roles(self, node: str, port: int) -> dict[str, str]:
+        return {
+            "DMLC_ROLE": node.rstrip("0123456789"),
+            "DMLC_WORKER_ID": node.removeprefix("worker"),
+            "DMLC_NUM_WORKER": str(len(WORKERS)),
+            "DMLC_NUM_SERVER": "1",
+            "DMLC_PS_ROOT_URI": self._testbed.address("scheduler"),
+            "DMLC_PS_ROOT_PORT": str(port),
+            "DMLC_NODE_HOST": self._testbed.address(node),
+            "BYTEPS_LOCAL_RANK": "0",
+            "BYTEPS_LOCAL_SIZE": "1",
+            "BYTEPS_FORCE_DISTRIBUTED": "1",
+            "NVIDIA_VISIBLE_DEVICES": "0",
+        }
+
+
+def _environ() -> dict[str, str]:
+    """This process's environment without what would switch something on, and one thread for each process."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_", "PROPHET_"))}
+    return kept | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def _wait(
+    workers: Mapping[str, socket.socket], deadline: float, results: Sequence[Path], trained: Callable[[], None]
+) -> str:
+    """Waits for all workers' ends; says which of them failed, after ending the others, or nothing.
+
+    Calls `trained` when all `results` are there; `deadline` is a time.monotonic().
+    """
+    running = {connection: worker for worker, connection in workers.items()}
+    failure = ""
+    while running:
+        ready, _, _ = select.select(list(running), [], [], POLL_S)
+        for connection in ready:
+            worker = running.pop(connection)
+            status = connection.recv(16).decode().strip()
+            if status != "0" and not failure:
+                failure = f"{worker} ended with status {status or 'unknown'}"
+        if all(path.exists() for path in results):
+            trained()
+        if running and not failure and time.monotonic() > deadline:
+            failure = f"{' and '.join(running.values())} still ran after the time limit"
+        if failure:
+            for connection in running:
+                connection.shutdown(socket.SHUT_WR)
+    return failure
+
+
+def last_words(folder: Path, length: int = 1500) -> str:
+    """The ends of all roles' logs."""
+    logs = sorted(folder.glob("*/log"))
+    return "\n".join(f"--- {log.parent.name}\n{log.read_text(errors='replace')[-length:]}" for log in logs)

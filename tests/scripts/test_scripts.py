@@ -1,0 +1,111 @@
+"""Training scripts as BytePS users write them, each with the same bits under Prophet as under stock BytePS.
+
+Every `torch_*.py` and `mxnet_*.py` in this folder is a script that knows nothing of Prophet. Each is run twice for
+real, with data of its own on each of two workers: with stock BytePS, and with BYTEPS_SCHEDULER=prophet. What it
+reports must be equal, worker by worker. The network is so narrow that transfers outlast the compute beside them: a
+script that uses a weight before its update has come sees another value.
+
+A script that stock BytePS does not run alike every time can show nothing, so there is none here: sharing parameters
+between two optimizers (stock averages them twice, or raises), and step(closure) without synchronize() in the closure
+(stock updates with gradients that are on their way).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from privileges import skip_without_namespaces
+from scripts.jobs import WORKERS, Cluster, JobFailed
+
+pytestmark = [pytest.mark.engine, pytest.mark.netns]
+
+FOLDER = Path(__file__).parent
+IMPORTED_FIRST = {"torch": ("torch", "torch._dynamo"), "mxnet": ("mxnet",)}
+MODES = {"stock": {}, "prophet": {"BYTEPS_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "status.json"}}
+JOBS_AT_A_TIME = 8
+LIMIT_S = 60.0
+
+EXPECTED_TO_FAIL: dict[str, str] = {
+    "torch_numpy_views": "arrays made before training show a parameter's memory to code that is not torch's",
+    "torch_share_memory": "another process reads a parameter's memory, and nothing in this one sees it",
+}
+"""Scripts whose results are not stock's today, and why."""
+
+
+def scripts() -> list[Any]:
+    """Parameters for a test: the framework, and the name of a script."""
+    found = []
+    for framework in IMPORTED_FIRST:
+        for path in sorted(FOLDER.glob(f"{framework}_*.py")):
+            marks = []
+            if path.stem in EXPECTED_TO_FAIL:
+                marks = [pytest.mark.xfail(strict=True, reason=EXPECTED_TO_FAIL[path.stem])]
+            found.append(pytest.param(framework, path.stem, id=path.stem, marks=marks))
+    return found
+
+
+class Jobs:
+    """The jobs of the tests that were chosen, run ahead of the tests that wait for them."""
+
+    def __init__(self, clusters: dict[str, Cluster], folder: Path, names: list[str]) -> None:
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(JOBS_AT_A_TIME)
+        self._runs: dict[tuple[str, str], Future[list[dict[str, Any]]]] = {}
+        for name in names:
+            for mode, cluster in clusters.items():
+                script = FOLDER / f"{name}.py"
+                self._runs[mode, name] = self._pool.submit(cluster.run, script, self.place(mode, name), LIMIT_S)
+
+    def result(self, mode: str, name: str) -> list[dict[str, Any]]:
+        """What each worker reported; fails with the roles' last words."""
+        try:
+            return self._runs[mode, name].result()
+        except JobFailed as error:
+            pytest.fail(f"under {mode}: {error}", pytrace=False)
+
+    def place(self, mode: str, name: str) -> Path:
+        """The job's folder, with one for each of its roles."""
+        return self._folder / mode / name
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="module")
+def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    """Jobs of all chosen scripts of the framework that is its parameter."""
+    framework = request.param
+    pytest.importorskip(framework)
+    skip_without_namespaces()
+    names = [
+        item.callspec.params["name"]
+        for item in request.session.items
+        if item.path == Path(__file__) and item.callspec.params["jobs"] == framework
+    ]
+    clusters = {mode: Cluster(settings, IMPORTED_FIRST[framework]) for mode, settings in MODES.items()}
+    with clusters["stock"], clusters["prophet"]:
+        running = Jobs(clusters, tmp_path_factory.mktemp(framework), names)
+        try:
+            yield running
+        finally:
+            running.close()
+
+
+@pytest.mark.parametrize(("jobs", "name"), scripts(), indirect=["jobs"])
+def test_a_script_ends_with_the_bits_of_stock(jobs: Jobs, name: str) -> None:
+    stock = jobs.result("stock", name)
+    assert stock[0]["weights"] == stock[1]["weights"], "stock's workers differ: the script shows nothing"
+    scheduled = jobs.result("prophet", name)
+    for worker, expected, found in zip(WORKERS, stock, scheduled, strict=True):
+        other = [value for value in expected if found.get(value) != expected[value]]
+        assert not other, f"{worker} ended with other {' and '.join(other)}"
+    for worker in WORKERS:
+        status = json.loads((jobs.place("prophet", name) / worker / "status.json").read_text())
+        assert status["stepped_aside"] == ""
+        assert status["hook"]["active"]
+        assert status["hook"]["tasks"] > 0

@@ -1,0 +1,26 @@
+"""`model.compile()` in mid-training, after some iterations without."""
+
+import byteps.torch as bps
+import torch
+from report import report
+from torch import nn
+
+bps.init()
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+bps.broadcast_parameters(model.state_dict(), root_rank=0)
+
+torch.manual_seed(100 + bps.rank())
+losses = []
+for iteration in range(8):
+    if iteration == 4:
+        model.compile(backend="eager")
+    inputs, labels = torch.randn(16, 32), torch.randint(10, (16,))
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+report(model, losses=losses)
