@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := $(shell find prophet plugins tools -type f \( -name '*.py' -o -name '*.h' -o -name '*.cc' \)) setup.py pyproject.toml prophet-autoload.pth
 
-.PHONY: setup demo test lint bench validate scaling papers results profiles clean
+.PHONY: setup demo test lint bench validate scaling papers results profiles guard clean
 
 setup: $(STAMP)
 
@@ -57,6 +57,10 @@ papers: setup
 # The paper's experiments on real engines: about two hours on a quiet machine, and it can be interrupted.
 results: setup
 	$(BIN)/python -P -m prophet.tools.results
+
+# What watching every use of a parameter costs: about two minutes on a quiet machine.
+guard: setup
+	$(BIN)/python -P -m prophet.tools.guard
 
 # The profiles of configs/profiles, recorded from real training: about five minutes on a quiet machine.
 profiles: setup

@@ -24,7 +24,7 @@ _ALONE = 2
 
 
 class Memory:
-    """What is known about one parameter's memory."""
+    """What is known about the memory of one parameter."""
 
     def __init__(self) -> None:
         self.sent = False  # to another process
@@ -33,24 +33,28 @@ class Memory:
 
     def note(self, param: torch.Tensor) -> None:
         """Takes notice of where the parameter is now, and of whoever holds it already."""
-        if self._watch(param) > _ALONE:
-            self.lent = True
+        if param.is_cpu:
+            storage = param.untyped_storage()
+            self._follow(storage._cdata)
+            self.lent |= _held_by_others(storage._cdata)
 
-    def exposed(self, param: torch.Tensor) -> bool:
-        """Whether somebody may read the parameter whom nobody sees."""
-        if self.sent:
-            return True
-        if not param.is_cpu:
-            return False
-        count = self._watch(param)
-        return (self.lent and count > _ALONE) or param.untyped_storage().is_shared()
+    def exposed(self, storage: torch.UntypedStorage, is_cpu: bool) -> bool:
+        """Whether somebody may read the parameter, whose storage this is, and nobody sees it."""
+        if not is_cpu:
+            return self.sent
+        key = storage._cdata
+        if key != self._key:
+            self._follow(key)
+        return self.sent or (self.lent and _held_by_others(key)) or storage.is_shared()
 
-    def _watch(self, param: torch.Tensor) -> int:
-        storage = param.untyped_storage()
-        if storage._cdata != self._key:
-            self._key = storage._cdata
-            _memories[self._key] = self
-        return _count_of(self._key) if _count_of is not None else _ALONE
+    def _follow(self, key: int) -> None:
+        self._key = key
+        _memories[key] = self
+
+
+def _held_by_others(key: int) -> bool:
+    """Whether anything but its tensor holds the storage; to be asked with a storage object at hand."""
+    return _count_of is not None and _count_of(key) > _ALONE
 
 
 _memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()

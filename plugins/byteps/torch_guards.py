@@ -44,11 +44,11 @@ class Watched:
 
 _watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
 """By id of the parameter, which a slot keeps alive: no id is reused."""
-_pending: dict[references.StorageKey, set[Slot]] = {}
+_pending: dict[references.StorageKey, tuple[Slot, ...]] = {}
 """Slots with a pending update, by the storage of their parameter and of the gradient that was sent."""
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
-_kept: dict[Any, list[tuple[references.StorageKey, Slot]]] = {}
-"""Owners with pending updates, and what they have in `_pending`."""
+_kept: dict[Any, list[Slot]] = {}
+"""Owners with pending updates, and which those are."""
 _learning: dict[int, Any] = {}
 """By id, and held weakly: owners of which it is not known yet how the program reaches their parameters."""
 _installed = False
@@ -81,31 +81,56 @@ def _forget(identity: int, _reference: Any) -> None:
     _learning.pop(identity, None)
 
 
-def keep(owner: Any, slots: Iterable[Slot]) -> None:
-    """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it."""
-    entries = _kept[owner] = []
+def keep(owner: Any, slots: Iterable[Slot]) -> set[Bucket]:
+    """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it.
+
+    Returns the buckets whose updates must not be late, since somebody holds a parameter's memory and is not seen.
+    """
+    _kept[owner] = list(slots)
+    exposed: set[Bucket] = set()
     with references.blind():
-        for slot in slots:
-            sent = slot.seen[0]() if slot.seen is not None else None
-            for tensor in (slot.param,) if sent is None else (slot.param, sent):
-                key = references.storage_key(tensor)
-                if key in _pending:
-                    _pending[key].add(slot)
-                elif key:
-                    _pending[key] = {slot}
-                entries.append((key, slot))
+        for slot in _kept[owner]:
+            param, bucket = slot.param, slot.bucket
+            assert bucket is not None
+            try:
+                storage = param.untyped_storage()
+            except NotImplementedError:  # It has none of the usual kind: nobody could say who uses it.
+                exposed.add(bucket)
+                continue
+            if slot.watched.memory.exposed(storage, param.is_cpu):
+                exposed.add(bucket)
+            _add_pending(storage._cdata, slot)
+            _add_sent(slot)
     _watch_references()
+    return exposed
+
+
+def _add_pending(key: references.StorageKey, slot: Slot) -> None:
+    others = _pending.get(key)
+    if others is None:
+        if key:
+            _pending[key] = (slot,)
+    elif slot not in others:
+        _pending[key] = (*others, slot)
 
 
 def release(owner: Any) -> None:
     """Nothing of `owner` is pending any more."""
-    for key, slot in _kept.pop(owner, []):
-        slots = _pending.get(key)
-        if slots is not None:
-            slots.discard(slot)
-            if not slots:
-                del _pending[key]
+    if _kept.pop(owner, None) is not None:
+        _pending.clear()
+        with references.blind():
+            for slots in list(_kept.values()):
+                for slot in slots:
+                    if slot.bucket is not None and slot.bucket.pending:
+                        _add_pending(references.storage_key(slot.param), slot)
+                        _add_sent(slot)
     _leave_references()
+
+
+def _add_sent(slot: Slot) -> None:
+    sent = slot.seen[0]() if slot.seen is not None else None
+    if sent is not None:
+        _add_pending(references.storage_key(sent), slot)
 
 
 def owners() -> list[Any]:
@@ -167,11 +192,11 @@ def _flush_all() -> None:
         owner.flush()
 
 
-def _use(found: Watched | set[Slot]) -> None:
+def _use(found: Watched | tuple[Slot, ...]) -> None:
     """A function of torch gets a tensor that is watched, or one that shares memory with some that are pending."""
     if torch.compiler.is_compiling():
         return
-    for slot in found.slots if isinstance(found, Watched) else tuple(found):
+    for slot in found.slots if isinstance(found, Watched) else found:
         _reach(slot)
 
 

@@ -81,8 +81,7 @@ class Updates:
             self.keep_barrier()
         for slot in self._slots.values():
             param: Any = slot.param
-            if param.is_cpu:
-                slot.watched.memory.note(param)
+            slot.watched.memory.note(param)
             param.register_hook(self._hook(slot, self._gradient_comes))
             param.register_post_accumulate_grad_hook(self._hook(slot, self._gradient_ready))
 
@@ -113,11 +112,11 @@ class Updates:
         self._pending = len(self._buckets)
         # A graph that holds parameters from before this step is void from now on, as it would be after a whole step.
         _increment_versions([slot.param for slot in self._slots.values() if slot.group is not None])
-        torch_guards.keep(self, self._slots.values())
+        exposed = torch_guards.keep(self, self._slots.values())
         if local:
             with references.outside_of_the_program({params[0].device.type for params in local.values()}):
                 self._run_optimizer(local)
-        self.finish([bucket for bucket in self._buckets if bucket.eager or self._probation or self._exposed(bucket)])
+        self.finish([bucket for bucket in self._buckets if bucket.eager or self._probation or bucket in exposed])
         if self._probation > 0:
             self._probation -= 1
             if self._probation == 0:
@@ -337,11 +336,6 @@ class Updates:
             return any(
                 slot.staged or slot.left != self.passes or not slot.grad_as_seen() for slot in self._slots.values()
             )
-
-    @staticmethod
-    def _exposed(bucket: Bucket) -> bool:
-        with references.blind():
-            return any(slot.watched.memory.exposed(slot.param) for slot in bucket.slots)
 
     def _freeze_groups(self) -> dict[int, list[torch.Tensor]]:
         """Keeps the hyper-parameters of this moment, and returns, by group, parameters that are not averaged.

@@ -1,0 +1,29 @@
+"""The cost of watching: measured on a model that is small enough for a test, and written as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from prophet.plugins.byteps import hook
+from prophet.plugins.byteps import torch as front_end
+from prophet.tools import guard
+from torch import nn
+
+
+def test_costs_are_measured_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(guard, "REPEATS", 2)
+    monkeypatch.setattr(hook, "_loaded", None)
+    monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(30)))
+    cost = guard.measure("small", model, torch.randn(2, 4))
+    assert cost.parameters == 60
+    assert cost.forward_s > 0
+    assert cost.watched_s > 0
+    assert cost.step_s > 0
+    assert cost.iteration_s > cost.forward_s
+    written = guard.page([cost], "abc1234")
+    assert "abc1234" in written
+    assert f"| small | 60 | {1e3 * cost.forward_s:.2f} |" in written
+    assert f"{cost.share:.2%}" in written

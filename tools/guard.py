@@ -1,0 +1,211 @@
+"""What it costs to notice every use of a parameter: the page docs/results/guard.md.
+
+Rule of this file: measuring on one core, and the page. No network: a stand-in for BytePS keeps an update pending for as
+long as a measurement lasts. `make guard` runs it, for about two minutes on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from prophet.tools.exit_status import exit_status
+from prophet.tools.markdown import table
+from rich.progress import track
+from torch import nn
+
+PAGE = Path("docs/results/guard.md")
+REPEATS = 15
+REPLAY_ITERATION_S = 0.9
+"""Computing time of an iteration of the replay (configs/replay-resnet50.yaml), which is slept there."""
+
+
+class Held:
+    """BytePS for two workers, as far as the front end needs it: what is sent comes back when `release` is called."""
+
+    __name__ = "byteps.torch"
+    Compression = types.SimpleNamespace(none=None)
+
+    def __init__(self) -> None:
+        self.handles = 0
+        self.arrived = 0
+        self.DistributedOptimizer: Callable[..., Any] = lambda *arguments: None
+        self.shutdown = self.suspend = self.resume = lambda *arguments: None
+
+    def size(self) -> int:
+        return 2
+
+    def declare(self, name: str) -> None:
+        pass
+
+    def byteps_push_pull(self, tensor: torch.Tensor, average: bool, name: str, priority: int) -> int:
+        self.handles += 1
+        return self.handles
+
+    def poll(self, handle: int) -> bool:
+        return handle <= self.arrived
+
+    def synchronize(self, handle: int) -> None:
+        pass
+
+    def release(self) -> None:
+        self.arrived = self.handles
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of processor time, medians: of a forward pass without and with a watch on every call, of step() until it
+    returns, and of an iteration of the same model with its optimizer alone."""
+
+    name: str
+    parameters: int
+    forward_s: float
+    watched_s: float
+    step_s: float
+    iteration_s: float
+
+    @property
+    def share(self) -> float:
+        """Of an iteration, what watching adds."""
+        return (self.watched_s - self.forward_s + self.step_s) / self.iteration_s
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Processor seconds of this process."""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def measure(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: float | None = None) -> Cost:
+    """Costs of one model; `iteration_s` where its computing is slept elsewhere."""
+    from prophet.plugins.byteps import torch as front_end
+
+    held = Held()
+    front_end.install(held)
+    model_optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    optimizer = held.DistributedOptimizer(model_optimizer, model.named_parameters())
+    # An update that nothing uses: as long as it is pending, every call is watched.
+    unused = nn.Parameter(torch.zeros(1))
+    other = held.DistributedOptimizer(torch.optim.SGD([unused], 0.1), [("unused", unused)])
+
+    def backward() -> None:
+        model(inputs).sum().backward()
+
+    def whole_iteration() -> None:
+        model_optimizer.zero_grad()
+        backward()
+        model_optimizer.step()
+
+    def settle() -> None:
+        held.release()
+        optimizer.finish_updates()
+        other.finish_updates()
+
+    def step_other() -> None:
+        unused.grad = torch.zeros(1)
+        other.step()
+
+    plain, watched, steps, iterations = [], [], [], []
+    original, held.poll = held.poll, lambda handle: True  # type: ignore[method-assign]
+    for _ in range(3):  # as long as step() waits, to see how the program reaches its parameters
+        optimizer.zero_grad()
+        backward()
+        optimizer.step()
+        step_other()
+    held.poll = original  # type: ignore[method-assign]
+    settle()
+    for _ in track(range(REPEATS), name, transient=True):
+        plain.append(timed(lambda: model(inputs)))
+        step_other()
+        watched.append(timed(lambda: model(inputs)))
+        settle()
+        optimizer.zero_grad()
+        backward()
+        steps.append(timed(optimizer.step))
+        settle()
+        if iteration_s is None:
+            iterations.append(timed(whole_iteration))
+            # The hooks have sent these gradients too.
+            optimizer.step()
+            settle()
+    forward_s, watched_s, step_s = (statistics.median(times) for times in (plain, watched, steps))
+    iteration_s = iteration_s if iteration_s is not None else statistics.median(iterations)
+    return Cost(name, len(list(model.parameters())), forward_s, watched_s, step_s, iteration_s)
+
+
+def transformer() -> tuple[nn.Module, torch.Tensor]:
+    """A hundred small layers: 64 wide, 4 heads; a batch of 16 sequences of 32."""
+    torch.manual_seed(0)
+    layers = [nn.TransformerEncoderLayer(64, 4, 128, batch_first=True) for _ in range(100)]
+    return nn.Sequential(*layers), torch.randn(16, 32, 64)
+
+
+def chain() -> tuple[nn.Module, torch.Tensor]:
+    """As many gradients as ResNet-50 has, each in a module of its own, as in the replay."""
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(161))), torch.randn(1, 4)
+
+
+def page(costs: list[Cost], commit: str) -> str:
+    """The page, with what was measured and where."""
+    rows = [
+        [
+            cost.name,
+            str(cost.parameters),
+            *(f"{1e3 * value:.2f}" for value in (cost.forward_s, cost.watched_s, cost.step_s, cost.iteration_s)),
+            f"{cost.share:.2%}",
+        ]
+        for cost in costs
+    ]
+    columns = (
+        *("model", "parameters", "forward (ms)", "forward, watched (ms)", "step() (ms)", "iteration (ms)"),
+        "watching, of an iteration",
+    )
+    return f"""# What watching costs
+
+Made by `make guard` on {date.today().isoformat()} at commit {commit}, PyTorch {torch.__version__} on one of two cores.
+Processor time of one process, medians of {REPEATS} interleaved repeats; BytePS is stood in for, and nothing travels.
+
+While updates are pending, the PyTorch front end looks at every call of torch that gets a tensor
+([what the front end needs](../enabling.md#what-the-front-end-needs-pytorch)). *Watched* is a forward pass in which that
+is so from its first call to its last; in a job it ends with the last update. *step()* is all that step() does until it
+returns. An *iteration* is that of the same model with its optimizer alone, without any communication; for the replay it
+is what the replay sleeps.
+
+{table(columns, rows)}"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the page."""
+    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.guard", description=__doc__)
+    parser.add_argument("--out", type=Path, default=PAGE)
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+
+    def work() -> int:
+        costs = [
+            measure("replay of ResNet-50", *chain(), iteration_s=REPLAY_ITERATION_S),
+            measure("transformer of 100 small layers", *transformer()),
+        ]
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        given.out.write_text(page(costs, commit or "unknown"), encoding="utf-8")
+        for cost in costs:
+            print(f"{cost.name}: {cost.share:.2%} of an iteration")
+        return 0
+
+    return exit_status(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
