@@ -7,6 +7,7 @@ is smaller than there: the network (25,000 parameters), its images (32 x 32, fou
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import unittest
 from collections.abc import Callable, Iterable
@@ -60,6 +61,14 @@ def stand_in(name: str, **contents: Any) -> None:
     sys.modules[name] = module
 
 
+def next_port() -> None:
+    """The next test's scheduler listens elsewhere: the port of the one before may still be taken for a moment."""
+    meta = importlib.import_module("meta_test").MetaTest
+    port = str(int(os.environ["DMLC_PS_ROOT_PORT"]) + 1)
+    for environ in (os.environ, meta.SCHEDULER_ENV, meta.SERVER_ENV):
+        environ["DMLC_PS_ROOT_PORT"] = port
+
+
 def once_a_test(bps: ModuleType) -> None:
     """test_onebit.py calls init() again in a job that has begun, after which BytePS's threads are there twice."""
     init, shutdown = bps.init, bps.shutdown
@@ -75,6 +84,7 @@ def once_a_test(bps: ModuleType) -> None:
         nonlocal running
         shutdown()
         running = False
+        next_port()
 
     vars(bps).update(init=init_once, shutdown=shut_down)
 
