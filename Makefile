@@ -10,16 +10,19 @@ SOURCES := $(shell find prophet plugins tools -type f \( -name '*.py' -o -name '
 
 setup: $(STAMP)
 
-# The CPU engine is built once and cached in the user's cache folder.
 $(VENV)/.packages: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet ".[experiments,mxnet,dev]"
-	$(BIN)/python -P -m prophet.tools.engine install
 	@touch $@
 
-$(STAMP): $(VENV)/.packages $(SOURCES)
+$(VENV)/.package: $(VENV)/.packages $(SOURCES)
 	$(BIN)/pip install --quiet --no-deps --force-reinstall .
+	@touch $@
+
+# The CPU engine is built once and cached in the user's cache folder, keyed by what it is built from.
+$(STAMP): $(VENV)/.package
+	$(BIN)/python -P -m prophet.tools.engine install
 	@touch $@
 
 demo: setup

@@ -1,7 +1,7 @@
 """`make bench`: how fast the queue and the planner are, written as JSON. A benchmark, not a test.
 
 Rule of this file: measurements of pure parts in one process; whole jobs are measured by
-`prophet run`. Usage: python -m prophet.bench FILE.json
+`prophet run`. Usage: python -P -m prophet.bench FILE.json
 """
 
 from __future__ import annotations

@@ -16,12 +16,9 @@ import psutil
 
 from prophet.errors import UserError
 from prophet.experiment.policies import Framework, Policy
+from prophet.optional import INSTALL
 
-_FRAMEWORKS = {
-    "torch": ("PyTorch", "pip install 'byteps-prophet[experiments]'"),
-    "mxnet": ("MXNet", "pip install 'byteps-prophet[experiments,mxnet]'"),
-}
-"""Each framework's name, and how it is installed."""
+_FRAMEWORKS = {"torch": "PyTorch", "mxnet": "MXNet"}
 MXNET_NUMPY = (1, 23)
 """The last NumPy that MXNet 1.9.1 can be imported with (it uses np.bool)."""
 
@@ -59,13 +56,13 @@ def _byteps() -> Finding:
     try:
         version = importlib.metadata.version("byteps")
     except importlib.metadata.PackageNotFoundError:
-        what = "not installed; `python -m prophet.tools.engine install` builds it for this machine's processors"
+        what = "not installed; `python -P -m prophet.tools.engine install` builds it for this machine's processors"
         return Finding("BytePS", False, what)
     return Finding("BytePS", True, version)
 
 
 def _framework(framework: Framework = "torch") -> Finding:
-    name, install = _FRAMEWORKS[framework]
+    name, install = _FRAMEWORKS[framework], INSTALL[framework]
     if importlib.util.find_spec(framework) is None:
         return Finding(name, False, f"not installed; `{install}`")
     version = importlib.metadata.version(framework)
@@ -92,10 +89,8 @@ def _mxnet() -> list[Finding]:
 
 
 def _namespaces() -> Finding:
-    try:
-        from prophet.tools.testbed import require_namespaces
-    except ImportError as error:
-        return Finding("testbed", False, f"{error.name} is missing; `pip install 'byteps-prophet[experiments]'`")
+    from prophet.tools.testbed import require_namespaces
+
     try:
         how = require_namespaces()
     except UserError as error:

@@ -20,6 +20,7 @@ from prophet.experiment.policies import STOCK, Policy, byteps_policies
 from prophet.experiment.results import lower_bound
 from prophet.experiment.units import format_rate, format_size
 from prophet.model import Network, Profile
+from prophet.optional import need_pyplot
 from prophet.simulator.config import SimulatorConfig
 from prophet.simulator.experiments import prepare, run_planned
 
@@ -112,14 +113,8 @@ def policy_table(plan: Outlook) -> Table:
 
 
 def draw_outlook(plan: Outlook, path: Path) -> None:
-    """Blocks over time beside the times of generation, and the policies' iteration times. Needs matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("--plot needs matplotlib: pip install 'byteps-prophet[experiments]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    """Blocks over time beside the times of generation, and the policies' iteration times. Raises MissingPackage."""
+    pyplot = need_pyplot("--plot")
     figure, (blocks, bars) = pyplot.subplots(2, 1, figsize=(9, 7), layout="constrained", height_ratios=[3, 2])
     gradients = plan.profile.gradients
     for index, start_s in enumerate(plan.schedule.start_s):

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.table import Table
 
 from prophet.model import Profile
+from prophet.optional import need_pyplot
 from prophet.profiler import find_steps
 
 
@@ -36,12 +37,8 @@ def profile_table(profile: Profile) -> Table:
 
 
 def plot_profile(profile: Profile, path: Path) -> None:
-    """Writes generation time by gradient, like the paper's Fig. 4, one colour a step."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    """Writes generation time by gradient, like the paper's Fig. 4, one colour a step. Raises MissingPackage."""
+    pyplot = need_pyplot("--plot")
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     colours = pyplot.get_cmap("tab20")
     for number, step in enumerate(find_steps(profile)):

@@ -178,7 +178,7 @@ def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(doctor.importlib.metadata, "version", version)
     told = doctor.obstacle(Policy("stock", "stock"))
-    assert told is not None and told.startswith("BytePS: not installed; `python -m prophet.tools.engine install`")
+    assert told is not None and told.startswith("BytePS: not installed; `python -P -m prophet.tools.engine install`")
 
 
 def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,10 +189,10 @@ def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.Monke
     kvstore, ddp = Policy("k", "mxnet-kvstore", framework="mxnet"), Policy("d", "ddp-gloo")
     assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (None, None)
     versions["numpy"] = "2.0.1"
-    told = "MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1; `pip install 'byteps-prophet[experiments,mxnet]'`"
+    told = "MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1; `pip install mxnet==1.9.1 numpy==1.23.5`"
     assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (told, None)
     here.remove("mxnet")
-    assert doctor.obstacle(kvstore) == "MXNet: not installed; `pip install 'byteps-prophet[experiments,mxnet]'`"
+    assert doctor.obstacle(kvstore) == "MXNet: not installed; `pip install mxnet==1.9.1 numpy==1.23.5`"
 
 
 def test_profile_shows_the_steps_and_draws_them(

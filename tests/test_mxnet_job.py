@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from privileges import skip_without_namespaces
-from prophet.tools.testbed import NodeSpec, Testbed
+from prophet.tools.testbed import Testbed
+from roles import WORKERS, nodes, run_job
 
 from prophet.model import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.profiles import load_profile
@@ -23,17 +20,14 @@ pytest.importorskip("mxnet")
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 JOB = Path(__file__).with_name("mxnet_digits.py")
-WORKERS = ("worker0", "worker1")
 ITERATIONS = 30
-LIMIT_S = 60.0
 PORT = 23900
 
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[Testbed]:
     skip_without_namespaces()
-    limited = [NodeSpec(worker, 400e6) for worker in WORKERS]
-    with Testbed([*limited, NodeSpec("server", None), NodeSpec("scheduler", None)]) as testbed:
+    with Testbed(nodes(400e6)) as testbed:
         yield testbed
 
 
@@ -56,40 +50,21 @@ def scheduled(testbed: Testbed, folder: Path) -> list[dict[str, Any]]:
 
 def train(testbed: Testbed, folder: Path, port: int, settings: dict[str, str]) -> list[dict[str, Any]]:
     """Runs the job to its end and returns what its workers wrote; fails with their last words."""
-    with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:  # names of UNIX sockets are short
-        processes = {}
-        for node in ("scheduler", "server", *WORKERS):
-            place = folder / node
-            place.mkdir()
-            Path(sockets, node).mkdir()
-            environ = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_", "PROPHET_"))}
-            environ |= {
-                "DMLC_ROLE": node.rstrip("0123456789"),
-                "DMLC_NUM_WORKER": str(len(WORKERS)),
-                "DMLC_NUM_SERVER": "1",
-                "DMLC_PS_ROOT_URI": testbed.address("scheduler"),
-                "DMLC_PS_ROOT_PORT": str(port),
-                "DMLC_NODE_HOST": testbed.address(node),
-                "BYTEPS_LOCAL_RANK": "0",
-                "BYTEPS_LOCAL_SIZE": "1",
-                "BYTEPS_FORCE_DISTRIBUTED": "1",
-                "BYTEPS_SOCKET_PATH": str(Path(sockets, node)),
-                "NVIDIA_VISIBLE_DEVICES": "0",
-                "OMP_NUM_THREADS": "1",
-            }
-            command = [sys.executable, "-c", "import byteps.server"]
-            if node in WORKERS:
-                environ |= {"DMLC_WORKER_ID": node.removeprefix("worker"), **settings}
-                command = [sys.executable, "-P", str(JOB), "--out", "result.json", "--iterations", str(ITERATIONS)]
-            processes[node] = testbed.popen(node, command, env=environ, log=place / "log", cwd=place)
-        end = time.monotonic() + LIMIT_S
-        try:
-            for worker in WORKERS:
-                status = processes[worker].wait(max(0.1, end - time.monotonic()))
-                assert status == 0, f"{worker}: {(folder / worker / 'log').read_text()[-2000:]}"
-        finally:
-            testbed.terminate_all()
+    command = (str(JOB), "--out", "result.json", "--iterations", str(ITERATIONS))
+    for end in run_job(testbed, folder, port, command, dict.fromkeys(WORKERS, settings)):
+        assert end.status == 0, end.log[-2000:]
     return [json.loads((folder / worker / "result.json").read_text()) for worker in WORKERS]
+
+
+def test_workers_that_differ_all_end_and_say_who_has_what(testbed: Testbed, tmp_path: Path) -> None:
+    settings = ({"BYTEPS_SCHEDULER": "prophet"}, {"BYTEPS_SCHEDULER": "p3", "PROPHET_FUSION": "0"})
+    command = (str(JOB), "--out", "result.json", "--iterations", "1")
+    ends = run_job(testbed, tmp_path, PORT + 2, command, dict(zip(WORKERS, settings, strict=True)))
+    assert [end.status for end in ends] == [2, 2], ends
+    for end in ends:
+        (line,) = end.lines("prophet:")
+        assert "for mxnet, policy prophet, partitions of 131072 bytes, fusion on; worker 1: " in line
+        assert "for mxnet, policy p3, partitions of 131072 bytes, fusion off" in line
 
 
 def test_it_learns_the_same_bit_for_bit(stock: list[dict[str, Any]], scheduled: list[dict[str, Any]]) -> None:

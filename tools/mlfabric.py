@@ -2,7 +2,7 @@
 
 Rule of this file: arguments in, a table or JSON out, and the one clock. What is simulated is prophet/mlfabric/'s.
 
-`python -m prophet.tools.mlfabric train --compute C2 --network N1 --delay-bound 30` trains a small problem;
+`python -P -m prophet.tools.mlfabric train --compute C2 --network N1 --delay-bound 30` trains a small problem;
 `... scheduler` measures section 7.4's scheduling time on this machine. docs/policies/mlfabric.md has more.
 """
 
@@ -128,7 +128,7 @@ def _summary(trained: Trained, workers: int, least_loss: float) -> dict[str, obj
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m prophet.tools.mlfabric", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.mlfabric", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     job = commands.add_parser("train", help="train a small problem on the paper's cluster, on a virtual clock")
     job.add_argument("--method", choices=list(METHODS), default="mlfabric-a")

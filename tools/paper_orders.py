@@ -1,6 +1,6 @@
 """TicTac's own measure on its own models: the paper's E and S of one worker, and what an order gains.
 
-Rule of this file: one table for tools/papers.py. The graphs are those of MXNet's model zoo (`pip install .[mxnet]`); no
+Rule of this file: one table for tools/papers.py. The graphs are those of MXNet's model zoo (the extra `mxnet`); no
 network and no framework runs, only the model of the paper's section 3 (prophet/tictac/worker.py).
 """
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from prophet.tools.markdown import table
 
-from prophet.errors import UserError
 from prophet.graph import Graph
 from prophet.graph_mxnet import graph_of_symbol
 from prophet.graph_patterns import Pattern
 from prophet.model import Network
+from prophet.optional import need
 from prophet.tictac import Worker, flat_graph, graph_time, sequential_graph, tao, tio
 
 NETWORK = Network(bandwidth=125e6)
@@ -99,12 +99,9 @@ def training_orders() -> list[Order]:
 
 
 def _zoo_graph(model: str, pattern: Pattern) -> Graph:
-    """Raises UserError where MXNet is not installed."""
-    try:
-        import mxnet
-        from mxnet.gluon.model_zoo import vision
-    except ImportError:
-        raise UserError("TicTac's models are MXNet's; install it with `pip install .[mxnet]`") from None
+    """Raises MissingPackage where MXNet is not installed."""
+    mxnet = need("mxnet", "TicTac's models")
+    vision = need("mxnet.gluon.model_zoo.vision", "TicTac's models")
     name, side = ZOO[model]
     block = getattr(vision, name)()
     block.initialize()

@@ -270,7 +270,7 @@ def study_page(study: Study, cells: Cells, workers: Sequence[int]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m prophet.tools.papers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.papers", description=__doc__)
     parser.add_argument("--configs", type=Path, default=Path("configs/papers"))
     parser.add_argument("--page", type=Path, default=Path("docs/results/papers.md"))
     given = parser.parse_args(arguments)

@@ -72,7 +72,7 @@ def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Records and writes; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m prophet.tools.record", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.record", description=__doc__)
     parser.add_argument("--profiles", type=Path, default=Path("configs/profiles"), help="folder of config and profiles")
     parser.add_argument("--out", type=Path, default=Path("build/record-profiles"), help="folder for the runs")
     parser.add_argument("--where", default=processor(), help="what computed, for the profiles' source")

@@ -375,7 +375,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs what is missing and writes the page; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m prophet.tools.results", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.results", description=__doc__)
     parser.add_argument("--configs", type=Path, default=Path("configs"))
     parser.add_argument("--out", type=Path, default=Path("build/results"), help="folder for the runs")
     parser.add_argument("--page", type=Path, default=Path("docs/results/real.md"))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prophet.model import GradientProfile, Profile
+from prophet.optional import need_pyplot
 
 RATE = 125e6
 """Bytes per second of each worker's link."""
@@ -60,11 +61,7 @@ def measure(workers: int, gradients: int) -> dict[str, Any]:
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Wall time over n log n, on logarithmic axes: a straight line of slope 1 is what is wanted."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = need_pyplot()
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
     work = [row["events"] * math.log2(row["events"]) for row in rows]
     axes.loglog(work, [row["wall_s"] for row in rows], "o", color="#2f6db3")
@@ -81,7 +78,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes scaling.json and scaling.png into the folder given."""
-    parser = argparse.ArgumentParser(prog="python -m prophet.tools.scaling", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.scaling", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build"))
     parser.add_argument("--one", nargs=2, type=int, metavar=("WORKERS", "GRADIENTS"), help="measure one size")
     given = parser.parse_args(arguments)

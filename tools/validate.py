@@ -62,7 +62,7 @@ def verdict(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 0 where the simulator is within the bounds, 1 where it is not, 2 for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m prophet.tools.validate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.validate", description=__doc__)
     parser.add_argument("--config", type=Path, default=Path("configs/replay-bandwidths.yaml"))
     parser.add_argument("--out", type=Path, default=Path("build"), help="folder for validation.json")
     parser.add_argument("--real", type=Path, help="results.json of a `prophet run` of the config")

@@ -1,9 +1,14 @@
 """Switches Prophet on in a process that imports BytePS with BYTEPS_SCHEDULER set.
 
-Rule of this file: the moment of loading, and nothing that could stop a job. A line in site-packages
-(prophet-autoload.pth) looks at the variable and imports this module only where it is set. The native
-hook must be loaded before BytePS's library is, and finds BytePS's functions after, so an import hook
-stands around BytePS's modules. Whatever goes wrong is one warning, and stock BytePS.
+Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) looks at the variable and
+imports this module only where it is set. The native hook must be loaded before BytePS's library is, and finds BytePS's
+functions after, so an import hook stands around BytePS's modules.
+
+A wrong setting ends the process with one line and status 2: it is the user's to mend, and a worker that went on with
+stock BytePS would have other keys than the rest of the job, which would then wait for ever. Before it ends it tells the
+other workers why (exchange.py). A failure of Prophet itself is one warning: agent.py says what still holds then. Where
+not even the agent can be loaded this worker has stock BytePS, and the others, if they have not, end with a line
+that says so.
 
 One part of BytePS a process: each brings a whole BytePS with it, and the hook takes over the functions of
 one. A second part that is imported later finds its own functions first, so the hook never sees its tasks.
@@ -18,9 +23,16 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 FRAMEWORKS = {"byteps.torch": "torch", "byteps.mxnet": "mxnet"}
 """BytePS modules that bring a scheduled queue with them, and the folder of their library."""
+
+_JOB = (
+    *(f"DMLC_{name}" for name in ("NUM_WORKER", "NUM_SERVER", "PS_ROOT_URI", "PS_ROOT_PORT", "WORKER_ID")),
+    *(f"BYTEPS_LOCAL_{name}" for name in ("RANK", "SIZE")),
+)
+"""Without these BytePS cannot start, so nobody waits for this process."""
 
 logger = logging.getLogger("prophet")
 
@@ -47,8 +59,13 @@ class _Loader(importlib.abc.Loader):
         try:
             from prophet.plugins.byteps.agent import Job
 
-            job = Job.prepare(self._framework, os.environ)
-            _hooked = self._framework
+            from prophet.errors import UserError
+
+            try:
+                job = Job.prepare(self._framework, os.environ)
+                _hooked = self._framework
+            except UserError as error:
+                self._refuse(module, str(error))
         except Exception as error:
             logger.warning("Prophet stays off: %s; this job runs with stock BytePS", error)
         self._inner.exec_module(module)
@@ -57,7 +74,25 @@ class _Loader(importlib.abc.Loader):
         try:
             job.start(module)
         except Exception as error:
-            job.step_aside(str(error))
+            job.step_aside(f"{type(error).__name__}: {error}")
+
+    def _refuse(self, module: ModuleType, why: str) -> NoReturn:
+        """Ends the process for a wrong setting: one line at once, then a word to the workers that would wait for us."""
+        from prophet.plugins.byteps.ending import WRONG, end_process, say
+
+        say(why)
+        try:
+            if all(os.environ.get(name) for name in _JOB) and os.environ["DMLC_NUM_WORKER"] != "1":
+                from prophet.plugins.byteps.agreement import START_LIMIT_S
+                from prophet.plugins.byteps.exchange import limit, refuse_to_start
+
+                limit(START_LIMIT_S, lambda: end_process("", WRONG))
+                # BytePS reads it when it starts, and it may be what is wrong.
+                os.environ["BYTEPS_PARTITION_BYTES"] = "4096000"
+                self._inner.exec_module(module)
+                refuse_to_start(module, self._framework, why)
+        finally:
+            end_process("", WRONG)
 
     def _keep_apart(self) -> None:
         """The hook is in front of all libraries that are loaded from now on; this one must not meet it."""

@@ -13,6 +13,7 @@ import importlib.util
 import mmap
 import os
 import sysconfig
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ _NEEDED = (
 
 _DRAIN_EVENTS = 1 << 16
 """Events taken at a time (24 bytes each)."""
+POLL_S = 0.001
+"""How often a front end asks for its transfers where no hook can wake it."""
 
 
 class HookError(Exception):
@@ -299,11 +302,6 @@ class Hook:
         """Waits, without the interpreter lock, until another tensor has completed, at most `limit_s`."""
         self._completed = self._native.prophet_hook_wait_completed(self._completed, limit_s)
 
-    def reset(self) -> None:
-        """Forgets what is pending and in flight: BytePS is about to end or to be suspended."""
-        if hasattr(self._native, "prophet_hook_reset"):
-            self._native.prophet_hook_reset()
-
     def status(self) -> Status:
         native = _Status()
         self._native.prophet_hook_status(ctypes.byref(native))
@@ -348,9 +346,10 @@ def reset() -> None:
 
 
 def wait_activity(limit_s: float) -> None:
-    """See Hook.wait_activity. Raises HookError where the hook is off, since nothing would wake us."""
+    """See Hook.wait_activity; a short sleep where the hook is off, since nothing would wake us."""
     if _loaded is None:
-        raise HookError("the hook is off")
+        time.sleep(min(limit_s, POLL_S))
+        return
     _loaded.wait_activity(limit_s)
 
 
@@ -360,9 +359,3 @@ def progress() -> object:
         return None
     status = _loaded.status()
     return status.tasks, status.pending, status.in_flight_bytes
-
-
-def reset() -> None:
-    """See Hook.reset; nothing where the hook is off."""
-    if _loaded is not None:
-        _loaded.reset()

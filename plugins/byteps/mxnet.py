@@ -20,6 +20,8 @@ Two keys a gradient, used in turn: a worker that runs ahead must not overwrite a
 yet to receive. torch_buckets.py has the argument; its one condition, no push before the last pull of the same gradient
 is over, is kept by MXNet's dependencies.
 
+BytePS compresses each partition by itself, so a job that compresses gets BytePS's own partition size (partition.py).
+
 Gradients are not fused: each travels from MXNet's own memory, which its dependencies guard.
 """
 
@@ -32,7 +34,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from prophet.plugins.byteps import hook
+from prophet.plugins.byteps import agreement, hook, partition
 
 logger = logging.getLogger("prophet")
 
@@ -41,35 +43,59 @@ _EXACT = (np.float32, np.float64)
 """Types in which `broadcast_mul` by a rounded factor is what MXNet's scaling by a number computes."""
 
 
-def install(bps: Any, fusion: bool = True) -> None:
-    """Prepares `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here."""
+def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
+    """Prepares `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here.
+
+    `agreement` tells workers apart that would send other tensors: the module, or what has its functions.
+    """
     hook.set_identity("priority")
-    push_pull = bps.byteps_push_pull
+    push_pull, declare = bps.byteps_push_pull, bps.byteps_declare_tensor
     trainer = bps.DistributedTrainer
-    create, allreduce = trainer.__init__, trainer._allreduce_grads
+    create, allreduce, start = trainer.__init__, trainer._allreduce_grads, trainer._init_params
+    largest_sent = 0
+    numbers = itertools.count()
 
     @functools.wraps(push_pull)
     def push_pull_with_id(
         tensor: Any, version: int = 0, priority: int = 0, name: str | None = None, is_average: bool = True
     ) -> None:
+        nonlocal largest_sent
+        largest_sent = max(largest_sent, tensor.size * np.dtype(tensor.dtype).itemsize)
         # Priority 0 is for what somebody waits for, such as a broadcast of parameters; gradient 0 has -1.
         if name is not None and name.startswith(_GRADIENT):
             priority -= 1
         push_pull(tensor, version=version, priority=priority, name=name, is_average=is_average)
 
+    @functools.wraps(declare)
+    def declare_compressed(name: str, **compression: Any) -> None:
+        if compression:
+            partition.give_back(bps, largest_sent)
+        declare(name, **compression)
+
     @functools.wraps(create)
     def create_in_forward_order(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         create(self, params, *args, **kwargs)
         self._prophet = None
+        self._prophet_topic = f"trainer {next(numbers)}"
+        agreement.reserve(self._prophet_topic)
         try:
             handover = _Handover(params, self._params)
             for name in handover.odd_names:
-                bps.byteps_declare_tensor(name)
+                declare(name)
             self._prophet = handover
         except Exception as error:
             logger.warning("Prophet takes the order of BytePS's trainer: %s: %s", type(error).__name__, error)
         if isinstance(self._optimizer, mx.optimizer.SGD) and self._optimizer.aggregate_num > 1:
             self._optimizer.aggregate_num = 1
+
+    @functools.wraps(start)
+    def start_alike(self: Any) -> None:
+        # The first step, after the first forward pass: shapes are known and nothing has been sent yet.
+        if self._prophet_topic is not None:
+            topic, self._prophet_topic = self._prophet_topic, None
+            agreement.propose(topic, _layout(self._params))
+            agreement.settle(topic)
+        start(self)
 
     @functools.wraps(allreduce)
     def allreduce_as_they_come(self: Any) -> None:
@@ -85,7 +111,9 @@ def install(bps: Any, fusion: bool = True) -> None:
 
     # In place: BytePS's own methods find the class and the function by their names.
     bps.byteps_push_pull = push_pull_with_id
+    bps.byteps_declare_tensor = declare_compressed
     trainer.__init__ = create_in_forward_order
+    trainer._init_params = start_alike
     trainer._allreduce_grads = allreduce_as_they_come
 
 
@@ -121,6 +149,16 @@ class _Handover:
             number = np.full((1,) * gradient.ndim, value, gradient.dtype)
             self._factors[key] = mx.nd.array(number, ctx=gradient.context, dtype=gradient.dtype)
         return self._factors[key]
+
+
+def _layout(parameters: list[Any]) -> str:
+    """What must be alike on all workers: the parameters' number, order, shapes and types, and which are learned."""
+    words = []
+    for parameter in parameters:
+        shape = "x".join(str(length) for length in parameter.shape or ())
+        compressed = any(name.startswith("byteps_") for name in vars(parameter))
+        words.append(f"{shape} {np.dtype(parameter.dtype).name} {parameter.grad_req}{' compressed' * compressed}")
+    return f"{len(words)} parameters: {', '.join(words)}"
 
 
 def _plain(bps: Any, trainer: Any, parameter: Any) -> bool:

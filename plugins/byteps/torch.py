@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, SupportsIndex
 
 import torch
-from prophet.plugins.byteps import hook, torch_guards
+from prophet.plugins.byteps import agreement, hook, torch_guards
 from prophet.plugins.byteps import torch_references as references
-from prophet.plugins.byteps.torch_engine import Agreement, Engine, logger, warn_once
+from prophet.plugins.byteps.torch_engine import Engine, logger, warn_once
 from prophet.plugins.byteps.torch_updates import Updates
 
 OLDEST_TORCH = (2, 4)
@@ -32,11 +32,11 @@ EXIT_PATIENCE_S = 5.0
 """How long a process that ends bears with transfers that do not move, though other workers may need them."""
 
 
-def install(bps: Any, fusion: bool = True, agreement: Agreement | None = None) -> None:
+def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
     """Replaces `bps.DistributedOptimizer`, where `bps` is the module byteps.torch.
 
-    `fusion` lets small gradients travel together. `agreement` tells workers apart that would send other tensors.
-    Nothing else changes until an optimizer is wrapped.
+    `fusion` lets small gradients travel together; for `agreement` see Engine. Nothing else changes until an optimizer
+    is wrapped.
     """
     original = bps.DistributedOptimizer
     engine = Engine(bps, hook.wait_activity, hook.progress, agreement)

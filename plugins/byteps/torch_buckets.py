@@ -42,6 +42,7 @@ class Slot:
     `left`: backward passes until its gradient is due. `staged`: the gradient is in the bucket's buffer.
     `touched`: the program reached the parameter in a way that is watched since the last step.
     `group`: the parameter group whose hyper-parameters the pending update takes, None for no update.
+    `position`: the parameter's place among all that the optimizer updates.
     `watched`: what all optimizers of this parameter share (torch_guards.py).
     """
 
@@ -53,6 +54,7 @@ class Slot:
         self.bucket: Bucket | None = None
         self.place = 0
         self.group: int | None = None
+        self.position = 0
         self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
         self.staged = False
         self.touched = False

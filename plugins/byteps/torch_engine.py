@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+from prophet.plugins.byteps import agreement
 from prophet.plugins.byteps.torch_buckets import Bucket
 from prophet.plugins.byteps.torch_streams import Streams
 
@@ -25,21 +26,12 @@ def warn_once(message: str) -> None:
         logger.warning("%s", message)
 
 
-class Agreement(Protocol):
-    """How workers find out whether they are about to send the same; see agreement.py."""
-
-    def propose(self, topic: str, text: str) -> None:
-        """Sends this worker's text for the topic, and does not wait."""
-
-    def settle(self, topic: str) -> None:
-        """Waits for the other workers' texts; the job ends where they differ."""
-
-
 class Engine:
     """BytePS as the front end needs it, shared by all optimizers of the process.
 
     `bps` is the module byteps.torch; `wait_activity(limit_s)` returns when some tensor has completed; `progress()`
-    differs from what it was before where something has moved since.
+    differs from what it was before where something has moved since. `agreement` tells workers apart that would send
+    other tensors: the module, or what has its functions.
     """
 
     def __init__(
@@ -47,7 +39,7 @@ class Engine:
         bps: Any,
         wait_activity: Callable[[float], None],
         progress: Callable[[], object] = lambda: None,
-        agreement: Agreement | None = None,
+        agreement: Any = agreement,
         streams: Streams | None = None,
     ) -> None:
         self.bps = bps
@@ -77,15 +69,13 @@ class Engine:
         """Tells the other workers about the next optimizer. Returns its number, counted from 0."""
         number = self._optimizers
         self._optimizers += 1
-        if self.agreement is not None:
-            self.agreement.propose(f"optimizer {number}", what)
+        self.agreement.propose(f"optimizer {number}", what)
         return number
 
     def agree(self, topic: str, text: str) -> None:
         """Returns when all workers have sent the same text for the topic; the job ends where they did not."""
-        if self.agreement is not None:
-            self.agreement.propose(topic, text)
-            self.agreement.settle(topic)
+        self.agreement.propose(topic, text)
+        self.agreement.settle(topic)
 
     def push(self, tensor: torch.Tensor, name: str, priority: int) -> int:
         handle: int = self.bps.byteps_push_pull(tensor, average=True, name=name, priority=priority)

@@ -12,8 +12,9 @@ a pending update is brought up to date
 All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
 before TorchScript's code runs and before a transform of torch.func, in which nothing may be written.
 
-Two ways are out of reach: a reference used by another thread or by a C++ extension, and code that torch.compile made.
-Where gradients show the first, and from the start of the first compilation, step() waits, as stock BytePS does.
+Where somebody holds a parameter's memory without asking torch (torch_aliases.py), and from the start of the first
+compilation, step() waits, as stock BytePS does. One way is out of reach: a reference to the tensor itself that another
+thread or a C++ extension uses. Where gradients show it, step() waits from then on.
 The patches do nothing while they are traced, so they break no graph.
 """
 
@@ -27,6 +28,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from prophet.plugins.byteps import torch_aliases
 from prophet.plugins.byteps import torch_references as references
 from prophet.plugins.byteps.torch_buckets import Bucket, Slot
 from torch import nn
@@ -37,6 +39,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.slots: list[Slot] = []
+        self.memory = torch_aliases.Memory()
 
 
 _watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
@@ -248,6 +251,7 @@ def _install() -> None:
     _patch_named_parameters()
     _patch_zero_grad()
     _patch_what_modes_do_not_see()
+    torch_aliases.install()
     os.register_at_fork(before=_flush_all)
 
 
@@ -311,6 +315,9 @@ def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
         found = _pending.get(references.storage_key(tensor))
         if found is not None:
             _use(found)
+        watched = _watched.get(id(tensor))
+        if watched is not None:
+            watched.memory.sent = True
         return reduce(tensor)
 
     return wrapper

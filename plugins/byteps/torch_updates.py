@@ -81,6 +81,8 @@ class Updates:
             self.keep_barrier()
         for slot in self._slots.values():
             param: Any = slot.param
+            if param.is_cpu:
+                slot.watched.memory.note(param)
             param.register_hook(self._hook(slot, self._gradient_comes))
             param.register_post_accumulate_grad_hook(self._hook(slot, self._gradient_ready))
 
@@ -115,7 +117,7 @@ class Updates:
         if local:
             with references.outside_of_the_program({params[0].device.type for params in local.values()}):
                 self._run_optimizer(local)
-        self.finish([bucket for bucket in self._buckets if bucket.eager or self._probation])
+        self.finish([bucket for bucket in self._buckets if bucket.eager or self._probation or self._exposed(bucket)])
         if self._probation > 0:
             self._probation -= 1
             if self._probation == 0:
@@ -336,6 +338,11 @@ class Updates:
                 slot.staged or slot.left != self.passes or not slot.grad_as_seen() for slot in self._slots.values()
             )
 
+    @staticmethod
+    def _exposed(bucket: Bucket) -> bool:
+        with references.blind():
+            return any(slot.watched.memory.exposed(slot.param) for slot in bucket.slots)
+
     def _freeze_groups(self) -> dict[int, list[torch.Tensor]]:
         """Keeps the hyper-parameters of this moment, and returns, by group, parameters that are not averaged.
 
@@ -350,13 +357,13 @@ class Updates:
                 self._groups.append(
                     {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
                 )
-            for number, param in self._grouped():
+            for position, (number, param) in enumerate(self._grouped()):
                 own = self._slots.get(id(param))
                 if own is None:
                     if param.grad is not None:
                         local.setdefault(number, []).append(param)
                 elif param.requires_grad or param.grad is not None:
-                    own.group = number
+                    own.group, own.position = number, position
                     if own.seen is not None and not own.grad_unchanged():
                         warn_once(
                             "gradients were changed between backward() and step(), after they had left; "
@@ -411,13 +418,14 @@ class Updates:
         self._pending -= len(buckets)
 
     def _update_here(self, buckets: Sequence[Bucket]) -> None:
+        # In the optimizer's own order, in which its state keeps what the first update makes.
+        due = [(slot, bucket) for bucket in buckets for slot in bucket.slots if slot.group is not None]
+        due.sort(key=lambda pair: pair[0].position)
         work: dict[int, list[torch.Tensor]] = {}
-        before: list[tuple[Bucket, Slot, torch.Tensor | None, bool]] = []
-        for bucket in buckets:
-            for slot in bucket.slots:
-                if slot.group is not None:
-                    work.setdefault(slot.group, []).append(slot.param)
-                    before.append((bucket, slot, slot.param.grad, slot.grad_unchanged()))
+        for slot, _ in due:
+            assert slot.group is not None
+            work.setdefault(slot.group, []).append(slot.param)
+        before = [(bucket, slot, slot.param.grad, slot.grad_unchanged()) for slot, bucket in due]
         try:
             for bucket, slot, _, _ in before:
                 slot.param.grad = bucket.average(slot)

@@ -64,8 +64,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole config, checked: `source` is the file's content, for results.json."""
+    """A whole config, checked: `source` is the content of `file`, for results.json."""
 
+    file: Path
     name: str
     engine: str
     repeats: int
@@ -93,7 +94,8 @@ def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | Non
     source = {**raw, **({} if points is None else {"sweep": points})}
     if repeats is not None and repeats < 1:
         raise UserError(f"--repeats is {repeats}; it must be 1 or more")
-    return Experiment(config.name, config.engine, repeats or config.repeats, config.time_limit_s, tuple(cells), source)
+    repeats = repeats or config.repeats
+    return Experiment(path, config.name, config.engine, repeats, config.time_limit_s, tuple(cells), source)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

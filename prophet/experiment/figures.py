@@ -1,26 +1,28 @@
 """Figures of an experiment: iteration times by policy, one iteration's transfers as a gantt, utilisation over time.
 
-Rule of this file: drawing; the numbers come from results.json's value and from transfers.py.
+Rule of this file: drawing; the numbers come from results.json's value and from transfers.py. Importing it raises
+MissingPackage where matplotlib is not installed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
 from prophet.experiment.results import describe_narrow_link, describe_setting
 from prophet.experiment.transfers import RecordedRun
 from prophet.experiment.turnaround import Turnaround, mean_s
 from prophet.model import QueueKind
+from prophet.optional import need, need_pyplot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+pyplot = need_pyplot()
+Patch = need("matplotlib.patches", "figures").Patch
 
 PUSH, PULL = "#2f6db3", "#e08214"
 COLOURS = {QueueKind.PUSH: PUSH, QueueKind.PULL: PULL}

@@ -22,9 +22,11 @@ from prophet.experiment.policies import Policy
 from prophet.experiment.results import describe_setting, failures, print_results, summarize, write_results
 from prophet.experiment.runner import RECORD_ITERATIONS, run_experiment
 from prophet.experiment.runs import CellRuns
+from prophet.experiment.trace import write_trace
 from prophet.experiment.transfers import RecordedRun, one_run_each
-from prophet.experiment.tuning import trial_cell
+from prophet.experiment.tuning import require_search, trial_cell
 from prophet.experiment.turnaround import Turnaround, mean_s, turnarounds
+from prophet.optional import MissingPackage, require
 
 
 class ProgressBar:
@@ -80,15 +82,18 @@ def run_session(experiment: Experiment, out: Path) -> int:
     where there can be no testbed; nothing is written then.
     """
     if experiment.engine != "byteps":
-        raise UserError("engine: `prophet run` runs on byteps; set engine: byteps")
+        raise UserError(
+            f"engine: {experiment.name} is for the simulator; run it with: prophet simulate {experiment.file}"
+        )
+    if any(cell.job.kind == "digits" for cell in experiment.cells):
+        require("sklearn", "job.kind: digits")
+    require_search(experiment)
     policies = [policy for cell in experiment.cells for policy in cell.policies]
     obstacles = [obstacle(policy) for policy in policies]
     if obstacles[0] is not None and all(reason is not None for reason in obstacles):
         raise UserError(obstacles[0])
-    try:
-        from prophet.tools.testbed import NodeSpec, Testbed, reexec_in_user_namespace
-    except ImportError as error:
-        raise UserError(f"{error.name} is missing; `pip install 'byteps-prophet[experiments]'`") from None
+    from prophet.tools.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+
     reexec_in_user_namespace()
 
     def testbed(cell: Cell) -> Testbed:
@@ -134,9 +139,16 @@ def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Con
                 summary["policies"][name]["gradient"] = mean_s(found)
     out.mkdir(parents=True, exist_ok=True)
     write_results(results, out / "results.json")
-    draw(results, recorded, times, out)
+    for number, runs in enumerate(recorded):
+        if runs:
+            write_trace(runs, out / f"trace-{number}.json")
     print_results(results, console)
-    console.print(f"results, figures and traces are in {out}")
+    try:
+        draw(results, recorded, times, out)
+    except MissingPackage as error:
+        console.print(f"results and traces are in {out}; no {error}", markup=False, soft_wrap=True)
+    else:
+        console.print(f"results, figures and traces are in {out}", markup=False, soft_wrap=True)
     return failures(results)
 
 
@@ -146,7 +158,10 @@ def draw(
     times: Sequence[Mapping[str, Sequence[Turnaround]]],
     out: Path,
 ) -> None:
-    """Writes the figures and traces of an experiment; `recorded` and `times` have an entry for each cell."""
+    """Draws the figures of an experiment; `recorded` and `times` have an entry for each cell.
+
+    Raises MissingPackage without matplotlib; nothing is written then.
+    """
     from prophet.experiment.figures import (
         draw_gantt,
         draw_iteration_times,
@@ -154,13 +169,11 @@ def draw(
         draw_turnarounds,
         draw_utilisation,
     )
-    from prophet.experiment.trace import write_trace
 
     draw_iteration_times(results, out / "iteration-times.png")
     for number, (runs, by_policy) in enumerate(zip(recorded, times, strict=True)):
         if runs:
             draw_gantt(runs, out / f"transfers-{number}.png")
-            write_trace(runs, out / f"trace-{number}.json")
             draw_turnarounds(by_policy, out / f"gradients-{number}.png")
             draw_throughput(runs, out / f"throughput-{number}.png")
     for number, summary in enumerate(results["cells"]):

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from prophet import settings
-from prophet.experiment.config import Cell
+from prophet.experiment.config import Cell, Experiment
 from prophet.experiment.policies import Policy
 from prophet.experiment.runs import Run
+from prophet.optional import require
 from prophet.policies.autotune import DEFAULT_INITIAL, tune
 
 TRIAL_ITERATIONS = 10
@@ -60,6 +61,12 @@ def tune_policy(cell: Cell, policy: Policy, run: RunOnce) -> Tuned:
         "trials": [[trial.credit_bytes, trial.partition_bytes, trial.seconds] for trial in tuning.trials],
     }
     return Tuned(sized(policy, best.credit_bytes, best.partition_bytes), record)
+
+
+def require_search(experiment: Experiment) -> None:
+    """Raises MissingPackage where a policy is to be tuned and what the search computes with is not installed."""
+    if any(policy.tune for cell in experiment.cells for policy in cell.policies):
+        require("scipy", "policies: tune")
 
 
 def trial_cell(cell: Cell) -> Cell:

@@ -9,15 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from prophet.mlfabric.training import Trained
+from prophet.optional import need_pyplot
 
 
 def draw_loss_curves(curves: Mapping[int | None, Trained], least_loss: float, path: Path) -> None:
     """Excess loss over virtual seconds and over applied updates, one line a delay bound (figures 7a and 7b's axes)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = need_pyplot()
     figure, (over_time, over_updates) = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for bound, trained in curves.items():
         name = "no bound" if bound is None else f"delay bound {bound}"

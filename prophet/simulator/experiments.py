@@ -22,6 +22,7 @@ from prophet.experiment.config import Cell, Experiment
 from prophet.experiment.policies import Policy
 from prophet.experiment.runner import Listener, run_repeats
 from prophet.experiment.runs import CellRuns, Run
+from prophet.experiment.tuning import require_search
 from prophet.model import Network
 from prophet.policies import Policy as ScheduledBy
 from prophet.policies import get_policy
@@ -58,6 +59,7 @@ class Planned:
 
 def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
     """By cell, repeat and policy. Raises UserError where the config cannot be simulated."""
+    require_search(experiment)
     return [
         [[prepare(cell, policy, repeat) for policy in cell.policies] for repeat in range(experiment.repeats)]
         for cell in experiment.cells

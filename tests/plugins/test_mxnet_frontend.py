@@ -41,7 +41,7 @@ class HalfPrecision(NoCompression):
 def stand_in() -> Any:
     """byteps.mxnet as the front end sees it: names, order, scaling and priorities are BytePS 0.2.5's."""
     bps = SimpleNamespace(Compression=SimpleNamespace(none=NoCompression()), pushed=[], declared=[])
-    bps.byteps_declare_tensor = bps.declared.append
+    bps.byteps_declare_tensor = lambda name, **compression: bps.declared.append(name)
 
     def byteps_push_pull(
         tensor: Any, version: int = 0, priority: int = 0, name: str | None = None, is_average: bool = True
@@ -202,6 +202,41 @@ def test_what_byteps_compresses_itself_goes_its_own_way(bps: Any, stock: Any) ->
     job.train(1)
     Job(stock).train(1)
     assert bps.pushed == [(name, priority - 1) for name, priority in stock.pushed]
+
+
+def test_compression_gives_byteps_its_own_partition_size_before_anything_is_cut(
+    bps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(front_end.partition, "give_back", lambda module, largest_sent: asked.append(largest_sent))
+    bps.byteps_declare_tensor("parameter_0")
+    bps.byteps_push_pull(mx.nd.ones((3, 5)), name="parameter_0")
+    bps.byteps_push_pull(mx.nd.ones((7,), dtype="float64"), name="parameter_1")
+    assert asked == []
+    bps.byteps_declare_tensor("gradient_0", byteps_compressor_type="onebit")
+    assert asked == [60], "bytes of the largest tensor sent so far"
+
+
+def test_trainers_tell_each_other_what_they_train_before_the_first_byte(
+    bps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story: list[tuple[str, ...]] = []
+    for word in ("reserve", "propose", "settle"):
+        monkeypatch.setattr(front_end.agreement, word, lambda *what, word=word: story.append((word, *what)))
+    first, second = Job(bps), Job(bps)
+    assert story == [("reserve", "trainer 0"), ("reserve", "trainer 1")]
+    story.clear()
+    bps.pushed.clear()
+    second.train(2)
+    assert [entry[:2] for entry in story] == [("propose", "trainer 1"), ("settle", "trainer 1")]
+    text = story[0][2]
+    assert text.startswith("24 parameters: ")
+    assert text.count("7x7 float32 write") == 9
+    first.parameters[4].grad_req = "null"
+    story.clear()
+    first.train(1)
+    assert story[0][1] == "trainer 0"
+    assert story[0][2].count("null") == 1
 
 
 def test_a_failure_of_ours_leaves_bytepss_own_way_and_one_warning(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import types
 from typing import Any
 
 import pytest
 import torch
+from prophet.plugins.byteps import hook
 from prophet.plugins.byteps import torch as front_end
 from torch import nn
 from torch_network import Network, Plain, batch, loss_of, make_model, pair, same_model, train, wrap
@@ -151,29 +153,22 @@ def test_rounds_begin_anew_after_a_suspend(network: Network) -> None:
     assert same_model(model, truth)
 
 
-class Recorder:
-    """An agreement that every other worker would sign."""
-
-    def __init__(self) -> None:
-        self.said: list[tuple[str, ...]] = []
-
-    def propose(self, topic: str, text: str) -> None:
-        self.said.append((topic, text))
-
-    def settle(self, topic: str) -> None:
-        self.said.append((topic,))
-
-
-def test_workers_are_told_what_will_be_sent_before_it_is(network: Network) -> None:
-    agreement = Recorder()
+def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network()
+    monkeypatch.setattr(hook, "_loaded", network)
+    monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
+    said: list[tuple[str, ...]] = []
+    agreement = types.SimpleNamespace(
+        propose=lambda topic, text: said.append((topic, text)), settle=lambda topic: said.append((topic,))
+    )
     front_end.install(network, fusion=True, agreement=agreement)
     model, other = make_model(), make_model()
     optimizer = wrap(network, model, SGD(model.parameters(), 0.1))
     wrap(network, other, torch.optim.LBFGS(other.parameters()))
-    assert [topic for topic, _ in agreement.said] == ["optimizer 0", "optimizer 1"]
-    assert "8 parameters" in agreement.said[0][1]
-    assert "LBFGS" in agreement.said[1][1]
+    assert [topic for topic, _ in said] == ["optimizer 0", "optimizer 1"]
+    assert "8 parameters" in said[0][1]
+    assert "LBFGS" in said[1][1]
     assert not network.pushed
     train(model, optimizer, steps=2)
-    assert [said[0] for said in agreement.said[2:]] == ["layout of optimizer 0"] * 2
-    assert "1 tensors of 4316 bytes" in agreement.said[2][1]
+    assert [said[0] for said in said[2:]] == ["layout of optimizer 0"] * 2
+    assert "1 tensors of 4316 bytes" in said[2][1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import os
 import pickle
@@ -198,6 +199,7 @@ class Counting(TorchFunctionMode):
 
 def test_modes_of_the_program_come_and_go_as_they_like(network: Network) -> None:
     """One that it leaves while updates are pending, and one that it enters then: each takes itself off the stack."""
+    gc.collect()  # optimizers of other tests, of which it is still learned how they are used
     truth, plain, model, optimizer = pair(network)
     params = list(model.parameters())
     assert torch._C._len_torch_function_stack() == 0
@@ -388,6 +390,65 @@ def test_what_is_sent_to_another_process_is_up_to_date(network: Network) -> None
     assert torch.equal(peek(model[0]), truth[0].weight)
     assert torch.equal(peek(model[0], "bias"), truth[0].bias)
     assert len(network.flying) == 6
+
+
+@pytest.mark.parametrize("how", ["share_memory", "sent"])
+def test_memory_shared_with_another_process_is_up_to_date_after_step(network: Network, how: str) -> None:
+    """An actor in another process reads the very pages, and nobody here uses them."""
+    truth, plain, model, optimizer = pair(network)
+    if how == "share_memory":
+        model.share_memory()
+    else:
+        ForkingPickler(io.BytesIO()).dump(list(model.parameters()))
+    for number in range(2, 4):
+        train(truth, plain, number, 1)
+        train(model, optimizer, number, 1)
+        assert not network.flying
+        assert torch.equal(peek(model[0]), truth[0].weight)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_view_of_numpy_finds_the_updates_while_it_lives(network: Network, when: str) -> None:
+    truth, plain, model, optimizer = pair(network) if when == "after" else (None, None, make_model(), None)
+    views: list[Any] = [p.detach().numpy() for p in model.parameters()]
+    if when == "before":
+        truth = make_model()
+        plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
+        optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
+        train(truth, plain, 0, 2)
+        train(model, optimizer, 0, 2)
+    train(truth, plain, 2, 2)
+    train(model, optimizer, 2, 2)
+    assert all((view == p.detach().numpy()).all() for view, p in zip(views, truth.parameters(), strict=True))
+    views.clear()
+    train(truth, plain, 4, 1)
+    train(model, optimizer, 4, 1)
+    assert len(network.flying) == 8, "nobody holds them any more"
+    assert same_model(model, truth)
+
+
+def test_a_kept_state_dict_costs_no_overlap(network: Network) -> None:
+    """Its tensors share the parameters' memory, but whoever reads them asks torch."""
+    truth, plain, model, optimizer = pair(network)
+    best = [some_model.state_dict() for some_model in (truth, model)]
+    for number in range(2, 4):
+        train(truth, plain, number, 1)
+        train(model, optimizer, number, 1)
+        assert len(network.flying) == 8
+        assert same({k: v.clone() for k, v in best[0].items()}, {k: v.clone() for k, v in best[1].items()})
+
+
+def test_state_has_the_order_that_the_optimizer_gives_it(any_order: Network) -> None:
+    """torch.save writes it in this order, whatever came first."""
+    truth, model = make_model(), make_model()
+    orders = []
+    for some_model, wrapped in ((truth, False), (model, True)):
+        groups = [{"params": some_model[5].parameters()}, {"params": some_model[:4].parameters(), "lr": 0.01}]
+        bare = torch.optim.Adam(groups, 0.1)
+        optimizer = wrap(any_order, some_model, bare) if wrapped else Plain(bare)
+        train(some_model, optimizer, 0, 4)
+        orders.append(list((optimizer if wrapped else bare).state_dict()["state"]))
+    assert orders[0] == orders[1]
 
 
 def test_a_forked_child_has_the_updates(network: Network) -> None:

@@ -31,22 +31,13 @@ MODES = {"stock": {}, "prophet": {"BYTEPS_SCHEDULER": "prophet", "PROPHET_STATUS
 JOBS_AT_A_TIME = 8
 LIMIT_S = 60.0
 
-EXPECTED_TO_FAIL: dict[str, str] = {
-    "torch_numpy_views": "arrays made before training show a parameter's memory to code that is not torch's",
-    "torch_share_memory": "another process reads a parameter's memory, and nothing in this one sees it",
-}
-"""Scripts whose results are not stock's today, and why."""
-
 
 def scripts() -> list[Any]:
     """Parameters for a test: the framework, and the name of a script."""
     found = []
     for framework in IMPORTED_FIRST:
         for path in sorted(FOLDER.glob(f"{framework}_*.py")):
-            marks = []
-            if path.stem in EXPECTED_TO_FAIL:
-                marks = [pytest.mark.xfail(strict=True, reason=EXPECTED_TO_FAIL[path.stem])]
-            found.append(pytest.param(framework, path.stem, id=path.stem, marks=marks))
+            found.append(pytest.param(framework, path.stem, id=path.stem))
     return found
 
 

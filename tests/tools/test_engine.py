@@ -162,6 +162,35 @@ def test_a_reason_does_not_shape_the_wheel() -> None:
     assert recipe_for(TOOLS, reworded).key() == recipe_for(TOOLS).key()
 
 
+def test_the_uncorrected_engine_has_a_key_and_a_command_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path / "engine")
+    monkeypatch.setattr(Store, "of_user", lambda: store)
+    monkeypatch.setattr(command, "find_toolchain", lambda: TOOLS)
+    monkeypatch.setattr(build, "fetch", lambda *_: tmp_path)
+    built: list[object] = []
+
+    def compile_wheel(source: Path, rules: object, tools: Toolchain, workplace: Path, *_: object) -> Path:
+        built.append(rules)
+        wheel = workplace / "byteps.whl"
+        wheel.write_text("a wheel")
+        return wheel
+
+    monkeypatch.setattr(build, "build", compile_wheel)
+    assert command.main(["path", "--uncorrected"]) == 2
+    assert capsys.readouterr().err.endswith("run: python -P -m prophet.tools.engine build --uncorrected\n")
+    for options in ([], ["--uncorrected"], ["--uncorrected"]):
+        assert command.main(["build", *options]) == 0
+    corrected, uncorrected, again = capsys.readouterr().out.splitlines()  # the paths and nothing else
+    assert built == [RULES, recipe.UNCORRECTED]
+    assert corrected != uncorrected == again
+    assert command.main(["path", "--uncorrected"]) == 0
+    assert capsys.readouterr().out == f"{uncorrected}\n"
+    assert Path(uncorrected).parent.name == recipe_for(TOOLS, recipe.UNCORRECTED).key()
+    assert set(recipe.UNCORRECTED) < set(RULES)
+
+
 def test_a_wheel_is_kept_under_its_key_and_leftovers_go(tmp_path: Path) -> None:
     store = Store(tmp_path / "engine")
     with store.locked():

@@ -1,4 +1,4 @@
-"""`python -m prophet.tools.mlfabric`: what it prints, and that bad input is one line and exit status 2."""
+"""`python -P -m prophet.tools.mlfabric`: what it prints, and that bad input is one line and exit status 2."""
 
 import json
 

@@ -1,39 +1,48 @@
-"""The command line of the engine: install it, say where its wheel is, remove what is cached."""
+"""The command line of the engine: install or build it, say where its wheel is, remove what is cached."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from rich.console import Console
 
 from prophet.errors import UserError
 
-from .build import install
-from .recipe import recipe_for
+from .build import install, provide
+from .recipe import RULES, UNCORRECTED, recipe_for
 from .store import Store
 from .toolchain import find_toolchain
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one subcommand and return the exit status: 0, 2 for an error the user can mend, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m prophet.tools.engine", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.engine", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("install", help="build BytePS for the CPU unless it is cached, and install it here")
-    commands.add_parser("path", help="print the path of the cached wheel")
+    for name, does in (
+        ("build", "build BytePS for the CPU unless it is cached, and print the path of the wheel"),
+        ("path", "print the path of the cached wheel"),
+    ):
+        commands.add_parser(name, help=does).add_argument(
+            "--uncorrected", action="store_true", help="the one with the faults that BytePS was released with"
+        )
     commands.add_parser("clean", help="remove every cached wheel and source")
-    command = parser.parse_args(arguments).command
+    options = parser.parse_args(arguments)
     store = Store.of_user()
     try:
-        if command == "install":
+        if options.command == "install":
             install(store, Console(highlight=False))
-        elif command == "path":
-            wheel = store.wheel(recipe_for(find_toolchain()).key())
-            if wheel is None:
-                raise UserError("engine: nothing cached fits this machine; run: python -m prophet.tools.engine install")
-            print(wheel)
-        else:
+        elif options.command == "clean":
             store.clear()
+        else:
+            rules = UNCORRECTED if options.uncorrected else RULES
+            toolchain = find_toolchain()
+            if options.command == "build":
+                print(provide(store, toolchain, Console(highlight=False, stderr=True), rules))
+            else:
+                print(_cached(store, recipe_for(toolchain, rules).key(), options.uncorrected))
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)
         return 2
@@ -41,6 +50,14 @@ def main(arguments: list[str] | None = None) -> int:
         print("prophet: interrupted; nothing was changed", file=sys.stderr)
         return 130
     return 0
+
+
+def _cached(store: Store, key: str, uncorrected: bool) -> Path:
+    wheel = store.wheel(key)
+    if wheel is None:
+        command = "build --uncorrected" if uncorrected else "install"
+        raise UserError(f"engine: nothing cached fits this machine; run: python -P -m prophet.tools.engine {command}")
+    return wheel
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -20,7 +21,7 @@ from rich.console import Console
 from prophet.errors import UserError
 
 from .recipe import BYTEPS_SHA256, BYTEPS_VERSION, HERE, RULES, build_environment, frameworks, recipe_for
-from .rules import apply_rules
+from .rules import Rule, apply_rules
 from .store import Store
 from .toolchain import Toolchain, find_toolchain
 
@@ -55,15 +56,18 @@ def install(store: Store, console: Console) -> Path:
     return wheel
 
 
-def provide(store: Store, toolchain: Toolchain, console: Console) -> Path:
-    """The wheel for this interpreter and machine, from the store or newly built."""
-    key = recipe_for(toolchain).key()
+def provide(store: Store, toolchain: Toolchain, console: Console, rules: Sequence[Rule] = RULES) -> Path:
+    """The wheel for this interpreter and machine, edited by `rules`, from the store or newly built.
+
+    Raises UserError if the source cannot be had, an edit does not fit it or it does not compile.
+    """
+    key = recipe_for(toolchain, rules).key()
     with store.locked():
         wheel = store.wheel(key)
         if wheel is None:
             source = fetch(store, console)
             with store.workplace() as workplace:
-                wheel = store.keep(build(source, toolchain, workplace, store.log, console), key)
+                wheel = store.keep(build(source, rules, toolchain, workplace, store.log, console), key)
     return wheel
 
 
@@ -86,11 +90,13 @@ def fetch(store: Store, console: Console) -> Path:
     return source
 
 
-def build(source: Path, toolchain: Toolchain, workplace: Path, log: Path, console: Console) -> Path:
-    """Build the wheel in `workplace` and return its path there; all the tools say goes to `log`."""
+def build(
+    source: Path, rules: Sequence[Rule], toolchain: Toolchain, workplace: Path, log: Path, console: Console
+) -> Path:
+    """Build the wheel of the edited source in `workplace`, return its path there; all the tools say goes to `log`."""
     shutil.unpack_archive(source, workplace)
     tree = workplace / f"byteps-{BYTEPS_VERSION}"
-    apply_rules(RULES, tree)
+    apply_rules(rules, tree)
     shutil.copy(HERE / "build_hooks.py", tree / "pre_setup_local.py")
     _lay_out_zmq(toolchain, tree / "3rdparty" / "ps-lite" / "deps")
     environment = {

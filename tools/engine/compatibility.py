@@ -1,4 +1,4 @@
-"""Edits without which BytePS 0.2.5.post15 does not compile, import or end on today's PyTorch and MXNet without a GPU.
+"""Edits without which BytePS 0.2.5.post15 does not compile, import or work on today's tools without a GPU.
 
 Nothing here changes what BytePS computes or sends; edits that mend its behaviour are in `corrections.py`.
 """
@@ -42,6 +42,17 @@ BUILD_RULES = (
     ),
     Rule("setup.py", "'TORCH_VERSION', str(", "'BYTEPS_TORCH_VERSION', str(", _TORCH_VERSION_REASON),
 )
+_NO_GPU_REASON = "broadcast_optimizer_state sent numbers by way of a GPU; what is sent stays the same without one"
+
+CORE_RULES = (
+    Rule(
+        "byteps/common/ready_table.cc",
+        "  _ready_table[key] = cnt;\n}",
+        "  _ready_table[key] = cnt;\n  return cnt;\n}",
+        "it returns nothing where an int is declared; today's compilers let it run on into whatever comes next, and a"
+        " job with compression died at its first gradient",
+    ),
+)
 
 TORCH_RULES = (
     Rule(
@@ -83,8 +94,22 @@ TORCH_RULES = (
         "import collections.abc\n",
         "as above; the import binds `collections` too",
     ),
+    Rule(
+        "byteps/torch/__init__.py",
+        "torch.Tensor([option_value]).cuda()",
+        "torch.Tensor([option_value])",
+        _NO_GPU_REASON,
+    ),
+    Rule("byteps/torch/__init__.py", "p = torch.Tensor([p]).cuda()", "p = torch.Tensor([p])", _NO_GPU_REASON),
+    Rule(
+        "byteps/torch/__init__.py",
+        "            if option_key == 'params':\n",
+        "            if option_key == 'params' or option_value is None:\n",
+        "today's optimizers have options that may be unset (foreach, fused), and no tensor holds a None",
+    ),
 )
 
+_DECLARE_REASON = "Python takes what it returns for an error code, and it returned whatever was in a register"
 _STUB_REASON = "it would write into the machine's CUDA folder and remove a file there; nothing here links libcuda"
 
 MXNET_RULES = (
@@ -118,6 +143,19 @@ MXNET_RULES = (
         "                pass\n",
         _STUB_REASON,
     ),
+    Rule(
+        "byteps/mxnet/ops.h",
+        'extern "C" void byteps_mxnet_declare_tensor(',
+        'extern "C" int byteps_mxnet_declare_tensor(',
+        _DECLARE_REASON,
+    ),
+    Rule(
+        "byteps/mxnet/ops.cc",
+        'extern "C" void byteps_mxnet_declare_tensor(',
+        'extern "C" int byteps_mxnet_declare_tensor(',
+        _DECLARE_REASON,
+    ),
+    Rule("byteps/mxnet/ops.cc", "  return;\n}\n", "  return 0;\n}\n", _DECLARE_REASON),
 )
 
-RULES = BUILD_RULES + TORCH_RULES + MXNET_RULES
+RULES = BUILD_RULES + CORE_RULES + TORCH_RULES + MXNET_RULES

@@ -31,8 +31,9 @@ others searched it.
 
 Placing. The hash functions read a number's text through a pointer into a string that no longer existed.
 
-Declaring. MXNet's part takes the result of a function that has none for an error code: whatever the compiler left in
-the register failed the job, before its first iteration, with "list index out of range".
+Launching. bpslaunch gives each process cores of its own: of half of the machine's (the others it takes for their
+hyper-threads) once more half. Of two cores nothing was left, and it ended in an IndexError; without NUMA information,
+in a TypeError. A process for which there are no cores now starts on all of them, as its worker() provides for.
 """
 
 from __future__ import annotations
@@ -264,22 +265,13 @@ HASH_RULES = (
     ),
 )
 
-_DECLARE_REASON = "Python checks what it returns for an error, and it returned nothing"
-
-MXNET_RULES = (
+LAUNCH_RULES = (
     Rule(
-        "byteps/mxnet/ops.h",
-        'extern "C" void byteps_mxnet_declare_tensor(',
-        'extern "C" int byteps_mxnet_declare_tensor(',
-        _DECLARE_REASON,
+        "launcher/launch.py",
+        "i, local_size, command, allocations[i]])",
+        "i, local_size, command, allocations[i] if i < len(allocations or ()) else None])",
+        "see the docstring: on a machine with few cores there is no allocation for the process",
     ),
-    Rule(
-        "byteps/mxnet/ops.cc",
-        'extern "C" void byteps_mxnet_declare_tensor(',
-        'extern "C" int byteps_mxnet_declare_tensor(',
-        _DECLARE_REASON,
-    ),
-    Rule("byteps/mxnet/ops.cc", "  return;\n}\n", "  return 0;\n}\n", _DECLARE_REASON),
 )
 
 RULES = (
@@ -290,5 +282,5 @@ RULES = (
     *FREE_RULES,
     *SERVER_RULES,
     *HASH_RULES,
-    *MXNET_RULES,
+    *LAUNCH_RULES,
 )

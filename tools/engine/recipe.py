@@ -24,6 +24,8 @@ BYTEPS_SHA256 = "9d6a3c5be4c4b5a172739744bb32725c433f9a9f63794e1885e7376ff4eea99
 """Of the source release on PyPI; the rules are written for exactly these bytes."""
 
 RULES = (*compatibility.RULES, *corrections.RULES)
+UNCORRECTED = compatibility.RULES
+"""BytePS with the faults it was released with, which a job meets on a BytePS that was not built here."""
 
 PARTS = {"torch": "BYTEPS_WITH{}_PYTORCH", "mxnet": "BYTEPS_WITH{}_MXNET", "tensorflow": "BYTEPS_WITH{}_TENSORFLOW"}
 """BytePS's parts by the name of their Python module, and the switches for them in setup.py (WITH and WITHOUT)."""

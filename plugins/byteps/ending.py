@@ -1,0 +1,37 @@
+"""How a process that must not go on ends: one line, a status, and no wait for an engine that cannot answer.
+
+Rule of this file: the end of the process and nothing about why. It runs at a BytePS import, in the program's own
+thread or in the agent's, so it needs neither NumPy nor a framework.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import NoReturn
+
+WRONG = 2
+"""Status where a person has something to mend: a setting, or workers that disagree."""
+STALLED = 75
+"""Status where trying again may help (EX_TEMPFAIL), which a cluster's restart policy can tell from the other."""
+
+
+def say(line: str) -> None:
+    """One line on standard error, whole whoever else writes there."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+        sys.stderr.write(f"prophet: {line}\n")
+        sys.stderr.flush()
+
+
+def end_process(line: str, status: int) -> NoReturn:
+    """Ends the process, from any thread. What the program printed is kept; its exit handlers do not run.
+
+    BytePS's own handler waits for the other workers, which is what cannot be done here. An empty line is not said.
+    """
+    if line:
+        say(line)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)

@@ -1,0 +1,81 @@
+"""When transfers have stopped, and what can be told of who waits for whom.
+
+Rule of this file: pure; the time is passed in. The agent says once a second whether something finished and whether
+something is under way, and logs or ends the process.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+WARN_S = 45.0
+"""Nothing has finished for so long: one warning. The agent looks once a second, so it comes well within a minute."""
+
+
+class Verdict(enum.Enum):
+    """What is due now."""
+
+    NOTHING = enum.auto()
+    WARN = enum.auto()
+    END = enum.auto()
+
+
+class StallDetector:
+    """Tells a stall from idleness. `limit_s`: after so many seconds the process is to end; None for never."""
+
+    def __init__(self, limit_s: float | None = None, warn_s: float = WARN_S) -> None:
+        self._limit_s = limit_s
+        self._warn_s = warn_s
+        self._moved_at: float | None = None
+        self._warned = False
+        self.stalled_s = 0.0
+
+    def turn(self, now: float, finished: bool, under_way: bool) -> Verdict:
+        """`finished`: some transfer has finished since the last turn. One warning a stall."""
+        if finished or not under_way or self._moved_at is None:
+            self._moved_at = now
+            self._warned = False
+        self.stalled_s = now - self._moved_at
+        if self._limit_s is not None and self.stalled_s >= self._limit_s:
+            return Verdict.END
+        if self.stalled_s >= self._warn_s and not self._warned:
+            self._warned = True
+            return Verdict.WARN
+        return Verdict.NOTHING
+
+
+@dataclass(frozen=True)
+class Oldest:
+    """The oldest transfer of a kind that is under way: how long, in seconds, and of which gradient.
+
+    `gradient` is None where it is not known, or no gradient of a model (a broadcast, say).
+    """
+
+    age_s: float
+    gradient: int | None = None
+
+
+def story(stalled_s: float, push: Oldest | None, pull: Oldest | None) -> str:
+    """One line: which gradient waits for whom.
+
+    A server acknowledges a push as soon as it has it, and answers a pull when every worker has pushed that key.
+    """
+    parts = []
+    if push is not None:
+        what = f"the push of {_of(push)} is not acknowledged after {push.age_s:.0f} s"
+        parts.append(f"{what}, so its server or the link to it is gone")
+    if pull is not None:
+        why = (
+            "so another worker has not sent it, or its server is gone"
+            if push is None
+            else "perhaps for the same reason"
+        )
+        parts.append(f"the pull of {_of(pull)} is not answered after {pull.age_s:.0f} s, {why}")
+    if not parts:
+        parts.append("a server, a link or another worker may be gone")
+    return f"no transfer has finished for {stalled_s:.0f} s: {'; '.join(parts)}"
+
+
+def _of(oldest: Oldest) -> str:
+    return "a tensor" if oldest.gradient is None else f"gradient {oldest.gradient}"

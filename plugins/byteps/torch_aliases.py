@@ -1,0 +1,82 @@
+"""Memory of a parameter that somebody holds who asks torch nothing: another process, NumPy, another library.
+
+Rule of this file: what torch_references.py cannot see, because no function of torch is called when it is read. Here it
+is noticed that such a hold exists, and the parameter's update must then be in place when step() returns.
+
+A tensor's pages are shared with other processes once multiprocessing has sent it or `share_memory_()` was called. NumPy
+and others get them on a processor only, by `numpy()` or `__dlpack__()`, which are watched here. Whether they still have
+them, the storage's count of references tells: torch counts one for the tensor and one for whoever asks. Before an
+optimizer was wrapped nobody watched, so a storage that is held by more than its parameter then counts as lent.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_count_of: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+_ALONE = 2
+"""A storage's count where only its tensor holds it, and the storage object that the question is asked with."""
+
+
+class Memory:
+    """What is known about one parameter's memory."""
+
+    def __init__(self) -> None:
+        self.sent = False  # to another process
+        self.lent = False  # to NumPy or the like, which may have given it back
+        self._key = 0
+
+    def note(self, param: torch.Tensor) -> None:
+        """Takes notice of where the parameter is now, and of whoever holds it already."""
+        if self._watch(param) > _ALONE:
+            self.lent = True
+
+    def exposed(self, param: torch.Tensor) -> bool:
+        """Whether somebody may read the parameter whom nobody sees."""
+        if self.sent:
+            return True
+        if not param.is_cpu:
+            return False
+        count = self._watch(param)
+        return (self.lent and count > _ALONE) or param.untyped_storage().is_shared()
+
+    def _watch(self, param: torch.Tensor) -> int:
+        storage = param.untyped_storage()
+        if storage._cdata != self._key:
+            self._key = storage._cdata
+            _memories[self._key] = self
+        return _count_of(self._key) if _count_of is not None else _ALONE
+
+
+_memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
+"""By the key of the storage, of parameters on a processor."""
+
+
+def install() -> None:
+    """Notices from now on when memory is lent. Without any parameter the patches only look into an empty table."""
+    for name in ("numpy", "__dlpack__"):
+        setattr(torch.Tensor, name, _lending(getattr(torch.Tensor, name)))
+
+
+def _lending(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapper(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling() and self.is_cpu:
+            memory = _memories.get(_key_of(self))
+            if memory is not None:
+                memory.lent = True
+        return original(self, *args, **kwargs)
+
+    return wrapper
+
+
+def _key_of(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return 0
