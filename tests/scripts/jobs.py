@@ -29,8 +29,6 @@ LINK_BPS = 20e6
 FIRST_PORT = 23000
 START_LIMIT_S = 60.0
 POLL_S = 0.05
-TRAINING_AT_A_TIME = 1
-"""Jobs of a cluster that train at the same time. BytePS's threads poll, so more would only wait for each other."""
 
 
 class JobFailed(Exception):
@@ -40,18 +38,18 @@ class JobFailed(Exception):
 class Cluster:
     """Nodes with a forkserver on each worker, for any number of jobs while the context lasts.
 
-    BytePS takes some four idle seconds to end, so `run` may be called from several threads: a job's turn to train ends
-    when its workers have reported.
+    BytePS takes some four idle seconds to end, so `run` may be called from several threads: a job holds one of `turns`
+    until its workers have reported. BytePS's threads poll, so jobs that train together mostly wait for each other.
     `settings` are the workers' environment beside BytePS's own; `modules` are imported before a script starts.
     """
 
-    def __init__(self, settings: Mapping[str, str], modules: tuple[str, ...]) -> None:
+    def __init__(self, settings: Mapping[str, str], modules: tuple[str, ...], turns: threading.Semaphore) -> None:
         limited = [NodeSpec(worker, LINK_BPS) for worker in WORKERS]
         self._testbed = Testbed([*limited, NodeSpec("server", None), NodeSpec("scheduler", None)])
         self._settings = settings
         self._modules = modules
         self._ports = itertools.count(FIRST_PORT)
-        self._turns = threading.Semaphore(TRAINING_AT_A_TIME)
+        self._turns = turns
         self._sockets = tempfile.TemporaryDirectory(prefix="prophet-")  # names of UNIX sockets are short
 
     def __enter__(self) -> Self:

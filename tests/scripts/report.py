@@ -42,11 +42,10 @@ def _add(digest: Any, name: str, value: Any) -> int:
     if isinstance(value, str) or value is None:
         digest.update(repr(value).encode())
         return 0
-    if hasattr(value, "detach"):
-        value = value.detach()
-        value = (value.to_dense() if value.is_sparse else value).double().numpy()  # exact for what is narrower
-    elif hasattr(value, "asnumpy"):
+    if hasattr(value, "asnumpy"):
         value = value.asnumpy()
+    elif hasattr(value, "detach"):
+        value = value.detach().double().numpy()  # exact for what is narrower
     elif isinstance(value, Iterable) and not isinstance(value, np.ndarray):
         return sum(_add(digest, f"{name}[{place}]", each) for place, each in enumerate(value))
     elif isinstance(value, float) and not math.isfinite(value):
