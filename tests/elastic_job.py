@@ -1,6 +1,9 @@
 """A PyTorch job that is suspended after every three steps and goes on, as BytePS's elastic training does.
 
-elastic_job.py SUSPENSIONS
+elastic_job.py SUSPENSIONS [RANK]
+
+Where a rank is named, that worker is another one after each suspension: its process becomes a new one, which has never
+trained, and the others give it their parameters.
 
 Rule of this file: an ordinary program. It knows nothing of Prophet and runs in a process of its own.
 """
@@ -8,6 +11,7 @@ Rule of this file: an ordinary program. It knows nothing of Prophet and runs in 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 
 import byteps.torch as bps
@@ -15,18 +19,25 @@ import torch
 
 STEPS = 3  # an odd number: a round that was not begun anew would have the other of a gradient's two names
 
+turns = int(sys.argv[1]) + 1
+replaced = int(sys.argv[2]) if len(sys.argv) > 2 else None
+begun = int(os.environ.get("TURNS_BEGUN", "0"))
+
 bps.init()
-torch.manual_seed(bps.rank())
+workers, rank = bps.size(), bps.rank()
+torch.manual_seed(10 * begun + rank)
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64))
 optimizer = bps.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), named_parameters=model.named_parameters()
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
 )
-bps.broadcast_parameters(model.state_dict(), root_rank=0)
-workers, rank = bps.size(), bps.rank()
-for turn in range(int(sys.argv[1]) + 1):
-    if turn > 0:
+for turn in range(begun, turns):
+    if turn > begun:
         bps.suspend()
+        if rank == replaced:
+            os.environ["TURNS_BEGUN"] = str(turn)
+            os.execv(sys.executable, [sys.executable, "-P", *sys.argv])
         bps.resume(workers, 1, rank)
+    bps.broadcast_parameters(model.state_dict(), root_rank=0)
     for _ in range(STEPS):
         optimizer.zero_grad()
         model(torch.randn(8, 64)).square().mean().backward()

@@ -1,0 +1,37 @@
+"""Jobs that are suspended and resumed: rounds begin together again, and the weights are stock BytePS's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from privileges import skip_without_namespaces
+from prophet.tools.testbed import Testbed
+from roles import WORKERS, Ended, nodes, run_job
+
+pytestmark = [pytest.mark.engine, pytest.mark.netns]
+
+JOB = str(Path(__file__).with_name("elastic_job.py"))
+SUSPENSIONS = 2
+PORT = 24300
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[Testbed]:
+    skip_without_namespaces()
+    with Testbed(nodes(50e6)) as testbed:
+        yield testbed
+
+
+def run(testbed: Testbed, folder: Path, port: int, settings: dict[str, str]) -> list[Ended]:
+    command = (JOB, str(SUSPENSIONS))
+    return run_job(testbed, folder, port, command, dict.fromkeys(WORKERS, settings), lives=SUSPENSIONS + 1)
+
+
+def test_a_resumed_job_learns_the_same(testbed: Testbed, tmp_path: Path) -> None:
+    stock = run(testbed, tmp_path / "stock", PORT, {})
+    scheduled = run(testbed, tmp_path / "scheduled", PORT + 1, {"BYTEPS_SCHEDULER": "prophet"})
+    assert [end.status for end in (*stock, *scheduled)] == [0] * 4, (stock, scheduled)
+    assert not any(end.lines("Prophet") for end in scheduled)
+    assert len({line for end in (*stock, *scheduled) for line in end.lines("weights")}) == 1
