@@ -24,14 +24,15 @@ def testbed() -> Iterator[Testbed]:
         yield testbed
 
 
-def run(testbed: Testbed, folder: Path, port: int, settings: dict[str, str]) -> list[Ended]:
-    command = (JOB, str(SUSPENSIONS))
+def run(testbed: Testbed, folder: Path, port: int, replaced: str, settings: dict[str, str]) -> list[Ended]:
+    command = (JOB, str(SUSPENSIONS), *filter(None, [replaced]))
     return run_job(testbed, folder, port, command, dict.fromkeys(WORKERS, settings), lives=SUSPENSIONS + 1)
 
 
-def test_a_resumed_job_learns_the_same(testbed: Testbed, tmp_path: Path) -> None:
-    stock = run(testbed, tmp_path / "stock", PORT, {})
-    scheduled = run(testbed, tmp_path / "scheduled", PORT + 1, {"BYTEPS_SCHEDULER": "prophet"})
+@pytest.mark.parametrize(("port", "replaced"), [(PORT, ""), (PORT + 2, "1")], ids=["same-workers", "replaced-worker"])
+def test_a_resumed_job_learns_the_same(testbed: Testbed, tmp_path: Path, port: int, replaced: str) -> None:
+    stock = run(testbed, tmp_path / "stock", port, replaced, {})
+    scheduled = run(testbed, tmp_path / "scheduled", port + 1, replaced, {"BYTEPS_SCHEDULER": "prophet"})
     assert [end.status for end in (*stock, *scheduled)] == [0] * 4, (stock, scheduled)
     assert not any(end.lines("Prophet") for end in scheduled)
     assert len({line for end in (*stock, *scheduled) for line in end.lines("weights")}) == 1

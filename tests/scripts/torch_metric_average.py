@@ -1,7 +1,4 @@
-"""The loss averaged over all workers after each step, by a push and pull of the script's own.
-
-In place, since BytePS's push_pull() into a new tensor returns memory that nobody wrote where there is no GPU.
-"""
+"""The loss averaged over all workers after each step, by a push and pull of the script's own, in place."""
 
 import byteps.torch as bps
 import torch

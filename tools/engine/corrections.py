@@ -29,6 +29,9 @@ slower worker's pull may still be on its way out of that memory (it is sent with
 different weights. Rounds now take turns between two buffers. And the table of keys was grown by one thread while
 others searched it.
 
+Copying. What a tensor on the processor sent was read from, and its result written to, the memory of the first tensor
+that ever had its name, which may be gone by then: `push_pull` into a new tensor returned memory that nobody wrote.
+
 Placing. The hash functions read a number's text through a pointer into a string that no longer existed.
 
 Launching. bpslaunch gives each process cores of its own: of half of the machine's (the others it takes for their
@@ -253,6 +256,16 @@ UpdateBuf& GetUpdateBuf(uint64_t key) {
     Rule("byteps/server/server.cc", "update_buf_[msg.key]", "GetUpdateBuf(msg.key)", "as above", 2),
 )
 
+COPY_RULES = (
+    Rule(
+        "byteps/common/core_loops.cc",
+        "(char *)(task->gpu_ptr) + offset",
+        "(char *)(tensor->data()) + offset",
+        "see the docstring; without a GPU there is one address space, and the tensor of this round says where it is",
+        3,
+    ),
+)
+
 _HASH_REASON = "the text was read after its temporary string had been destroyed: workers could pick different servers"
 
 HASH_RULES = (
@@ -281,6 +294,7 @@ RULES = (
     *STOP_RULES,
     *FREE_RULES,
     *SERVER_RULES,
+    *COPY_RULES,
     *HASH_RULES,
     *LAUNCH_RULES,
 )
