@@ -117,13 +117,14 @@ def _add_pending(key: references.StorageKey, slot: Slot) -> None:
 def release(owner: Any) -> None:
     """Nothing of `owner` is pending any more."""
     if _kept.pop(owner, None) is not None:
-        _pending.clear()
-        with references.blind():
-            for slots in list(_kept.values()):
-                for slot in slots:
-                    if slot.bucket is not None and slot.bucket.pending:
-                        _add_pending(references.storage_key(slot.param), slot)
-                        _add_sent(slot)
+        if not _kept:
+            _pending.clear()
+        for key, slots in list(_pending.items()):
+            others = tuple(slot for slot in slots if slot.owner is not owner)
+            if not others:
+                del _pending[key]
+            elif len(others) < len(slots):
+                _pending[key] = others
     _leave_references()
 
 
