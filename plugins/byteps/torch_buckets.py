@@ -25,7 +25,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
-from prophet.plugins.byteps.torch_streams import Event, Streams
+from prophet.plugins.byteps.torch_streams import Event, Stream, Streams
 
 _FUSIBLE = (torch.float32, torch.float64)
 """For half precision the server's sum may round an element differently at another offset."""
@@ -81,14 +81,20 @@ class Bucket:
     """Gradients that travel as one tensor: a pair of buffers at fixed addresses, used in turn.
 
     `index` is the bucket's place in forward order, 0 the most urgent; BytePS gets priority -(index + 1).
-    `name` begins the names of its two BytePS tensors.
+    `names` are those of its two BytePS tensors.
     `pending`: step() was called, the updates of its parameters are still to come. `eager`: they must not
     outlast step(), since a gradient of one came without a use of the parameter that was watched. `late`: nothing had
-    used its parameters when backward began. `updated`: on devices with streams, the end of its last update.
+    used its parameters when backward began. On devices with streams, `updated` is the end of its last update, and
+    `home` the stream on which step() was called.
     """
 
     def __init__(
-        self, index: int, name: str, slots: list[Slot], push: Callable[[torch.Tensor, str, int], int], streams: Streams
+        self,
+        index: int,
+        names: tuple[str, str],
+        slots: list[Slot],
+        push: Callable[[torch.Tensor, str, int], int],
+        streams: Streams,
     ) -> None:
         self.slots = slots
         self.handle: int | None = None
@@ -96,11 +102,12 @@ class Bucket:
         self.eager = False
         self.late = False
         self.updated: Event = None
+        self.home: Stream = None
         self.device = slots[0].param.device
-        self.names = (name, f"{name}.odd")
+        self.streams = streams
+        self.names = names
         self._index = index
         self._push = push
-        self._streams = streams
         self._round = 0
         self._unstaged = len(slots)
         self._copies: list[Event] = []
@@ -129,9 +136,9 @@ class Bucket:
     def stage(self, slot: Slot) -> None:
         """Copies the parameter's gradient (zeros where it has none) for this round; pushes when all are there."""
         view = self._view(slot, self._round % 2)
-        self._streams.follow(self.device, self._made[self._round % 2])
+        self.streams.follow(self._made[self._round % 2])
         # The last update but one read its averages here, and came before the last one.
-        self._streams.follow(self.device, self.updated)
+        self.streams.follow(self.updated)
         grad = slot.param.grad
         if grad is None:
             view.zero_()
@@ -141,13 +148,13 @@ class Bucket:
                 raise ValueError(f"the gradient of {slot.name} is {what}, which BytePS cannot push")
             view.copy_(grad)
         slot.see(grad)
-        self._copies.append(self._streams.mark(self.device))
+        self._copies.append(self.streams.mark())
         slot.staged = True
         self._unstaged -= 1
         if self._unstaged == 0:
             if self.handle is not None:
                 raise RuntimeError(f"{self.name} is pushed again before its last pull is over")
-            self._streams.before_push(self.device, self._copies)
+            self.streams.before_push(self._copies)
             self._copies = []
             self.handle = self._push(self._flats[self._round % 2], self.names[self._round % 2], -(self._index + 1))
             self._round += 1
@@ -191,4 +198,4 @@ class Bucket:
             offset += slot.param.numel()
         self._flats.append(flat)
         self._views.append(views)
-        self._made.append(self._streams.mark(self.device))
+        self._made.append(self.streams.mark())

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from prophet.plugins.byteps import agreement
 from prophet.plugins.byteps.torch_buckets import Bucket
-from prophet.plugins.byteps.torch_streams import Streams
 
 logger = logging.getLogger("prophet")
 _warned: set[str] = set()
@@ -40,13 +39,11 @@ class Engine:
         wait_activity: Callable[[float], None],
         progress: Callable[[], object] = lambda: None,
         agreement: Any = agreement,
-        streams: Streams | None = None,
     ) -> None:
         self.bps = bps
         self.wait_activity = wait_activity
         self.progress = progress
         self.agreement = agreement
-        self.streams = streams or Streams()
         self._buckets = 0
         self._names: set[str] = set()
         self._optimizers = 0
@@ -56,14 +53,14 @@ class Engine:
         self._buckets += count
         return range(self._buckets - count, self._buckets)
 
-    def take_name(self, wanted: str) -> str:
-        """`wanted`, or what it takes to be no other optimizer's; alike on all workers, which run the same program."""
+    def take_names(self, wanted: str) -> tuple[str, str]:
+        """Two names that nothing else in the process has; alike on all workers, which run the same program."""
         name, number = wanted, 1
-        while name in self._names:
+        while not self._names.isdisjoint(pair := (name, f"{name}.odd")):
             number += 1
             name = f"{wanted}@{number}"
-        self._names.add(name)
-        return name
+        self._names.update(pair)
+        return pair
 
     def announce(self, what: str) -> int:
         """Tells the other workers about the next optimizer. Returns its number, counted from 0."""

@@ -1,7 +1,7 @@
 """Which stream has to wait for which: every order between two streams of a device that the front end relies on.
 
-Rule of this file: streams and events, and nothing about gradients or optimizers. On a processor there are no streams,
-and each method returns at once.
+Rule of this file: streams and events, and nothing about gradients or optimizers. A processor has no streams; there each
+method returns at once.
 
 What torch orders by itself is what one stream does, one thing after another. Five things here cross streams:
 
@@ -27,51 +27,74 @@ import torch
 
 Event = Any
 """What `mark` returns: an event that a stream can wait for, or None where there is nothing to wait for."""
+Stream = Any
+"""A stream of torch, None on a device that has none."""
 
 
 class Streams:
-    """The streams of this process's devices, as torch.cuda has them."""
+    """Those of one device. This one has none: what torch is told is done when the call returns."""
 
-    def streamed(self, device: torch.device) -> bool:
-        """Whether work on `device` is only started when a call of torch returns."""
-        return device.type == "cuda"
+    def current(self) -> Stream:
+        """The stream that is current in this thread."""
+        return None
 
-    def current(self, device: torch.device) -> Any:
-        """The stream that is current on `device` in this thread; None on a processor."""
-        return torch.cuda.current_stream(device) if self.streamed(device) else None
-
-    def default(self, device: torch.device) -> Any:
-        """The stream on which BytePS's threads work; only where `streamed`."""
-        return torch.cuda.default_stream(device)
-
-    def on(self, stream: Any) -> AbstractContextManager[Any]:
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
         """Within it, `stream` is the current one."""
-        return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
+        return contextlib.nullcontext()
 
-    def keep(self, tensor: torch.Tensor, stream: Any) -> None:
+    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
         """`tensor` is used on `stream`: its memory is not given away before that is over."""
-        if stream is not None:
-            tensor.record_stream(stream)
 
-    def mark(self, device: torch.device) -> Event:
+    def mark(self) -> Event:
         """An event after all that the current stream has been given so far."""
-        return None if not self.streamed(device) else self.current(device).record_event()
+        return None
 
-    def follow(self, device: torch.device, event: Event) -> None:
+    def follow(self, event: Event) -> None:
         """The current stream goes on only after `event`."""
-        if event is not None:
-            self.current(device).wait_event(event)
 
-    def before_push(self, device: torch.device, copies: Iterable[Event]) -> None:
+    def before_push(self, copies: Iterable[Event]) -> None:
         """The copies into a tensor come before whatever event BytePS records for it."""
-        if not self.streamed(device):
-            return
-        current, default = self.current(device), self.default(device)
+
+    def before_average(self) -> None:
+        """BytePS's division, which was started on the default stream, comes before what follows."""
+
+
+class CudaStreams(Streams):
+    """Those of a GPU, as torch.cuda has them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def current(self) -> Stream:
+        return torch.cuda.current_stream(self._device)
+
+    def default(self) -> Stream:
+        """The stream on which BytePS's threads work."""
+        return torch.cuda.default_stream(self._device)
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(stream)
+
+    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
+        tensor.record_stream(stream)
+
+    def mark(self) -> Event:
+        return self.current().record_event()
+
+    def follow(self, event: Event) -> None:
+        if event is not None:
+            self.current().wait_event(event)
+
+    def before_push(self, copies: Iterable[Event]) -> None:
+        current, default = self.current(), self.default()
         for event in copies:
             current.wait_event(event)
             default.wait_event(event)
 
-    def before_average(self, device: torch.device) -> None:
-        """BytePS's division, which was started on the default stream, comes before what follows."""
-        if self.streamed(device):
-            self.current(device).wait_event(self.default(device).record_event())
+    def before_average(self) -> None:
+        self.current().wait_event(self.default().record_event())
+
+
+def streams_of(device: torch.device) -> Streams:
+    """The streams of this device."""
+    return CudaStreams(device) if device.type == "cuda" else Streams()

@@ -25,6 +25,7 @@ from prophet.plugins.byteps import torch_guards
 from prophet.plugins.byteps import torch_references as references
 from prophet.plugins.byteps.torch_buckets import Bucket, Slot, fusible_kind
 from prophet.plugins.byteps.torch_engine import Engine, warn_once
+from prophet.plugins.byteps.torch_streams import streams_of
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.hooks import unserializable_hook
 
@@ -71,7 +72,6 @@ class Updates:
         self._buckets: list[Bucket] = []
         self._planned = False
         self._groups: list[dict[str, Any]] = []
-        self._home: dict[torch.device, Any] = {}
         self._pending = 0
         self._synchronized = False
         self._stepped = False
@@ -105,8 +105,8 @@ class Updates:
             return loss
         self._push_missing()
         local = self._freeze_groups()
-        self._home = {device: self._engine.streams.current(device) for device in self._devices(self._buckets)}
         for bucket in self._buckets:
+            bucket.home = bucket.streams.current()
             bucket.pending = True
             bucket.next_round(self.passes)
         self._pending = len(self._buckets)
@@ -138,14 +138,14 @@ class Updates:
         with self._lock, torch.no_grad():
             for bucket in self._buckets:
                 self._wait_for([bucket])
-                self._engine.streams.before_average(bucket.device)
+                bucket.streams.before_average()
                 for slot in bucket.slots:
                     if slot.param.grad is not None:
                         slot.param.grad.copy_(bucket.average(slot))
                     elif slot.param.requires_grad:
                         slot.param.grad = bucket.average(slot).clone()
                     slot.see(slot.param.grad)
-                bucket.updated = self._engine.streams.mark(bucket.device)
+                bucket.updated = bucket.streams.mark()
                 bucket.next_round(self.passes)
         self._synchronized = True
 
@@ -168,7 +168,7 @@ class Updates:
 
     def follow_update(self, bucket: Bucket) -> None:
         """The stream that is current here goes on after the last update of the bucket's parameters."""
-        self._engine.streams.follow(bucket.device, bucket.updated)
+        bucket.streams.follow(bucket.updated)
 
     def keep_barrier(self) -> None:
         """From now on no update outlasts step()."""
@@ -281,19 +281,19 @@ class Updates:
         self._buckets = [
             Bucket(
                 index,
-                self._name_of([slots[place] for place in members]),
+                self._names_of([slots[place] for place in members]),
                 [slots[place] for place in members],
                 self._engine.push,
-                self._engine.streams,
+                streams_of(slots[members[0]].param.device),
             )
             for index, members in zip(indices, places, strict=True)
         ]
 
-    def _name_of(self, slots: list[Slot]) -> str:
+    def _names_of(self, slots: list[Slot]) -> tuple[str, str]:
         name = f"Gradient.{slots[0].name}"
         if len(slots) > 1:
             name += f"+{len(slots) - 1}.{sum(slot.param.nbytes for slot in slots)}"
-        return self._engine.take_name(name)
+        return self._engine.take_names(name)
 
     def _push_missing(self) -> None:
         """Sends what this round still lacks: every worker must push every tensor in every round."""
@@ -389,25 +389,20 @@ class Updates:
                 self._engine.wait_activity(WAIT_LIMIT_S)
         return True
 
-    @staticmethod
-    def _devices(buckets: Iterable[Bucket]) -> set[torch.device]:
-        return {bucket.device for bucket in buckets}
-
     def _update(self, buckets: Sequence[Bucket]) -> None:
         """Updates the parameters of buckets that have arrived, all in one call of the optimizer."""
-        streams = self._engine.streams
-        with contextlib.ExitStack() as homes:
-            for device in self._devices(buckets):
-                homes.enter_context(streams.on(self._home.get(device)))
-                streams.before_average(device)
+        with contextlib.ExitStack() as modes:
+            for bucket in {bucket.device: bucket for bucket in buckets}.values():
+                modes.enter_context(bucket.streams.on(bucket.home))
+                bucket.streams.before_average()
             for bucket in buckets:
-                streams.follow(bucket.device, bucket.updated)
-            with references.outside_of_the_program({device.type for device in self._devices(buckets)}):
-                self._update_here(buckets)
+                bucket.streams.follow(bucket.updated)
+            modes.enter_context(references.outside_of_the_program({bucket.device.type for bucket in buckets}))
+            self._update_here(buckets)
             for bucket in buckets:
-                bucket.updated = streams.mark(bucket.device)
+                bucket.updated = bucket.streams.mark()
         for bucket in buckets:
-            streams.follow(bucket.device, bucket.updated)
+            bucket.streams.follow(bucket.updated)
             bucket.pending = False
         self._pending -= len(buckets)
 
@@ -428,7 +423,7 @@ class Updates:
             for bucket, slot, grad, unchanged in before:
                 slot.param.grad = grad
                 if grad is not None and unchanged:
-                    self._engine.streams.keep(grad, self._home.get(bucket.device))
+                    bucket.streams.keep(grad, bucket.home)
                     sharing = [other for other in slot.watched.slots if other.grad_unchanged()]
                     with torch.no_grad():
                         grad.copy_(bucket.average(slot))

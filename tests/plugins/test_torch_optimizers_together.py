@@ -35,6 +35,15 @@ def test_optimizers_with_equal_names_have_keys_of_their_own(any_order: Network) 
         assert same_model(model, truth)
 
 
+def test_a_name_that_looks_like_anothers_second_one_is_told_apart(network: Network) -> None:
+    weights = [torch.randn(6, 6, requires_grad=True), torch.randn(6, 3, requires_grad=True)]
+    named = list(zip(("w", "w.odd"), weights, strict=True))
+    optimizer = network.DistributedOptimizer(SGD(weights, 0.1), named_parameters=named)
+    (batch(0)[0] @ weights[0] @ weights[1]).sum().backward()
+    optimizer.step()
+    assert len(set(network.declared)) == len(network.declared) == 4
+
+
 def adversaries() -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(4)
     return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)), nn.Sequential(

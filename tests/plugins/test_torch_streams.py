@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from prophet.plugins.byteps import hook, torch_engine, torch_guards, torch_references
+from prophet.plugins.byteps import hook, torch_guards, torch_references, torch_updates
 from prophet.plugins.byteps import torch as front_end
 from prophet.plugins.byteps.torch_buckets import Bucket
-from prophet.plugins.byteps.torch_streams import Streams
+from prophet.plugins.byteps.torch_streams import CudaStreams, Streams, streams_of
 from prophet.plugins.byteps.torch_updates import Updates
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -111,21 +111,19 @@ class Recorder(TorchDispatchMode):
             self.now = before
 
 
-class FakeStreams(Streams):
+class FakeStreams(CudaStreams):
     def __init__(self, recorder: Recorder) -> None:
+        super().__init__(torch.device("cpu"))
         self.recorder = recorder
 
-    def streamed(self, device: torch.device) -> bool:
-        return True
-
-    def current(self, device: torch.device) -> FakeStream:
+    def current(self) -> FakeStream:
         return self.recorder.now
 
-    def default(self, device: torch.device) -> FakeStream:
+    def default(self) -> FakeStream:
         return self.recorder.streams["default"]
 
     def on(self, stream: Any) -> Any:
-        return self.recorder.on(stream or self.recorder.streams["default"])
+        return self.recorder.on(stream)
 
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
         self.recorder.kept.append((tensor.data_ptr(), stream.name))
@@ -212,7 +210,7 @@ def run(monkeypatch: pytest.MonkeyPatch, recorder: Recorder, fusion: bool = True
     network = StreamedNetwork(recorder)
     monkeypatch.setattr(hook, "_loaded", network)
     monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
-    monkeypatch.setattr(torch_engine, "Streams", lambda: FakeStreams(recorder))
+    monkeypatch.setattr(torch_updates, "streams_of", lambda device: FakeStreams(recorder))
     monkeypatch.setattr(torch_references, "outside_of_the_program", lambda types: contextlib.nullcontext())
     for owner, name in ((Bucket, "stage"), (Updates, "_update_here"), (Updates, "synchronize")):
         monkeypatch.setattr(owner, name, _watched(getattr(owner, name), recorder))
@@ -279,6 +277,11 @@ def test_memory_that_an_update_uses_is_kept_for_its_stream(monkeypatch: pytest.M
     recorder = Recorder()
     run(monkeypatch, recorder)
     assert {name for _, name in recorder.kept} == {"main"}
+
+
+def test_each_device_has_its_kind_of_streams() -> None:
+    assert type(streams_of(torch.device("cpu"))) is Streams
+    assert type(streams_of(torch.device("cuda:1"))) is CudaStreams
 
 
 def test_without_streams_nothing_is_called(network: Network) -> None:
