@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import sys
 import unittest
 from collections.abc import Callable, Iterable
@@ -61,11 +62,13 @@ def stand_in(name: str, **contents: Any) -> None:
     sys.modules[name] = module
 
 
-def next_port() -> None:
-    """The next test's scheduler listens elsewhere: the port of the one before may still be taken for a moment."""
+def free_port() -> None:
+    """The next test's scheduler listens where nobody does: what the one before used may be taken for a moment longer."""
     meta = importlib.import_module("meta_test").MetaTest
-    port = str(int(os.environ["DMLC_PS_ROOT_PORT"]) + 1)
-    for environ in (os.environ, meta.SCHEDULER_ENV, meta.SERVER_ENV):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    for environ in (os.environ, meta.BASE_ENV, meta.SCHEDULER_ENV, meta.SERVER_ENV):
         environ["DMLC_PS_ROOT_PORT"] = port
 
 
@@ -84,7 +87,7 @@ def once_a_test(bps: ModuleType) -> None:
         nonlocal running
         shutdown()
         running = False
-        next_port()
+        free_port()
 
     vars(bps).update(init=init_once, shutdown=shut_down)
 
@@ -103,6 +106,7 @@ def main(file: Path) -> None:
     # BytePS's, beside the file: int() of numba leaves 64 bits unsigned, and nothing needs a rest after each test.
     vars(importlib.import_module("utils")).update(fake_data=fake_data, int=np.uint64)
     vars(importlib.import_module("meta_test")).update(time=SimpleNamespace(sleep=lambda seconds: None))
+    free_port()
     unittest.main(module=file.stem, argv=[file.name, "-v"])
 
 
