@@ -63,7 +63,7 @@ def stand_in(name: str, **contents: Any) -> None:
 
 
 def free_port() -> None:
-    """The next test's scheduler listens where nobody does: what the one before used may be taken for a moment longer."""
+    """The next test's scheduler listens where nobody does; what the one before used may still be taken."""
     meta = importlib.import_module("meta_test").MetaTest
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
