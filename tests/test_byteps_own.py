@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 RUNNER = Path(__file__).with_name("byteps_own_tests.py")
 LIMIT_S = 90.0
-TESTS = {"mxnet": 3, "onebit": 2, "topk": 2, "randomk": 2, "dithering": 2}
+TESTS = {"mxnet": 3, "onebit": 1, "topk": 1, "randomk": 1, "dithering": 1}
 """How many tests of each file run."""
 
 
@@ -59,6 +59,9 @@ def test_it_passes(name: str, policy: str | None, release: Path, testbed: Testbe
         "DMLC_NODE_HOST": "127.0.0.1",
         "BYTEPS_SOCKET_PATH": str(tmp_path),
         "OMP_NUM_THREADS": "1",
+        # They look at the network before they train it, for which MXNet may put weights into a layout of MKLDNN's own;
+        # whether BytePS then finds them in time in their usual one is a matter of luck.
+        "MXNET_MKLDNN_ENABLED": "0",
     }
     if policy is not None:
         environ |= {"BYTEPS_SCHEDULER": policy}
