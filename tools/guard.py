@@ -7,6 +7,7 @@ long as a measurement lasts. `make guard` runs it, for about two minutes on a qu
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -25,8 +26,8 @@ from rich.progress import track
 from torch import nn
 
 PAGE = Path("docs/results/guard.md")
-REPEATS = 15
-WIDTHS = (64, 128)
+REPEATS = 9
+WIDTHS = (64,)
 """Of the transformer's layers."""
 REPLAY_ITERATION_S = 0.9
 """Computing time of an iteration of the replay (configs/replay-resnet50.yaml), which is slept there."""
@@ -123,7 +124,10 @@ def measure(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
         unused.grad = torch.zeros(1)
         other.step()
 
-    plain, watched, steps, iterations = [], [], [], []
+    plain: list[float] = []
+    watched: list[float] = []
+    steps: list[float] = []
+    iterations: list[float] = []
     original, held.poll = held.poll, lambda handle: True  # type: ignore[method-assign]
     for _ in range(3):  # as long as step() waits, to see how the program reaches its parameters
         optimizer.zero_grad()
@@ -185,7 +189,7 @@ def page(costs: list[Cost], commit: str) -> str:
 
 Made by `make guard` on {date.today().isoformat()} at commit {commit}, PyTorch {torch.__version__} on one of two cores.
 Processor time of one process, {REPEATS} interleaved repeats (the least of the first two columns, else medians); BytePS
-is stood in for, and nothing travels.
+is stood in for, and nothing travels. The load average of the last minute was {os.getloadavg()[0]:.1f}.
 
 While updates are pending, the PyTorch front end looks at every call of torch that gets a tensor
 ([what the front end needs](../enabling.md#what-the-front-end-needs-pytorch)). *Watched* is a forward pass in which that
