@@ -34,11 +34,11 @@ from prophet.experiment.units import format_rate, parse_rate
 
 POLICIES = (STOCK, "fifo", "p3", "prophet")
 SIZE_BYTES = 4_096
-ITERATIONS = 5
+ITERATIONS = 3
 FIRST_PORT = 24700
 PORTS = 250
 """Ports are taken in turn, since one stays busy for a while."""
-STAGES = ("at the start", "in the broadcast", "in training")
+STAGES = ("at the start", "in training")
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ from prophet.experiment.runner import Watch, last_words
 
 BUILDS = ("corrected", "released")
 POLL_S = 0.1
+ONE_THREAD = {"BYTEPS_OMP_THREAD_PER_GPU": "1"}
+"""BytePS's own setting for sums and copies: the threads of OpenMP, four for each of its own, wait for work without ever
+sleeping, and on two cores the server needs seconds for a key."""
 NOISE_BYTES = 10_000
 """Less than this through a worker's interface is no progress: ARP, and what TCP says by itself."""
 
@@ -53,16 +56,13 @@ class Marks:
     """How far the log of a worker is; `iteration` is the last that it has finished, 0 before."""
 
     connected: bool = False
-    broadcast: bool = False
     iteration: int = 0
     weights: str = ""
 
     @property
     def stage(self) -> str:
         """Where the job is, in the words of the tables."""
-        if not self.connected:
-            return "at the start"
-        return "in training" if self.broadcast else "in the broadcast"
+        return "in training" if self.connected else "at the start"
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,12 @@ def read_marks(log: str) -> Marks:
     lines = log[: log.rfind("\n") + 1].splitlines()
     iterations = [line.split()[1] for line in lines if line.startswith("iteration ")]
     weights = [line.split()[1] for line in lines if line.startswith("weights ")]
-    return Marks(
-        "connected" in lines, "broadcast" in lines, int(iterations[-1]) if iterations else 0, "".join(weights[-1:])
-    )
+    return Marks("connected" in lines, int(iterations[-1]) if iterations else 0, "".join(weights[-1:]))
 
 
 def least(marks: Sequence[Marks]) -> Marks:
     """Those of the worker that came least far."""
-    return min(marks, key=lambda mark: (mark.connected, mark.broadcast, mark.iteration, mark.weights != ""))
+    return min(marks, key=lambda mark: (mark.connected, mark.iteration, mark.weights != ""))
 
 
 def interface_bytes(text: str) -> int:
@@ -157,7 +155,7 @@ def run_job(
             for node in nodes:
                 Path(sockets, node).mkdir()
                 place = Place(addresses, testbed.interface(node), port, str(Path(sockets, node)))
-                env = environment(policy, node, cluster, place, os.environ)
+                env = {**environment(policy, node, cluster, place, os.environ), **ONE_THREAD}
                 argv = script if node in workers else [sys.executable, "-P", "-c", "import byteps.server"]
                 started = testbed.popen(node, argv, env=env, log=folder / f"{node}.log", cwd=Path(sockets, node))
                 processes[node] = started

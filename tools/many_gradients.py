@@ -3,8 +3,8 @@
     many_gradients.py GRADIENTS BYTES ITERATIONS
 
 Rule of this file: an ordinary PyTorch program of BytePS, which knows nothing of Prophet. Its output says how far it is:
-`connected` when one number has gone to every worker, `broadcast` when all weights have, `iteration N`, and at the end
-`weights` with their digest.
+`connected` when one number has gone to every worker, `iteration N`, and at the end `weights` with their digest. The
+weights are zeros at first, so they need no broadcast, which sends one tensor at a time.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ def main() -> None:
     optimizer = bps.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=2.0**-10), named_parameters=model.named_parameters()
     )
-    bps.broadcast_parameters(model.state_dict(), root_rank=0)
-    print("broadcast", flush=True)
     for iteration in range(iterations):
         optimizer.zero_grad()
         # Another gradient on each worker: what is added up wrongly changes the weights.

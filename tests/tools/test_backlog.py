@@ -12,11 +12,11 @@ from prophet.tools.builds import Ended, Job, Limits, Marks
 
 from prophet.errors import UserError
 
-TRAINED = Ended("trained", Marks(True, True, 5, "1f"))
+TRAINED = Ended("trained", Marks(True, 5, "1f"))
 ENDS = [
     ("stock", TRAINED),
     ("stock", Ended("stopped", Marks(), "nothing moved for 30 s")),
-    ("stock", Ended("stopped", Marks(True, True, 2), "nothing moved for 30 s")),
+    ("stock", Ended("stopped", Marks(True, 2), "nothing moved for 30 s")),
     ("prophet", TRAINED),
     ("prophet", Ended("late", Marks(True), "not over after 240 s")),
 ]
@@ -29,9 +29,9 @@ def shown(starts: list[backlog.Start]) -> str:
 
 def test_a_stop_at_the_start_is_counted_apart_from_one_in_training() -> None:
     page = shown(STARTS)
-    assert "| stock | 3 | 1 | 1 | 0 | 1 | 0 | 10 |" in page
-    assert "| prophet | 2 | 1 | 0 | 0 | 0 | 1 | 13 |" in page
-    assert "- prophet: not over after 240 s, in the broadcast" in page
+    assert "| stock | 3 | 1 | 1 | 1 | 0 | 10 |" in page
+    assert "| prophet | 2 | 1 | 0 | 0 | 1 | 13 |" in page
+    assert "- prophet: not over after 240 s, in training" in page
     assert "3,000 gradients of 4096 bytes" in page
     assert "workers at 100Mbit " in page.replace("mbit", "Mbit")
 
@@ -39,7 +39,7 @@ def test_a_stop_at_the_start_is_counted_apart_from_one_in_training() -> None:
 def test_the_page_says_whether_the_weights_are_alike() -> None:
     assert "All that trained have the same weights." in shown(STARTS)
     assert "None trained." in shown(STARTS[1:3])
-    other = backlog.counted("prophet", Ended("trained", Marks(True, True, 5, "2e")), 1.0)
+    other = backlog.counted("prophet", Ended("trained", Marks(True, 5, "2e")), 1.0)
     assert "Weights differ." in shown([*STARTS, other])
 
 

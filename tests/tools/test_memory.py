@@ -50,9 +50,9 @@ def test_a_sample_an_iteration_until_memory_runs_out(monkeypatch: pytest.MonkeyP
     run = memory.Samples("corrected", "stock", 8)
     with subprocess.Popen(["sleep", "60"]) as process:
         processes = dict.fromkeys(memory.ROLES.values(), process)
-        assert [run.look(Marks(True, True, n), processes) for n in (0, 1, 1, 2)] == [None] * 4
+        assert [run.look(Marks(True, n), processes) for n in (0, 1, 1, 2)] == [None] * 4
         monkeypatch.setattr(memory, "MOST_BYTES", 1.0)
-        assert run.look(Marks(True, True, 3), processes) is not None
+        assert run.look(Marks(True, 3), processes) is not None
         process.kill()
     assert run.iterations == [1, 2, 3]
     assert all(len(run.resident[role]) == 3 and min(run.resident[role]) > 0 for role in memory.ROLES)
