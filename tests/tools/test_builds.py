@@ -1,0 +1,88 @@
+"""How a maintainers' job is watched: its marks, what moves on its network, and how it ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from prophet.tools import builds
+from prophet.tools.builds import Ended, Limits, Marks
+
+NET_DEV = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
+    lo:    5000      10    0    0    0     0          0         0     5000     10    0    0    0     0       0      0
+prophet0: 1200      10    0    0    0     0          0         0      345      5    0    0    0     0       0       0
+"""
+NEVER = Limits(still_s=60.0, whole_s=60.0)
+
+
+def test_marks_say_how_far_a_worker_is_and_where() -> None:
+    assert builds.read_marks("some line\nconnected\niterat") == Marks(connected=True)
+    training = builds.read_marks("connected\niteration 1\niteration 12\niteration 13")
+    assert training == Marks(True, 12)
+    done = builds.read_marks("connected\niteration 1\nweights 12ab\n")
+    assert done == Marks(True, 1, "12ab")
+    assert [mark.stage for mark in (Marks(), Marks(True), training)] == [
+        "at the start",
+        "in training",
+        "in training",
+    ]
+    assert builds.least([training, done]) == done
+    assert builds.least([Marks(True), Marks()]) == Marks()
+
+
+def test_the_loopback_is_no_network() -> None:
+    assert builds.interface_bytes(NET_DEV) == 1545
+
+
+@contextmanager
+def worker(folder: Path, said: str, program: str) -> Iterator[dict[str, builds.Process]]:
+    """A process of one worker that has said this."""
+    (folder / "worker0.log").write_text(said, encoding="utf-8")
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdin=subprocess.PIPE)
+    try:
+        yield {"worker0": process}
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def watched(folder: Path, said: str, program: str, limits: Limits, look: builds.Look) -> Ended:
+    with worker(folder, said, program) as processes:
+        return builds.watched(processes, ["worker0"], folder, limits, look)
+
+
+WAITS = "input()"
+
+
+def nobody(marks: Marks, processes: object) -> None:
+    return None
+
+
+def test_a_job_is_over_when_its_workers_are(tmp_path: Path) -> None:
+    ended = watched(tmp_path, "connected\niteration 1\nweights 1f\n", "", NEVER, nobody)
+    assert ended == Ended("trained", Marks(True, 1, "1f"))
+
+
+def test_a_failed_role_is_named_with_its_last_words(tmp_path: Path) -> None:
+    ended = watched(tmp_path, "connected\nCheck failed: x\n", "raise SystemExit(3)", NEVER, nobody)
+    assert ended == Ended("failed", Marks(True), "worker0 ended with status 3: Check failed: x")
+
+
+def test_standing_still_is_not_being_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    still = watched(tmp_path, "connected\n", WAITS, Limits(still_s=0.0, whole_s=60.0), nobody)
+    assert (still.end, still.marks.stage) == ("stopped", "in training")
+    moving = iter(range(1_000_000))
+    monkeypatch.setattr(builds, "moved", lambda processes, workers: next(moving))
+    late = watched(tmp_path, "connected\n", WAITS, Limits(still_s=60.0, whole_s=0.0), nobody)
+    assert late.end == "late"
+
+
+def test_who_looks_on_can_end_it(tmp_path: Path) -> None:
+    ended = watched(tmp_path, "", WAITS, NEVER, lambda marks, processes: "seen enough")
+    assert ended == Ended("ended", Marks(), "seen enough")

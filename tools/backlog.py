@@ -1,0 +1,166 @@
+"""Whether a job ends whose workers have more messages to send than a socket of the released ps-lite bears.
+
+Rule of this file: which jobs are started, how their ends are counted, and the page made of them,
+docs/results/backlog.md. Starts of the policies are interleaved. A start that is counted already is not made again, so
+it can be interrupted and goes on with more starts later. None is repeated for how it ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from prophet.tools.builds import BUILDS, Ended, Job, Limits, provide_build, run_job
+from prophet.tools.exit_status import exit_status
+from prophet.tools.markdown import table
+from prophet.tools.record import processor
+from prophet.tools.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from rich.console import Console
+
+from prophet import settings
+from prophet.errors import UserError
+from prophet.experiment.cluster_config import ClusterConfig
+from prophet.experiment.policies import STOCK, Policy
+from prophet.experiment.units import format_rate, parse_rate
+
+POLICIES = (STOCK, "fifo", "p3", "prophet")
+SIZE_BYTES = 4_096
+ITERATIONS = 3
+FIRST_PORT = 24700
+PORTS = 250
+"""Ports are taken in turn, since one stays busy for a while."""
+STAGES = ("at the start", "in training")
+
+
+@dataclass(frozen=True)
+class Start:
+    """One job and how it ended; `seconds` are those that it took."""
+
+    policy: str
+    end: str
+    stage: str
+    iteration: int
+    weights: str
+    seconds: float
+    why: str
+
+
+def counted(policy: str, ended: Ended, seconds: float) -> Start:
+    """What is kept of a job."""
+    marks = ended.marks
+    return Start(policy, ended.end, marks.stage, marks.iteration, marks.weights, seconds, ended.why)
+
+
+def row(policy: str, starts: Sequence[Start]) -> tuple[str, ...]:
+    """One policy in the page's table."""
+    trained = [start for start in starts if start.end == "trained"]
+    stopped = [[start for start in starts if start.end == "stopped" and start.stage == stage] for stage in STAGES]
+    others = [start for start in starts if start.end not in ("trained", "stopped")]
+    took = f"{statistics.median(start.seconds for start in trained):.0f}" if trained else "-"
+    return (policy, *(str(len(group)) for group in (starts, trained, *stopped, others)), took)
+
+
+def page(starts: Sequence[Start], build: str, job: Job, rate: float, limits: Limits, where: str, date: str) -> str:
+    """The page as Markdown."""
+    names = [name for name in POLICIES if any(start.policy == name for start in starts)]
+    rows = [row(name, [start for start in starts if start.policy == name]) for name in names]
+    columns = (
+        *("policy", "starts", "trained", *(f"stopped {stage}" for stage in STAGES)),
+        *("failed or late", "seconds (median of trained)"),
+    )
+    digests = {start.weights for start in starts if start.end == "trained"}
+    alike = {0: "None trained", 1: "All that trained have the same weights"}.get(len(digests), "Weights differ")
+    late = [f"- {start.policy}: {start.why}, {start.stage}" for start in starts if start.end in ("failed", "late")]
+    return f"""# Many small gradients
+
+Made by `python -P -m prophet.tools.backlog` on {date}: {where}, {os.cpu_count()} cores.
+
+A job with {job.gradients:,} gradients of {job.size_bytes} bytes, nothing fused, {job.iterations} iterations, two
+workers at {format_rate(rate)} and a server, on BytePS as {build}. BytePS is real; the machines are network namespaces
+of one. A job has stopped when nothing has moved on the workers' links for {limits.still_s:g} s: at the start, before
+the first number has gone to all workers and back, or after that. It is late when it is not over after
+{limits.whole_s:g} s.
+
+{table(columns, rows)}
+{alike}.
+{chr(10).join(["", *late, ""]) if late else ""}"""
+
+
+def read_starts(path: Path) -> list[Start]:
+    """The starts that were counted already, none where there is no file. Raises UserError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        raw: list[Mapping[str, Any]] = [json.loads(line) for line in lines]
+        return [Start(**start) for start in raw]
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path}: cannot be read as starts ({error}); remove it") from None
+
+
+def run(given: argparse.Namespace) -> int:
+    """Makes the starts that are missing, and the page of all. Raises UserError."""
+    console = Console()
+    reexec_in_user_namespace()
+    cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": given.rate})
+    rate: float = given.rate
+    env = provide_build(given.build, given.out, console)
+    job, limits = Job(given.gradients, SIZE_BYTES, ITERATIONS), Limits(given.still, given.limit)
+    kept = given.out / f"starts-{given.build}-{job.gradients}-{rate:.0f}.jsonl"
+    given.out.mkdir(parents=True, exist_ok=True)
+    starts = read_starts(kept)
+    with Testbed([NodeSpec(node, cluster.bandwidth.rate(node)) for node in cluster.nodes]) as testbed:
+        for number in range(given.starts):
+            for name in POLICIES:
+                if sum(start.policy == name for start in starts) > number:
+                    continue
+                more = {} if name == STOCK else {settings.SCHEDULER: name, settings.FUSION: "0"}
+                policy = Policy(name, name, {**env, **more})
+                folder, port = given.out / f"{name}-{number}", FIRST_PORT + len(starts) % PORTS
+                began = time.monotonic()
+                start = counted(
+                    name, run_job(testbed, cluster, policy, job, folder, port, limits), time.monotonic() - began
+                )
+                starts.append(start)
+                with kept.open("a", encoding="utf-8") as lines:
+                    lines.write(json.dumps(asdict(start)) + "\n")
+                said = f"{name} {number + 1}: {start.end} {start.stage}, {start.seconds:.0f} s {start.why}"
+                console.print(said, markup=False, soft_wrap=True)
+    today = datetime.date.today().isoformat()
+    text = page(starts, given.build, job, rate, limits, processor(), today)
+    given.page.write_text(text, encoding="utf-8")
+    console.print(f"the page is {given.page}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _rate(text: str) -> float:
+    try:
+        return parse_rate(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs and writes; exit status 2 with one line for an error of the user's."""
+    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.backlog", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("build/backlog"), help="folder for the starts")
+    parser.add_argument("--page", type=Path, default=Path("docs/results/backlog.md"))
+    parser.add_argument("--build", choices=BUILDS, default="released")
+    parser.add_argument("--gradients", type=int, default=3000)
+    parser.add_argument("--rate", type=_rate, default="100mbit", help="of each worker's link")
+    parser.add_argument("--starts", type=int, default=5, help="of each policy")
+    parser.add_argument("--still", type=float, default=30.0, help="seconds without traffic that are a stop")
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds for each start")
+    given = parser.parse_args(arguments)
+    return exit_status(lambda: run(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

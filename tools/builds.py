@@ -1,0 +1,203 @@
+"""Jobs on either build of BytePS: with the corrections, as installed, and with the faults that it was released with.
+
+Rule of this file: where a build is, one job on it from start to end, and how that ended. What is counted is the tools'
+that run them (backlog.py, memory.py). A job that stands still is told from a slow one by its network: nothing of
+note has gone through any worker's interface for a while.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from prophet.tools.engine.build import provide
+from prophet.tools.engine.recipe import UNCORRECTED, recipe_for
+from prophet.tools.engine.store import Store
+from prophet.tools.engine.toolchain import find_toolchain
+from prophet.tools.testbed import Testbed
+from rich.console import Console
+
+from prophet.experiment.cluster_config import ClusterConfig
+from prophet.experiment.launchers import LAUNCHERS, Place, environment, is_worker
+from prophet.experiment.policies import Policy
+from prophet.experiment.runner import Watch, last_words
+
+BUILDS = ("corrected", "released")
+POLL_S = 0.1
+ONE_THREAD = {"BYTEPS_OMP_THREAD_PER_GPU": "1"}
+"""BytePS's own setting for sums and copies: the threads of OpenMP, four for each of its own, wait for work without ever
+sleeping, and on two cores the server needs seconds for a key."""
+NOISE_BYTES = 10_000
+"""Less than this through a worker's interface is no progress: ARP, and what TCP says by itself."""
+
+Process = subprocess.Popen[bytes]
+End = Literal["trained", "failed", "stopped", "late", "ended"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What tools/many_gradients.py trains: `gradients` of `size_bytes` each, for so many iterations."""
+
+    gradients: int
+    size_bytes: int
+    iterations: int
+
+
+@dataclass(frozen=True)
+class Marks:
+    """How far the log of a worker is; `iteration` is the last that it has finished, 0 before."""
+
+    connected: bool = False
+    iteration: int = 0
+    weights: str = ""
+
+    @property
+    def stage(self) -> str:
+        """Where the job is, in the words of the tables."""
+        return "in training" if self.connected else "at the start"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended: `marks` of the worker that came least far.
+
+    `trained` to its end; `failed` with the status of a role, `stopped` where nothing moved any more, `late` where it
+    did and the time was over; `ended` by who looked on. `why` is one line for those.
+    """
+
+    end: End
+    marks: Marks
+    why: str = ""
+
+
+Look = Callable[[Marks, Mapping[str, Process]], str | None]
+"""Called at every poll with the marks of the last worker and the processes by role; a reason ends the job."""
+
+
+def read_marks(log: str) -> Marks:
+    """The marks in what a worker has said so far; a last line without its end is not said yet."""
+    lines = log[: log.rfind("\n") + 1].splitlines()
+    iterations = [line.split()[1] for line in lines if line.startswith("iteration ")]
+    weights = [line.split()[1] for line in lines if line.startswith("weights ")]
+    return Marks("connected" in lines, int(iterations[-1]) if iterations else 0, "".join(weights[-1:]))
+
+
+def least(marks: Sequence[Marks]) -> Marks:
+    """Those of the worker that came least far."""
+    return min(marks, key=lambda mark: (mark.connected, mark.iteration, mark.weights != ""))
+
+
+def interface_bytes(text: str) -> int:
+    """All bytes received and sent, from the text of /proc/PID/net/dev, but for those of the loopback."""
+    total = 0
+    for line in text.splitlines()[2:]:
+        name, _, counts = line.partition(":")
+        if name.strip() != "lo":
+            fields = counts.split()
+            total += int(fields[0]) + int(fields[8])
+    return total
+
+
+def provide_build(name: str, out: Path, console: Console) -> dict[str, str]:
+    """What a job's environment needs for the build `name`; the released one is unpacked under `out`.
+
+    Raises UserError where it cannot be built.
+    """
+    if name == "corrected":
+        return {}
+    toolchain = find_toolchain()
+    folder = out / f"byteps-released-{recipe_for(toolchain, UNCORRECTED).key()}"
+    if not folder.is_dir():
+        wheel = provide(Store.of_user(), toolchain, console, UNCORRECTED)
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out) as half:
+            zipfile.ZipFile(wheel).extractall(Path(half, "done"))
+            Path(half, "done").rename(folder)
+    return {"PYTHONPATH": str(folder.resolve())}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds: without any progress, and for the whole job."""
+
+    still_s: float = 30.0
+    whole_s: float = 240.0
+
+
+def run_job(
+    testbed: Testbed,
+    cluster: ClusterConfig,
+    policy: Policy,
+    job: Job,
+    folder: Path,
+    port: int,
+    limits: Limits,
+    look: Look = lambda marks, processes: None,
+) -> Ended:
+    """Runs `job` on the testbed, whose nodes are the cluster's; logs go into `folder`. Nothing is left running."""
+    folder.mkdir(parents=True, exist_ok=True)
+    nodes = LAUNCHERS[policy.engine].nodes(cluster)
+    workers = [node for node in nodes if is_worker(node)]
+    addresses = {node: testbed.address(node) for node in cluster.nodes}
+    sizes = (str(job.gradients), str(job.size_bytes), str(job.iterations))
+    script = [sys.executable, "-P", "-m", "prophet.tools.many_gradients", *sizes]
+    with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:  # names of UNIX sockets are short
+        processes: dict[str, Process] = {}
+        try:
+            for node in nodes:
+                Path(sockets, node).mkdir()
+                place = Place(addresses, testbed.interface(node), port, str(Path(sockets, node)))
+                env = {**environment(policy, node, cluster, place, os.environ), **ONE_THREAD}
+                argv = script if node in workers else [sys.executable, "-P", "-c", "import byteps.server"]
+                started = testbed.popen(node, argv, env=env, log=folder / f"{node}.log", cwd=Path(sockets, node))
+                processes[node] = started
+            return watched(processes, workers, folder, limits, look)
+        finally:
+            testbed.terminate_all()
+
+
+def watched(
+    processes: Mapping[str, Process], workers: Sequence[str], folder: Path, limits: Limits, look: Look
+) -> Ended:
+    """Waits for the workers' ends, or for a reason to wait no longer."""
+    began = time.monotonic()
+    watch = Watch(limits.still_s, began)
+    while True:
+        codes = {node: process.poll() for node, process in processes.items()}
+        logs = {worker: (folder / f"{worker}.log").read_text(errors="replace") for worker in workers}
+        marks = least([read_marks(log) for log in logs.values()])
+        failed = next((node for node, code in codes.items() if code not in (None, 0)), None)
+        now = time.monotonic()
+        if failed is not None:
+            said = last_words((folder / f"{failed}.log").read_text(errors="replace").splitlines())
+            return Ended("failed", marks, f"{failed} ended with status {codes[failed]}: {said}")
+        if all(codes[worker] == 0 for worker in workers):
+            return Ended("trained", marks)
+        if watch.hung(moved(processes, workers), now):
+            return Ended("stopped", marks, f"nothing moved for {limits.still_s:g} s")
+        if now - began >= limits.whole_s:
+            return Ended("late", marks, f"not over after {limits.whole_s:g} s")
+        if (why := look(marks, processes)) is not None:
+            return Ended("ended", marks, why)
+        time.sleep(POLL_S)
+
+
+def moved(processes: Mapping[str, Process], workers: Sequence[str]) -> int:
+    """What has gone through the workers' interfaces, in units that noise does not make; ended workers count for one."""
+    moved = 0
+    for worker in workers:
+        try:
+            text = Path(f"/proc/{processes[worker].pid}/net/dev").read_text(encoding="ascii")
+        except OSError:
+            moved += 1
+            continue
+        moved += interface_bytes(text) // NOISE_BYTES
+    return moved

@@ -1,0 +1,53 @@
+"""A training script whose gradients have the number and the size that it is told: what the maintainers' jobs train.
+
+    many_gradients.py GRADIENTS BYTES ITERATIONS
+
+Rule of this file: an ordinary PyTorch program of BytePS, which knows nothing of Prophet. Its output says how far it is:
+`connected` when one number has gone to every worker, `iteration N`, and at the end `weights` with their digest. The
+weights are zeros at first, so they need no broadcast, which sends one tensor at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+
+import byteps.torch as bps
+import torch
+
+
+class Layer(torch.nn.Module):
+    """One gradient: adds its weights to what flows through."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(elements))
+
+    def forward(self, flow: torch.Tensor) -> torch.Tensor:
+        return flow + self.weight.sum()
+
+
+def main() -> None:
+    gradients, size_bytes, iterations = map(int, sys.argv[1:])
+    torch.set_num_threads(1)
+    bps.init()
+    bps.push_pull(torch.ones(1), name="connected")
+    print("connected", flush=True)
+    model = torch.nn.Sequential(*(Layer(size_bytes // 4) for _ in range(gradients)))
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=2.0**-10), named_parameters=model.named_parameters()
+    )
+    for iteration in range(iterations):
+        optimizer.zero_grad()
+        # Another gradient on each worker: what is added up wrongly changes the weights.
+        (model(torch.zeros(1)) * (1.0 + bps.rank())).sum().backward()
+        optimizer.step()
+        print("iteration", iteration + 1, flush=True)
+    digest = hashlib.sha256()
+    for value in model.state_dict().values():
+        digest.update(value.numpy().tobytes())
+    print("weights", digest.hexdigest(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
