@@ -1,28 +1,29 @@
 # The commands of the README. `make setup` is the first half of `make demo` and `make test`.
-# (-P: the package is the installed one, not the folder of the same name here.)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SOURCES := $(shell find prophet plugins tools -type f \( -name '*.py' -o -name '*.h' -o -name '*.cc' \)) setup.py pyproject.toml prophet-autoload.pth
+NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
+BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test lint bench validate scaling papers results profiles guard clean
+.PHONY: setup demo test lint bench validate scaling papers results profiles guard memory backlog clean
 
 setup: $(STAMP)
 
 $(VENV)/.packages: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet ".[experiments,mxnet,dev]"
+	$(BIN)/pip install --quiet --editable ".[experiments,mxnet,dev]"
 	@touch $@
 
-$(VENV)/.package: $(VENV)/.packages $(SOURCES)
-	$(BIN)/pip install --quiet --no-deps --force-reinstall .
+# Python is run where it lies; what is compiled is compiled anew when it changes.
+$(VENV)/.package: $(VENV)/.packages $(NATIVE)
+	$(BIN)/pip install --quiet --no-deps --editable .
 	@touch $@
 
 # The CPU engine is built once and cached in the user's cache folder, keyed by what it is built from.
-$(STAMP): $(VENV)/.package
-	$(BIN)/python -P -m prophet.tools.engine install
+$(STAMP): $(VENV)/.package $(BUILDER)
+	$(BIN)/python -m prophet_byteps.build install
 	@touch $@
 
 demo: setup
@@ -35,36 +36,43 @@ test: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	# On the installed package, since plugins/ and tools/ are part of it only there.
-	cd $(VENV) && bin/mypy --config-file ../pyproject.toml -p prophet
+	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cc')
 
 bench: setup
-	$(BIN)/python -P -m prophet.bench build/bench.json
+	$(BIN)/python -m tools.bench build/bench.json
 
 # The simulator against real runs: about half an hour on a quiet machine.
 validate: setup
-	$(BIN)/python -P -m prophet.tools.validate --out build
+	$(BIN)/python -m tools.validate --out build
 
 # How the simulator's cost grows: about five minutes.
 scaling: setup
-	$(BIN)/python -P -m prophet.tools.scaling --out build
+	$(BIN)/python -m tools.scaling --out build
 
 # The papers' tables, simulated: about two minutes.
 papers: setup
-	$(BIN)/python -P -m prophet.tools.papers
+	$(BIN)/python -m tools.papers
 
 # The paper's experiments on real engines: about two hours on a quiet machine, and it can be interrupted.
 results: setup
-	$(BIN)/python -P -m prophet.tools.results
+	$(BIN)/python -m tools.results
 
 # What watching every use of a parameter costs: about two minutes on a quiet machine.
 guard: setup
-	$(BIN)/python -P -m prophet.tools.guard
+	$(BIN)/python -m tools.guard
+
+# What a message costs in memory, on either build of BytePS: about ten minutes.
+memory: setup
+	$(BIN)/python -m tools.memory
+
+# Whether jobs of many small gradients end on BytePS as released: up to half an hour.
+backlog: setup
+	$(BIN)/python -m tools.backlog
 
 # The profiles of configs/profiles, recorded from real training: about five minutes on a quiet machine.
 profiles: setup
-	$(BIN)/python -P -m prophet.tools.record
+	$(BIN)/python -m tools.record
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -7,6 +7,8 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
+PLUGIN = "plugins/byteps"
+"""The folder of the package prophet_byteps, which is installed beside prophet."""
 AUTOLOAD = "prophet-autoload.pth"
 
 
@@ -22,15 +24,15 @@ class BuildWithAutoload(build_py):
 
     def run(self) -> None:
         super().run()
-        self.copy_file(str(HERE / AUTOLOAD), str(Path(self.build_lib) / AUTOLOAD))
-
-
-def packages_under(folder: str) -> list[str]:
-    """`plugins` and `tools` are installed inside the package, as prophet.plugins and prophet.tools."""
-    return [f"prophet.{folder}", *(f"prophet.{folder}.{name}" for name in find_packages(folder))]
+        # In an editable installation only what is laid into the wheel itself gets there.
+        folder = self.get_finalized_command("install").install_lib if self.editable_mode else self.build_lib
+        self.mkpath(folder)
+        self.copy_file(str(HERE / AUTOLOAD), str(Path(folder) / AUTOLOAD))
 
 
 # Without contraction, floating point gives the same bits on every processor: the simulator promises that.
+NATIVE = "prophet/core/native"
+HOOK = f"{PLUGIN}/prophet_byteps/native"
 COMPILE = ["-O2", "-fvisibility=hidden", "-ffp-contract=off"]
 
 setup(
@@ -41,26 +43,32 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=[*find_packages(include=["prophet", "prophet.*"]), *packages_under("plugins"), *packages_under("tools")],
-    package_dir={"prophet.plugins": "plugins", "prophet.tools": "tools"},
-    package_data={"prophet": ["py.typed", "_native.pyi"], "prophet.tools.engine": ["include/*.h"]},
+    packages=[*find_packages(include=["prophet", "prophet.*"]), *find_packages(PLUGIN)],
+    package_dir={"prophet_byteps": f"{PLUGIN}/prophet_byteps"},
+    package_data={
+        "prophet": ["py.typed"],
+        "prophet.core": ["_native.pyi"],
+        "prophet_byteps": ["py.typed"],
+        "prophet_byteps.build": ["include/*.h"],
+    },
     ext_modules=[
         Pybind11Extension(
-            "prophet._native",
-            ["prophet/native/module.cc", "prophet/native/simulator_module.cc"],
+            "prophet.core._native",
+            [f"{NATIVE}/module.cc", f"{NATIVE}/simulator_module.cc"],
             cxx_std=17,
             extra_compile_args=COMPILE,
-            depends=[f"prophet/native/{name}.h" for name in ("queue", "simulator", "simulator_module")],
+            depends=[f"{NATIVE}/{name}.h" for name in ("queue", "simulator", "simulator_module")],
         ),
         # Not a Python module but a plain shared object that the autoload opens before BytePS's.
         Extension(
-            "prophet.plugins.byteps._hook",
-            ["plugins/byteps/native/hook.cc"],
+            "prophet_byteps._hook",
+            [f"{HOOK}/hook.cc"],
+            include_dirs=[NATIVE],
             extra_compile_args=["-O2", "-std=c++17"],
             libraries=["dl"],
             depends=[
-                *(f"prophet/native/{name}.h" for name in ("queue", "events")),
-                *(f"plugins/byteps/native/{name}.h" for name in ("lane", "layout", "originals")),
+                *(f"{NATIVE}/{name}.h" for name in ("queue", "events")),
+                *(f"{HOOK}/{name}.h" for name in ("lane", "layout", "originals")),
             ],
         ),
     ],
@@ -86,6 +94,6 @@ setup(
             "types-PyYAML",
         ],
     },
-    entry_points={"console_scripts": ["prophet=prophet.cli:main"]},
+    entry_points={"console_scripts": ["prophet=prophet.cli.main:main"]},
     cmdclass={"build_py": BuildWithAutoload},
 )

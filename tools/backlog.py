@@ -19,18 +19,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from prophet.tools.builds import BUILDS, Ended, Job, Limits, provide_build, run_job
-from prophet.tools.exit_status import exit_status
-from prophet.tools.markdown import table
-from prophet.tools.record import processor
-from prophet.tools.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from rich.console import Console
 
-from prophet import settings
-from prophet.errors import UserError
-from prophet.experiment.cluster_config import ClusterConfig
-from prophet.experiment.policies import STOCK, Policy
-from prophet.experiment.units import format_rate, parse_rate
+from prophet.core import settings
+from prophet.core.errors import UserError
+from prophet.core.units import format_rate, parse_rate
+from prophet.lab.cluster_config import ClusterConfig
+from prophet.lab.contenders import STOCK, Policy
+from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from tools.builds import BUILDS, Ended, Job, Limits, provide_build, run_job
+from tools.exit_status import exit_status
+from tools.markdown import table
+from tools.record import processor
 
 POLICIES = (STOCK, "fifo", "p3", "prophet")
 SIZE_BYTES = 4_096
@@ -82,7 +82,7 @@ def page(starts: Sequence[Start], build: str, job: Job, rate: float, limits: Lim
     late = [f"- {start.policy}: {start.why}, {start.stage}" for start in starts if start.end in ("failed", "late")]
     return f"""# Many small gradients
 
-Made by `python -P -m prophet.tools.backlog` on {date}: {where}, {os.cpu_count()} cores.
+Made by `make backlog` on {date}: {where}, {os.cpu_count()} cores.
 
 A job with {job.gradients:,} gradients of {job.size_bytes} bytes, nothing fused, {job.iterations} iterations, two
 workers at {format_rate(rate)} and a server, on BytePS as {build}. BytePS is real; the machines are network namespaces
@@ -149,7 +149,7 @@ def _rate(text: str) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.backlog", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.backlog", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/backlog"), help="folder for the starts")
     parser.add_argument("--page", type=Path, default=Path("docs/results/backlog.md"))
     parser.add_argument("--build", choices=BUILDS, default="released")

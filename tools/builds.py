@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from prophet.tools.engine.build import provide
-from prophet.tools.engine.recipe import UNCORRECTED, recipe_for
-from prophet.tools.engine.store import Store
-from prophet.tools.engine.toolchain import find_toolchain
-from prophet.tools.testbed import Testbed
 from rich.console import Console
 
-from prophet.experiment.cluster_config import ClusterConfig
-from prophet.experiment.launchers import LAUNCHERS, Place, environment, is_worker
-from prophet.experiment.policies import Policy
-from prophet.experiment.runner import Watch, last_words
+from prophet.lab.cluster_config import ClusterConfig
+from prophet.lab.contenders import Policy
+from prophet.lab.launchers import LAUNCHERS, Place, environment, is_worker
+from prophet.lab.runner import Watch, last_words
+from prophet.lab.testbed import Testbed
+from prophet_byteps.build.build import provide
+from prophet_byteps.build.recipe import UNCORRECTED, recipe_for
+from prophet_byteps.build.store import Store
+from prophet_byteps.build.toolchain import find_toolchain
 
 BUILDS = ("corrected", "released")
 POLL_S = 0.1
@@ -148,7 +148,7 @@ def run_job(
     workers = [node for node in nodes if is_worker(node)]
     addresses = {node: testbed.address(node) for node in cluster.nodes}
     sizes = (str(job.gradients), str(job.size_bytes), str(job.iterations))
-    script = [sys.executable, "-P", "-m", "prophet.tools.many_gradients", *sizes]
+    script = [sys.executable, str(Path(__file__).with_name("many_gradients.py")), *sizes]
     with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:  # names of UNIX sockets are short
         processes: dict[str, Process] = {}
         try:

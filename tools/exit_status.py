@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from prophet.errors import UserError
+from prophet.core.errors import UserError
 
 
 def exit_status(work: Callable[[], int]) -> int:

@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from prophet.tools.exit_status import exit_status
-from prophet.tools.markdown import table
 from rich.progress import track
 from torch import nn
 
+from tools.exit_status import exit_status
+from tools.markdown import table
+
 PAGE = Path("docs/results/guard.md")
 REPEATS = 9
-WIDTHS = (64,)
+WIDTHS = (64, 128, 256)
 """Of the transformer's layers."""
 REPLAY_ITERATION_S = 0.9
 """Computing time of an iteration of the replay (configs/replay-resnet50.yaml), which is slept there."""
@@ -97,7 +98,7 @@ def measure(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
     measured on one sample, where computing does not hide the difference.
     """
     sample = inputs[:1, :1]
-    from prophet.plugins.byteps import torch as front_end
+    from prophet_byteps.torch import front_end
 
     held = Held()
     front_end.install(held)
@@ -203,7 +204,7 @@ is what the replay sleeps. The share falls as layers grow.
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page."""
-    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.guard", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.guard", description=__doc__)
     parser.add_argument("--out", type=Path, default=PAGE)
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)

@@ -20,17 +20,17 @@ from typing import Any
 
 import numpy as np
 import psutil
-from prophet.tools.builds import BUILDS, Job, Limits, Marks, Process, provide_build, run_job
-from prophet.tools.exit_status import exit_status
-from prophet.tools.markdown import table
-from prophet.tools.record import processor
-from prophet.tools.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from rich.console import Console
 
-from prophet import settings
-from prophet.errors import UserError
-from prophet.experiment.cluster_config import ClusterConfig
-from prophet.experiment.policies import STOCK, Policy
+from prophet.core import settings
+from prophet.core.errors import UserError
+from prophet.lab.cluster_config import ClusterConfig
+from prophet.lab.contenders import STOCK, Policy
+from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from tools.builds import BUILDS, Job, Limits, Marks, Process, provide_build, run_job
+from tools.exit_status import exit_status
+from tools.markdown import table
+from tools.record import processor
 
 JOB = Job(gradients=4, size_bytes=262_144, iterations=10_000)
 POLICIES: Mapping[str, int] = {STOCK: 4_096_000, "prophet": settings.DEFAULT_PARTITION_BYTES}
@@ -119,7 +119,7 @@ def page(runs: Iterable[Samples], where: str, date: str) -> str:
     )
     return f"""# Memory
 
-Made by `python -P -m prophet.tools.memory` on {date}: {where}, {os.cpu_count()} cores.
+Made by `make memory` on {date}: {where}, {os.cpu_count()} cores.
 
 Resident memory of a worker and of the server over the iterations of a job with {JOB.gradients} gradients of
 {JOB.size_bytes // 1024} KiB, {CLUSTER.workers} workers and a server. BytePS is real; the machines are network
@@ -180,7 +180,7 @@ def load(path: Path) -> Samples:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.memory", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.memory", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/memory"), help="folder for the runs")
     parser.add_argument("--page", type=Path, default=Path("docs/results/memory.md"))
     parser.add_argument("--seconds", type=float, default=200.0, help="at most for each of the four runs")

@@ -1,8 +1,8 @@
 """MLfabric by hand: one simulated job, and how long its scheduler takes.
 
-Rule of this file: arguments in, a table or JSON out, and the one clock. What is simulated is prophet/mlfabric/'s.
+Rule of this file: arguments in, a table or JSON out, and the one clock. What is simulated is in studies/mlfabric.
 
-`python -P -m prophet.tools.mlfabric train --compute C2 --network N1 --delay-bound 30` trains a small problem;
+`python -m tools.mlfabric train --compute C2 --network N1 --delay-bound 30` trains a small problem;
 `... scheduler` measures section 7.4's scheduling time on this machine. docs/policies/mlfabric.md has more.
 """
 
@@ -16,18 +16,18 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from prophet.tools.exit_status import exit_status
 from rich.console import Console
 from rich.table import Table
 
-from prophet.errors import UserError
-from prophet.experiment.units import parse_rate, parse_size
-from prophet.mlfabric.cluster import METHODS, Consistency
-from prophet.mlfabric.scheduler import Scheduler
-from prophet.mlfabric.settings import COMPUTE, NETWORK, RESNET50_BYTES, Setting
-from prophet.mlfabric.tables import PAPER_SCHEDULING_MS, RATES, random_batch
-from prophet.mlfabric.training import Problem, Step, Trained, train
-from prophet.profiles import BUILTIN, load_profile
+from prophet.core.errors import UserError
+from prophet.core.units import parse_rate, parse_size
+from prophet.models.profiles import BUILTIN, load_profile
+from prophet.studies.mlfabric.cluster import METHODS, Consistency
+from prophet.studies.mlfabric.scheduler import Scheduler
+from prophet.studies.mlfabric.settings import COMPUTE, NETWORK, RESNET50_BYTES, Setting
+from prophet.studies.mlfabric.tables import PAPER_SCHEDULING_MS, RATES, random_batch
+from prophet.studies.mlfabric.training import Problem, Step, Trained, train
+from tools.exit_status import exit_status
 
 AGGREGATORS = (1, 4, 16)
 """How many aggregators are tried; the paper does not say how many there were."""
@@ -128,7 +128,7 @@ def _summary(trained: Trained, workers: int, least_loss: float) -> dict[str, obj
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.mlfabric", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.mlfabric", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     job = commands.add_parser("train", help="train a small problem on the paper's cluster, on a virtual clock")
     job.add_argument("--method", choices=list(METHODS), default="mlfabric-a")

@@ -13,13 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from prophet.tools.markdown import table
-from prophet.tools.mlfabric import scheduler_times
-
-from prophet.mlfabric.cluster import ASYNC, MLFABRIC_S, RR_SYNC, TR_SYNC, mlfabric_a
-from prophet.mlfabric.figures import draw_loss_curves
-from prophet.mlfabric.settings import COMPUTE, GBIT, NETWORK, RESNET152_BYTES, Setting, Traffic
-from prophet.mlfabric.tables import (
+from prophet.studies.mlfabric.cluster import ASYNC, MLFABRIC_S, RR_SYNC, TR_SYNC, mlfabric_a
+from prophet.studies.mlfabric.figures import draw_loss_curves
+from prophet.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK, RESNET152_BYTES, Setting, Traffic
+from prophet.studies.mlfabric.tables import (
     PAPER_SCHEDULING_MS,
     PAPER_TABLE_2,
     Cell,
@@ -29,7 +26,9 @@ from prophet.mlfabric.tables import (
     setting_of,
     table_2_cell,
 )
-from prophet.mlfabric.training import Problem, Trained, loss_curves
+from prophet.studies.mlfabric.training import Problem, Trained, loss_curves
+from tools.markdown import table
+from tools.mlfabric import scheduler_times
 
 FIGURE = "mlfabric-delay-bound.png"
 SEEDS = (0, 1, 2)

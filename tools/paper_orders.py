@@ -1,7 +1,7 @@
 """TicTac's own measure on its own models: the paper's E and S of one worker, and what an order gains.
 
 Rule of this file: one table for tools/papers.py. The graphs are those of MXNet's model zoo (the extra `mxnet`); no
-network and no framework runs, only the model of the paper's section 3 (prophet/tictac/worker.py).
+network and no framework runs, only the model of the paper's section 3 (prophet/policies/algorithms/tictac/worker.py).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from prophet.tools.markdown import table
 
-from prophet.graph import Graph
-from prophet.graph_mxnet import graph_of_symbol
-from prophet.graph_patterns import Pattern
-from prophet.model import Network
-from prophet.optional import need
-from prophet.tictac import Worker, flat_graph, graph_time, sequential_graph, tao, tio
+from prophet.core.graph import Graph
+from prophet.core.network import Network
+from prophet.core.optional import need
+from prophet.models.graph_mxnet import graph_of_symbol
+from prophet.models.graph_patterns import Pattern
+from prophet.policies.algorithms.tictac import Worker, flat_graph, graph_time, sequential_graph, tao, tio
+from tools.markdown import table
 
 NETWORK = Network(bandwidth=125e6)
 """Bytes per second: the paper's 1 Gbit/s Ethernet, without a cost of a message."""

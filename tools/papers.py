@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prophet.tools import mlfabric_page, paper_orders
-from prophet.tools.exit_status import exit_status
-from prophet.tools.markdown import table
 from rich.console import Console
 
-from prophet.experiment.config import load_experiment
-from prophet.experiment.results import summarize
-from prophet.experiment.session import progress_bar
-from prophet.simulator.experiments import prepare_experiment, simulate_experiment
+from prophet.lab.config import load_experiment
+from prophet.lab.results import summarize
+from prophet.lab.session import progress_bar
+from prophet.lab.simulated import prepare_experiment, simulate_experiment
+from tools import mlfabric_page, paper_orders
+from tools.exit_status import exit_status
+from tools.markdown import table
 
 Cells = Sequence[Mapping[str, Any]]
 
@@ -270,7 +270,7 @@ def study_page(study: Study, cells: Cells, workers: Sequence[int]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.papers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.papers", description=__doc__)
     parser.add_argument("--configs", type=Path, default=Path("configs/papers"))
     parser.add_argument("--page", type=Path, default=Path("docs/results/papers.md"))
     given = parser.parse_args(arguments)

@@ -14,15 +14,15 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from prophet.tools.exit_status import exit_status
 from rich.console import Console
 
-from prophet.experiment.config import Cell, load_experiment
-from prophet.experiment.job_config import SyntheticJob
-from prophet.experiment.session import run_session
-from prophet.model import Profile
-from prophet.profiler import find_steps
-from prophet.profiles import load_profile, save_profile
+from prophet.core.profile import Profile
+from prophet.core.steps import find_steps
+from prophet.lab.config import Cell, load_experiment
+from prophet.lab.job_config import SyntheticJob
+from prophet.lab.session import run_session
+from prophet.models.profiles import load_profile, save_profile
+from tools.exit_status import exit_status
 
 CONFIG = "record.yaml"
 PACKAGES = {"torch": "torch", "gluon": "mxnet"}
@@ -72,7 +72,7 @@ def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Records and writes; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.record", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.record", description=__doc__)
     parser.add_argument("--profiles", type=Path, default=Path("configs/profiles"), help="folder of config and profiles")
     parser.add_argument("--out", type=Path, default=Path("build/record-profiles"), help="folder for the runs")
     parser.add_argument("--where", default=processor(), help="what computed, for the profiles' source")

@@ -16,20 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prophet.tools.exit_status import exit_status
-from prophet.tools.markdown import table
-from prophet.tools.papers import FIG_12, HETEROGENEOUS, TABLE_2, TABLE_3
 from rich.console import Console
 
-from prophet.errors import UserError
-from prophet.experiment.config import Experiment, load_experiment
-from prophet.experiment.results import describe_setting
-from prophet.experiment.session import run_session
-from prophet.model import Profile
-from prophet.profiler import FIRST_ESTIMATE, WARM_UP, find_steps
-from prophet.profiles import load_profile
-from prophet.profiles_view import plot_profile
-from prophet.simulator.session import simulate_session
+from prophet.cli.profiles_view import plot_profile
+from prophet.core.errors import UserError
+from prophet.core.profile import Profile
+from prophet.core.steps import find_steps
+from prophet.lab.config import Experiment, load_experiment
+from prophet.lab.results import describe_setting
+from prophet.lab.session import run_session
+from prophet.lab.simulated_session import simulate_session
+from prophet.learn.profiler import FIRST_ESTIMATE, WARM_UP
+from prophet.models.profiles import load_profile
+from tools.exit_status import exit_status
+from tools.markdown import table
+from tools.papers import FIG_12, HETEROGENEOUS, TABLE_2, TABLE_3
 
 Cell = Mapping[str, Any]
 Row = tuple[str, ...]
@@ -375,7 +376,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs what is missing and writes the page; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.results", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.results", description=__doc__)
     parser.add_argument("--configs", type=Path, default=Path("configs"))
     parser.add_argument("--out", type=Path, default=Path("build/results"), help="folder for the runs")
     parser.add_argument("--page", type=Path, default=Path("docs/results/real.md"))

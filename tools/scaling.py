@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from prophet.model import GradientProfile, Profile
-from prophet.optional import need_pyplot
+from prophet.core.optional import need_pyplot
+from prophet.core.profile import GradientProfile, Profile
 
 RATE = 125e6
 """Bytes per second of each worker's link."""
@@ -40,8 +40,8 @@ def profile(gradients: int) -> Profile:
 def measure(workers: int, gradients: int) -> dict[str, Any]:
     """One iteration, and the transfers that lead to the next: seconds, events and peak memory of this process."""
     from prophet.policies import get_policy
-    from prophet.simulator import Cluster, Costs, Options, job_of_profile, simulate
-    from prophet.simulator.job import alone
+    from prophet.simulate import Cluster, Costs, Options, job_of_profile, simulate
+    from prophet.simulate.job import alone
 
     job_profile = profile(gradients)
     began = time.perf_counter()
@@ -78,7 +78,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes scaling.json and scaling.png into the folder given."""
-    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.scaling", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.scaling", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build"))
     parser.add_argument("--one", nargs=2, type=int, metavar=("WORKERS", "GRADIENTS"), help="measure one size")
     given = parser.parse_args(arguments)
@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     rows = []
     for workers, gradients in SIZES:
-        command = [sys.executable, "-P", "-m", "prophet.tools.scaling", "--one", str(workers), str(gradients)]
+        command = [sys.executable, "-m", "tools.scaling", "--one", str(workers), str(gradients)]
         rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
         row = rows[-1]
         print(

@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prophet.tools.exit_status import exit_status
 from rich.console import Console
 from rich.table import Table
 
-from prophet.errors import UserError
-from prophet.experiment.config import load_experiment
-from prophet.experiment.results import describe_setting
-from prophet.experiment.session import run_session
-from prophet.experiment.units import format_rate
-from prophet.simulator.session import simulate_session
+from prophet.core.errors import UserError
+from prophet.core.units import format_rate
+from prophet.lab.config import load_experiment
+from prophet.lab.results import describe_setting
+from prophet.lab.session import run_session
+from prophet.lab.simulated_session import simulate_session
+from tools.exit_status import exit_status
 
 USUAL, WORST = 0.10, 0.20
 """Nine of ten cells are to be within the first, all within the second."""
@@ -62,7 +62,7 @@ def verdict(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 0 where the simulator is within the bounds, 1 where it is not, 2 for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -P -m prophet.tools.validate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.validate", description=__doc__)
     parser.add_argument("--config", type=Path, default=Path("configs/replay-bandwidths.yaml"))
     parser.add_argument("--out", type=Path, default=Path("build"), help="folder for validation.json")
     parser.add_argument("--real", type=Path, help="results.json of a `prophet run` of the config")

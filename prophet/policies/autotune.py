@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.errors import UserError
+from prophet.core.errors import UserError
 
 Evaluate = Callable[[int, int], float]
 """(credit_bytes, partition_bytes) -> seconds of an iteration."""

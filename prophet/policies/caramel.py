@@ -1,13 +1,13 @@
 """Caramel (Hashemi et al., arXiv:2004.14020, 2020) as a policy: its batches, in the order of its packing.
 
-Rule of this file: from a profile and a network to a plan; the algorithms themselves are prophet/caramel/.
+Rule of this file: from a profile and a network to a plan; the algorithms are in algorithms/caramel/.
 
 How the paper maps to the queue. A batch is a group, its place in the packing, by time, is its rank, and one transfer
 has the network at a time, so the credit is 1. The paper's transfers wait for computing, so that none is early. The
 queue knows no start times, but deadlines: a batch goes before its slot only if it ends before the next one that is
 packed ahead of it is predicted to be ready. So none that belongs into the forward pass is in the way of the backward
 pass, and if predictions are true, none ends later than it is packed. Where one is not, the queue goes on a little
-later. The order of computing is the model's graph's and not the queue's: prophet.caramel.enforce. How deep a batch is
+later. The order of computing is the model's graph's and not the queue's: caramel.enforce. How deep a batch is
 cut is `depths`; the queue has no such knob.
 """
 
@@ -16,10 +16,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from prophet.caramel import Packing, adaptive_depth, batch, pack, threshold_bytes, windows_of_profile
-from prophet.caramel.batching import Batch
-from prophet.errors import UserError
-from prophet.model import Deadline, Network, Plan, Profile, QueuePlan
+from prophet.core.errors import UserError
+from prophet.core.network import Network
+from prophet.core.plan import Deadline, Plan, QueuePlan
+from prophet.core.profile import Profile
+from prophet.policies.algorithms.caramel import (
+    Packing,
+    adaptive_depth,
+    batch,
+    pack,
+    threshold_bytes,
+    windows_of_profile,
+)
+from prophet.policies.algorithms.caramel.batching import Batch
 
 ONE_BATCH = 1
 LEAST_SLACK_S = 0.001
@@ -29,7 +38,7 @@ LEAST_SLACK_S = 0.001
 class Caramel:
     """Batches of small gradients, packed beside the backward and the next forward pass.
 
-    The network to plan for is the line of the collective (prophet.collectives, or measured). `batching` False sends
+    The network to plan for is the line of the collective (simulate.collectives, or measured). `batching` False sends
     every gradient alone, `scheduling` False sends batches as they become ready: the paper's switches (section 5), for
     its ablation. `holding` False leaves the deadlines out: then the network is never idle while a batch waits, but a
     large one may be in the way. `threshold` in bytes replaces the one of the network's line; UserError if below 0.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from prophet.model import Network, Plan, Profile
+from prophet.core.network import Network
+from prophet.core.plan import Plan
+from prophet.core.profile import Profile
 
 
 class Fifo:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from prophet.errors import UserError
-from prophet.model import Network, Plan, Profile, QueuePlan
+from prophet.core.errors import UserError
+from prophet.core.network import Network
+from prophet.core.plan import Plan, QueuePlan
+from prophet.core.profile import Profile
 from prophet.policies.mgwfbp import ONE_TASK, grouped_plan
 
 MEBIBYTE = 1024 * 1024

@@ -9,8 +9,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from prophet.errors import UserError
-from prophet.model import Network, Plan, Profile, QueuePlan
+from prophet.core.errors import UserError
+from prophet.core.network import Network
+from prophet.core.plan import Plan, QueuePlan
+from prophet.core.profile import Profile
 
 ONE_TASK = 1
 """The credit: one message at a time, as collectives of one communicator are."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prophet.model import Profile
+from prophet.core.profile import Profile
 
 
 def forward_order(profile: Profile | None) -> Mapping[int, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from prophet.model import Network, Plan, Profile, QueuePlan
+from prophet.core.network import Network
+from prophet.core.plan import Plan, QueuePlan
+from prophet.core.profile import Profile
 from prophet.policies.order import forward_order
 
 

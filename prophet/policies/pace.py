@@ -1,6 +1,6 @@
 """PACE (Bao et al., INFOCOM 2020) as a policy for the queue: fused tensors, the longest tail first, one at a time.
 
-Rule of this file: from a profile and a network to a plan; the algorithms are in prophet/pace/.
+Rule of this file: from a profile and a network to a plan; the algorithms are in prophet/policies/algorithms/pace/.
 
 How the paper maps to the queue. A group is a fused tensor. The paper gives each segment the slot in which it starts
 as its priority; here a tensor's rank is its place by the longest tail, which is the rule that made those slots. While
@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prophet.errors import UserError
-from prophet.graph import Graph, training_graph
-from prophet.model import Network, Plan, Profile, QueuePlan
-from prophet.pace import Fusion, balanced_fusion, best_fusion, segment_bytes
+from prophet.core.errors import UserError
+from prophet.core.graph import Graph, training_graph
+from prophet.core.network import Network
+from prophet.core.plan import Plan, QueuePlan
+from prophet.core.profile import Profile
+from prophet.policies.algorithms.pace import Fusion, balanced_fusion, best_fusion, segment_bytes
 from prophet.policies.order import forward_order
 
 ONE_SEGMENT = 1

@@ -1,7 +1,7 @@
 """Prophet (Zhang et al., ICPP 2021): forward order, a credit that is measured, and the stepwise pattern.
 
 Rule of this file: the online form of Algorithm 1 as a plan for the queue; the algorithm as the paper
-writes it is in prophet/assembler.py.
+writes it is in prophet/policies/algorithms/assembler.py.
 
 The paper assembles a block: it adds the most urgent ready gradient as long as its transfer ends before
 a more urgent one is generated. The queue makes the same decision each time the wire takes another
@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 
-from prophet.bound import completion_times, forward_remaining
-from prophet.model import Deadline, Network, Plan, Profile, QueuePlan
+from prophet.core.bound import completion_times, forward_remaining
+from prophet.core.network import Network
+from prophet.core.plan import Deadline, Plan, QueuePlan
+from prophet.core.profile import Profile
+from prophet.core.steps import find_steps
 from prophet.policies.order import forward_order
-from prophet.profiler import find_steps
 
 UNMEASURED_PARTITIONS = 4
 """In flight until the network is known: enough for most, and 512 KiB with the default partition."""
@@ -64,7 +66,7 @@ class Prophet:
 
         The paper applies constraint 11 before every gradient. A hold costs the wire up to one partition and the
         error of the prediction; without it the last step waits for what is in flight. Both matter only where
-        they exceed the slack against the least iteration time (prophet/bound.py). A step before the
+        they exceed the slack against the least iteration time (prophet/core/bound.py). A step before the
         last has the slack of all the steps after it, so a hold would be a loss there. And within the last step
         a hold would only leave the wire idle, so its own gradients are free to go.
         """

@@ -1,6 +1,6 @@
 """TicTac (Hashemi et al., SysML 2019) as a policy for the queue: an order from the model's graph.
 
-Rule of this file: from a profile and a graph to a plan; the heuristics themselves are prophet/tictac/.
+Rule of this file: from a profile and a graph to a plan; the heuristics are in algorithms/tictac/.
 
 How the paper maps to the queue. It orders the parameters that a TensorFlow worker receives when an iteration begins;
 all of them exist by then, so a counter at the sender lets each go when those before it went. Here a parameter comes
@@ -17,11 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prophet.errors import UserError
-from prophet.graph import Graph, Operation, OperationKind
-from prophet.model import Network, Plan, Profile, QueuePlan
+from prophet.core.errors import UserError
+from prophet.core.graph import Graph, Operation, OperationKind
+from prophet.core.network import Network
+from prophet.core.plan import Plan, QueuePlan
+from prophet.core.profile import Profile
+from prophet.policies.algorithms.tictac import graph_time, tao, tio
 from prophet.policies.order import forward_order
-from prophet.tictac import graph_time, tao, tio
 
 ONE_TASK = 1
 """The credit until sizes are known: one slice at a time."""
@@ -31,7 +33,7 @@ class TicTac:
     """The order of TAO, or of TIO where `timing_aware` is False or the network is not known yet.
 
     A profile has no graph, only layers, and of layers one after another TAO makes forward order. `graph` is the model's
-    own, as prophet/graph_torch.py and prophet/graph_mxnet.py make it. Its transfers are the gradients by name; or, if
+    own, as graph_torch.py and graph_mxnet.py of prophet/models make it. Its transfers are the gradients by name; or, if
     not all of a profile's names are in it, by place: the gradient with the n-th least id is the n-th transfer.
     """
 

@@ -3,8 +3,8 @@
 // hook at last steps aside in mid-flight. Ends with 0 where every task passed through each stage once, with one line
 // and 1 otherwise.
 //
-// Built twice (tests/plugins/test_hook_stress.py): as the core that the hook takes over, and with STRESS_MAIN as the
-// program that loads both.
+// Built twice (tests/plugins/byteps/test_hook_stress.py): as the core that the hook takes over, and with STRESS_MAIN as
+// the program that loads both.
 #ifdef STRESS_MAIN
 
 #include <dlfcn.h>

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from prophet.tools.testbed import NodeSpec, Testbed
+from prophet.lab.testbed import NodeSpec, Testbed
 
 WORKERS = ("worker0", "worker1")
 LINK_BPS = 20e6

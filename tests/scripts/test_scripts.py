@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from privileges import skip_without_namespaces
+
 from scripts.jobs import WORKERS, Cluster, JobFailed
+from support.privileges import skip_without_namespaces
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from prophet.tools import backlog
-from prophet.tools.builds import Ended, Job, Limits, Marks
 
-from prophet.errors import UserError
+from prophet.core.errors import UserError
+from tools import backlog
+from tools.builds import Ended, Job, Limits, Marks
 
 TRAINED = Ended("trained", Marks(True, 5, "1f"))
 ENDS = [

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from prophet.tools import builds
-from prophet.tools.builds import Ended, Limits, Marks
+
+from tools import builds
+from tools.builds import Ended, Limits, Marks
 
 NET_DEV = """\
 Inter-|   Receive                                                |  Transmit

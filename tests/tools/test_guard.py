@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from prophet.plugins.byteps import hook
-from prophet.plugins.byteps import torch as front_end
-from prophet.tools import guard
 from torch import nn
+
+from prophet_byteps import hook
+from prophet_byteps.torch import front_end
+from tools import guard
 
 
 def test_costs_are_measured_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from prophet.tools import memory
-from prophet.tools.builds import Job, Marks
 
-from prophet.errors import UserError
+from prophet.core.errors import UserError
+from tools import memory
+from tools.builds import Job, Marks
 
 
 def run_that_grows(worker: int, server: int, last: int = 10_000) -> memory.Samples:

@@ -1,11 +1,11 @@
-"""`python -P -m prophet.tools.mlfabric`: what it prints, and that bad input is one line and exit status 2."""
+"""`python -m tools.mlfabric`: what it prints, and that bad input is one line and exit status 2."""
 
 import json
 
 import pytest
-from prophet.tools import mlfabric, mlfabric_page
 
-from prophet.mlfabric.tables import Cell
+from prophet.studies.mlfabric.tables import Cell
+from tools import mlfabric, mlfabric_page
 
 
 def train(capsys, *arguments):

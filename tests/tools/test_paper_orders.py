@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 import pytest
-from prophet.tools.paper_orders import NETWORK, balanced, forward_orders, judge
 
-from prophet.errors import UserError
-from prophet.graph import Graph, Operation, OperationKind
-from prophet.tictac import flat_graph, graph_time, sequential_graph
+from prophet.core.errors import UserError
+from prophet.core.graph import Graph, Operation, OperationKind
+from prophet.policies.algorithms.tictac import flat_graph, graph_time, sequential_graph
+from tools.paper_orders import NETWORK, balanced, forward_orders, judge
 
 LAYER_S = (2 << 20) / NETWORK.bandwidth
 

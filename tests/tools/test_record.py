@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from prophet.tools import record
-
-from prophet.experiment.config import load_experiment
-from prophet.experiment.job_config import SyntheticJob
-from prophet.profiler import find_steps
-from prophet.profiles import load_profile, resnet50, save_profile
+from prophet.core.steps import find_steps
+from prophet.lab.config import load_experiment
+from prophet.lab.job_config import SyntheticJob
+from prophet.models.profiles import load_profile, resnet50, save_profile
+from tools import record
 
 PROFILES = Path(__file__).parents[2] / "configs" / "profiles"
 

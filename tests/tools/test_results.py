@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiment.configs import REPLAY, changed, written
-from prophet.tools import results as tool
 
-from prophet.experiment.config import load_experiment
-from prophet.profiles import resnet50
+from prophet.lab.config import load_experiment
+from prophet.models.profiles import resnet50
+from support.configs import REPLAY, changed, written
+from tools import results as tool
 
 TIMES = {"median": 0.9, "p10": 0.8, "p90": 1.0}
 

@@ -1,0 +1,293 @@
+"""The agent: learns and plans while the job runs, in one thread beside it.
+
+Rule of this file: the edges (thread, clock, files, NIC counters) around a pure Learner. Once a second it
+drains the hook's events, hands them to the Learner, and swaps in the plan where there is a new one.
+Whatever goes wrong in here is one warning, and from then on BytePS runs in order of arrival. Three things end the
+process, each with one line: a wrong setting, workers that disagree, and, where PROPHET_STALL_S asks for it, a stall.
+
+What is the worker's own and what is the job's. Order, credit, groups and deadlines are each worker's own: a server
+takes keys in any order. The partition size, the names of the tensors, their number and the order in which they are
+declared are the job's: they decide which keys there are and how long each is. Those come from the settings and from
+the front end, never from the policy or the hook. So a worker without the hook keeps them, and where the front end fails
+the workers agree, or end, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import importlib
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import MutableMapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet import __version__
+from prophet.core import settings as names
+from prophet.core.errors import UserError
+from prophet.core.events import UNPROFILED_GRADIENT, EventKind
+from prophet.core.settings import Settings, from_environ
+from prophet.learn.bandwidth import interface_towards, sample_nic
+from prophet.learn.learner import DRAIN_S, Learner
+from prophet.models.profiles import save_profile
+from prophet.policies import get_policy
+from prophet_byteps import agreement, exchange, partition
+from prophet_byteps import hook as hook_module
+from prophet_byteps.ending import STALLED, end_process
+from prophet_byteps.hook import Hook, HookError, LaneStatus, Library, Status
+from prophet_byteps.stall import Oldest, StallDetector, Verdict, story
+
+EVENTS_KEPT = 2_000_000
+"""Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
+
+FORWARD_IDS = ("mxnet",)
+"""Frameworks whose ids are taken for forward order as they are: what becomes ready at about the same time, MXNet's
+threads hand over in any order."""
+
+EXIT_LIMIT_S = 5.0
+"""How long a process that ends waits for workers that have yet to answer a topic."""
+
+logger = logging.getLogger("prophet")
+
+
+class Job:
+    """Prophet in one worker process."""
+
+    def __init__(
+        self,
+        framework: str,
+        settings: Settings,
+        learner: Learner,
+        library: Library | None,
+        hook: Hook | None,
+        no_hook: str = "",
+    ) -> None:
+        self._framework = framework
+        self._settings = settings
+        self._learner = learner
+        self._library = library
+        self._hook = hook
+        self._no_hook = no_hook
+        self._interface: str | None = None
+        self._stop = threading.Event()
+        self._aside = ""
+        self._busy_s = 0.0
+        self._plans = 0
+        self._kept: deque[NDArray[Any]] = deque()
+        self._kept_count = 0
+        self._released = 0
+        self._stall = StallDetector(settings.stall_s)
+
+    @classmethod
+    def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> Job:
+        """Checks the settings and loads the hook, before BytePS's library is loaded.
+
+        Raises UserError, with one line, for a setting that is wrong. Where only the hook cannot act the job has none.
+        """
+        settings = from_environ(environ)
+        policy = get_policy(settings.policy, settings.credit_bytes, settings.partition_bytes)
+        learner = Learner(policy, settings.monitor_s, forward_ids=framework in FORWARD_IDS)
+        library, hook, no_hook = None, None, ""
+        try:
+            library = hook_module.find_library(framework)
+            hook = Hook.load()
+        except Exception as error:
+            no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
+        partition.chosen_by_prophet(names.BYTEPS_PARTITION_BYTES not in environ)
+        # BytePS reads the partition size once, when it starts. It is the job's, so it holds without the hook as well.
+        environ[names.BYTEPS_PARTITION_BYTES] = str(settings.partition_bytes)
+        return cls(framework, settings, learner, library, hook, no_hook)
+
+    def start(self, module: ModuleType) -> None:
+        """Takes over the queues of the BytePS module just imported, and starts to learn.
+
+        What the workers of a job must have alike (names, order and sizes of keys) does not hang on the hook: without
+        it the front end is installed all the same, and only the order of transfers is BytePS's.
+        """
+        self._attach()
+        layout = ""
+        try:
+            front_end = importlib.import_module(f"prophet_byteps.{self._framework}.front_end")
+            front_end.install(module, fusion=self._settings.fusion, agreement=agreement)
+        except Exception as error:
+            # Keys are BytePS's own then. That is well where it is so on every worker, and they agree on that.
+            layout = ", keys as in stock BytePS"
+            why = f"its front end cannot be installed ({type(error).__name__}: {error})"
+            if self._aside:
+                logger.warning("Prophet stepped aside: %s", why)
+            self.step_aside(why)
+        try:
+            self._agree_at_start(module, self._terms() + layout)
+        except Exception as error:
+            self._not_compared(error)
+        scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
+        self._interface = interface_towards(scheduler_host) if scheduler_host else None
+        atexit.register(self._finish)
+        threading.Thread(target=self._run, name="prophet-agent", daemon=True).start()
+
+    def _attach(self) -> None:
+        if self._hook is not None and self._library is not None:
+            try:
+                self._hook.attach(self._library, self._settings.watchdog_s)
+                hook_module.set_loaded(self._hook)
+                self._hook.set_plan(self._learner.plan)
+                return
+            except Exception as error:
+                self._no_hook = str(error)
+        self.step_aside(self._no_hook)
+        self._hook = None
+
+    def _terms(self) -> str:
+        """What must be the same on all workers, as they tell each other."""
+        settings = self._settings
+        return (
+            f"Prophet {__version__} for {self._framework}, policy {settings.policy}, "
+            f"partitions of {settings.partition_bytes} bytes, fusion {'on' if settings.fusion else 'off'}"
+        )
+
+    def _agree_at_start(self, module: Any, terms: str) -> None:
+        """Lets bps.init() return when all workers have started alike, and an elastic resume renew what was agreed."""
+        init, resume = module.init, module.resume
+
+        @functools.wraps(init)
+        def init_and_agree(*args: Any, **kwargs: Any) -> Any:
+            result = init(*args, **kwargs)
+            # An asynchronous server answers before all have sent, so nothing can be compared through it.
+            if agreement.active() is None and module.size() > 1 and os.environ.get("BYTEPS_ENABLE_ASYNC", "0") == "0":
+                try:
+                    exchange.agree_on_start(module, self._framework, terms, self._settings.stall_s)
+                    atexit.register(self._answer_before_the_end)  # Runs before BytePS's own, which came first.
+                except Exception as error:
+                    agreement.activate(None)
+                    self._not_compared(error)
+            return result
+
+        @functools.wraps(resume)
+        def resume_and_agree(*args: Any, **kwargs: Any) -> Any:
+            result = resume(*args, **kwargs)
+            exchange.renew(module)
+            return result
+
+        module.init, module.resume = init_and_agree, resume_and_agree
+
+    def _not_compared(self, error: Exception) -> None:
+        logger.warning("Prophet cannot compare the workers' settings: %s: %s", type(error).__name__, error)
+
+    def _answer_before_the_end(self) -> None:
+        """Another worker may still wait for what this one has to say."""
+        try:
+            agreement.wait(agreement.poll, "all workers", EXIT_LIMIT_S)
+        except Exception as error:
+            logger.warning("Prophet ended before all workers had answered: %s", error)
+
+    def step_aside(self, why: str) -> None:
+        """One warning, and BytePS in order of arrival from here on."""
+        if not self._aside:
+            self._aside = why
+            logger.warning("Prophet stepped aside: %s; the job goes on in BytePS's own order", why)
+        if self._hook is not None:
+            self._hook.step_aside(why)
+
+    def _run(self) -> None:
+        while not self._stop.wait(DRAIN_S):
+            before = time.thread_time()
+            try:
+                self._turn()
+            except Exception as error:
+                self.step_aside(f"{type(error).__name__}: {error}")
+                return
+            finally:
+                self._busy_s += time.thread_time() - before
+
+    def _turn(self) -> None:
+        agreement.poll()
+        if self._hook is None:
+            return
+        events = self._hook.drain()
+        self._keep(events)
+        now = time.monotonic()
+        nic = sample_nic(self._interface, now) if self._interface else None
+        plan = self._learner.turn(now, events, nic)
+        if plan is not None:
+            self._hook.set_plan(plan)
+            self._plans += 1
+        status = self._hook.status()
+        if status.why_aside and not self._aside:
+            self.step_aside(status.why_aside)
+        if status.watchdog_releases > self._released:
+            if self._released == 0:
+                logger.warning(
+                    "Prophet released a task that had been held for %g s with nothing moving; "
+                    "the network or another worker may have stalled",
+                    self._settings.watchdog_s,
+                )
+            self._released = status.watchdog_releases
+        self._watch_for_a_stall(now, bool(np.any(events["kind"] == EventKind.FINISH)), status)
+
+    def _watch_for_a_stall(self, now: float, finished: bool, status: Status) -> None:
+        push, pull = oldest(status.pushes), oldest(status.pulls)
+        under_way = status.in_flight_bytes > 0 or push is not None or pull is not None
+        verdict = self._stall.turn(now, finished, under_way)
+        if verdict is Verdict.WARN:
+            logger.warning("Prophet: %s", story(self._stall.stalled_s, push, pull))
+        elif verdict is Verdict.END:
+            end_process(f"{story(self._stall.stalled_s, push, pull)} (PROPHET_STALL_S)", STALLED)
+
+    def _keep(self, events: NDArray[Any]) -> None:
+        if self._settings.events_out is None or not len(events):
+            return
+        self._kept.append(events)
+        self._kept_count += len(events)
+        while self._kept_count > EVENTS_KEPT:
+            self._kept_count -= len(self._kept.popleft())
+
+    def _finish(self) -> None:
+        """Writes what was asked for; a failure here is a warning, never a failed job."""
+        self._stop.set()
+        try:
+            if self._hook is not None:
+                self._keep(self._hook.drain())
+            out = self._settings
+            profile = self._learner.profiler.profile
+            if out.profile_out is not None and profile is not None:
+                save_profile(profile, out.profile_out, source="learned by Prophet from a running job")
+            if out.events_out is not None and self._kept:
+                np.save(out.events_out, np.concatenate(self._kept))
+            if out.status_out is not None:
+                self._write_status(out.status_out)
+        except (OSError, UserError) as error:
+            logger.warning("Prophet could not write its records: %s", error)
+
+    def _write_status(self, path: Path) -> None:
+        learner = self._learner
+        network = learner.monitor.network
+        record = {
+            "policy": self._settings.policy,
+            "stepped_aside": self._aside,
+            "plans": self._plans,
+            "agent_cpu_s": self._busy_s,
+            "partition_bytes": self._settings.partition_bytes,
+            "push_credit": learner.plan.push.credit,
+            "pull_credit": learner.plan.pull.credit,
+            "deadlines": [dataclasses.asdict(deadline) for deadline in learner.plan.push.deadlines],
+            "network": dataclasses.asdict(network) if network else None,
+            "hook": dataclasses.asdict(self._hook.status()) if self._hook else None,
+        }
+        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def oldest(lane: LaneStatus) -> Oldest | None:
+    """The transfer of this lane that has been under way for longest, None where there is none."""
+    if lane.oldest_s is None or lane.oldest_gradient is None:
+        return None
+    return Oldest(lane.oldest_s, lane.oldest_gradient if lane.oldest_gradient < UNPROFILED_GRADIENT else None)

@@ -1,0 +1,310 @@
+"""What all workers must have alike, compared through the engine before anything depends on it.
+
+Rule of this file: rows, topics, and the line that says who has what. How a page of bytes travels is behind
+`Exchange` (exchange.py); the clock is in `wait` alone.
+
+BytePS numbers tensors in the order in which a worker declares them and cuts them by that worker's partition size.
+Where workers differ in either, keys of different lengths meet at the server: it waits for ever, adds what does not
+belong together, or reads past a buffer. So each worker writes what it has as text. Each text is a row of fixed length
+in a tensor of bytes; a worker fills its own row and leaves the others zero, and the sum, which is what BytePS computes,
+has all rows. Every worker compares the same rows, so all go on or all end.
+
+    agreement.propose(topic, text)   sends this worker's text; returns at once
+    agreement.settle(topic)          waits until all have answered; the process ends where they differ
+
+Every worker must propose the same topics in the same order; `reserve` fixes a topic's place before its text is known.
+The agent asks once a second as well, so a worker that never settles ends too.
+
+What makes this work whatever else differs:
+- A topic travels in a slot. The tensors of SLOTS slots are declared before the program declares any, so their numbers
+  do not hang on how many tensors a worker has; a row says which topic it is about, so workers that came to their topics
+  in different orders find out.
+- A page has 4096 bytes, the least that BytePS's partition size can be, so it is one partition on every worker.
+- A page has 16 rows, and a slot 16 pages whatever the number of workers is (more where there are more than 256), so a
+  job that changes its number of workers keeps its numbering. Only pages with rows are sent.
+- ROW_BYTES, PAGE_BYTES, SLOTS, MAGIC and the names never change between releases: a worker must be able to read what
+  another release says.
+
+A slot is used once. A topic proposed again with another text takes the next one, so no round ever meets the one before
+it at the server, and the two keys a gradient of torch_buckets.py are not needed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from prophet_byteps.ending import STALLED, WRONG, end_process
+
+ROW_BYTES = 256
+PAGE_BYTES = 4096
+MAGIC = b"PRO1"
+_DIGEST_BYTES = 16
+_TEXT_BYTES = ROW_BYTES - len(MAGIC) - _DIGEST_BYTES
+_ROWS = PAGE_BYTES // ROW_BYTES
+_PAGES = 16
+SLOTS = 32
+"""Declared at the start. A job with more topics declares one more each time, which needs like numbers until then."""
+
+START = "start"
+"""The first topic of every job."""
+START_LIMIT_S = 30.0
+"""How long after all workers have connected each may take to say what it has. They all do so when they connect."""
+WARN_S = 30.0
+"""After this long without an answer one warning says what is waited for."""
+POLL_S = 0.002
+
+logger = logging.getLogger("prophet")
+
+Answer = Callable[[], bytes | None]
+"""The summed page, None while it is under way."""
+
+
+class Exchange(Protocol):
+    """One framework's way to sum a page of bytes over all workers."""
+
+    def declare(self, name: str) -> None:
+        """Gives the tensor its number; in the same order on every worker."""
+        ...
+
+    def send(self, name: str, page: bytes) -> Answer:
+        """Hands the page to the engine, ahead of every gradient, and returns at once."""
+        ...
+
+
+def encode_row(text: str) -> bytes:
+    """A worker's text as ROW_BYTES bytes. What is too long is cut, but compared whole by its digest."""
+    body = text.encode()
+    return MAGIC + hashlib.sha256(body).digest()[:_DIGEST_BYTES] + body[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
+
+
+@dataclass(frozen=True)
+class Row:
+    digest: bytes
+    text: str
+
+
+def decode_row(row: bytes) -> Row | None:
+    """What a worker wrote; None where it was no Prophet that did."""
+    head, rest = row[: len(MAGIC)], row[len(MAGIC) :]
+    if head != MAGIC:
+        return None
+    return Row(rest[:_DIGEST_BYTES], rest[_DIGEST_BYTES:].rstrip(b"\0").decode(errors="replace"))
+
+
+def page_count(workers: int) -> int:
+    """Pages that hold a row for each worker."""
+    return -(-workers // _ROWS)
+
+
+def make_page(rank: int, text: str) -> tuple[int, bytes]:
+    """(which page has the row of worker `rank`, that page with nothing but this row)."""
+    page, place = divmod(rank, _ROWS)
+    return page, (bytes(place * ROW_BYTES) + encode_row(text)).ljust(PAGE_BYTES, b"\0")
+
+
+def rows_of(pages: Sequence[bytes], workers: int) -> list[bytes]:
+    """The workers' rows, by rank."""
+    whole = b"".join(pages)
+    return [whole[rank * ROW_BYTES : (rank + 1) * ROW_BYTES] for rank in range(workers)]
+
+
+def difference(rows: Sequence[bytes]) -> str:
+    """The line that says who has what, "" where all have the same."""
+    who: dict[Row | None, list[int]] = {}
+    for rank, row in enumerate(rows):
+        who.setdefault(decode_row(row), []).append(rank)
+    if len(who) == 1 and None not in who:
+        return ""
+    shown = "; ".join(f"{_workers(ranks)}: {_words(row)}" for row, ranks in who.items())
+    return f"the workers of this job differ, and must be alike: {shown}"
+
+
+def _words(row: Row | None) -> str:
+    if row is None:
+        return "another program, or none, where this Prophet should be"
+    return row.text if len(row.text.encode()) < _TEXT_BYTES else f"{row.text}... ({row.digest.hex()[:6]})"
+
+
+def _workers(ranks: list[int]) -> str:
+    """ "worker 3", "workers 0-2, 5"."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"worker{'s' if len(ranks) > 1 else ''} {text}"
+
+
+@dataclass
+class _Topic:
+    slot: int
+    text: str | None = None
+    answers: list[Answer] = field(default_factory=list)
+    pages: list[bytes | None] = field(default_factory=list)
+    settled: bool = True
+
+
+class Agreement:
+    """The topics of one worker. `end(line, status)` is called where workers differ.
+
+    `rank` and `workers` are BytePS's rank and size: one row a process, also where several share a machine. To be made
+    before the program declares a tensor.
+    """
+
+    def __init__(
+        self, exchange: Exchange, rank: int, workers: int, end: Callable[[str, int], None] = end_process
+    ) -> None:
+        self.end = end
+        self._exchange = exchange
+        self._rank = rank
+        self._workers = workers
+        self._topics: dict[str, _Topic] = {}
+        self._next_slot = 0
+        self._lock = threading.RLock()
+        for slot in range(SLOTS):
+            self._declare(slot)
+
+    def _declare(self, slot: int) -> None:
+        for page in range(max(_PAGES, page_count(self._workers))):
+            self._exchange.declare(_name(slot, page))
+
+    def reserve(self, topic: str) -> None:
+        """Gives the topic its place among the topics, where it has none yet."""
+        with self._lock:
+            if topic not in self._topics:
+                self._topics[topic] = _Topic(self._take_slot())
+
+    def _take_slot(self) -> int:
+        slot = self._next_slot
+        self._next_slot += 1
+        if slot >= SLOTS:
+            self._declare(slot)
+        return slot
+
+    def propose(self, topic: str, text: str) -> None:
+        """Sends this worker's text; the same text once more sends nothing."""
+        with self._lock:
+            self.reserve(topic)
+            state = self._topics[topic]
+            if state.text != text:
+                self._send(topic, text, state.slot if state.text is None else self._take_slot())
+
+    def _send(self, topic: str, text: str, slot: int) -> None:
+        self._topics[topic] = state = _Topic(slot, text, settled=False)
+        own, page = make_page(self._rank, text if topic == START else f"{topic}: {text}")
+        for number in range(page_count(self._workers)):
+            content = page if number == own else bytes(PAGE_BYTES)
+            state.answers.append(self._exchange.send(_name(slot, number), content))
+            state.pages.append(None)
+
+    def poll(self) -> bool:
+        """Takes in what has been answered; ends the process where workers differ. True when nothing is open."""
+        with self._lock:
+            for state in self._topics.values():
+                if state.settled:
+                    continue
+                for number, answer in enumerate(state.answers):
+                    if state.pages[number] is None:
+                        state.pages[number] = answer()
+                pages = [page for page in state.pages if page is not None]
+                if len(pages) < len(state.pages):
+                    continue
+                state.settled = True
+                line = difference(rows_of(pages, self._workers))
+                if line:
+                    self.end(line, WRONG)
+            return all(state.settled for state in self._topics.values())
+
+    def settled(self, topic: str) -> bool:
+        """Whether all workers have answered."""
+        with self._lock:
+            self.poll()
+            return self._topics[topic].settled
+
+    def text(self, topic: str) -> str:
+        """What this worker proposed."""
+        return self._topics[topic].text or ""
+
+    def renew(self, rank: int, workers: int) -> None:
+        """Proposes all topics again, to an engine that has started anew: nothing from before is on its way."""
+        with self._lock:
+            self._rank, self._workers = rank, workers
+            self._next_slot = 0
+            for topic, state in list(self._topics.items()):
+                slot = self._take_slot()
+                self._topics[topic] = _Topic(slot)
+                if state.text is not None:
+                    self._send(topic, state.text, slot)
+
+
+def _name(slot: int, page: int) -> str:
+    return f"prophet.agreement.{slot}.{page}"
+
+
+def wait(done: Callable[[], bool], what: str, limit_s: float | None = None) -> bool:
+    """Waits until `done()`; False where `limit_s` seconds passed first. After WARN_S it warns once, naming `what`."""
+    began = time.monotonic()
+    warned = False
+    while not done():
+        waited = time.monotonic() - began
+        if limit_s is not None and waited >= limit_s:
+            return False
+        if waited >= WARN_S and not warned:
+            warned = True
+            logger.warning("Prophet has waited %.0f s for %s; look at what the others print", waited, what)
+        time.sleep(POLL_S)
+    return True
+
+
+_active: Agreement | None = None
+_stall_s: float | None = None
+
+
+def activate(agreement: Agreement | None, stall_s: float | None = None) -> None:
+    """From now on the functions below are about this one; about nothing where it is None (a job of one worker)."""
+    global _active, _stall_s
+    _active, _stall_s = agreement, stall_s
+
+
+def active() -> Agreement | None:
+    """The agreement of this process, None before BytePS's init and where there is nobody to agree with."""
+    return _active
+
+
+def reserve(topic: str) -> None:
+    """Gives a topic its place among the topics, where its text is known only later."""
+    if _active is not None:
+        _active.reserve(topic)
+
+
+def propose(topic: str, text: str) -> None:
+    """Sends this worker's text for a topic, and returns at once. Differences are found by `settle` or the agent."""
+    if _active is not None:
+        _active.propose(topic, text)
+
+
+def settle(topic: str) -> None:
+    """Waits until all workers have answered; the process ends with status 2 where they differ.
+
+    Another worker may be long about its preparations, so there is no limit but PROPHET_STALL_S.
+    """
+    current, stall_s = _active, _stall_s
+    if current is None:
+        return
+
+    if not wait(lambda: current.settled(topic), f"all workers to say what they have for {topic}", stall_s):
+        line = f"not all workers have answered for {topic} after {stall_s:g} s (PROPHET_STALL_S)"
+        current.end(f"{line}; this worker has {current.text(topic)}", STALLED)
+
+
+def poll() -> bool:
+    """See Agreement.poll; True where nothing is open."""
+    return _active is None or _active.poll()

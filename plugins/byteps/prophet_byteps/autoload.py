@@ -1,0 +1,126 @@
+"""Switches Prophet on in a process that imports BytePS with BYTEPS_SCHEDULER set.
+
+Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) looks at the variable and
+imports this module only where it is set. The native hook must be loaded before BytePS's library is, and finds BytePS's
+functions after, so an import hook stands around BytePS's modules.
+
+A wrong setting ends the process with one line and status 2: it is the user's to mend, and a worker that went on with
+stock BytePS would have other keys than the rest of the job, which would then wait for ever. Before it ends it tells the
+other workers why (exchange.py). A failure of Prophet itself is one warning: agent.py says what still holds then. Where
+not even the agent can be loaded this worker has stock BytePS, and the others, if they have not, end with a line
+that says so.
+
+One part of BytePS a process: each brings a whole BytePS with it, and the hook takes over the functions of
+one. A second part that is imported later finds its own functions first, so the hook never sees its tasks.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
+
+FRAMEWORKS = {"byteps.torch": "torch", "byteps.mxnet": "mxnet"}
+"""BytePS modules that bring a scheduled queue with them, and the folder of their library."""
+
+_JOB = (
+    *(f"DMLC_{name}" for name in ("NUM_WORKER", "NUM_SERVER", "PS_ROOT_URI", "PS_ROOT_PORT", "WORKER_ID")),
+    *(f"BYTEPS_LOCAL_{name}" for name in ("RANK", "SIZE")),
+)
+"""Without these BytePS cannot start, so nobody waits for this process."""
+
+logger = logging.getLogger("prophet")
+
+_hooked: str | None = None  # the framework whose part of BytePS the hook was loaded for
+
+
+class _Loader(importlib.abc.Loader):
+    """BytePS's own loader, with Prophet switched on around it."""
+
+    def __init__(self, inner: importlib.abc.Loader, framework: str) -> None:
+        self._inner = inner
+        self._framework = framework
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        global _hooked
+        if _hooked not in (None, self._framework):
+            self._keep_apart()
+            self._inner.exec_module(module)
+            return
+        job = None
+        try:
+            from prophet.core.errors import UserError
+            from prophet_byteps.agent import Job
+
+            try:
+                job = Job.prepare(self._framework, os.environ)
+                _hooked = self._framework
+            except UserError as error:
+                self._refuse(module, str(error))
+        except Exception as error:
+            logger.warning("Prophet stays off: %s; this job runs with stock BytePS", error)
+        self._inner.exec_module(module)
+        if job is None:
+            return
+        try:
+            job.start(module)
+        except Exception as error:
+            job.step_aside(f"{type(error).__name__}: {error}")
+
+    def _refuse(self, module: ModuleType, why: str) -> NoReturn:
+        """Ends the process for a wrong setting: one line at once, then a word to the workers that would wait for us."""
+        from prophet_byteps.ending import WRONG, end_process, say
+
+        say(why)
+        try:
+            if all(os.environ.get(name) for name in _JOB) and os.environ["DMLC_NUM_WORKER"] != "1":
+                from prophet_byteps.agreement import START_LIMIT_S
+                from prophet_byteps.exchange import limit, refuse_to_start
+
+                limit(START_LIMIT_S, lambda: end_process("", WRONG))
+                # BytePS reads it when it starts, and it may be what is wrong.
+                os.environ["BYTEPS_PARTITION_BYTES"] = "4096000"
+                self._inner.exec_module(module)
+                refuse_to_start(module, self._framework, why)
+        finally:
+            end_process("", WRONG)
+
+    def _keep_apart(self) -> None:
+        """The hook is in front of all libraries that are loaded from now on; this one must not meet it."""
+        say = f"Prophet schedules byteps.{_hooked} in this process, so byteps.{self._framework} runs with stock BytePS"
+        try:
+            from prophet_byteps.hook import keep_apart
+
+            keep_apart(self._framework)
+            logger.warning("%s", say)
+        except Exception as error:
+            logger.warning("%s, which may fail: %s", say, error)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in FRAMEWORKS:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, FRAMEWORKS[fullname])
+        return spec
+
+
+def install() -> None:
+    """Watches for BytePS from now on; nothing else happens until it is imported."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+install()

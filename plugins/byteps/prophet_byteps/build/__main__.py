@@ -1,0 +1,64 @@
+"""The command line of the engine: install or build it, say where its wheel is, remove what is cached."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from prophet.core.errors import UserError
+
+from .build import install, provide
+from .recipe import RULES, UNCORRECTED, recipe_for
+from .store import Store
+from .toolchain import find_toolchain
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one subcommand and return the exit status: 0, 2 for an error the user can mend, 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="python -m prophet_byteps.build", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("install", help="build BytePS for the CPU unless it is cached, and install it here")
+    for name, does in (
+        ("build", "build BytePS for the CPU unless it is cached, and print the path of the wheel"),
+        ("path", "print the path of the cached wheel"),
+    ):
+        commands.add_parser(name, help=does).add_argument(
+            "--uncorrected", action="store_true", help="the one with the faults that BytePS was released with"
+        )
+    commands.add_parser("clean", help="remove every cached wheel and source")
+    options = parser.parse_args(arguments)
+    store = Store.of_user()
+    try:
+        if options.command == "install":
+            install(store, Console(highlight=False))
+        elif options.command == "clean":
+            store.clear()
+        else:
+            rules = UNCORRECTED if options.uncorrected else RULES
+            toolchain = find_toolchain()
+            if options.command == "build":
+                print(provide(store, toolchain, Console(highlight=False, stderr=True), rules))
+            else:
+                print(_cached(store, recipe_for(toolchain, rules).key(), options.uncorrected))
+    except UserError as error:
+        print(f"prophet: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("prophet: interrupted; nothing was changed", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _cached(store: Store, key: str, uncorrected: bool) -> Path:
+    wheel = store.wheel(key)
+    if wheel is None:
+        command = "build --uncorrected" if uncorrected else "install"
+        raise UserError(f"engine: nothing cached fits this machine; run: python -m prophet_byteps.build {command}")
+    return wheel
+
+
+if __name__ == "__main__":
+    sys.exit(main())

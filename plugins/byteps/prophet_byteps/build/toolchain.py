@@ -1,0 +1,150 @@
+"""What the build needs of the machine: finding it, naming what is missing, installing it where that is allowed.
+
+Everything here is asked of the tools themselves (the compiler's search paths, the interpreter's build settings), so an
+unusual prefix works wherever the compiler can find it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from prophet.core.errors import UserError
+
+# x86-64-v3 of the x86-64 psABI (section 3.1.1), as /proc/cpuinfo spells it: every server since about 2015.
+_X86_64_V3 = frozenset({"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})
+
+_ZMQ_PROBE = "#include <zmq.h>\nprophet_zmq_version ZMQ_VERSION_MAJOR ZMQ_VERSION_MINOR ZMQ_VERSION_PATCH\n"
+
+
+@dataclass(frozen=True)
+class ZeroMQ:
+    """The libzmq that the compiler finds."""
+
+    header: Path
+    library: Path
+    version: str
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """The parts of the machine that shape the wheel, the interpreter aside."""
+
+    compiler: str
+    """First line of `g++ --version`."""
+    machine_flags: str
+    """Compiler flags that choose the instruction set; may be empty."""
+    zmq: ZeroMQ
+    torch: str | None
+    """Version of the installed torch, None without one."""
+    mxnet: str | None
+    """Version of the installed MXNet, None without one."""
+
+
+def find_toolchain() -> Toolchain:
+    """Find all that the build needs; as root on Debian, first install system packages that are missing.
+
+    Raises UserError, in one line, with everything that is missing and how to install it.
+    """
+    torch, mxnet = _framework_versions()
+    missing = missing_packages()
+    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
+        print(f"engine: installing {', '.join(missing)} with apt-get", flush=True)
+        _install_with_apt(missing)
+        missing = missing_packages()
+    zmq = find_zmq()
+    if missing or zmq is None:
+        raise UserError(
+            f"engine: to build BytePS this machine lacks {', '.join(missing)}; as root on Debian or Ubuntu:"
+            f" apt-get install {' '.join(missing)}"
+        )
+    return Toolchain(
+        compiler=_output("g++", "--version").splitlines()[0],
+        machine_flags=machine_flags(platform.machine(), _cpu_flags()),
+        zmq=zmq,
+        torch=torch,
+        mxnet=mxnet,
+    )
+
+
+def missing_packages() -> list[str]:
+    """Names (Debian's) of system packages that the build needs and cannot find."""
+    missing = [program for program in ("g++", "make") if shutil.which(program) is None]
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        missing.append("python3-dev")
+    if find_zmq() is None:
+        missing.append("libzmq3-dev")
+    return missing
+
+
+def find_zmq() -> ZeroMQ | None:
+    """Find libzmq's header and shared library by asking the compiler; None if it finds either not."""
+    if shutil.which("g++") is None:
+        return None
+    probe = subprocess.run(["g++", "-E", "-x", "c++", "-"], input=_ZMQ_PROBE, capture_output=True, text=True)
+    # With a bare name for an answer, g++ says that it knows no such file.
+    library = Path(_output("g++", "-print-file-name=libzmq.so").strip())
+    if probe.returncode != 0 or not library.is_absolute():
+        return None
+    # Before a macro of a system header the preprocessor may put a line that says where it came from.
+    header = re.search(r'^# 1 "(.*/zmq\.h)"', probe.stdout, re.MULTILINE)
+    version = re.search(r"^prophet_zmq_version\s+(?:#.*\s+)?(\d+) (\d+) (\d+)", probe.stdout, re.MULTILINE)
+    if header is None or version is None:
+        return None
+    return ZeroMQ(Path(header[1]), library.resolve(), ".".join(version.groups()))
+
+
+def machine_flags(machine: str, cpu_flags: Iterable[str]) -> str:
+    """Compiler flags for the newest instruction set that many machines share with this one.
+
+    BytePS asks for `-march=native`, with which a wheel suits one processor only. Its CPU reducer has faster code where
+    AVX and F16C are allowed, and x86-64-v3 allows them.
+    """
+    return "-march=x86-64-v3" if machine == "x86_64" and _X86_64_V3.issubset(cpu_flags) else ""
+
+
+def _cpu_flags() -> list[str]:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return line.partition(":")[2].split()
+    return []
+
+
+def _framework_versions() -> tuple[str | None, str | None]:
+    """Versions of the installed torch and MXNet. Raises UserError without either, or without a Python build tool."""
+    versions = {package: _version(package) for package in ("torch", "mxnet", "setuptools", "wheel")}
+    lacking = [package for package in ("setuptools", "wheel") if versions[package] is None]
+    if versions["torch"] is None and versions["mxnet"] is None:
+        lacking.insert(0, "torch")
+    if lacking:
+        raise UserError(f"engine: the build needs {', '.join(lacking)} in this Python: pip install {' '.join(lacking)}")
+    return versions["torch"], versions["mxnet"]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _install_with_apt(packages: list[str]) -> None:
+    """Install system packages. Raises UserError with apt-get's own last words if it cannot."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *packages]):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode != 0 and "install" in command:
+            words = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            raise UserError(f"engine: {' '.join(command)} failed: {words[-1] if words else 'no reason given'}")
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,173 @@
+"""How pages of bytes travel through BytePS, and how the start of a job is agreed on through it.
+
+Rule of this file: the edges of agreement.py, one class a framework, and the connection that everything waits for.
+
+A page is a CPU tensor in both frameworks, also where gradients are on GPUs: BytePS takes the memory of a CPU tensor
+as it is and registers it with CUDA at its first push. Hence it has pages of the machine to itself, at an address that
+stays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prophet_byteps import agreement
+from prophet_byteps.agreement import PAGE_BYTES, START, START_LIMIT_S, Agreement, Answer, Exchange
+from prophet_byteps.ending import STALLED, WRONG
+
+_CONNECT = "_ZN6byteps6common12BytePSGlobal11GetOrInitPSEv"
+"""What BytePS calls before its first push: it returns when all workers and servers are there, and at once in a process
+that leaves the network to another one of its machine."""
+
+
+class TorchExchange:
+    """Pages through byteps.torch."""
+
+    def __init__(self, bps: Any) -> None:
+        self._ops = sys.modules[f"{bps.__name__}.ops"]
+        self._pages: dict[str, Any] = {}
+
+    def declare(self, name: str) -> None:
+        self._ops.declare(name)  # type: ignore[attr-defined]
+
+    def send(self, name: str, page: bytes) -> Answer:
+        import torch
+
+        if name not in self._pages:
+            self._pages[name] = torch.frombuffer(mmap.mmap(-1, PAGE_BYTES), dtype=torch.uint8)
+        tensor = self._pages[name]
+        tensor.copy_(torch.frombuffer(bytearray(page), dtype=torch.uint8))
+        ops: Any = self._ops
+        handle = ops.push_pull_async_inplace(tensor, average=False, name=name, priority=0)
+
+        def answer() -> bytes | None:
+            if not ops.poll(handle):
+                return None
+            ops.synchronize(handle)
+            return bytes(tensor.numpy().tobytes())
+
+        return answer
+
+
+class MXNetExchange:
+    """Pages through byteps.mxnet, whose push waits in the calling thread for all workers, so each has a thread."""
+
+    def __init__(self, bps: Any) -> None:
+        self._ops: Any = sys.modules[f"{bps.__name__}.ops"]
+        self._pages: dict[str, Any] = {}
+
+    def declare(self, name: str) -> None:
+        self._ops.byteps_declare_tensor(name)
+
+    def send(self, name: str, page: bytes) -> Answer:
+        import mxnet as mx
+        import numpy as np
+
+        if name not in self._pages:
+            self._pages[name] = mx.nd.zeros((PAGE_BYTES,), ctx=mx.cpu(), dtype="uint8")
+        array = self._pages[name]
+        array[:] = mx.nd.array(np.frombuffer(page, np.uint8), ctx=mx.cpu(), dtype="uint8")
+        array.wait_to_read()
+        answers: list[bytes | Exception] = []
+
+        def travel() -> None:
+            try:
+                self._ops.byteps_push_pull(array, name=name, priority=0, is_average=False)
+                answers.append(array.asnumpy().tobytes())
+            except Exception as error:
+                answers.append(error)
+
+        def answer() -> bytes | None:
+            if not answers:
+                return None
+            if isinstance(answers[0], Exception):
+                raise answers[0]
+            return answers[0]
+
+        threading.Thread(target=travel, name="prophet-agreement", daemon=True).start()
+        return answer
+
+
+EXCHANGES: dict[str, Callable[[Any], Exchange]] = {"torch": TorchExchange, "mxnet": MXNetExchange}
+
+
+class Connection:
+    """Waits, in a thread, until BytePS has connected to all workers and servers.
+
+    `limited`: this process is the one that connects, so from then on the others' answers are a matter of moments.
+    """
+
+    def __init__(self, library: Path) -> None:
+        self.done = threading.Event()
+        self.limited = False
+        function = getattr(ctypes.CDLL(str(library)), _CONNECT, None)
+        if function is None:
+            self.done.set()
+            return
+        function.restype = ctypes.c_void_p
+
+        def connect() -> None:
+            self.limited = function() is not None
+            self.done.set()
+
+        threading.Thread(target=connect, name="prophet-connect", daemon=True).start()
+
+
+def library_of(bps: Any) -> Path:
+    """BytePS's extension of the imported module."""
+    return next(Path(bps.__file__).parent.glob("c_lib*.so"))
+
+
+def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -> None:
+    """Returns when all workers have started with the same `text`; the process ends where they have not.
+
+    Called when bps.init() has returned. Nothing else has been pushed then, so workers that differ do no harm yet.
+    BytePS itself waits for all workers, as long as it takes, but only at the first push; they are waited for here in
+    the same way, and the limit begins when they are there.
+    """
+    group = Agreement(EXCHANGES[framework](bps), bps.rank(), bps.size())
+    agreement.activate(group, stall_s)
+
+    connection = Connection(library_of(bps))
+    what = "all workers and servers to start"
+    there = agreement.wait(connection.done.is_set, what, stall_s)
+    if there:
+        group.propose(START, text)
+        limit_s = START_LIMIT_S if connection.limited else stall_s
+        if agreement.wait(lambda: group.settled(START), what, limit_s):
+            return
+        if connection.limited:
+            line = (
+                f"not all workers run this Prophet: not all have said with what within {limit_s:g} s of all being there"
+            )
+            group.end(f"{line}; worker {bps.rank()}: {text}; start all with it, or none", WRONG)
+    group.end(f"not all workers and servers were there after {stall_s:g} s (PROPHET_STALL_S)", STALLED)
+
+
+def refuse_to_start(bps: Any, framework: str, why: str) -> None:
+    """Tells the other workers why this one ends, so that they do not wait for it. May block: see `limit`."""
+    bps.init()
+    group = Agreement(EXCHANGES[framework](bps), bps.rank(), bps.size(), end=lambda line, status: None)
+    agreement.wait(Connection(library_of(bps)).done.is_set, "all workers")
+    group.propose(START, f"cannot start: {why}")
+    agreement.wait(lambda: group.settled(START), "all workers")
+
+
+def limit(seconds: float, end: Callable[[], None]) -> None:
+    """Calls `end` after so many seconds, whatever the caller is waiting for then."""
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
+def renew(bps: Any) -> None:
+    """After an elastic resume: all topics once more, since a worker may have been replaced."""
+    group = agreement.active()
+    if group is not None:
+        group.renew(bps.rank(), bps.size())

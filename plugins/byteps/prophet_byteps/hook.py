@@ -1,0 +1,362 @@
+"""Python's side of the native BytePS hook: checks, loading, and the calls into it.
+
+Rule of this file: everything that touches the hook's shared object, through ctypes. Nothing here
+decides; plugins/byteps/prophet_byteps/native/hook.cc says how the hook works.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import mmap
+import os
+import sysconfig
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet.core.events import EVENT_DTYPE, QueueKind
+from prophet.core.plan import Plan
+from prophet.core.queue import NO_GROUP, UNLIMITED, planned_gradients
+
+KNOWN_VERSIONS = ("0.2.5.post15",)
+"""BytePS releases whose queues and task layout the hook knows."""
+
+_NEW_STRING_ABI = b"_ZN6byteps6common18GetContextFromNameERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE\0"
+_OLD_STRING_ABI = b"_ZN6byteps6common18GetContextFromNameERKSs\0"
+_NEEDED = (
+    b"_ZN6byteps6common20BytePSScheduledQueueC1ENS0_9QueueTypeE\0",
+    b"_ZN6byteps6common20BytePSScheduledQueue7addTaskESt10shared_ptrINS0_16TensorTableEntryEE\0",
+    b"_ZN6byteps6common20BytePSScheduledQueue7getTaskEv\0",
+    b"_ZN6byteps6common20BytePSScheduledQueue12reportFinishEi\0",
+    b"_ZN6byteps6common20BytePSScheduledQueue11pendingSizeEv\0",
+    b"_ZN6byteps6common12BytePSGlobal17GetScheduledQueueENS0_9QueueTypeE\0",
+    b"_ZN6byteps6common12BytePSGlobal11_push_tableE\0",
+    b"_ZN6byteps6common11NcclManager12EnqueueGroupESt10shared_ptrINS0_14NcclGroupEntryEE\0",
+    b"_ZN6byteps6common11NcclManager12DequeueGroupEv\0",
+    b"_ZN6byteps6common10ReadyTable10IsKeyReadyEm\0",
+)
+
+_DRAIN_EVENTS = 1 << 16
+"""Events taken at a time (24 bytes each)."""
+POLL_S = 0.001
+"""How often a front end asks for its transfers where no hook can wake it."""
+
+
+class HookError(Exception):
+    """The hook cannot act on this BytePS; the message says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A BytePS extension that the hook knows: its path, and which std::string it was built with."""
+
+    path: Path
+    old_string_abi: bool
+
+
+@dataclass(frozen=True)
+class LaneStatus:
+    """The pushes, or the pulls: how many wait to be sent and how many are in flight (not acknowledged, not answered).
+
+    Of those in flight `oldest_gradient` (the id that events have) is the one that has been for longest, `oldest_s`
+    seconds; both None where nothing is in flight.
+    """
+
+    waiting: int
+    in_flight: int
+    oldest_s: float | None
+    oldest_gradient: int | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """Counters of the hook. `why_aside` is empty unless it stepped aside by itself.
+
+    `still_s`: seconds since a task last came, left or was answered; None before the first.
+    """
+
+    active: bool
+    why_aside: str
+    tasks: int
+    pending: int
+    in_flight_bytes: int
+    watchdog_releases: int
+    events_dropped: int
+    still_s: float | None
+    pushes: LaneStatus
+    pulls: LaneStatus
+
+
+class _Plan(ctypes.Structure):
+    _fields_ = [
+        ("ranked", ctypes.c_int32),
+        ("credit_counts_only_urgent", ctypes.c_int32),
+        ("credit", ctypes.c_uint64),
+        ("bandwidth", ctypes.c_double),
+        ("overhead_s", ctypes.c_double),
+        ("deadline_slack_s", ctypes.c_double),
+        ("gradient_count", ctypes.c_uint64),
+        ("gradient_ids", ctypes.c_void_p),
+        ("ranks", ctypes.c_void_p),
+        ("groups", ctypes.c_void_p),
+        ("generation_s", ctypes.c_void_p),
+        ("sizes", ctypes.c_void_p),
+        ("deadline_count", ctypes.c_uint64),
+        ("deadline_times", ctypes.c_void_p),
+        ("deadline_ranks", ctypes.c_void_p),
+    ]
+
+
+class _LaneStatus(ctypes.Structure):
+    _fields_ = [
+        ("waiting", ctypes.c_uint64),
+        ("in_flight", ctypes.c_uint64),
+        ("oldest_s", ctypes.c_double),
+        ("oldest_gradient", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    ]
+
+    def value(self) -> LaneStatus:
+        known = self.oldest_s >= 0
+        return LaneStatus(
+            waiting=self.waiting,
+            in_flight=self.in_flight,
+            oldest_s=self.oldest_s if known else None,
+            oldest_gradient=self.oldest_gradient if known else None,
+        )
+
+
+class _Status(ctypes.Structure):
+    _fields_ = [
+        ("tasks", ctypes.c_uint64),
+        ("in_flight_bytes", ctypes.c_uint64),
+        ("watchdog_releases", ctypes.c_uint64),
+        ("events_dropped", ctypes.c_uint64),
+        ("still_s", ctypes.c_double),
+        ("lanes", _LaneStatus * 2),
+        ("active", ctypes.c_int32),
+        ("why_aside", ctypes.c_char * 160),
+    ]
+
+
+def find_library(framework: str) -> Library:
+    """The BytePS extension of `framework` ("torch", "mxnet"), found without importing it.
+
+    Raises HookError where BytePS is absent, of an unknown release, or lacks what the hook takes over.
+    """
+    try:
+        version = importlib.metadata.version("byteps")
+    except importlib.metadata.PackageNotFoundError:
+        raise HookError("no BytePS is installed in this Python") from None
+    if version not in KNOWN_VERSIONS:
+        raise HookError(f"BytePS {version} is unknown to this Prophet (it knows {', '.join(KNOWN_VERSIONS)})")
+    spec = importlib.util.find_spec("byteps")
+    if spec is None or not spec.submodule_search_locations:
+        raise HookError("BytePS is installed but cannot be found for import")
+    name = "c_lib" + sysconfig.get_config_var("EXT_SUFFIX")
+    path = Path(spec.submodule_search_locations[0]) / framework / name
+    if not path.exists():
+        raise HookError(f"this BytePS was built without its {framework} part ({path.name} is missing)")
+    return inspect_library(path)
+
+
+def inspect_library(path: Path) -> Library:
+    """Checks a BytePS extension by the names it exports. Raises HookError naming what is unknown."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+        for symbol in _NEEDED:
+            if image.find(symbol) < 0:
+                raise HookError(f"{path.name} has no {symbol[:-1].decode()}")
+        if image.find(_NEW_STRING_ABI) >= 0:
+            return Library(path, old_string_abi=False)
+        if image.find(_OLD_STRING_ABI) >= 0:
+            return Library(path, old_string_abi=True)
+    raise HookError(f"{path.name} was built with an unknown C++ ABI")
+
+
+def keep_apart(framework: str) -> None:
+    """Loads a part of BytePS so that it finds its own functions before the hook's. Raises HookError or OSError."""
+    importlib.import_module(framework)  # brings the libraries that the part is linked to
+    open_apart(find_library(framework).path)
+
+
+def open_apart(library: Path) -> ctypes.CDLL:
+    """The library, loaded to look for what it calls in itself first."""
+    return ctypes.CDLL(str(library), mode=os.RTLD_LAZY | os.RTLD_DEEPBIND)
+
+
+def check_compatibility(framework: str = "torch") -> tuple[bool, str]:
+    """(whether the hook can act here, one line that says on what or why not), for `prophet doctor`."""
+    try:
+        library = find_library(framework)
+        native_path()
+    except HookError as error:
+        return False, str(error)
+    abi = "old" if library.old_string_abi else "new"
+    return True, f"BytePS {importlib.metadata.version('byteps')} ({framework}, {abi} C++ ABI)"
+
+
+def native_path() -> Path:
+    """The hook's shared object. Raises HookError where the installation lacks it."""
+    path = Path(__file__).with_name("_hook" + sysconfig.get_config_var("EXT_SUFFIX"))
+    if not path.exists():
+        raise HookError("Prophet was installed without its native hook; install it with `pip install .`")
+    return path
+
+
+class Hook:
+    """The loaded hook. `load` must run before BytePS's library is, `attach` after."""
+
+    def __init__(self, native: ctypes.CDLL) -> None:
+        self._native = native
+        native.prophet_hook_attach.argtypes = [
+            ctypes.c_char_p,
+            ctypes.c_int,
+            ctypes.c_double,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+        ]
+        native.prophet_hook_drain.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        native.prophet_hook_drain.restype = ctypes.c_size_t
+        native.prophet_hook_wait_completed.argtypes = [ctypes.c_uint64, ctypes.c_double]
+        native.prophet_hook_wait_completed.restype = ctypes.c_uint64
+        self._buffer = np.zeros(_DRAIN_EVENTS, EVENT_DTYPE)
+        self._completed = 0
+
+    @classmethod
+    def load(cls) -> Hook:
+        """Puts the hook's functions in front of BytePS's own, for libraries loaded from now on."""
+        return cls(ctypes.CDLL(str(native_path()), mode=ctypes.RTLD_GLOBAL))
+
+    def attach(self, library: Library, watchdog_s: float) -> None:
+        """Finds BytePS's own functions; scheduling is on from here. Raises HookError."""
+        why = ctypes.create_string_buffer(256)
+        failed = self._native.prophet_hook_attach(
+            str(library.path).encode(), int(library.old_string_abi), watchdog_s, why, len(why)
+        )
+        if failed:
+            raise HookError(why.value.decode())
+
+    def step_aside(self, why: str) -> None:
+        """Stock behaviour from here on; what waits goes to BytePS in order of arrival."""
+        self._native.prophet_hook_step_aside(why.encode()[:159])
+
+    def set_identity(self, by: str) -> None:
+        """How a task's gradient is told: "priority" (index = -priority - 1) or "key" (declared key)."""
+        self._native.prophet_hook_identity(int({"priority": True, "key": False}[by]))
+
+    def set_plan(self, plan: Plan) -> None:
+        """Swaps in both halves of the plan."""
+        for kind, half in ((QueueKind.PUSH, plan.push), (QueueKind.PULL, plan.pull)):
+            order = half.order or {}
+            gradients = planned_gradients(plan, half)
+            ids = np.array(gradients, np.uint32)
+            ranks = np.array([order.get(g, g) for g in gradients], np.int32)
+            groups = np.array([half.groups.get(g, NO_GROUP) for g in gradients], np.int32)
+            generation = np.array([plan.generation_s.get(g, -1.0) for g in gradients], np.float64)
+            sizes = np.array([plan.size_bytes.get(g, 0) for g in gradients], np.uint64)
+            times = np.array([d.time_s for d in half.deadlines], np.float64)
+            deadline_ranks = np.array([d.rank for d in half.deadlines], np.int32)
+            network = plan.network
+            native = _Plan(
+                ranked=half.order is not None,
+                credit_counts_only_urgent=kind is QueueKind.PULL,
+                credit=UNLIMITED if half.credit is None else half.credit,
+                bandwidth=network.bandwidth if network else 0.0,
+                overhead_s=network.overhead_s if network else 0.0,
+                deadline_slack_s=plan.deadline_slack_s,
+                gradient_count=len(gradients),
+                gradient_ids=ids.ctypes.data,
+                ranks=ranks.ctypes.data,
+                groups=groups.ctypes.data,
+                generation_s=generation.ctypes.data,
+                sizes=sizes.ctypes.data,
+                deadline_count=len(half.deadlines),
+                deadline_times=times.ctypes.data,
+                deadline_ranks=deadline_ranks.ctypes.data,
+            )
+            self._native.prophet_hook_set_plan(int(kind), ctypes.byref(native))
+
+    def reset(self) -> None:
+        """Forgets everything that waits or is in flight: BytePS is being suspended or shut down. The plan stays.
+
+        Harmless when repeated. What is forgotten is neither sent nor answered, so nobody may still wait for it.
+        """
+        self._native.prophet_hook_reset()
+
+    def drain(self) -> NDArray[Any]:
+        """All events since the last call, oldest first (EVENT_DTYPE)."""
+        pieces = []
+        count = len(self._buffer)
+        while count == len(self._buffer):
+            count = self._native.prophet_hook_drain(self._buffer.ctypes.data, len(self._buffer))
+            pieces.append(self._buffer[:count].copy())
+        return np.concatenate(pieces)
+
+    def wait_activity(self, limit_s: float) -> None:
+        """Waits, without the interpreter lock, until another tensor has completed, at most `limit_s`."""
+        self._completed = self._native.prophet_hook_wait_completed(self._completed, limit_s)
+
+    def status(self) -> Status:
+        native = _Status()
+        self._native.prophet_hook_status(ctypes.byref(native))
+        pushes, pulls = native.lanes[QueueKind.PUSH].value(), native.lanes[QueueKind.PULL].value()
+        return Status(
+            active=bool(native.active),
+            why_aside=native.why_aside.decode(errors="replace"),
+            tasks=native.tasks,
+            pending=pushes.waiting + pulls.waiting,
+            in_flight_bytes=native.in_flight_bytes,
+            watchdog_releases=native.watchdog_releases,
+            events_dropped=native.events_dropped,
+            still_s=native.still_s if native.still_s >= 0 else None,
+            pushes=pushes,
+            pulls=pulls,
+        )
+
+
+_loaded: Hook | None = None
+
+
+def loaded() -> Hook | None:
+    """The hook of this process, where it is on."""
+    return _loaded
+
+
+def set_loaded(hook: Hook) -> None:
+    global _loaded
+    _loaded = hook
+
+
+def set_identity(by: str) -> None:
+    """See Hook.set_identity; nothing where the hook is off."""
+    if _loaded is not None:
+        _loaded.set_identity(by)
+
+
+def reset() -> None:
+    """See Hook.reset; nothing where the hook is off."""
+    if _loaded is not None:
+        _loaded.reset()
+
+
+def wait_activity(limit_s: float) -> None:
+    """See Hook.wait_activity; a short sleep where the hook is off, since nothing would wake us."""
+    if _loaded is None:
+        time.sleep(min(limit_s, POLL_S))
+        return
+    _loaded.wait_activity(limit_s)
+
+
+def progress() -> object:
+    """Differs from what it was before where a transfer has begun or ended since; always the same without the hook."""
+    if _loaded is None:
+        return None
+    status = _loaded.status()
+    return status.tasks, status.pending, status.in_flight_bytes

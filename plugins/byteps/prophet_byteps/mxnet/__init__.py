@@ -1,0 +1,1 @@
+"""The MXNet front end."""

@@ -1,0 +1,173 @@
+"""The MXNet front end: what keeps a Gluon job from overlapping its transfers with its computing.
+
+Rule of this file: byteps.mxnet.DistributedTrainer and what it hands to BytePS. There is no barrier to remove here:
+MXNet's dependency engine starts each operator when what it reads is there, so a gradient can leave while backward
+still runs, and a layer can start while others wait for their updates. Three things stood in the way of both:
+
+- The trainer scales each gradient by an operator that asks MXNet for scratch memory. There are few pieces of it, and
+  their users take turns in the order in which they were scheduled, so it waited for the whole backward pass: no
+  gradient left before the last one was there. Here `broadcast_mul`, which needs no scratch memory, makes the same
+  product, bit for bit.
+- MXNet's SGD updates up to four parameters in one operator, which waits for the averages of all four. Here it takes
+  one at a time, with the same operator, so the bits are the same. LARS and LAMB keep their aggregation: one parameter
+  at a time they would compute in another way.
+- The trainer takes a dict of parameters, sorts it by name (dense10 before dense1, a ResNet's batch norms before its
+  stages) and passes minus the index as the priority. Here a gradient's id is its parameter's place in that dict, which
+  is the order of registration and usually of the forward pass, and gradients are handed over in the reverse of it, as
+  backward makes them.
+
+Two keys a gradient, used in turn: a worker that runs ahead must not overwrite at the server what a slower one has
+yet to receive. torch_buckets.py has the argument; its one condition, no push before the last pull of the same gradient
+is over, is kept by MXNet's dependencies.
+
+BytePS compresses each partition by itself, so a job that compresses gets BytePS's own partition size (partition.py).
+
+Gradients are not fused: each travels from MXNet's own memory, which its dependencies guard.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from prophet_byteps import agreement, hook, partition
+
+logger = logging.getLogger("prophet")
+
+_GRADIENT = "gradient_"
+_EXACT = (np.float32, np.float64)
+"""Types in which `broadcast_mul` by a rounded factor is what MXNet's scaling by a number computes."""
+
+
+def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
+    """Prepares `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here.
+
+    `agreement` tells workers apart that would send other tensors: the module, or what has its functions.
+    """
+    hook.set_identity("priority")
+    push_pull, declare = bps.byteps_push_pull, bps.byteps_declare_tensor
+    trainer = bps.DistributedTrainer
+    create, allreduce, start = trainer.__init__, trainer._allreduce_grads, trainer._init_params
+    largest_sent = 0
+    numbers = itertools.count()
+
+    @functools.wraps(push_pull)
+    def push_pull_with_id(
+        tensor: Any, version: int = 0, priority: int = 0, name: str | None = None, is_average: bool = True
+    ) -> None:
+        nonlocal largest_sent
+        largest_sent = max(largest_sent, tensor.size * np.dtype(tensor.dtype).itemsize)
+        # Priority 0 is for what somebody waits for, such as a broadcast of parameters; gradient 0 has -1.
+        if name is not None and name.startswith(_GRADIENT):
+            priority -= 1
+        push_pull(tensor, version=version, priority=priority, name=name, is_average=is_average)
+
+    @functools.wraps(declare)
+    def declare_compressed(name: str, **compression: Any) -> None:
+        if compression:
+            partition.give_back(bps, largest_sent)
+        declare(name, **compression)
+
+    @functools.wraps(create)
+    def create_in_forward_order(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, params, *args, **kwargs)
+        self._prophet = None
+        self._prophet_topic = f"trainer {next(numbers)}"
+        agreement.reserve(self._prophet_topic)
+        try:
+            handover = _Handover(params, self._params)
+            for name in handover.odd_names:
+                declare(name)
+            self._prophet = handover
+        except Exception as error:
+            logger.warning("Prophet takes the order of BytePS's trainer: %s: %s", type(error).__name__, error)
+        if isinstance(self._optimizer, mx.optimizer.SGD) and self._optimizer.aggregate_num > 1:
+            self._optimizer.aggregate_num = 1
+
+    @functools.wraps(start)
+    def start_alike(self: Any) -> None:
+        # The first step, after the first forward pass: shapes are known and nothing has been sent yet.
+        if self._prophet_topic is not None:
+            topic, self._prophet_topic = self._prophet_topic, None
+            agreement.propose(topic, _layout(self._params))
+            agreement.settle(topic)
+        start(self)
+
+    @functools.wraps(allreduce)
+    def allreduce_as_they_come(self: Any) -> None:
+        gradients = self._prophet.gradients() if self._prophet else []
+        if not gradients or not all(_plain(bps, self, parameter) for _, _, parameter in gradients):
+            allreduce(self)
+            return
+        for gradient_id, index, parameter in gradients:
+            gradient = parameter._grad[0]
+            factor = self._prophet.factor(1.0 / self._scale / self._bps_size, gradient)
+            mx.nd.broadcast_mul(gradient, factor, out=gradient)
+            push_pull(gradient, name=self._prophet.next_name(index), priority=-gradient_id - 1, is_average=False)
+
+    # In place: BytePS's own methods find the class and the function by their names.
+    bps.byteps_push_pull = push_pull_with_id
+    bps.byteps_declare_tensor = declare_compressed
+    trainer.__init__ = create_in_forward_order
+    trainer._init_params = start_alike
+    trainer._allreduce_grads = allreduce_as_they_come
+
+
+class _Handover:
+    """What one trainer needs to hand over its gradients: their order, and the number they are scaled by.
+
+    `registered` is what the program gave the trainer, `sorted_parameters` what the trainer made of it; places in the
+    latter are in BytePS's names. `odd_names` are those of every other round; the others are BytePS's own.
+    """
+
+    def __init__(self, registered: Any, sorted_parameters: list[Any]) -> None:
+        in_order = registered.values() if hasattr(registered, "values") else registered
+        ids = {id(parameter): number for number, parameter in enumerate(in_order)}
+        indexed = [(ids[id(parameter)], index, parameter) for index, parameter in enumerate(sorted_parameters)]
+        self._last_first = sorted(indexed, key=lambda entry: -entry[0])
+        names = [(f"{_GRADIENT}{index}", f"{_GRADIENT}{index}.odd") for index in range(len(sorted_parameters))]
+        self._names = [itertools.cycle(pair) for pair in names]
+        self.odd_names = [odd for _, odd in names]
+        self._factors: dict[tuple[Any, ...], Any] = {}
+
+    def next_name(self, index: int) -> str:
+        """BytePS's name of a gradient in its next round."""
+        return next(self._names[index])
+
+    def gradients(self) -> list[tuple[int, int, Any]]:
+        """(gradient id, index in BytePS's names, parameter) of all that has a gradient, as backward makes them."""
+        return [entry for entry in self._last_first if entry[2].grad_req != "null"]
+
+    def factor(self, value: float, gradient: Any) -> Any:
+        """`value` as an array that broadcasts over `gradient`: its type, its device, its number of dimensions."""
+        key = (value, gradient.dtype, gradient.context, gradient.ndim)
+        if key not in self._factors:
+            number = np.full((1,) * gradient.ndim, value, gradient.dtype)
+            self._factors[key] = mx.nd.array(number, ctx=gradient.context, dtype=gradient.dtype)
+        return self._factors[key]
+
+
+def _layout(parameters: list[Any]) -> str:
+    """What must be alike on all workers: the parameters' number, order, shapes and types, and which are learned."""
+    words = []
+    for parameter in parameters:
+        shape = "x".join(str(length) for length in parameter.shape or ())
+        compressed = any(name.startswith("byteps_") for name in vars(parameter))
+        words.append(f"{shape} {np.dtype(parameter.dtype).name} {parameter.grad_req}{' compressed' * compressed}")
+    return f"{len(words)} parameters: {', '.join(words)}"
+
+
+def _plain(bps: Any, trainer: Any, parameter: Any) -> bool:
+    """Whether the gradient is sent as it is, is dense and of a type that scales exactly."""
+    return (
+        type(trainer._intra_compressors[parameter.name]) is type(bps.Compression.none)
+        # What BytePS itself compresses is told by attributes of this kind.
+        and not any(name.startswith("byteps_") for name in vars(parameter))
+        and parameter._grad_stype == "default"
+        and parameter._grad[0].dtype in _EXACT
+    )

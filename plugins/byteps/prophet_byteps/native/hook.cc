@@ -1,0 +1,584 @@
+// The BytePS hook: takes over the PUSH and PULL queues of an unmodified BytePS core.
+//
+// Rule of this file: glue between BytePS's threads and prophet::ScheduledQueue. It owns the lock, the
+// clock and the waiting; it decides nothing. What it knows of BytePS is in originals.h and layout.h.
+//
+// How it takes over. BytePS's core calls addTask, getTask and reportFinish of its scheduled queues
+// through the procedure linkage table, and exports them. This library defines the same functions and
+// is loaded first with RTLD_GLOBAL, so the core's calls come here; BytePS's own are found by dlsym in
+// its library. PUSH and PULL tasks wait in our queue. A task that is chosen goes through BytePS's own
+// queue after all (added and taken at once), which keeps its readiness checks and its tracing.
+//
+// How a finish is known. BytePS reports only a size, so a push or a pull is finished when its task is added to a later
+// stage: both happen in the same call, right after the acknowledgement or the data came. The stage after PUSH is PULL,
+// but for one machine with several PCIe switches: it has no servers, PUSH is a barrier of its GPUs, and COPYH2D
+// follows.
+//
+// Requests first. An acknowledged push makes two things possible: the request for its pull, and the next push. They
+// leave by the same socket, where the request, a few bytes, would wait for the whole push. So the PUSH loop gets no
+// task until the PULL loop has sent what it could, for as long as our queue finds worth it.
+//
+// How much is in flight. A push or a pull is one message to a server and one back, and ps-lite as released stops for
+// good with 1,000 messages queued each way of a connection: a send that waits for room keeps the lock that receiving
+// needs. Neither queue ever holds more than what is unanswered, so that cannot come about where at most kMostInFlight
+// pushes and as many pulls are (with what the watchdog adds, 768). Nor do workers wait for each other because of it.
+// A push is acknowledged when it arrives, whatever other workers do: pushes drain, and all that programs hand over is
+// pushed. A pull is then answered once every worker has handed its key over; so what is in flight is answered, and
+// what is held goes, unless some program hands a key over only after an answer that is held elsewhere. The gradients
+// of an iteration are handed over without waiting for any answer of theirs. What a program does wait for at once (a
+// metric, a broadcast) has a place that no gradient takes, by a ranked plan (queue.h). And where neither helps, with
+// hundreds of calls in another order on each worker and waits in between, the watchdog lets held ones go.
+//
+// Polling. BytePS's loops poll with sleeps of a microsecond. A loop that finds nothing waits here until
+// a task is added to one of its queues, which leaves the processor to the job.
+//
+// Suspending. BytePS deletes its queues when it is suspended or shut down, and makes new ones when it resumes. What
+// waited or was in flight before belongs to an engine that is gone: it is forgotten when a queue is made, and when
+// Python says so (prophet_hook_reset). A call for a queue that is gone, from a late answer, does nothing.
+//
+// Errors. Anything unexpected hands all tasks back to BytePS in order of arrival and steps aside for good.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "events.h"
+#include "lane.h"
+#include "layout.h"
+#include "originals.h"
+#include "queue.h"
+
+namespace {
+
+using byteps::common::BytePSScheduledQueue;
+using byteps::common::NcclGroupEntry;
+using byteps::common::NcclManager;
+using prophet::Entry;
+using prophet::EntryFields;
+using prophet::EntryLayout;
+using prophet::Event;
+using prophet::EventKind;
+using prophet::Lane;
+using prophet::QueueKind;
+using prophet::ReadyTable;
+using prophet::Stage;
+using prophet::TensorTableEntry;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kTasksChecked = 64;                            // how many first tasks must look sane
+constexpr size_t kMostInFlight = 256;                        // pushes, and as many pulls
+constexpr size_t kEventCapacity = 1 << 20;                   // 24 MiB, six events a task: 175,000 tasks a drain
+constexpr size_t kReadyChecks = 256;                         // of tasks whose data is not ready, at a time
+constexpr auto kIdleWait = std::chrono::milliseconds(20);    // nothing to do: until an add, at most this
+constexpr auto kReadyPoll = std::chrono::microseconds(100);  // something there, but its data is not ready
+constexpr double kReadyPoll_s = 1e-4;
+constexpr double kNoRequest = -1.0;
+
+double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+prophet::Originals originals;
+
+// Wakes loops that wait for work. The counter is read before a queue is looked at, so that an add in
+// between is never missed.
+class Signal {
+ public:
+  uint64_t seen() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return count_;
+  }
+  void raise() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ++count_;
+    }
+    changed_.notify_all();
+  }
+  uint64_t wait(uint64_t seen, Clock::duration limit) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, limit, [&] { return count_ != seen; });
+    return count_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t count_ = 0;
+};
+
+struct Hook {
+  std::mutex mutex;  // guards everything below it
+  std::unique_ptr<Lane> push, pull;
+  prophet::EventLog events{kEventCapacity};
+  double requests_first_until = kNoRequest;  // since a task came to PULL, until its loop comes back without one
+  double check_held_at = 0;                  // when the held pushes may be looked at again
+  double moved_s = 0;                        // when something last came, left or was answered
+  int checked = 0;
+  char why_aside[160] = "";
+  uint64_t tasks = 0;
+
+  EntryLayout layout{32};
+  std::atomic<bool> attached{false};  // the originals are known
+  std::atomic<bool> active{false};    // we schedule
+  std::atomic<bool> by_priority{false};
+  Signal stage_signal[prophet::kStages];
+  Signal group_signal;
+  Signal completed;
+
+  Lane& lane(Stage stage) { return stage == Stage::kPush ? *push : *pull; }
+};
+
+Hook& hook() {
+  static Hook* instance = new Hook;  // never destroyed: BytePS's threads may outlive static destructors
+  return *instance;
+}
+
+BytePSScheduledQueue* queue_of(Stage stage) { return originals.queue_of(static_cast<int>(stage)); }
+
+// `this`, which may be null where BytePS has deleted its queues. The compiler takes that for impossible, so it is
+// hidden from it.
+BytePSScheduledQueue* or_null(BytePSScheduledQueue* queue) {
+  asm volatile("" : "+r"(queue));
+  return queue;
+}
+
+// The queue of a BytePS stage is created anew after a suspend, so a remembered pointer is checked.
+Stage stage_of(BytePSScheduledQueue* queue) {
+  thread_local Stage last = Stage::kCoordinateReduce;
+  if (queue == nullptr) return Stage::kCount;
+  if (queue_of(last) == queue) return last;
+  for (int number = 0; number < prophet::kStages; ++number) {
+    if (originals.queue_of(number) == queue) return last = static_cast<Stage>(number);
+  }
+  return Stage::kCount;
+}
+
+// Tasks that wait in BytePS's own queue; none where it is gone.
+uint32_t pending_in(BytePSScheduledQueue* queue) { return queue != nullptr ? originals.pending(queue) : 0; }
+
+// One thread serves both REDUCE and BROADCAST, so they share a signal.
+Signal& signal_of(Stage stage) {
+  if (stage == Stage::kBroadcast) stage = Stage::kReduce;
+  return hook().stage_signal[static_cast<int>(stage)];
+}
+
+void wake_lanes() {
+  signal_of(Stage::kPush).raise();
+  signal_of(Stage::kPull).raise();
+}
+
+EntryFields fields_of(const Entry& entry) { return prophet::read_entry(entry.get(), hook().layout); }
+
+uint32_t gradient_of(const EntryFields& fields) {
+  if (hook().by_priority) {
+    return fields.priority < 0 ? static_cast<uint32_t>(-(fields.priority + 1))
+                               : fields.declared_key() | prophet::kUnprofiledGradient;
+  }
+  return fields.declared_key();
+}
+
+// Something happened to a task. The lock is held.
+void note(const EntryFields& fields, QueueKind queue, EventKind kind, double now) {
+  hook().moved_s = now;
+  hook().events.append(Event{now, gradient_of(fields), fields.length, fields.partition(), static_cast<uint8_t>(queue),
+                             static_cast<uint8_t>(kind), 0});
+}
+
+// Hands everything that waits back to BytePS, in order of arrival, and never schedules again. The lock is held.
+void step_aside(const char* why) {
+  Hook& h = hook();
+  if (!h.active.exchange(false)) return;
+  std::snprintf(h.why_aside, sizeof(h.why_aside), "%s", why);
+  for (Stage stage : {Stage::kPush, Stage::kPull}) {
+    BytePSScheduledQueue* original = queue_of(stage);
+    for (Entry& entry : h.lane(stage).forget()) {
+      if (original != nullptr) originals.add(original, std::move(entry));
+    }
+  }
+  wake_lanes();
+}
+
+// Forgets what waits and what is in flight: the engine that had it is gone, or goes. Scheduling stays on.
+void forget_all() {
+  Hook& h = hook();
+  std::vector<Entry> dropped[2];  // outlive the lock: see lane.h
+  {
+    std::lock_guard<std::mutex> lock(h.mutex);
+    if (!h.attached) return;
+    dropped[0] = h.push->forget();
+    dropped[1] = h.pull->forget();
+    h.push->left_in_original = pending_in(queue_of(Stage::kPush));
+    h.pull->left_in_original = pending_in(queue_of(Stage::kPull));
+    h.requests_first_until = kNoRequest;
+    if (h.tasks > 0) h.events.mark_gap();
+  }
+  wake_lanes();
+}
+
+// Whether the other GPUs of this machine have done their part of the task.
+bool key_ready(const EntryFields& fields) {
+  ReadyTable* table = *originals.push_table;
+  return table == nullptr || originals.is_key_ready(table, fields.key);
+}
+
+bool finish(Lane& lane, const Entry& entry, double now) {
+  if (!lane.finish(entry.get(), now)) return false;
+  note(fields_of(entry), lane.kind, EventKind::kFinish, now);
+  return true;
+}
+
+struct TakeOver {
+  bool taken = false;                         // false: BytePS should have the entry
+  bool wake_push = false, wake_pull = false;  // credit came back, and there is something that may start
+};
+
+TakeOver take_over(Stage stage, const Entry& entry) {
+  Hook& h = hook();
+  std::lock_guard<std::mutex> lock(h.mutex);
+  TakeOver result;
+  if (!h.active) return result;
+  double now = now_s();
+  if (stage > Stage::kPush) result.wake_push = finish(*h.push, entry, now) && h.push->has_waiting();
+  if (stage > Stage::kPull) result.wake_pull = finish(*h.pull, entry, now) && h.pull->has_waiting();
+  if (stage != Stage::kPush && stage != Stage::kPull) return result;
+  if (h.checked < kTasksChecked) {
+    ++h.checked;
+    if (const char* why = prophet::why_insane(entry.get(), h.layout, stage)) {
+      step_aside(why);
+      return result;
+    }
+  }
+  if (stage == Stage::kPull && h.requests_first_until == kNoRequest) {
+    h.requests_first_until = h.push->scheduler.requests_first_until(now);
+  }
+  ++h.tasks;
+  Lane& lane = h.lane(stage);
+  EntryFields fields = fields_of(entry);
+  if (stage == Stage::kPush && !key_ready(fields)) {
+    lane.hold(entry);
+  } else {
+    note(fields, lane.kind, EventKind::kAdd, now);
+    lane.schedule(entry, gradient_of(fields), fields.length, now);
+  }
+  result.taken = true;
+  return result;
+}
+
+// The PULL loop has sent what it could, and a push may follow. The lock is held.
+void requests_are_sent() {
+  Hook& h = hook();
+  bool waited_for = std::exchange(h.requests_first_until, kNoRequest) != kNoRequest;
+  if (waited_for && h.push->has_waiting()) signal_of(Stage::kPush).raise();
+}
+
+// Held pushes give no signal when they become ready. The lock is held, so not many are looked at, nor often.
+void look_at_held(Lane& lane, double now) {
+  Hook& h = hook();
+  if (now < h.check_held_at) return;
+  h.check_held_at = now + kReadyPoll_s;
+  lane.look_at_held(
+      kReadyChecks, [](const Entry& entry) { return key_ready(fields_of(entry)); },
+      [&](uint64_t id, const Entry& entry) {
+        EntryFields fields = fields_of(entry);
+        note(fields, lane.kind, EventKind::kAdd, now);
+        lane.schedule_as(id, entry, gradient_of(fields), fields.length, now);
+      });
+}
+
+// The next task of a taken-over queue; where there is none, how long to wait before asking again.
+std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stage) {
+  Hook& h = hook();
+  std::lock_guard<std::mutex> lock(h.mutex);
+  Lane& lane = h.lane(stage);
+  if (!h.active || lane.left_in_original > 0) {
+    Entry entry = originals.get(queue);
+    if (entry && lane.left_in_original > 0) --lane.left_in_original;
+    if (entry || !h.active) return {entry, Clock::duration::zero()};
+  }
+  double now = now_s();
+  look_at_held(lane, now);
+  prophet::Decision decision;
+  if (stage == Stage::kPush && now < h.requests_first_until) {
+    decision.retry_at = h.requests_first_until;
+  } else {
+    decision = lane.scheduler.get(now);
+  }
+  if (!decision.start) {
+    if (stage == Stage::kPull) requests_are_sent();
+    double wait_s = std::min(decision.retry_at - now, std::chrono::duration<double>(kIdleWait).count());
+    auto wait = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(wait_s, 0.0)));
+    return {nullptr, lane.polls() ? std::min<Clock::duration>(wait, kReadyPoll) : wait};
+  }
+  Entry entry = lane.started(decision.task, now);
+  note(fields_of(entry), lane.kind, EventKind::kStart, now);
+  originals.add(queue, std::move(entry));
+  Entry chosen = originals.get(queue);
+  if (!chosen) ++lane.left_in_original;
+  return {chosen, kReadyPoll};
+}
+
+// How long a loop without a task waits at most; what waits for its data gives no signal when that is there.
+Clock::duration wait_for(bool waits_for_data) {
+  return waits_for_data ? Clock::duration(kReadyPoll) : Clock::duration(kIdleWait);
+}
+
+// A task of PUSH or PULL, or a null one after waiting for some; nothing where this has stepped aside.
+std::optional<Entry> get_taken(BytePSScheduledQueue* queue, Stage stage) {
+  if (!hook().active) return std::nullopt;
+  Signal& signal = signal_of(stage);
+  try {
+    uint64_t seen = signal.seen();
+    auto [entry, wait] = choose(queue, stage);
+    if (entry) return entry;
+    signal.wait(seen, wait);
+    return choose(queue, stage).first;
+  } catch (const std::exception& error) {
+    std::lock_guard<std::mutex> lock(hook().mutex);
+    step_aside(error.what());
+    return std::nullopt;
+  }
+}
+
+// One thread asks REDUCE for some tasks and then BROADCAST, round after round. It waits before a round that follows one
+// without tasks: in between, waiting for one queue would delay what the other has.
+Entry get_in_round(BytePSScheduledQueue* queue, Stage stage) {
+  thread_local Stage last = Stage::kBroadcast;
+  thread_local bool had_task = false;
+  thread_local uint64_t seen = 0;
+  Signal& signal = signal_of(stage);
+  bool round_begins = stage == Stage::kReduce && last == Stage::kBroadcast;
+  last = stage;
+  if (round_begins) {
+    if (!std::exchange(had_task, false)) {
+      bool waits_for_data = false;
+      for (Stage other : {Stage::kReduce, Stage::kBroadcast}) {
+        waits_for_data |= pending_in(queue_of(other)) > 0;
+      }
+      signal.wait(seen, wait_for(waits_for_data));
+    }
+    seen = signal.seen();
+  }
+  Entry entry = originals.get(queue);
+  had_task |= entry != nullptr;
+  return entry;
+}
+
+thread_local bool tensor_completed = false;  // a tensor's last stage finished in this thread
+
+}  // namespace
+
+namespace byteps {
+namespace common {
+
+BytePSScheduledQueue::BytePSScheduledQueue(QueueType type) {
+  originals.construct(this, type);
+  Stage stage = static_cast<Stage>(type);
+  if (stage == Stage::kPush || stage == Stage::kPull) forget_all();
+}
+
+void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) {
+  BytePSScheduledQueue* queue = or_null(this);
+  if (queue == nullptr) return;
+  Stage stage = stage_of(queue);
+  TakeOver result;
+  if (stage >= Stage::kPush && stage < Stage::kCount) {
+    try {
+      result = take_over(stage, entry);
+    } catch (const std::exception& error) {
+      std::lock_guard<std::mutex> lock(hook().mutex);
+      step_aside(error.what());
+    }
+  }
+  if (!result.taken) originals.add(queue, std::move(entry));
+  if (stage != Stage::kCount) signal_of(stage).raise();
+  // An acknowledged push or an answered pull gives credit back to the queue it came from.
+  if (result.wake_push) signal_of(Stage::kPush).raise();
+  if (result.wake_pull) signal_of(Stage::kPull).raise();
+}
+
+std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
+  BytePSScheduledQueue* queue = or_null(this);
+  if (queue == nullptr) return nullptr;
+  Stage stage = stage_of(queue);
+  switch (stage) {
+    case Stage::kCount:
+      return originals.get(queue);
+    case Stage::kReduce:
+    case Stage::kBroadcast:
+      return get_in_round(queue, stage);
+    case Stage::kPush:
+    case Stage::kPull:
+      if (std::optional<Entry> chosen = get_taken(queue, stage)) return *chosen;
+      break;  // stepped aside
+    default:
+      break;
+  }
+  // A task that came while this waited is handed out at once: with none, BytePS's loop sleeps before it asks again.
+  uint64_t seen = signal_of(stage).seen();
+  if (Entry entry = originals.get(queue)) return entry;
+  signal_of(stage).wait(seen, wait_for(pending_in(queue) > 0));
+  return originals.get(queue);
+}
+
+void BytePSScheduledQueue::reportFinish(int size) {
+  BytePSScheduledQueue* queue = or_null(this);
+  if (queue == nullptr) return;
+  originals.report(queue, size);
+  if (stage_of(queue) == Stage::kBroadcast) tensor_completed = true;
+}
+
+void NcclManager::EnqueueGroup(std::shared_ptr<NcclGroupEntry> entry) {
+  originals.enqueue_group(this, std::move(entry));
+  hook().group_signal.raise();
+}
+
+std::shared_ptr<NcclGroupEntry> NcclManager::DequeueGroup() {
+  // The thread that finishes tensors comes back here once their callbacks have run.
+  if (std::exchange(tensor_completed, false)) hook().completed.raise();
+  uint64_t seen = hook().group_signal.seen();
+  if (std::shared_ptr<NcclGroupEntry> entry = originals.dequeue_group(this)) return entry;
+  hook().group_signal.wait(seen, kIdleWait);
+  return originals.dequeue_group(this);
+}
+
+}  // namespace common
+}  // namespace byteps
+
+// What plugins/byteps/prophet_byteps/hook.py calls through ctypes.
+extern "C" {
+
+struct prophet_plan {
+  int32_t ranked;
+  int32_t credit_counts_only_urgent;
+  uint64_t credit;
+  double bandwidth, overhead_s, deadline_slack_s;
+  uint64_t gradient_count;
+  const uint32_t* gradient_ids;
+  const int32_t* ranks;
+  const int32_t* groups;
+  const double* generation_s;
+  const uint64_t* sizes;
+  uint64_t deadline_count;
+  const double* deadline_times;
+  const int32_t* deadline_ranks;
+};
+
+// Of each lane (PUSH, PULL): what waits, what is in flight, and of that the longest: its gradient, and since when.
+struct prophet_lane_status {
+  uint64_t waiting, in_flight;
+  double oldest_s;  // seconds in flight; negative where nothing is
+  uint32_t oldest_gradient;
+  uint32_t reserved;
+};
+
+struct prophet_status {
+  uint64_t tasks, in_flight_bytes, watchdog_releases, events_dropped;
+  double still_s;  // since something last came, left or was answered; negative before the first
+  prophet_lane_status lanes[2];
+  int32_t active;
+  char why_aside[160];
+};
+
+// Finds BytePS's own functions in its loaded library. 0, or -1 with the missing name in `why`.
+int prophet_hook_attach(const char* library, int old_string_abi, double watchdog_s, char* why, size_t why_bytes) {
+  Hook& h = hook();
+  void* handle = dlopen(library, RTLD_NOLOAD | RTLD_LAZY);
+  if (handle == nullptr) {
+    std::snprintf(why, why_bytes, "%s is not loaded", library);
+    return -1;
+  }
+  for (const prophet::Symbol& symbol : prophet::symbols_of(originals)) {
+    *symbol.slot = dlsym(handle, symbol.name);
+    if (*symbol.slot == nullptr) {
+      std::snprintf(why, why_bytes, "no %s in %s", symbol.name, library);
+      return -1;
+    }
+  }
+  h.layout.name_bytes = old_string_abi ? 8 : 32;
+  h.push = std::make_unique<Lane>(QueueKind::kPush, watchdog_s, kMostInFlight);
+  h.pull = std::make_unique<Lane>(QueueKind::kPull, watchdog_s, kMostInFlight);
+  h.attached = true;
+  h.active = true;
+  return 0;
+}
+
+// Everything that waits or is in flight is forgotten: BytePS is being suspended or shut down. The plan stays.
+void prophet_hook_reset() { forget_all(); }
+
+// Steps aside; harmless when repeated.
+void prophet_hook_step_aside(const char* why) {
+  std::lock_guard<std::mutex> lock(hook().mutex);
+  if (hook().attached) step_aside(why);
+}
+
+void prophet_hook_identity(int by_priority) { hook().by_priority = by_priority != 0; }
+
+int prophet_hook_set_plan(int queue, const prophet_plan* given) {
+  auto plan = std::make_shared<prophet::QueuePlan>();
+  plan->ranked = given->ranked != 0;
+  plan->credit_counts_only_urgent = given->credit_counts_only_urgent != 0;
+  plan->credit = given->credit;
+  plan->bandwidth = given->bandwidth;
+  plan->overhead_s = given->overhead_s;
+  plan->deadline_slack_s = given->deadline_slack_s;
+  for (uint64_t i = 0; i < given->gradient_count; ++i) {
+    plan->gradients[given->gradient_ids[i]] =
+        prophet::GradientPlan{given->ranks[i], given->groups[i], given->generation_s[i]};
+    if (given->groups[i] != prophet::kNoGroup) plan->group_bytes[given->groups[i]] += given->sizes[i];
+  }
+  for (uint64_t i = 0; i < given->deadline_count; ++i) {
+    plan->deadlines.push_back(prophet::Deadline{given->deadline_times[i], given->deadline_ranks[i]});
+  }
+  Hook& h = hook();
+  {
+    std::lock_guard<std::mutex> lock(h.mutex);
+    if (!h.attached) return -1;
+    Lane& lane = queue == static_cast<int>(QueueKind::kPush) ? *h.push : *h.pull;
+    lane.scheduler.set_plan(std::move(plan));
+  }
+  signal_of(queue == static_cast<int>(QueueKind::kPush) ? Stage::kPush : Stage::kPull).raise();
+  return 0;
+}
+
+size_t prophet_hook_drain(Event* out, size_t capacity) {
+  std::lock_guard<std::mutex> lock(hook().mutex);
+  return hook().events.drain(out, capacity);
+}
+
+void prophet_hook_status(prophet_status* out) {
+  Hook& h = hook();
+  std::lock_guard<std::mutex> lock(h.mutex);
+  *out = prophet_status{};
+  double now = now_s();
+  out->active = h.active;
+  out->tasks = h.tasks;
+  out->still_s = h.tasks > 0 ? now - h.moved_s : -1.0;
+  out->events_dropped = h.events.dropped();
+  std::snprintf(out->why_aside, sizeof(out->why_aside), "%s", h.why_aside);
+  if (!h.attached) return;
+  for (const Lane* lane : {h.push.get(), h.pull.get()}) {
+    prophet_lane_status& status = out->lanes[static_cast<int>(lane->kind)];
+    std::optional<Lane::Oldest> oldest = lane->oldest_in_flight();
+    status.waiting = lane->waiting();
+    status.in_flight = lane->scheduler.in_flight();
+    status.oldest_s = oldest ? now - oldest->started_s : -1.0;
+    status.oldest_gradient = oldest ? oldest->gradient : 0;
+    out->in_flight_bytes += lane->scheduler.in_flight_bytes();
+    out->watchdog_releases += lane->scheduler.watchdog_releases();
+  }
+}
+
+// Waits until a tensor has completed since `seen`, at most `limit_s`; returns the new count.
+uint64_t prophet_hook_wait_completed(uint64_t seen, double limit_s) {
+  auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
+  return hook().completed.wait(seen, limit);
+}
+
+}  // extern "C"

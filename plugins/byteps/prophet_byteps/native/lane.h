@@ -1,0 +1,128 @@
+// One taken-over queue, PUSH or PULL: our scheduler, and the BytePS entries behind its task ids.
+//
+// Rule of this file: which entry waits, is in flight or is not ready, and since when. Time is passed in, and the caller
+// locks. Nothing here calls BytePS; what is forgotten is handed out, so that the caller can drop it without the lock
+// (the last reference to a tensor may wait for Python's).
+#ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_LANE_H_
+#define PROPHET_PLUGINS_BYTEPS_NATIVE_LANE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "events.h"
+#include "originals.h"
+#include "queue.h"
+
+namespace prophet {
+
+class Lane {
+ public:
+  Lane(QueueKind kind, double watchdog_s, size_t most_in_flight) : kind(kind), scheduler(watchdog_s, most_in_flight) {}
+
+  const QueueKind kind;
+  ScheduledQueue scheduler;
+  uint32_t left_in_original = 0;  // chosen, but BytePS found them not ready
+
+  bool has_waiting() const { return !pending_.empty() || !not_ready_.empty() || left_in_original > 0; }
+  size_t waiting() const { return pending_.size() + not_ready_.size(); }
+  bool polls() const { return !not_ready_.empty() || left_in_original > 0; }
+
+  // A task whose data other GPUs of the machine have yet to add to.
+  void hold(const Entry& entry) {
+    uint64_t id = next_id_++;
+    known_[entry.get()] = Known{id, 0, kNever};
+    not_ready_.emplace_back(id, entry);
+  }
+
+  void schedule(const Entry& entry, uint32_t gradient, uint32_t bytes, double now) {
+    schedule_as(next_id_++, entry, gradient, bytes, now);
+  }
+
+  // Looks at no more than `most` of the held tasks, the ones looked at longest ago first, and gives each that is ready
+  // to `came`; `ready` says which are.
+  template <typename Ready, typename Came>
+  void look_at_held(size_t most, Ready ready, Came came) {
+    for (size_t left = std::min(not_ready_.size(), most); left > 0; --left) {
+      auto [id, entry] = std::move(not_ready_.front());
+      not_ready_.pop_front();
+      if (ready(entry)) {
+        came(id, entry);
+      } else {
+        not_ready_.emplace_back(id, std::move(entry));
+      }
+    }
+  }
+
+  void schedule_as(uint64_t id, const Entry& entry, uint32_t gradient, uint32_t bytes, double now) {
+    known_[entry.get()] = Known{id, gradient, kNever};
+    scheduler.add(Task{id, gradient, bytes}, now);
+    pending_.emplace(id, entry);
+  }
+
+  // The entry of a task that the scheduler has just started.
+  Entry started(const Task& task, double now) {
+    auto it = pending_.find(task.id);
+    Entry entry = std::move(it->second);
+    pending_.erase(it);
+    known_[entry.get()].started_s = now;
+    return entry;
+  }
+
+  // False where the entry is none of ours, or of an engine that is gone.
+  bool finish(TensorTableEntry* entry, double now) {
+    auto it = known_.find(entry);
+    if (it == known_.end() || !scheduler.finish(it->second.id, now)) return false;
+    known_.erase(it);
+    return true;
+  }
+
+  // Everything that waits, in order of arrival; then nothing is known any more, in flight or not.
+  std::vector<Entry> forget() {
+    std::vector<std::pair<uint64_t, Entry>> waiting(pending_.begin(), pending_.end());
+    waiting.insert(waiting.end(), not_ready_.begin(), not_ready_.end());
+    std::sort(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<Entry> entries;
+    for (auto& [id, entry] : waiting) entries.push_back(std::move(entry));
+    pending_.clear();
+    not_ready_.clear();
+    known_.clear();
+    scheduler.clear();
+    left_in_original = 0;
+    return entries;
+  }
+
+  struct Oldest {
+    uint32_t gradient;
+    double started_s;
+  };
+
+  // Of what is in flight: the one that has been longest.
+  std::optional<Oldest> oldest_in_flight() const {
+    std::optional<Oldest> oldest;
+    for (const auto& [entry, known] : known_) {
+      if (known.started_s < (oldest ? oldest->started_s : kNever)) oldest = Oldest{known.gradient, known.started_s};
+    }
+    return oldest;
+  }
+
+ private:
+  struct Known {
+    uint64_t id = 0;
+    uint32_t gradient = 0;
+    double started_s = kNever;  // until it is in flight
+  };
+
+  std::unordered_map<uint64_t, Entry> pending_;         // by task id
+  std::unordered_map<TensorTableEntry*, Known> known_;  // pending, held or in flight
+  std::deque<std::pair<uint64_t, Entry>> not_ready_;    // held
+  uint64_t next_id_ = 0;
+};
+
+}  // namespace prophet
+
+#endif  // PROPHET_PLUGINS_BYTEPS_NATIVE_LANE_H_

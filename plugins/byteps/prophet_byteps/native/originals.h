@@ -1,0 +1,87 @@
+// BytePS's own functions: the names that its core calls and the hook defines, and where the originals are found.
+//
+// Rule of this file: names and types of BytePS 0.2.5's binary interface, no behaviour. Every name here is one that
+// the core exports and calls through its procedure linkage table; plugins/byteps/prophet_byteps/hook.py looks for the
+// same ones.
+#ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_
+#define PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+// Declared as far as their mangled names need it.
+namespace byteps {
+namespace common {
+
+enum QueueType : int;
+struct TensorTableEntry;
+class NcclGroupEntry;
+class ReadyTable;
+
+class BytePSScheduledQueue {
+ public:
+  explicit BytePSScheduledQueue(QueueType type);
+  void addTask(std::shared_ptr<TensorTableEntry> entry);
+  std::shared_ptr<TensorTableEntry> getTask();
+  void reportFinish(int size);
+};
+
+class NcclManager {
+ public:
+  void EnqueueGroup(std::shared_ptr<NcclGroupEntry> entry);
+  std::shared_ptr<NcclGroupEntry> DequeueGroup();
+};
+
+}  // namespace common
+}  // namespace byteps
+
+namespace prophet {
+
+using byteps::common::BytePSScheduledQueue;
+using byteps::common::NcclGroupEntry;
+using byteps::common::NcclManager;
+using byteps::common::QueueType;
+using byteps::common::ReadyTable;
+using byteps::common::TensorTableEntry;
+using Entry = std::shared_ptr<TensorTableEntry>;
+
+struct Originals {
+  void (*construct)(BytePSScheduledQueue*, QueueType) = nullptr;
+  void (*add)(BytePSScheduledQueue*, Entry) = nullptr;
+  Entry (*get)(BytePSScheduledQueue*) = nullptr;
+  void (*report)(BytePSScheduledQueue*, int) = nullptr;
+  uint32_t (*pending)(BytePSScheduledQueue*) = nullptr;
+  BytePSScheduledQueue* (*queue_of)(int) = nullptr;  // null before BytePS begins and after it was shut down
+  void (*enqueue_group)(NcclManager*, std::shared_ptr<NcclGroupEntry>) = nullptr;
+  std::shared_ptr<NcclGroupEntry> (*dequeue_group)(NcclManager*) = nullptr;
+  bool (*is_key_ready)(ReadyTable*, uint64_t) = nullptr;
+  ReadyTable** push_table = nullptr;
+};
+
+struct Symbol {
+  const char* name;
+  void** slot;
+};
+
+inline std::vector<Symbol> symbols_of(Originals& originals) {
+#define PROPHET_QUEUE "_ZN6byteps6common20BytePSScheduledQueue"
+  return {
+      {PROPHET_QUEUE "C1ENS0_9QueueTypeE", (void**)&originals.construct},
+      {PROPHET_QUEUE "7addTaskESt10shared_ptrINS0_16TensorTableEntryEE", (void**)&originals.add},
+      {PROPHET_QUEUE "7getTaskEv", (void**)&originals.get},
+      {PROPHET_QUEUE "12reportFinishEi", (void**)&originals.report},
+      {PROPHET_QUEUE "11pendingSizeEv", (void**)&originals.pending},
+      {"_ZN6byteps6common12BytePSGlobal17GetScheduledQueueENS0_9QueueTypeE", (void**)&originals.queue_of},
+      {"_ZN6byteps6common11NcclManager12EnqueueGroupESt10shared_ptrINS0_14NcclGroupEntryEE",
+       (void**)&originals.enqueue_group},
+      {"_ZN6byteps6common11NcclManager12DequeueGroupEv", (void**)&originals.dequeue_group},
+      {"_ZN6byteps6common10ReadyTable10IsKeyReadyEm", (void**)&originals.is_key_ready},
+      {"_ZN6byteps6common12BytePSGlobal11_push_tableE", (void**)&originals.push_table},
+  };
+#undef PROPHET_QUEUE
+}
+
+}  // namespace prophet
+
+#endif  // PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_

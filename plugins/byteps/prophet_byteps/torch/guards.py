@@ -1,0 +1,399 @@
+"""Where a program can reach a parameter: each way finishes the parameter's pending update first.
+
+Rule of this file: interception of torch, and nothing about transfers or optimizers. A parameter with
+a pending update is brought up to date
+
+- when its module is called, when it is read as an attribute of a module, when it comes out of
+  `named_parameters()` or `parameters()`, or out of a parameter group of its optimizer;
+- when any function of torch gets it, or what shares its memory, in the thread that called step()
+  (torch_references.py): a list of parameters that the program kept is no way round;
+- when it is copied, pickled, or sent to another process.
+
+All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
+before TorchScript's code runs and before a transform of torch.func, in which nothing may be written.
+
+Where somebody holds a parameter's memory without asking torch (torch_aliases.py), and from the start of the first
+compilation, step() waits, as stock BytePS does. One way is out of reach: a reference to the tensor itself that another
+thread or a C++ extension uses. Where gradients show it, step() waits from then on.
+The patches do nothing while they are traced, so they break no graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch import nn
+
+from prophet_byteps.torch import aliases as torch_aliases
+from prophet_byteps.torch import references
+from prophet_byteps.torch.buckets import Bucket, Slot
+
+
+class Watched:
+    """One parameter, and its slot in each optimizer that averages its gradient."""
+
+    def __init__(self) -> None:
+        self.slots: list[Slot] = []
+        self.memory = torch_aliases.Memory()
+
+
+_watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
+"""By id of the parameter, which a slot keeps alive: no id is reused."""
+_pending: dict[references.StorageKey, tuple[Slot, ...]] = {}
+"""Slots with a pending update, by the storage of their parameter and of the gradient that was sent."""
+_owners: weakref.WeakSet[Any] = weakref.WeakSet()
+_kept: dict[Any, list[Slot]] = {}
+"""Owners with pending updates, and which those are."""
+_learning: dict[int, Any] = {}
+"""By id, and held weakly: owners of which it is not known yet how the program reaches their parameters."""
+_installed = False
+
+
+def watch(owner: Any, slots: list[Slot]) -> None:
+    """From now on brings these parameters up to date, through `owner.finish(buckets)` and `owner.flush()`.
+
+    Until `learned(owner)` every use is noted in `Slot.touched`, and not only those that an update is pending for.
+    """
+    _install()
+    _owners.add(owner)
+    _learning[id(owner)] = weakref.ref(owner, functools.partial(_forget, id(owner)))
+    for slot in slots:
+        # Held by the slots alone: it goes when the last of them does.
+        watched = _watched.get(id(slot.param)) or Watched()
+        _watched[id(slot.param)] = watched
+        watched.slots.append(slot)
+        slot.watched = watched
+    _watch_references()
+
+
+def learned(owner: Any) -> None:
+    """It is known how the program reaches the parameters of `owner`."""
+    _learning.pop(id(owner), None)
+    _leave_references()
+
+
+def _forget(identity: int, _reference: Any) -> None:
+    _learning.pop(identity, None)
+
+
+def keep(owner: Any, slots: Iterable[Slot]) -> set[Bucket]:
+    """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it.
+
+    Returns the buckets whose updates must not be late, since somebody holds a parameter's memory and is not seen.
+    """
+    _kept[owner] = list(slots)
+    exposed: set[Bucket] = set()
+    with references.blind():
+        for slot in _kept[owner]:
+            param, bucket = slot.param, slot.bucket
+            assert bucket is not None
+            try:
+                storage = param.untyped_storage()
+            except NotImplementedError:  # It has none of the usual kind: nobody could say who uses it.
+                exposed.add(bucket)
+                continue
+            if slot.watched.memory.exposed(storage, param.is_cpu):
+                exposed.add(bucket)
+            _add_pending(storage._cdata, slot)
+            _add_sent(slot)
+    _watch_references()
+    return exposed
+
+
+def _add_pending(key: references.StorageKey, slot: Slot) -> None:
+    others = _pending.get(key)
+    if others is None:
+        if key:
+            _pending[key] = (slot,)
+    elif slot not in others:
+        _pending[key] = (*others, slot)
+
+
+def release(owner: Any) -> None:
+    """Nothing of `owner` is pending any more."""
+    if _kept.pop(owner, None) is not None:
+        if not _kept:
+            _pending.clear()
+        for key, slots in list(_pending.items()):
+            others = tuple(slot for slot in slots if slot.owner is not owner)
+            if not others:
+                del _pending[key]
+            elif len(others) < len(slots):
+                _pending[key] = others
+    _leave_references()
+
+
+def _add_sent(slot: Slot) -> None:
+    sent = slot.seen[0]() if slot.seen is not None else None
+    if sent is not None:
+        _add_pending(references.storage_key(sent), slot)
+
+
+def owners() -> list[Any]:
+    """The `owner` of each `watch` that still lives."""
+    return list(_owners)
+
+
+def settle(params: Iterable[torch.Tensor], owner: Any) -> None:
+    """Finishes what optimizers other than `owner` still have to do to these parameters."""
+    if not any(other is not owner for other in _kept):
+        return
+    for param in params:
+        watched = _watched.get(id(param))
+        for slot in watched.slots if watched is not None else ():
+            if slot.owner is not owner and slot.bucket is not None and slot.bucket.pending:
+                slot.owner.finish([slot.bucket])
+
+
+def after_compilation() -> bool:
+    """Whether torch.compile has made code in this process, which may use parameters out of our sight."""
+    from torch._dynamo import convert_frame  # Slow to import: not before an optimizer is wrapped.
+
+    return bool(convert_frame.FRAME_COUNTER)
+
+
+class GroupParameters(list[torch.Tensor]):
+    """The parameters of a group. To look at them from outside finishes their updates; a scheduler does not."""
+
+    def unwatched(self) -> Iterator[torch.Tensor]:
+        """For ourselves, who wait for nothing."""
+        return super().__iter__()
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for param in super().__iter__():
+            _touch(param)
+            yield param
+
+    def __reversed__(self) -> Iterator[torch.Tensor]:
+        return reversed(list(self))
+
+    def __getitem__(self, place: Any) -> Any:
+        value = super().__getitem__(place)
+        for param in value if isinstance(place, slice) else (value,):
+            _touch(param)
+        return value
+
+    def __add__(self, other: Any) -> Any:
+        return list(self) + other
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return list, (list(self),)
+
+    def copy(self) -> list[torch.Tensor]:
+        return list(self)
+
+
+def _flush_all() -> None:
+    for owner in list(_kept):
+        owner.flush()
+
+
+def _use(found: Watched | tuple[Slot, ...]) -> None:
+    """A function of torch gets a tensor that is watched, or one that shares memory with some that are pending."""
+    if torch.compiler.is_compiling():
+        return
+    for slot in found.slots if isinstance(found, Watched) else found:
+        _reach(slot)
+
+
+def _reach(slot: Slot) -> None:
+    slot.touched = True
+    bucket = slot.bucket
+    if bucket is not None:
+        if bucket.pending:
+            slot.owner.finish([bucket])
+        elif bucket.updated is not None:
+            slot.owner.follow_update(bucket)
+
+
+def _touch(value: Any) -> None:
+    """Marks `value`, if it is a watched parameter, as reached, and finishes its update."""
+    if torch.compiler.is_compiling() or references.is_blind():
+        return
+    watched = _watched.get(id(value))
+    if watched is not None:
+        for slot in watched.slots:
+            _reach(slot)
+
+
+def _before_forward(module: nn.Module) -> None:
+    """Finishes the updates of a module's own parameters together: one call of the optimizer, not one each."""
+    if torch.compiler.is_compiling():
+        return
+    if references.watching_here() and not _kept:
+        _leave_references()
+    if isinstance(module, torch.jit.ScriptModule):
+        _flush_all()
+    if not module._parameters:
+        return
+    pending: dict[Any, dict[Bucket, None]] = {}
+    for param in module._parameters.values():
+        watched = _watched.get(id(param))
+        if watched is None:
+            continue
+        for slot in watched.slots:
+            bucket = slot.bucket
+            if bucket is not None and bucket.pending:
+                slot.touched = True
+                pending.setdefault(slot.owner, {})[bucket] = None
+            else:
+                _reach(slot)
+    for owner, buckets in pending.items():
+        owner.finish(list(buckets))
+
+
+def _watch_references() -> None:
+    references.watch_here(_pending, _watched, _learning, _use)
+
+
+def _leave_references() -> None:
+    if not _kept and not _learning:
+        references.stop_here()
+
+
+def _before_compilation(*_args: Any) -> None:
+    for owner in owners():
+        owner.keep_barrier()
+
+
+def _install() -> None:
+    """Patches torch once; without any watched parameter the patches only look into an empty table."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    _watch_compilations()
+    _patch_call()
+    for name in ("state_dict", "load_state_dict", "_apply"):
+        _call_before(nn.Module, name, lambda self: _flush_all())
+    for name in ("__deepcopy__", "__reduce_ex__"):
+        _call_before(nn.Parameter, name, _touch)
+    _patch_getattr()
+    _patch_named_parameters()
+    _patch_zero_grad()
+    _patch_what_modes_do_not_see()
+    torch_aliases.install()
+    os.register_at_fork(before=_flush_all)
+
+
+def _watch_compilations() -> None:
+    from torch._dynamo import callback  # Slow to import: not before an optimizer is wrapped.
+
+    handler: Any = callback.callback_handler
+    forget = handler.clear
+
+    @functools.wraps(forget)
+    def forget_others() -> None:
+        """torch._dynamo.reset() forgets what was registered, but what comes after it is compiled as well."""
+        forget()
+        callback.on_compile_start(_before_compilation)
+
+    handler.clear = forget_others
+    callback.on_compile_start(_before_compilation)
+
+
+def _call_before(holder: Any, name: str, first: Callable[[Any], None]) -> None:
+    """Lets `first` have the first argument of `holder.name` before each call; nothing where there is no such name."""
+    original = getattr(holder, name, None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            first(args[0] if args else None)
+        return original(*args, **kwargs)
+
+    setattr(holder, name, wrapper)
+
+
+def _patch_what_modes_do_not_see() -> None:
+    """TorchScript, transforms of torch.func, and what pickles tensors for another process."""
+    from torch._functorch import eager_transforms, vmap
+
+    for script in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+        _call_before(script, "__call__", lambda self: _flush_all())
+    for module, name in (
+        (eager_transforms, "_grad_increment_nesting"),
+        (eager_transforms, "_jvp_increment_nesting"),
+        (eager_transforms, "_func_increment_nesting"),
+        (vmap, "_vmap_increment_nesting"),
+    ):
+        _call_before(module, name, lambda argument: _flush_all())
+
+    reducers: dict[type, Callable[[Any], Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    for kind, reduce in list(reducers.items()):
+        if issubclass(kind, torch.Tensor):
+            reducers[kind] = _reduce_after_update(reduce)
+
+
+def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """multiprocessing has a table of its own, and a queue's thread, which no mode of ours watches, goes by it."""
+
+    @functools.wraps(reduce)
+    def wrapper(tensor: torch.Tensor) -> Any:
+        _touch(tensor)
+        found = _pending.get(references.storage_key(tensor))
+        if found is not None:
+            _use(found)
+        watched = _watched.get(id(tensor))
+        if watched is not None:
+            watched.memory.sent = True
+        return reduce(tensor)
+
+    return wrapper
+
+
+def _patch_call() -> None:
+    original: Callable[..., Any] = nn.Module.__call__
+
+    @functools.wraps(original)
+    def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        _before_forward(self)
+        return original(self, *args, **kwargs)
+
+    nn.Module.__call__ = wrapper  # type: ignore[method-assign]
+
+
+def _patch_getattr() -> None:
+    original: Callable[[nn.Module, str], Any] = nn.Module.__getattr__
+
+    @functools.wraps(original)
+    def wrapper(self: nn.Module, name: str) -> Any:
+        value = original(self, name)
+        if isinstance(value, torch.Tensor):
+            _touch(value)
+        return value
+
+    nn.Module.__getattr__ = wrapper  # type: ignore[method-assign]
+
+
+def _patch_named_parameters() -> None:
+    """Parameter by parameter: `next(model.parameters()).device` must not wait for the whole model."""
+    original = nn.Module.named_parameters
+
+    @functools.wraps(original)
+    def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, param in original(self, *args, **kwargs):
+            _touch(param)
+            yield name, param
+
+    nn.Module.named_parameters = wrapper  # type: ignore[method-assign]
+
+
+def _patch_zero_grad() -> None:
+    """Clearing gradients goes through `parameters()` but reads no parameter: it must not wait."""
+    original = nn.Module.zero_grad
+
+    @functools.wraps(original)
+    def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        with references.blind():
+            original(self, *args, **kwargs)
+
+    nn.Module.zero_grad = wrapper  # type: ignore[method-assign]

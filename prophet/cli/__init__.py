@@ -1,0 +1,1 @@
+"""The `prophet` command."""

@@ -1,0 +1,149 @@
+"""The `prophet` command.
+
+Rule of this file: arguments in, exit status out. Imports are inside the commands, so that `prophet --help` is
+quick. Exit status 2 is bad input, 1 an experiment in which a policy failed, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import prophet
+from prophet.core.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="A communication scheduler that makes data-parallel training faster on slow networks.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"prophet {prophet.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="An experiment, such as configs/quickstart.yaml.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Run only this policy; may be repeated.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
+) -> None:
+    """Run an experiment on real BytePS over a shaped network."""
+    from prophet.lab.config import load_experiment
+    from prophet.lab.session import run_session
+
+    experiment = load_experiment(config, policy or (), repeats)
+    folder = out or Path("results") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    raise typer.Exit(1 if run_session(experiment, folder) else 0)
+
+
+@app.command()
+def simulate(
+    config: Annotated[Path, typer.Argument(help="An experiment, such as configs/replay-bandwidths.yaml.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Simulate only this policy; may be repeated.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
+) -> None:
+    """Say what an experiment would give, in seconds and without a network."""
+    from prophet.lab.config import load_experiment
+    from prophet.lab.simulated_session import simulate_session
+
+    experiment = load_experiment(config, policy or (), repeats)
+    folder = out or Path("results") / f"{experiment.name}-simulated-{time.strftime('%Y%m%d-%H%M%S')}"
+    raise typer.Exit(1 if simulate_session(experiment, folder) else 0)
+
+
+@app.command()
+def profile(
+    file: Annotated[Path, typer.Argument(help="A profile, as PROPHET_PROFILE_OUT writes it.")],
+    plot: Annotated[Path | None, typer.Option(help="Also draw generation time by gradient into this PNG.")] = None,
+) -> None:
+    """Show a job's stepwise pattern."""
+    from rich.console import Console
+
+    from prophet.cli.profiles_view import plot_profile, profile_table
+    from prophet.models.profiles import load_profile
+
+    loaded = load_profile(file)
+    Console().print(profile_table(loaded))
+    if plot is not None:
+        plot_profile(loaded, plot)
+
+
+@app.command()
+def plan(
+    profile: Annotated[str, typer.Argument(help="A profile: a file, or a built-in one such as resnet50.")],
+    bandwidth: Annotated[str, typer.Option(help="Of each worker's link, such as 3gbit.")],
+    workers: Annotated[int, typer.Option(help="How many.")] = 2,
+    servers: Annotated[int, typer.Option(help="How many.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="Also draw it into this PNG.")] = None,
+) -> None:
+    """Show what Prophet would do with a job on a network, and how every policy would fare."""
+    from rich.console import Console
+
+    from prophet.cli.plan_view import block_table, draw_outlook, outlook, policy_table
+    from prophet.core.units import parse_rate
+    from prophet.models.profiles import BUILTIN, load_profile
+
+    try:
+        rate = parse_rate(bandwidth)
+    except ValueError as error:
+        raise UserError(f"--bandwidth: {error}") from None
+    job = BUILTIN[profile]() if profile in BUILTIN else load_profile(Path(profile))
+    found = outlook(job, rate, workers, servers)
+    console = Console()
+    console.print(block_table(found))
+    console.print(policy_table(found))
+    if plot is not None:
+        draw_outlook(found, plot)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine can do, and what to do about the rest."""
+    from prophet.lab.doctor import examine
+
+    findings = examine()
+    for finding in findings:
+        typer.echo(f"{'ok     ' if finding.ok else 'missing'}  {finding.item}: {finding.line}")
+    raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)
+
+
+def _terminated(signum: int, frame: object) -> None:
+    # As for Ctrl-C: leave through every context manager, so that the testbed is taken down.
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Entry point; every error of the user's is one line on standard error."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        app()
+    except UserError as error:
+        print(f"prophet: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:  # outside of a command; typer turns one inside into the same status
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

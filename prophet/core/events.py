@@ -1,0 +1,58 @@
+"""The record of what happened to every task: what the hook and the simulator write, and the profiler reads.
+
+Rule of this file: the layout of an event and how a record with gaps is read; no file and no clock. Times are seconds of
+a steady clock, sizes bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class EventKind(enum.IntEnum):
+    """What happened to a task in a queue."""
+
+    ADD = 0
+    START = 1
+    FINISH = 2
+
+
+class QueueKind(enum.IntEnum):
+    """Which of BytePS's two network queues an event or a plan is about."""
+
+    PUSH = 0
+    PULL = 1
+
+
+EVENT_DTYPE = np.dtype(
+    [
+        ("time_s", "<f8"),  # steady clock
+        ("gradient", "<u4"),
+        ("bytes", "<u4"),
+        ("partition", "<u2"),
+        ("queue", "u1"),
+        ("kind", "u1"),
+        ("gap", "<u4"),  # other than 0 where events before this one are lost
+    ]
+)
+"""One record of the hook's event log; mirrors `struct Event` in prophet/core/native/events.h (24 bytes)."""
+
+
+def unbroken(events: NDArray[Any]) -> Iterator[tuple[bool, NDArray[Any]]]:
+    """`events` (EVENT_DTYPE) in pieces without a gap, each with whether one comes before it.
+
+    What began before a gap is unknown after it: its finish may be lost, or never come.
+    """
+    gaps = np.flatnonzero(events["gap"]).tolist()
+    for start, end in itertools.pairwise(sorted({0, *gaps, len(events)})):
+        yield bool(events["gap"][start]), events[start:end]
+
+
+UNPROFILED_GRADIENT = 0x80000000
+"""Bit set in the gradient id of a tensor that is not a gradient of the model (a broadcast, say)."""

@@ -1,0 +1,620 @@
+// A cluster on a virtual clock: workers that compute, the very ScheduledQueue of a job, links and servers.
+//
+// Rule of this file: discrete events, nothing random and nothing real. What varies (computing times, rates of links)
+// is given as numbers, so the same input gives the same output, bit for bit. The configuration is made in
+// prophet/simulate/; events with equal times happen in the order in which they were scheduled.
+//
+// The model:
+//   - A worker has one processor and, for each iteration, the same graph of operations. A ready operation starts when
+//     the processor is free, the one with the least index first. Its end may generate tensors; it may need tensors of
+//     the iteration before.
+//   - A tensor travels as partitions. With servers: push, acknowledgement, pull request, answer, as BytePS does it; the
+//     server answers when every worker has pushed (synchronous) or at once (asynchronous). Collective: one channel for
+//     all; a tensor is ready when every worker has generated it.
+//   - A link of a node and direction is first come, first served: a message of s bytes takes overhead + s / rate there,
+//     where the rate may change over time. Messages cut through: the receiver's link is taken while the last bytes
+//     arrive, so one narrow link costs its own time only.
+#ifndef PROPHET_NATIVE_SIMULATOR_H_
+#define PROPHET_NATIVE_SIMULATOR_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "events.h"
+#include "queue.h"
+
+namespace prophet {
+
+enum class Exchange { kSynchronous = 0, kAsynchronous = 1, kCollective = 2 };
+
+// Bytes per second over time: a step function that begins at 0. No steps: a link without a limit.
+class Rate {
+ public:
+  Rate() = default;
+  explicit Rate(std::vector<std::pair<double, double>> steps) : steps_(std::move(steps)) {}
+
+  bool limited() const { return !steps_.empty(); }
+
+  // When `bytes` that start at `start` are through.
+  double after(double start, double bytes) const {
+    if (!limited()) return start;
+    size_t at = 0;
+    while (at + 1 < steps_.size() && steps_[at + 1].first <= start) ++at;
+    for (;; ++at) {
+      double end = start + bytes / steps_[at].second;
+      if (at + 1 == steps_.size() || end <= steps_[at + 1].first) return end;
+      bytes -= (steps_[at + 1].first - start) * steps_[at].second;
+      start = steps_[at + 1].first;
+    }
+  }
+
+  // Seconds for `bytes` at the rate of `now`.
+  double seconds(double now, double bytes) const {
+    if (!limited()) return 0;
+    size_t at = 0;
+    while (at + 1 < steps_.size() && steps_[at + 1].first <= now) ++at;
+    return bytes / steps_[at].second;
+  }
+
+ private:
+  std::vector<std::pair<double, double>> steps_;  // (from when, bytes per second), by time
+};
+
+// One direction of a node's connection: a token bucket. A message with data costs `overhead_s` beside its bytes. With
+// `burst_bytes` of 0 it is a wire; with more, what an idle moment leaves unused may be caught up with later, as where a
+// kernel or a cloud shapes the link.
+struct Link {
+  Rate rate;
+  double overhead_s = 0;
+  double burst_bytes = 0;
+  double free_at = 0;    // when the last message is through
+  double filled_at = 0;  // when the bucket would be full but for the messages so far, less the time that filling takes
+
+  // Takes the link for a message that is there at `now`; returns (start, end).
+  std::pair<double, double> take(double now, double bytes, bool data) {
+    double start = std::max(now, free_at);
+    double from = std::max(filled_at, start - rate.seconds(start, burst_bytes));
+    filled_at = rate.after(from + (data ? overhead_s : 0), bytes);
+    free_at = std::max(start, filled_at);
+    return {start, free_at};
+  }
+};
+
+struct OperationSpec {
+  double seconds = 0;
+  uint32_t inputs = 0;               // operations of the same iteration that it waits for
+  std::vector<uint32_t> successors;  // those that wait for it
+  std::vector<uint32_t> generates;   // tensors whose generation it is part of
+};
+
+struct TensorSpec {
+  uint32_t bytes = 0;
+  std::vector<uint32_t> needed_by;  // operations of the next iteration
+  std::vector<uint32_t> parts;      // bytes of its partitions, where they are not all of the same size
+};
+
+struct ClusterSpec {
+  std::vector<OperationSpec> operations;
+  std::vector<TensorSpec> tensors;
+  uint32_t partition_bytes = 0;
+  uint32_t workers = 1;
+  uint32_t servers = 1;
+  Exchange exchange = Exchange::kSynchronous;
+  double latency_s = 0;     // of every message
+  double server_rate = 0;   // bytes per second that a server sums up; 0 for no limit
+  double header_bytes = 0;  // of every message; an acknowledgement or a request is nothing else
+  double watchdog_s = 1.0;  // of the queues
+  uint32_t iterations = 1;
+  int32_t backward = -1;  // the operation that backward begins with, for the marks
+};
+
+struct ComputeRecord {
+  double started_s;
+  double finished_s;
+  uint32_t worker;
+  uint32_t iteration;
+  uint32_t operation;
+  uint32_t reserved;
+};
+
+// A message of a recorded worker on its link.
+struct LinkRecord {
+  double started_s;
+  double finished_s;
+  uint32_t worker;
+  uint32_t bytes;
+  uint32_t down;  // 0: up, 1: down
+  uint32_t reserved;
+};
+
+struct Mark {
+  double start_s;     // the iteration before is over
+  double backward_s;  // backward begins
+  double end_s;       // every operation is done
+};
+
+class Simulation {
+ public:
+  explicit Simulation(ClusterSpec spec) : spec_(std::move(spec)) {
+    emitters_.assign(spec_.tensors.size(), 0);
+    for (const OperationSpec& operation : spec_.operations) {
+      for (uint32_t tensor : operation.generates) ++emitters_[tensor];
+    }
+    needs_.resize(spec_.operations.size());
+    for (uint32_t t = 0; t < spec_.tensors.size(); ++t) {
+      for (uint32_t operation : spec_.tensors[t].needed_by) needs_[operation].push_back(t);
+      first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
+      std::vector<uint32_t> parts = spec_.tensors[t].parts;
+      for (uint32_t left = parts.empty() ? spec_.tensors[t].bytes : 0; left > 0; left -= parts.back()) {
+        parts.push_back(std::min(left, spec_.partition_bytes));
+      }
+      for (uint32_t number = 0; number < parts.size(); ++number) {
+        // Keys go round the servers, so each gets about the same number of bytes.
+        uint32_t server = spec_.servers ? static_cast<uint32_t>(partitions_.size()) % spec_.servers : 0;
+        partitions_.push_back(Partition{t, number, parts[number], server});
+      }
+    }
+    first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
+    bool collective = spec_.exchange == Exchange::kCollective;
+    up_.resize(spec_.workers + spec_.servers);
+    down_.resize(spec_.workers + spec_.servers);
+    server_free_at_.assign(spec_.servers, 0.0);
+    for (int parity = 0; parity < 2; ++parity) {
+      keys_[parity].resize(collective ? 0 : partitions_.size());
+      generated_by_[parity].assign(collective ? spec_.tensors.size() : 0, 0);
+    }
+    workers_.resize(spec_.workers);
+    for (Worker& worker : workers_) {
+      worker.completed.assign(spec_.tensors.size(), 0);
+      worker.partitions_left.assign(spec_.tensors.size(), 0);
+      worker.emitters_left.assign(spec_.tensors.size(), 0);
+      worker.waiting.assign(spec_.operations.size(), 0);
+      worker.push = std::make_unique<ScheduledQueue>(spec_.watchdog_s);
+      worker.pull = std::make_unique<ScheduledQueue>(spec_.watchdog_s);
+    }
+    marks_.assign(static_cast<size_t>(spec_.workers) * spec_.iterations, Mark{});
+    recorded_.assign(spec_.workers, false);
+  }
+
+  // Nodes are the workers, then the servers. In a collective, node 0's link up is the channel.
+  void set_link(uint32_t node, std::vector<std::pair<double, double>> up, std::vector<std::pair<double, double>> down,
+                double overhead_s, double burst_bytes) {
+    up_.at(node).rate = Rate(std::move(up));
+    down_.at(node).rate = Rate(std::move(down));
+    up_[node].overhead_s = down_[node].overhead_s = overhead_s;
+    up_[node].burst_bytes = down_[node].burst_bytes = burst_bytes;
+  }
+
+  // How many times as long the operations take: by worker, then iteration. Missing ones are 1.
+  void set_compute_scale(std::vector<std::vector<double>> scale) { scale_ = std::move(scale); }
+
+  // Keeps what happens to the worker's tasks and on its link, and when it computes.
+  void record(uint32_t worker) { recorded_.at(worker) = true; }
+
+  void set_plan(std::shared_ptr<const QueuePlan> push, std::shared_ptr<const QueuePlan> pull) {
+    for (Worker& worker : workers_) {
+      worker.push->set_plan(push);
+      worker.pull->set_plan(pull);
+    }
+    if (!begun_) return;
+    for (uint32_t w = 0; w < workers_.size(); ++w) {
+      pump(w, kPush);
+      pump(w, kPull);
+    }
+  }
+
+  // Works until `until_s` or for `events`; returns whether every worker has done its iterations. Throws
+  // std::logic_error where nothing is left to happen before that.
+  bool run(double until_s, uint64_t events) {
+    if (!begun_) {
+      begun_ = true;
+      for (uint32_t w = 0; w < workers_.size(); ++w) begin_iteration(w);
+    }
+    for (; finished_ < spec_.workers && events > 0; --events) {
+      if (agenda_.empty()) throw std::logic_error("the simulation stands still: " + where_it_stands());
+      if (agenda_.top().time_s > until_s) {
+        now_ = until_s;
+        return false;
+      }
+      Happening event = agenda_.top();
+      agenda_.pop();
+      now_ = event.time_s;
+      ++events_;
+      happen(event);
+    }
+    return finished_ == spec_.workers;
+  }
+
+  double now() const { return now_; }
+  uint64_t events() const { return events_; }
+  uint32_t iterations_done() const {
+    uint32_t least = spec_.iterations;
+    for (const Worker& worker : workers_) least = std::min(least, worker.iteration);
+    return least;
+  }
+  const std::vector<Mark>& marks() const { return marks_; }
+  // What happened to the tasks of a recorded worker since the last call, in order of time.
+  std::vector<Event> take_events(uint32_t worker) { return std::exchange(workers_.at(worker).events, {}); }
+  const std::vector<ComputeRecord>& computing() const { return computing_; }
+  const std::vector<LinkRecord>& links() const { return links_; }
+  uint64_t watchdog_releases() const {
+    uint64_t count = 0;
+    for (const Worker& worker : workers_) count += worker.push->watchdog_releases() + worker.pull->watchdog_releases();
+    return count;
+  }
+  const ClusterSpec& spec() const { return spec_; }
+
+ private:
+  enum Direction : uint8_t { kPush = 0, kPull = 1 };
+  enum Message : uint8_t { kPushData, kAcknowledgement, kRequest, kAnswer };
+  enum Kind : uint8_t { kOperationEnds, kAskAgain, kSumIsReady, kReachesReceiver, kDelivered, kCollectiveEnds };
+
+  struct Partition {
+    uint32_t tensor;
+    uint32_t number;
+    uint32_t bytes;
+    uint32_t server;
+  };
+
+  struct Happening {
+    double time_s;
+    uint64_t sequence;
+    uint32_t worker;
+    uint32_t what;  // a partition; of kOperationEnds an operation, of kAskAgain a Direction
+    uint32_t iteration;
+    Kind kind;
+    Message message;
+  };
+  struct Later {
+    bool operator()(const Happening& a, const Happening& b) const {
+      return a.time_s != b.time_s ? a.time_s > b.time_s : a.sequence > b.sequence;
+    }
+  };
+
+  // A key's sum at its server in one round; rounds alternate between two, as the front end's keys do.
+  struct Key {
+    uint32_t pushed = 0;
+    uint32_t answered = 0;
+    double summed_at = 0;
+    std::vector<uint32_t> waiting;  // workers whose request came before the sum was complete
+  };
+
+  struct Worker {
+    uint32_t iteration = 0;
+    uint32_t operations_left = 0;
+    bool busy = false;
+    std::vector<uint32_t> waiting;  // by operation: inputs and tensors still to come
+    std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready;
+    std::vector<uint32_t> completed;        // by tensor: rounds that are back
+    std::vector<uint32_t> partitions_left;  // by tensor: of this round
+    std::vector<uint32_t> emitters_left;    // by tensor: operations of this round that are part of its generation
+    std::unique_ptr<ScheduledQueue> push;
+    std::unique_ptr<ScheduledQueue> pull;
+    double asks_again[2] = {kNever, kNever};
+    std::vector<Event> events;
+  };
+
+  void schedule(double time_s, Kind kind, uint32_t worker, uint32_t what, uint32_t iteration = 0,
+                Message message = kPushData) {
+    agenda_.push(Happening{time_s, next_sequence_++, worker, what, iteration, kind, message});
+  }
+
+  void happen(const Happening& event) {
+    switch (event.kind) {
+      case kOperationEnds:
+        operation_ends(event.worker, event.what);
+        break;
+      case kAskAgain: {
+        double& asks_again = workers_[event.worker].asks_again[event.what];
+        if (asks_again == event.time_s) {
+          asks_again = kNever;
+          pump(event.worker, static_cast<Direction>(event.what));
+        }
+        break;
+      }
+      case kSumIsReady:
+        send(kAnswer, event.worker, event.what, event.iteration);
+        break;
+      case kReachesReceiver: {
+        auto [start, end] = down_[receiver(event)].take(event.time_s, bytes_of(event), is_data(event));
+        if (!from_worker(event.message)) note_link(event, start, end, 1);
+        schedule(end + spec_.latency_s, kDelivered, event.worker, event.what, event.iteration, event.message);
+        break;
+      }
+      case kDelivered:
+        delivered(event);
+        break;
+      case kCollectiveEnds:
+        collective_ends(event.what);
+        break;
+    }
+  }
+
+  // ---- computing ----
+
+  double scale(uint32_t w, uint32_t iteration) const {
+    return w < scale_.size() && iteration < scale_[w].size() ? scale_[w][iteration] : 1.0;
+  }
+
+  void begin_iteration(uint32_t w) {
+    Worker& worker = workers_[w];
+    if (worker.iteration == spec_.iterations) {
+      ++finished_;
+      return;
+    }
+    mark(w).start_s = now_;
+    worker.operations_left = static_cast<uint32_t>(spec_.operations.size());
+    worker.emitters_left = emitters_;
+    for (uint32_t o = 0; o < spec_.operations.size(); ++o) {
+      uint32_t missing = spec_.operations[o].inputs;
+      for (uint32_t tensor : needs_[o]) missing += worker.completed[tensor] < worker.iteration;
+      worker.waiting[o] = missing;
+      if (missing == 0) worker.ready.push(o);
+    }
+    compute(w);
+  }
+
+  Mark& mark(uint32_t w) { return marks_[static_cast<size_t>(w) * spec_.iterations + workers_[w].iteration]; }
+
+  void compute(uint32_t w) {
+    Worker& worker = workers_[w];
+    if (worker.busy || worker.ready.empty()) return;
+    uint32_t operation = worker.ready.top();
+    worker.ready.pop();
+    worker.busy = true;
+    if (static_cast<int32_t>(operation) == spec_.backward) mark(w).backward_s = now_;
+    double seconds = spec_.operations[operation].seconds * scale(w, worker.iteration);
+    if (recorded_[w] && seconds > 0) {
+      computing_.push_back(ComputeRecord{now_, now_ + seconds, w, worker.iteration, operation, 0});
+    }
+    schedule(now_ + seconds, kOperationEnds, w, operation);
+  }
+
+  void operation_ends(uint32_t w, uint32_t o) {
+    Worker& worker = workers_[w];
+    worker.busy = false;
+    for (uint32_t successor : spec_.operations[o].successors) {
+      if (--worker.waiting[successor] == 0) worker.ready.push(successor);
+    }
+    bool generated = false;
+    for (uint32_t tensor : spec_.operations[o].generates) {
+      if (--worker.emitters_left[tensor] == 0) {
+        generate(w, tensor);
+        generated = true;
+      }
+    }
+    if (--worker.operations_left == 0) {
+      mark(w).end_s = now_;
+      ++worker.iteration;
+      begin_iteration(w);
+    } else {
+      compute(w);
+    }
+    if (generated) pump(spec_.exchange == Exchange::kCollective ? 0 : w, kPush);
+  }
+
+  // ---- communication ----
+
+  void generate(uint32_t w, uint32_t tensor) {
+    Worker& worker = workers_[w];
+    worker.partitions_left[tensor] = first_partition_[tensor + 1] - first_partition_[tensor];
+    uint32_t queue_of = w;
+    if (spec_.exchange == Exchange::kCollective) {
+      uint32_t& count = generated_by_[worker.iteration % 2][tensor];
+      if (++count < spec_.workers) return;
+      count = 0;
+      queue_of = 0;
+    }
+    for (uint32_t p = first_partition_[tensor]; p < first_partition_[tensor + 1]; ++p) add(queue_of, p, kPush);
+  }
+
+  ScheduledQueue& queue(uint32_t w, Direction direction) {
+    return direction == kPush ? *workers_[w].push : *workers_[w].pull;
+  }
+
+  void add(uint32_t w, uint32_t p, Direction direction) {
+    queue(w, direction).add(Task{p, partitions_[p].tensor, partitions_[p].bytes}, now_);
+    note(w, p, direction, EventKind::kAdd);
+  }
+
+  // Asks the queue for all that may start now, and notes when it wants to be asked again.
+  void pump(uint32_t w, Direction direction) {
+    Worker& worker = workers_[w];
+    for (;;) {
+      Decision decision = queue(w, direction).get(now_);
+      if (!decision.start) {
+        double& asks_again = worker.asks_again[direction];
+        if (decision.retry_at < asks_again) {
+          asks_again = std::max(decision.retry_at, now_);
+          schedule(asks_again, kAskAgain, w, direction);
+        }
+        return;
+      }
+      uint32_t p = static_cast<uint32_t>(decision.task.id);
+      note(w, p, direction, EventKind::kStart);
+      // A tensor is on its way only between its generation and the start of the next iteration that needs it, so its
+      // round is one more than those that are back.
+      uint32_t round = worker.completed[partitions_[p].tensor];
+      if (spec_.exchange == Exchange::kCollective) {
+        auto [start, end] = up_[0].take(now_, partitions_[p].bytes, true);
+        if (recorded_[0]) links_.push_back(LinkRecord{start, end, 0, partitions_[p].bytes, 0, 0});
+        schedule(end + spec_.latency_s, kCollectiveEnds, w, p, round);
+      } else {
+        send(direction == kPush ? kPushData : kRequest, w, p, round);
+      }
+    }
+  }
+
+  double bytes_of(const Happening& event) const {
+    return spec_.header_bytes + (is_data(event) ? partitions_[event.what].bytes : 0);
+  }
+  bool is_data(const Happening& event) const { return event.message == kPushData || event.message == kAnswer; }
+  bool from_worker(Message message) const { return message == kPushData || message == kRequest; }
+  uint32_t sender(const Happening& event) const {
+    return from_worker(event.message) ? event.worker : spec_.workers + partitions_[event.what].server;
+  }
+  uint32_t receiver(const Happening& event) const {
+    return from_worker(event.message) ? spec_.workers + partitions_[event.what].server : event.worker;
+  }
+
+  void send(Message message, uint32_t w, uint32_t p, uint32_t round) {
+    Happening event{now_, 0, w, p, round, kDelivered, message};
+    double bytes = bytes_of(event);
+    auto [start, end] = up_[sender(event)].take(now_, bytes, is_data(event));
+    if (from_worker(message)) note_link(event, start, end, 0);
+    const Link& down = down_[receiver(event)];
+    if (down.rate.limited() || down.overhead_s > 0) {
+      double last = end - down.rate.seconds(end, bytes) - (is_data(event) ? down.overhead_s : 0);
+      schedule(std::max(start, last), kReachesReceiver, w, p, round, message);
+    } else {
+      if (!from_worker(message)) note_link(event, end, end, 1);
+      schedule(end + spec_.latency_s, kDelivered, w, p, round, message);
+    }
+  }
+
+  void note_link(const Happening& event, double start, double end, uint32_t down) {
+    if (!recorded_[event.worker]) return;
+    links_.push_back(LinkRecord{start, end, event.worker, static_cast<uint32_t>(bytes_of(event)), down, 0});
+  }
+
+  void delivered(const Happening& event) {
+    uint32_t w = event.worker;
+    uint32_t p = event.what;
+    switch (event.message) {
+      case kPushData:
+        // As BytePS does: the acknowledgement says that the push has come, not that it is summed up.
+        send(kAcknowledgement, w, p, event.iteration);
+        pushed(w, p, event.iteration);
+        break;
+      case kAcknowledgement:
+        finish(w, p, kPush);
+        add(w, p, kPull);
+        // In a job the two loops race for the wire, unless the push lets the request go first. Elsewhere either wins
+        // about as often; this is the slower way.
+        if (workers_[w].push->requests_first_until(now_) > now_) {
+          pump(w, kPull);
+          pump(w, kPush);
+        } else {
+          pump(w, kPush);
+          pump(w, kPull);
+        }
+        break;
+      case kRequest:
+        requested(w, p, event.iteration);
+        break;
+      case kAnswer:
+        finish(w, p, kPull);
+        pump(w, kPull);
+        arrived(w, p);
+        break;
+    }
+  }
+
+  void finish(uint32_t w, uint32_t p, Direction direction) {
+    queue(w, direction).finish(p, now_);
+    note(w, p, direction, EventKind::kFinish);
+  }
+
+  void note(uint32_t w, uint32_t p, Direction direction, EventKind kind) {
+    if (!recorded_[w]) return;
+    const Partition& partition = partitions_[p];
+    workers_[w].events.push_back(Event{now_, partition.tensor, partition.bytes, static_cast<uint16_t>(partition.number),
+                                       direction, static_cast<uint8_t>(kind), 0});
+  }
+
+  void pushed(uint32_t w, uint32_t p, uint32_t round) {
+    Key& key = keys_[round % 2][p];
+    if (spec_.server_rate > 0) {
+      double& free_at = server_free_at_[partitions_[p].server];
+      free_at = std::max(free_at, now_) + partitions_[p].bytes / spec_.server_rate;
+      key.summed_at = free_at;
+    }
+    ++key.pushed;
+    if (spec_.exchange == Exchange::kAsynchronous) {
+      key.pushed = 0;
+      return;
+    }
+    if (key.pushed < spec_.workers) return;
+    for (uint32_t waiting : key.waiting) answer(waiting, p, round);
+    key.waiting.clear();
+  }
+
+  void requested(uint32_t w, uint32_t p, uint32_t round) {
+    Key& key = keys_[round % 2][p];
+    if (spec_.exchange == Exchange::kSynchronous && key.pushed < spec_.workers) {
+      key.waiting.push_back(w);
+    } else {
+      answer(w, p, round);
+    }
+  }
+
+  void answer(uint32_t w, uint32_t p, uint32_t round) {
+    Key& key = keys_[round % 2][p];
+    if (spec_.exchange == Exchange::kSynchronous && ++key.answered == spec_.workers) {
+      key.pushed = key.answered = 0;
+    }
+    schedule(std::max(now_, key.summed_at), kSumIsReady, w, p, round, kAnswer);
+  }
+
+  void collective_ends(uint32_t p) {
+    finish(0, p, kPush);
+    for (uint32_t w = 0; w < workers_.size(); ++w) arrived(w, p);
+    pump(0, kPush);
+  }
+
+  void arrived(uint32_t w, uint32_t p) {
+    Worker& worker = workers_[w];
+    uint32_t tensor = partitions_[p].tensor;
+    if (--worker.partitions_left[tensor] > 0) return;
+    // An iteration that has begun counted the tensor as missing; one that has not will see that it is here.
+    if (++worker.completed[tensor] != worker.iteration) return;
+    for (uint32_t operation : spec_.tensors[tensor].needed_by) {
+      if (--worker.waiting[operation] == 0) worker.ready.push(operation);
+    }
+    compute(w);
+  }
+
+  std::string where_it_stands() const {
+    for (uint32_t w = 0; w < workers_.size(); ++w) {
+      const Worker& worker = workers_[w];
+      if (worker.iteration == spec_.iterations) continue;
+      return "worker " + std::to_string(w) + " is in iteration " + std::to_string(worker.iteration) + " with " +
+             std::to_string(worker.operations_left) + " operations to go, " + std::to_string(worker.push->pending()) +
+             " pushes and " + std::to_string(worker.pull->pending()) + " pulls waiting";
+    }
+    return "all workers are done";
+  }
+
+  const ClusterSpec spec_;
+  std::vector<uint32_t> emitters_;            // by tensor: operations that are part of its generation
+  std::vector<std::vector<uint32_t>> needs_;  // by operation: tensors
+  std::vector<Partition> partitions_;
+  std::vector<uint32_t> first_partition_;  // by tensor, and one past the last
+  std::vector<Link> up_, down_;            // by node
+  std::vector<double> server_free_at_;
+  std::vector<Key> keys_[2];               // by parity of the round and partition
+  std::vector<uint32_t> generated_by_[2];  // collective: workers, by parity of the round and tensor
+  std::vector<Worker> workers_;
+  std::vector<std::vector<double>> scale_;
+  std::vector<bool> recorded_;
+  std::vector<Mark> marks_;
+  std::vector<ComputeRecord> computing_;
+  std::vector<LinkRecord> links_;
+  std::priority_queue<Happening, std::vector<Happening>, Later> agenda_;
+  uint64_t next_sequence_ = 0;
+  uint64_t events_ = 0;
+  uint32_t finished_ = 0;
+  double now_ = 0;
+  bool begun_ = false;
+};
+
+}  // namespace prophet
+
+#endif  // PROPHET_NATIVE_SIMULATOR_H_

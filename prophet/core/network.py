@@ -1,0 +1,34 @@
+"""What a worker's link does, as far as a plan needs to know.
+
+Rule of this file: an immutable value and its validation, in bytes, seconds and bytes per second.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from prophet.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a worker's link does: `E(s) = overhead_s + s / bandwidth` seconds for s bytes.
+
+    `bandwidth` is the available rate in bytes per second, `ack_delay_s` the time from the last byte
+    of a push leaving to its acknowledgement being seen.
+    """
+
+    bandwidth: float
+    overhead_s: float = 0.0
+    ack_delay_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.bandwidth) and self.bandwidth > 0):
+            raise UserError(f"bandwidth is {self.bandwidth} bytes per second; it must be above 0")
+        if self.overhead_s < 0 or self.ack_delay_s < 0:
+            raise UserError("overhead_s and ack_delay_s must be 0 or more seconds")
+
+    def transfer_s(self, size_bytes: float) -> float:
+        """The paper's E(i) with Eq. 10's f fitted as a fixed overhead and a rate."""
+        return self.overhead_s + size_bytes / self.bandwidth

@@ -1,0 +1,25 @@
+"""What a policy is: from what was learned to a plan.
+
+Rule of this file: the interface alone; the policies are in prophet/policies/, one file a system.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from prophet.core.network import Network
+from prophet.core.plan import Plan
+from prophet.core.profile import Profile
+
+
+class Policy(Protocol):
+    """Turns what was learned into a plan. Knows no clock, thread or socket."""
+
+    name: str
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        """The plan for a job; `profile` and `network` are None until they are known.
+
+        `jitter_s` is how far generation times scatter between iterations, in seconds.
+        """
+        ...

@@ -1,0 +1,121 @@
+"""The few environment variables that tune Prophet in a job: one constant each, all of them.
+
+Rule of this file: names, defaults and parsing; docs/enabling.md lists the same table for people.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prophet.core.errors import UserError
+
+SCHEDULER = "BYTEPS_SCHEDULER"
+"""Policy of the job; unset means that nothing of Prophet runs."""
+PARTITION_BYTES = "PROPHET_PARTITION_BYTES"
+"""Partition size in bytes, handed to BytePS unless BYTEPS_PARTITION_BYTES is set."""
+CREDIT_BYTES = "PROPHET_CREDIT_BYTES"
+"""Bytes in flight for the policy `bytescheduler`."""
+WATCHDOG_S = "PROPHET_WATCHDOG_S"
+"""How long a ready task may be held with nothing moving before it is released and reported."""
+MONITOR_S = "PROPHET_MONITOR_S"
+"""How often the network is judged anew."""
+FUSION = "PROPHET_FUSION"
+"""0 keeps small gradients apart; 1 lets them travel as one tensor."""
+PROFILE_OUT = "PROPHET_PROFILE_OUT"
+"""File for the learned profile, written when the job ends."""
+EVENTS_OUT = "PROPHET_EVENTS_OUT"
+"""File (.npy, EVENT_DTYPE) for the newest events, written when the job ends."""
+STATUS_OUT = "PROPHET_STATUS_OUT"
+"""File (JSON) for what Prophet did, written when the job ends."""
+STALL_S = "PROPHET_STALL_S"
+"""After this many seconds without any transfer finishing, while some are under way, the process ends with status 75."""
+
+BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
+BYTEPS_LOCAL_RANK = "BYTEPS_LOCAL_RANK"
+
+DEFAULT_PARTITION_BYTES = 128 * 1024
+"""What is in flight delays an urgent gradient, so small is good as long as the cost of a message is
+hidden: 128 KiB take 4 ms at 250 Mbit/s and 1 ms at 1 Gbit/s. docs/enabling.md has the measurements."""
+LEAST_PARTITION_BYTES = 4096
+MOST_PARTITION_BYTES = 2**31 - 1
+"""BytePS reads the number into an int."""
+DEFAULT_CREDIT_BYTES = 4 * 1000 * 1000
+DEFAULT_WATCHDOG_S = 1.0
+DEFAULT_MONITOR_S = 5.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one training process was told. Sizes in bytes, times in seconds."""
+
+    policy: str
+    partition_bytes: int = DEFAULT_PARTITION_BYTES
+    """What BytePS is to use: its own variable's value where that is set."""
+    credit_bytes: int = DEFAULT_CREDIT_BYTES
+    watchdog_s: float = DEFAULT_WATCHDOG_S
+    monitor_s: float = DEFAULT_MONITOR_S
+    fusion: bool = True
+    profile_out: Path | None = None
+    events_out: Path | None = None
+    status_out: Path | None = None
+    stall_s: float | None = None
+
+
+def _number(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
+    text = environ.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not (value >= least and math.isfinite(value)):
+        raise UserError(f"{name} is {text!r}; it must be a number of at least {least:g}")
+    return value
+
+
+def _partition_bytes(environ: Mapping[str, str]) -> int:
+    own = int(_number(environ, PARTITION_BYTES, DEFAULT_PARTITION_BYTES, LEAST_PARTITION_BYTES))
+    text = environ.get(BYTEPS_PARTITION_BYTES)
+    if text is None:
+        return own
+    # BytePS takes what it cannot read for 0, and then never ends cutting a tensor into parts of 0 bytes.
+    if not text.isdecimal() or not 0 < int(text) <= MOST_PARTITION_BYTES:
+        raise UserError(
+            f"{BYTEPS_PARTITION_BYTES} is {text!r}; it must be a whole number of bytes, 1 to {MOST_PARTITION_BYTES}"
+        )
+    return int(text)
+
+
+def _for_this_rank(path: Path, environ: Mapping[str, str]) -> Path:
+    """Processes on one machine have one environment: those after the first put their number before the suffix."""
+    rank = environ.get(BYTEPS_LOCAL_RANK, "0")
+    return path if rank in ("", "0") else path.with_name(f"{path.stem}.{rank}{path.suffix}")
+
+
+def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Reads the settings of this process. Raises UserError naming the variable that is wrong."""
+
+    def path(name: str) -> Path | None:
+        text = environ.get(name)
+        return _for_this_rank(Path(text), environ) if text else None
+
+    fusion = environ.get(FUSION, "1")
+    if fusion not in ("0", "1"):
+        raise UserError(f"{FUSION} is {fusion!r}; it must be 0 or 1")
+    return Settings(
+        policy=environ[SCHEDULER].strip().lower(),
+        partition_bytes=_partition_bytes(environ),
+        credit_bytes=int(_number(environ, CREDIT_BYTES, DEFAULT_CREDIT_BYTES, 1)),
+        watchdog_s=_number(environ, WATCHDOG_S, DEFAULT_WATCHDOG_S, 0.01),
+        monitor_s=_number(environ, MONITOR_S, DEFAULT_MONITOR_S, 0.1),
+        fusion=fusion == "1",
+        profile_out=path(PROFILE_OUT),
+        events_out=path(EVENTS_OUT),
+        status_out=path(STATUS_OUT),
+        stall_s=_number(environ, STALL_S, 0.0, 1.0) if environ.get(STALL_S) else None,
+    )

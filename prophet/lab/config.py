@@ -1,0 +1,204 @@
+"""What an experiment is: the YAML file as validated values, and every way it can be wrong.
+
+Rule of this file: reading and checking; nothing is started or written. Each mistake is one UserError
+of the form `FILE: KEY.PATH: what is wrong; what to do`. Rates are bits per second, sizes bytes.
+docs/experiments.md describes the keys for people.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from prophet.core.errors import UserError
+from prophet.core.profile import Profile
+from prophet.lab.cluster_config import ClusterConfig
+from prophet.lab.contenders import Policy, PolicyEntry, choose_policies, expand_policies
+from prophet.lab.job_config import JOB_KINDS, Job, ReplayJob
+from prophet.lab.schema import Seconds, Strict
+from prophet.lab.simulator_config import SimulatorConfig
+from prophet.lab.workload import replayed_profile
+
+
+class ExperimentConfig(Strict):
+    """One point of an experiment, as written in the file."""
+
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
+    engine: Literal["byteps", "simulator"] = "byteps"
+    repeats: int = Field(default=1, ge=1)
+    time_limit_s: Seconds = 60.0
+    """A run in which no worker finishes an iteration for so long has hung."""
+    job: Annotated[Job, Field(discriminator="kind")]
+    cluster: ClusterConfig
+    policies: list[str | PolicyEntry] = Field(min_length=1)
+    simulator: SimulatorConfig = SimulatorConfig()
+    """What `prophet simulate` is told besides; `prophet run` leaves it alone."""
+
+    @model_validator(mode="after")
+    def _simulated_nodes_exist(self) -> Self:
+        named = [*self.simulator.stragglers, *(traffic.node for traffic in self.simulator.traffic)]
+        unknown = sorted(set(named) - set(self.cluster.nodes))
+        if unknown:
+            raise ValueError(f"simulator names {unknown[0]!r}, which is no node of the cluster")
+        return self
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of a sweep: what is compared with each other, on one testbed."""
+
+    setting: Mapping[str, object]
+    job: Job
+    cluster: ClusterConfig
+    policies: tuple[Policy, ...]
+    profile: Profile | None
+    """The job that is replayed, scaled as the config says; None for real training."""
+    simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A whole config, checked: `source` is the content of `file`, for results.json."""
+
+    file: Path
+    name: str
+    engine: str
+    repeats: int
+    time_limit_s: float
+    cells: tuple[Cell, ...]
+    source: Mapping[str, Any]
+
+
+def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | None = None) -> Experiment:
+    """Reads a config. `policies` and `repeats`, where given, take the place of the file's own.
+
+    A name in `policies` is one of the file's policies or any known one. Raises UserError.
+    """
+    raw = _read_yaml(path)
+    points = raw.pop("sweep", None)
+    if points is not None and (not isinstance(points, list) or not points):
+        raise UserError(f"{path}: sweep: must be a list of points; write e.g. [{{cluster: {{bandwidth: 100mbit}}}}]")
+    cells: list[Cell] = []
+    config: ExperimentConfig | None = None
+    for index, point in enumerate([{}] if points is None else points):
+        where = "" if points is None else f"sweep[{index}]."
+        config = _validate(_merge(raw, _checked_point(point, path, where)), path, where)
+        cells.append(_cell(config, point, path, where, policies))
+    assert config is not None
+    source = {**raw, **({} if points is None else {"sweep": points})}
+    if repeats is not None and repeats < 1:
+        raise UserError(f"--repeats is {repeats}; it must be 1 or more")
+    repeats = repeats or config.repeats
+    return Experiment(path, config.name, config.engine, repeats, config.time_limit_s, tuple(cells), source)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"{path}: cannot be read ({reason}); give the path of a YAML config") from None
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" in line {mark.line + 1}" if mark is not None else ""
+        raise UserError(f"{path}: is not YAML{line} ({getattr(error, 'problem', None) or 'bad character'})") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: must be a mapping with the keys {', '.join(ExperimentConfig.model_fields)}")
+    raw.setdefault("name", path.stem)
+    return raw
+
+
+_VARIABLE = ("job", "cluster", "policies", "simulator")
+
+
+def _checked_point(point: object, path: Path, where: str) -> dict[str, Any]:
+    if not isinstance(point, dict) or not set(point) <= set(_VARIABLE):
+        raise UserError(f"{path}: {where.rstrip('.')}: must be a mapping that varies {', '.join(_VARIABLE)}")
+    return point
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the leaves of `over` in place of its own; a `bandwidth` and a job of a `kind` are replaced whole."""
+    merged = copy.deepcopy(dict(base))
+    for key, value in over.items():
+        nested = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        nested = nested and key != "bandwidth" and "kind" not in value
+        merged[key] = _merge(merged[key], value) if nested else value
+    return merged
+
+
+def _validate(raw: Mapping[str, Any], path: Path, where: str) -> ExperimentConfig:
+    try:
+        return ExperimentConfig.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(f"{path}: {_first_line(error, where)}") from None
+
+
+def _first_line(error: ValidationError, where: str) -> str:
+    """The first thing that pydantic found, in the words of a config file."""
+    # A policy is a name or a mapping, and pydantic reports both readings: that of the mapping says more.
+    found = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["loc"][-1:] == ("str",)))
+    first = found[0]
+    # The union of jobs adds its tag to the path, the union of policies the name of a type.
+    steps = [s for s in first["loc"] if s not in (*JOB_KINDS, "str", "PolicyEntry")]
+    key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+    kind, value = first["type"], first["input"]
+    if kind == "extra_forbidden":
+        known = ", ".join(_known_keys(first["loc"]))
+        return f"{where}{key}: unknown key; the keys here are {known}"
+    if kind in ("missing", "union_tag_not_found"):
+        key = f"{key}.kind" if kind == "union_tag_not_found" else key
+        return f"{where}{key}: is missing; give it a value"
+    if kind == "union_tag_invalid":
+        return f"{where}{key}.kind: {value.get('kind')!r} is no kind of job; write {', '.join(JOB_KINDS)}"
+    if kind == "value_error":
+        return f"{where}{key}: {first['ctx']['error']}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{where}{key}: it must be a mapping of keys to values, not {value!r}"
+    wanted = first["msg"].replace("Input should", "it must").replace("String should", "it must")
+    return f"{where}{key}: {wanted[0].lower()}{wanted[1:]}, not {value!r}"
+
+
+def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
+    models: dict[str, type[BaseModel]] = {
+        **JOB_KINDS,
+        "cluster": ClusterConfig,
+        "simulator": SimulatorConfig,
+        "PolicyEntry": PolicyEntry,
+    }
+    model = next((models[s] for s in reversed(loc[:-1]) if isinstance(s, str) and s in models), ExperimentConfig)
+    keys = list(model.model_fields)
+    return [*keys, "sweep"] if model is ExperimentConfig else keys
+
+
+def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where: str, only: Sequence[str]) -> Cell:
+    job = config.job
+    policies = expand_policies(config.policies, job.framework, path, where)
+    if only:
+        policies = choose_policies(policies, only, job.framework)
+    profile = replayed_profile(job, path.parent, f"{path}: {where}job") if isinstance(job, ReplayJob) else None
+    return Cell(_setting(config, point), job, config.cluster, policies, profile, config.simulator)
+
+
+def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, object]:
+    """What was varied, by the last part of its key; the bandwidth always, and a whole job by its kind and model."""
+    setting: dict[str, object] = {"bandwidth": config.cluster.bandwidth.as_setting()}
+    whole_job = "kind" in point.get("job", {})
+    if whole_job:
+        job = config.job
+        setting["job"] = f"{job.kind} {job.profile if isinstance(job, ReplayJob) else job.model}"
+    for part in ("cluster", "simulator") if whole_job else ("job", "cluster", "simulator"):
+        for key in point.get(part, {}):
+            if key != "bandwidth":
+                setting[key] = getattr(getattr(config, part), key)
+    if "policies" in point:
+        setting["policies"] = point["policies"]
+    return setting

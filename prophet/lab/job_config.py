@@ -1,0 +1,79 @@
+"""The jobs of a config: what is trained, or replayed.
+
+Rule of this file: the schema of `job`, one class a kind, and its checks. Sizes are bytes, times seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from prophet.lab.contenders import Framework
+from prophet.lab.schema import Seconds, Size, Strict
+
+
+class _Job(Strict):
+    framework: Framework = "torch"
+    """Of the policies that run in either and name none themselves."""
+    iterations: int = Field(default=30, ge=3)
+    """How often each worker trains. The time of the last has no end to measure and is not counted."""
+    warmup: int = Field(default=10, ge=0)
+    """Iterations dropped from the statistics at the start, while a policy learns."""
+    batch_size: int = Field(default=32, ge=1)
+    """Samples of one worker and iteration."""
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _something_to_measure(self) -> Self:
+        if self.warmup > self.iterations - 2:
+            raise ValueError(
+                f"warmup is {self.warmup}; with {self.iterations} iterations at most {self.iterations - 2}"
+            )
+        return self
+
+
+class DigitsJob(_Job):
+    """Real training on scikit-learn's handwritten digits."""
+
+    kind: Literal["digits"]
+    model: Literal["mlp", "cnn"] = "mlp"
+    learning_rate: float = Field(default=0.1, gt=0)
+    target_accuracy: float = Field(default=0.95, gt=0, le=1)
+    """Below this on any worker, the policy has failed."""
+
+
+class SyntheticJob(_Job):
+    """A known model trained for real on random images: real computing, with nothing to learn."""
+
+    kind: Literal["synthetic"]
+    model: Literal["resnet18", "resnet50"] = "resnet18"
+    image_size: int = Field(default=32, ge=32, le=512)
+    """Pixels on each side; computing grows with its square, and what is sent does not."""
+    classes: int = Field(default=1000, ge=2)
+    learning_rate: float = Field(default=0.01, gt=0)
+
+
+class ReplayJob(_Job):
+    """A recorded job: real gradients on a real network, compute replaced by sleeping."""
+
+    kind: Literal["replay"]
+    profile: str = "resnet50"
+    """A built-in profile by name, or a file of `prophet profile`, relative to the config."""
+    total_bytes: Size | None = None
+    """Scales all gradients to this sum."""
+    steps: int | None = Field(default=None, ge=1)
+    """Makes the gradients appear in this many steps of about equal size."""
+    device: str | None = None
+    """A built-in profile computes as long as is published for `batch_size` samples on this GPU (docs/profiles.md)."""
+    backward_s: Seconds | None = None
+    forward_s: Seconds | None = None
+
+
+Job = DigitsJob | SyntheticJob | ReplayJob
+JOB_KINDS: Mapping[str, type[Strict]] = MappingProxyType(
+    {"digits": DigitsJob, "synthetic": SyntheticJob, "replay": ReplayJob}
+)
+"""The schema of each kind of job."""

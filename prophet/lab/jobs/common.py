@@ -1,0 +1,101 @@
+"""What every job script does besides training: read what to do, keep time, write what came of it.
+
+Rule of this file: no framework and no model. Times are seconds on the steady clock (time.monotonic), the
+one that Prophet's events are on, so that both can be laid over each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from prophet.lab.jobs import progress_path
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The command line: the specification of the job, where its result goes, and what moves the gradients."""
+
+    spec: dict[str, Any]
+    out: Path
+    exchange: str
+
+
+def arguments(description: str | None, exchanges: Iterable[str]) -> Arguments:
+    """Reads the command line; `exchanges` are those that the script knows."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--spec", type=Path, required=True, help="JSON: what to train")
+    parser.add_argument("--out", type=Path, required=True, help="JSON: where the result goes")
+    parser.add_argument("--exchange", choices=sorted(exchanges), required=True, help="what moves the gradients")
+    options = parser.parse_args()
+    return Arguments(json.loads(options.spec.read_text(encoding="utf-8")), options.out, options.exchange)
+
+
+class Recorder:
+    """Keeps the marks of a job's iterations and writes its result."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._marks: list[dict[str, float]] = []
+        self._first_done_s: float | None = None
+        self._process = psutil.Process()
+        self._resident_bytes: list[int] = []
+        self._progress = progress_path(out).open("w", encoding="utf-8", buffering=1)
+
+    def iteration_starts(self) -> None:
+        """Before anything of an iteration is done; what the statistics are about lies between two of these."""
+        self._marks.append({"start": time.monotonic()})
+
+    def backward_starts(self) -> None:
+        self._marks[-1]["backward"] = time.monotonic()
+
+    def backward_ends(self) -> None:
+        """When the host has handed backward over, which in MXNet is long before it is computed."""
+        self._marks[-1]["backward_end"] = time.monotonic()
+
+    def iteration_ends(self) -> None:
+        """After step() has returned; transfers of this iteration may still be under way."""
+        if self._first_done_s is None:
+            self._first_done_s = time.time() - self._process.create_time()
+        self._resident_bytes.append(self._process.memory_info().rss)
+        self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
+
+    def write(self, parameters: Sequence[str], digest: str, extra: Mapping[str, Any]) -> None:
+        """Writes the result: marks, start-up time, memory, weights, `extra`, and how to read a trace of BytePS.
+
+        `parameters` are the names of the model's parameters in order, `digest` is that of its final weights.
+        """
+        starts = [mark["start"] for mark in self._marks]
+        result = {
+            "iteration_s": [after - before for before, after in itertools.pairwise(starts)],
+            "marks": self._marks,
+            "start_s": self._first_done_s,
+            "resident_bytes": self._resident_bytes,
+            "wall_minus_steady_s": time.time() - time.monotonic(),
+            "parameters": list(parameters),
+            "weights_sha256": digest,
+            **extra,
+        }
+        partial = self._out.with_suffix(".partial")
+        partial.write_text(json.dumps(result), encoding="utf-8")
+        partial.replace(self._out)
+
+
+def weights_sha256(weights: Mapping[str, NDArray[Any]]) -> str:
+    """A digest of every array of a model's weights, by name: equal only where every bit is."""
+    digest = hashlib.sha256()
+    for name, array in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,46 @@
+"""Trains a ResNet on random images: real computing on data that says nothing.
+
+Rule of this file: an ordinary training script. One batch a worker, made once, so that nothing is measured but
+computing and the exchange.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from prophet.lab.jobs.common import Recorder, arguments
+from prophet.lab.jobs.datasets import random_images
+from prophet.lab.jobs.pytorch.exchange import EXCHANGES, model_record
+from prophet.lab.jobs.pytorch.resnet import make_resnet
+
+
+def main() -> None:
+    told = arguments(__doc__, EXCHANGES)
+    spec = told.spec
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    recorder = Recorder(told.out)
+    exchange = EXCHANGES[told.exchange]()
+    seed = spec["seed"] + exchange.rank
+    batch = random_images(spec["batch_size"], spec["image_size"], spec["classes"], seed)
+    images, labels = (torch.from_numpy(part) for part in batch)
+    torch.manual_seed(spec["seed"])
+    model = make_resnet(spec["model"], spec["classes"])
+    plain = torch.optim.SGD(model.parameters(), lr=spec["learning_rate"], momentum=0.9)
+    called, optimizer = exchange.distribute(model, plain)
+    for _ in range(spec["iterations"]):
+        recorder.iteration_starts()
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(called(images), labels)
+        recorder.backward_starts()
+        loss.backward()  # type: ignore[no-untyped-call]
+        recorder.backward_ends()
+        optimizer.step()
+        recorder.iteration_ends()
+    recorder.write(*model_record(model), {"rank": exchange.rank})
+    exchange.close()
+
+
+if __name__ == "__main__":
+    main()

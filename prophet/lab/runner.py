@@ -1,0 +1,337 @@
+"""Runs an experiment: starts the roles of each job on a testbed, watches them, collects what they wrote.
+
+Rule of this file: processes, files and time limits; what is counted and drawn is elsewhere. The
+testbed, the clock and sleeping are passed in. Policies are interleaved (A B C, A B C), so that a slow
+change of the machine meets all of them. A run that fails or hangs is reported with the last lines of
+every role and never repeated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from prophet.core import settings
+from prophet.lab.config import Cell, Experiment
+from prophet.lab.contenders import Policy
+from prophet.lab.job_config import ReplayJob
+from prophet.lab.jobs import progress_path
+from prophet.lab.launchers import LAUNCHERS, Place, command, environment, is_worker
+from prophet.lab.runs import BYTEPS_TRACE, CellRuns, Run
+from prophet.lab.tuning import RunOnce, TrialFailed, Tuned, tune_policy
+from prophet.models.profiles import save_profile
+
+POLL_S = 0.1
+TAIL_LINES = 5
+FIRST_PORT = 23000
+"""The port of the first run; each has its own, since a port stays busy for a while."""
+TOLERANCE = 0.10
+"""How far the achieved rate of a link may be from what was asked for."""
+ERROR_MARKS = ("Error:", "Check failed", "what():")
+"""What marks the line of an error in a log: of Python, of ps-lite and MXNet, and of any C++ exception."""
+RECORDING = "recording"
+RECORD_ITERATIONS = 6
+"""Length of the run that is made only to see the transfers of stock BytePS, by its own trace."""
+
+
+class Process(Protocol):
+    """What a testbed starts; subprocess.Popen is one."""
+
+    def poll(self) -> int | None: ...
+
+
+class Host(Protocol):
+    """A testbed as the runner needs it: see prophet.lab.testbed.Testbed."""
+
+    def address(self, name: str) -> str: ...
+    def interface(self, name: str) -> str: ...
+    def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> Process: ...
+    def set_bandwidth(self, name: str, bits_per_s: float | None) -> None: ...
+    def check(self, tolerance: float) -> Mapping[str, Any]: ...
+    def terminate_all(self) -> None: ...
+
+
+HostFactory = Callable[[Cell], AbstractContextManager[Host]]
+Obstacle = Callable[[Policy], str | None]
+"""Why a policy cannot start on this machine, in one line; None where it can."""
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The clock and the sleep of the runner, in seconds."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class Listener(Protocol):
+    """Told how far an experiment is."""
+
+    def run_starts(self, cell: Cell, policy: Policy, label: str) -> None: ...
+    def iterations(self, done: int) -> None: ...
+    def run_ends(self, error: str | None) -> None: ...
+
+
+class JobFailed(Exception):
+    """A job did not come to its end; the message is one line."""
+
+
+def run_experiment(
+    experiment: Experiment,
+    out: Path,
+    hosts: HostFactory,
+    listener: Listener,
+    edges: Edges | None = None,
+    obstacle: Obstacle = lambda policy: None,
+) -> list[CellRuns]:
+    """Runs every cell, `repeats` times all of its policies; logs and records go under `out/runs`.
+
+    A policy with an obstacle is not started: its runs have that for an error, and the others run.
+    """
+    edges = edges or Edges()
+    ports = itertools.count(FIRST_PORT)
+    return [
+        _run_cell(experiment, cell, out / "runs" / f"cell{number}", ports, hosts, listener, edges, obstacle)
+        for number, cell in enumerate(experiment.cells)
+    ]
+
+
+def _run_cell(
+    experiment: Experiment,
+    cell: Cell,
+    folder: Path,
+    ports: Iterator[int],
+    hosts: HostFactory,
+    listener: Listener,
+    edges: Edges,
+    obstacle: Obstacle,
+) -> CellRuns:
+    with hosts(cell) as host:
+
+        def run(point: Cell, policy: Policy, label: str, repeat: int = 0) -> Run:
+            listener.run_starts(point, policy, label)
+            place = folder / f"{policy.name}-{label}"
+            job = JobRun(point, policy, host, place, next(ports), experiment.time_limit_s, edges)
+            reason = obstacle(policy)
+            finished = job.run(listener.iterations) if reason is None else Run(place, error=reason)
+            listener.run_ends(finished.error)
+            return finished
+
+        links = host.check(TOLERANCE)
+        runs = run_repeats(cell, experiment.repeats, run)
+        recordings = {
+            policy.name: run(recorded_cell(cell), recorded_policy(policy), RECORDING)
+            for policy in cell.policies
+            if policy.traced and obstacle(policy) is None
+        }
+    return CellRuns(cell, links, runs, recordings)
+
+
+def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
+    """Interleaves the policies of a cell, after tuning those that are to be tuned. A failed trial fails its policy."""
+    tuned: dict[str, Tuned | str] = {}
+    for policy in cell.policies:
+        try:
+            tuned[policy.name] = tune_policy(cell, policy, run) if policy.tune else Tuned(policy, {})
+        except TrialFailed as failure:
+            tuned[policy.name] = str(failure)
+    runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
+    for repeat in range(repeats):
+        for name, outcome in tuned.items():
+            if isinstance(outcome, str):
+                runs[name].append(Run(Path(), error=outcome))
+                continue
+            finished = run(cell, outcome.policy, f"repeat{repeat + 1}", repeat)
+            measures = {**finished.measures, **({"tuning": outcome.record} if outcome.record else {})}
+            runs[name].append(replace(finished, measures=measures))
+    return runs
+
+
+def recorded_cell(cell: Cell) -> Cell:
+    """The job of `cell`, as short as a record of its transfers needs."""
+    return replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
+
+
+def recorded_policy(policy: Policy) -> Policy:
+    """`policy` with BytePS's own trace of all iterations but the first two and the last, which lets it be written."""
+    trace = {
+        "BYTEPS_TRACE_ON": "1",
+        "BYTEPS_TRACE_START_STEP": "3",
+        "BYTEPS_TRACE_END_STEP": str(RECORD_ITERATIONS - 1),
+    }
+    return replace(policy, env={**policy.env, **trace})
+
+
+class Watch:
+    """Tells a hang from slowness: `limit_s` without another finished iteration. Pure; time is passed in."""
+
+    def __init__(self, limit_s: float, now: float) -> None:
+        self._limit_s = limit_s
+        self._progress = -1
+        self._since = now
+
+    def hung(self, progress: int, now: float) -> bool:
+        if progress != self._progress:
+            self._progress, self._since = progress, now
+        return now - self._since >= self._limit_s
+
+
+class JobRun:
+    """One training job on the testbed: scheduler, servers and workers, from start to end."""
+
+    def __init__(
+        self, cell: Cell, policy: Policy, host: Host, folder: Path, port: int, limit_s: float, edges: Edges
+    ) -> None:
+        self._cell = cell
+        self._policy = policy
+        self._host = host
+        self._folder = folder
+        self._port = port
+        self._limit_s = limit_s
+        self._edges = edges
+        self._nodes = LAUNCHERS[policy.engine].nodes(cell.cluster)
+        self._workers = [node for node in self._nodes if is_worker(node)]
+        self._processes: dict[str, Process] = {}
+
+    def run(self, on_iterations: Callable[[int], None]) -> Run:
+        """Runs the job to its end or its failure; nothing of it is left running."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        # Names of UNIX sockets are short, so these do not go under the user's folder.
+        with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:
+            try:
+                self._start(Path(sockets))
+                self._wait(on_iterations)
+                workers, statuses = self._collect()
+            except JobFailed as failure:
+                return Run(self._folder, error=str(failure), log_tail=self._log_tail())
+            finally:
+                self._host.terminate_all()
+                for worker in self._workers:
+                    self._host.set_bandwidth(worker, self._cell.cluster.bandwidth.rate(worker))
+        return Run(self._folder, workers, statuses)
+
+    def _start(self, sockets: Path) -> None:
+        spec = self._write_spec()
+        for node in self._nodes:
+            private, working = sockets / node, self._record(node, "cwd")
+            private.mkdir()
+            working.mkdir()
+            if "BYTEPS_TRACE_ON" in self._policy.env:
+                self._record(node, "trace").joinpath(BYTEPS_TRACE).parent.mkdir(parents=True)
+            options = ["--spec", str(spec), "--out", str(self._result(node))]
+            argv = command(self._policy, node, self._cell.job.kind, options)
+            env = self._environment(node, private)
+            log = self._folder / f"{node}.log"
+            self._processes[node] = self._host.popen(node, argv, env=env, log=log, cwd=working)
+
+    def _write_spec(self) -> Path:
+        """What the workers are told; the same file for every policy."""
+        job = self._cell.job
+        spec = job.model_dump(mode="json")
+        if isinstance(job, ReplayJob):
+            assert self._cell.profile is not None
+            profile = self._folder / "profile.json"
+            save_profile(self._cell.profile, profile, source=f"made from {job.profile!r} for an experiment")
+            spec["profile"] = str(profile.resolve())
+        path = self._folder / "spec.json"
+        path.write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
+        return path.resolve()
+
+    def _environment(self, node: str, sockets: Path) -> dict[str, str]:
+        """What one process of the job sees: what its engine needs, and where a worker leaves its records."""
+        cluster = self._cell.cluster
+        addresses = {name: self._host.address(name) for name in cluster.nodes}
+        place = Place(addresses, self._host.interface(node), self._port, str(sockets))
+        env = environment(self._policy, node, cluster, place, os.environ)
+        if node in self._workers and "BYTEPS_TRACE_ON" in env:
+            env["BYTEPS_TRACE_DIR"] = str(self._record(node, "trace"))
+        if node in self._workers and self._policy.hooked:
+            env[settings.PROFILE_OUT] = str(self._record(node, "profile.json"))
+            env[settings.EVENTS_OUT] = str(self._record(node, "events.npy"))
+            env[settings.STATUS_OUT] = str(self._record(node, "status.json"))
+        return env
+
+    def _wait(self, on_iterations: Callable[[int], None]) -> None:
+        """Returns when every worker has ended well. Raises JobFailed otherwise."""
+        watch = Watch(self._limit_s, self._edges.now())
+        changes = list(self._cell.cluster.bandwidth.changes)
+        trained_since: float | None = None
+        while True:
+            codes = {node: process.poll() for node, process in self._processes.items()}
+            failed = next((node for node, code in codes.items() if code not in (None, 0)), None)
+            if failed is not None:
+                raise JobFailed(f"{failed} ended with status {codes[failed]}: {last_words(self._log_lines(failed))}")
+            if all(codes[worker] == 0 for worker in self._workers):
+                return
+            now = self._edges.now()
+            finished = [_lines(progress_path(self._result(worker))) for worker in self._workers]
+            on_iterations(min(finished))
+            ended = sum(codes[worker] == 0 for worker in self._workers)
+            if watch.hung(sum(finished) + ended, now):
+                counts = ", ".join(f"{w} {n}" for w, n in zip(self._workers, finished, strict=True))
+                total = self._cell.job.iterations
+                raise JobFailed(f"hung: nothing for {self._limit_s:g} s (iterations of {total} done: {counts})")
+            if trained_since is None and min(finished) > 0:
+                trained_since = now
+            while trained_since is not None and changes and now - trained_since >= changes[0][0]:
+                _, rate = changes.pop(0)
+                for worker in self._workers:
+                    self._host.set_bandwidth(worker, rate)
+            self._edges.sleep(POLL_S)
+
+    def _collect(self) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
+        """(the workers' results, what Prophet wrote in them). Raises JobFailed where one is missing."""
+        results = tuple(_read_json(self._result(worker), f"{worker} left no result") for worker in self._workers)
+        if not self._policy.hooked:
+            return results, ()
+        # Prophet steps aside rather than fail a job; here that would pass stock BytePS off as a policy.
+        absent = f"without Prophet: {{}} ran with stock BytePS instead of {self._policy.base}"
+        statuses = tuple(
+            _read_json(self._record(worker, "status.json"), absent.format(worker)) for worker in self._workers
+        )
+        for worker, status in zip(self._workers, statuses, strict=True):
+            if status.get("stepped_aside"):
+                raise JobFailed(f"Prophet stepped aside in {worker}: {status['stepped_aside']}")
+        return results, statuses
+
+    def _result(self, worker: str) -> Path:
+        return self._record(worker, "json")
+
+    def _record(self, worker: str, suffix: str) -> Path:
+        return self._folder.resolve() / f"{worker}.{suffix}"
+
+    def _log_tail(self) -> dict[str, list[str]]:
+        return {node: self._log_lines(node)[-TAIL_LINES:] for node in self._nodes}
+
+    def _log_lines(self, node: str) -> list[str]:
+        log = self._folder / f"{node}.log"
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        return [line for line in text.splitlines() if line.strip()]
+
+
+def last_words(log: Sequence[str]) -> str:
+    """The line of a log that says best why its process ended: the last one that names an error, or the last one."""
+    told = [line for line in log if any(mark in line for mark in ERROR_MARKS)]
+    return (told or list(log) or ["it said nothing"])[-1].strip()
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _read_json(path: Path, otherwise: str) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        raise JobFailed(otherwise) from None
+    return value

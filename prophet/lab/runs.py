@@ -1,0 +1,48 @@
+"""What an experiment leaves: the runs of each cell, for whoever counts or draws them.
+
+Rule of this file: values only; the runner and the simulator make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prophet.lab.config import Cell
+
+BYTEPS_TRACE = Path("0", "comm.json")
+"""Where BytePS writes its trace under BYTEPS_TRACE_DIR: a folder of the local rank, which must exist."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One job under one policy. `workers` are the results of its workers, empty where it failed.
+
+    `statuses` are what Prophet wrote in the workers; `error` is one line, and `log_tail` then has the
+    last lines of each role.
+    """
+
+    folder: Path
+    workers: tuple[dict[str, Any], ...] = ()
+    statuses: tuple[dict[str, Any], ...] = ()
+    error: str | None = None
+    log_tail: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    measures: Mapping[str, Any] = field(default_factory=dict)
+    """What only a simulation can measure; see prophet/simulate/measures.py."""
+
+
+@dataclass(frozen=True)
+class CellRuns:
+    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i; `links` is what the testbed measured.
+
+    `recordings` are short runs of the policies that BytePS's own trace can show, with it on, for the
+    figures; nothing in them is counted, since a trace costs time.
+    """
+
+    cell: Cell
+    links: Mapping[str, Any]
+    runs: Mapping[str, Sequence[Run]]
+    recordings: Mapping[str, Run] = field(default_factory=dict)
+    simulated: bool = False

@@ -1,0 +1,181 @@
+"""One `prophet run` from start to end: the testbed, the progress bar, and everything that is written.
+
+Rule of this file: putting the parts together; each part is another file's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from prophet.core.errors import UserError
+from prophet.core.optional import MissingPackage, require
+from prophet.lab.config import Cell, Experiment
+from prophet.lab.contenders import Policy
+from prophet.lab.doctor import obstacle
+from prophet.lab.results import describe_setting, failures, print_results, summarize, write_results
+from prophet.lab.runner import RECORD_ITERATIONS, run_experiment
+from prophet.lab.runs import CellRuns
+from prophet.lab.trace import write_trace
+from prophet.lab.transfers import RecordedRun, one_run_each
+from prophet.lab.tuning import require_search, trial_cell
+from prophet.lab.turnaround import Turnaround, mean_s, turnarounds
+
+
+class ProgressBar:
+    """Shows where an experiment is; one unit is one iteration of one run."""
+
+    def __init__(self, experiment: Experiment, progress: Progress, *, recordings: bool) -> None:
+        self._progress = progress
+        total = 0
+        for cell in experiment.cells:
+            total += cell.job.iterations * len(cell.policies) * experiment.repeats
+            total += trial_cell(cell).job.iterations * sum(policy.tune for policy in cell.policies)
+            if recordings:
+                total += RECORD_ITERATIONS * sum(policy.traced for policy in cell.policies)
+        self._task = progress.add_task("", total=total)
+        self._before = 0
+        self._length = 0
+
+    def run_starts(self, cell: Cell, policy: Policy, label: str) -> None:
+        words = f"{describe_setting(cell.setting)}  {policy.name}  {label}"
+        self._length = cell.job.iterations
+        self._progress.update(self._task, description=words)
+
+    def iterations(self, done: int) -> None:
+        self._progress.update(self._task, completed=self._before + done)
+        self._progress.refresh()
+
+    def run_ends(self, error: str | None) -> None:
+        self._before += self._length
+        self._progress.update(self._task, completed=self._before)
+        if error is not None:
+            self._progress.console.print(f"failed: {error}", style="red", markup=False)
+
+
+@contextmanager
+def progress_bar(experiment: Experiment, console: Console, *, recordings: bool = True) -> Iterator[ProgressBar]:
+    """A bar on the console; `recordings` says whether runs without the hook are made again for the figures."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    # Drawn by the experiment's own calls: a thread that draws would take time from what is measured.
+    with Progress(*columns, console=console, auto_refresh=False) as progress:
+        yield ProgressBar(experiment, progress, recordings=recordings)
+
+
+def run_session(experiment: Experiment, out: Path) -> int:
+    """Runs the experiment and writes results.json, figures and traces into `out`; how many policies failed.
+
+    A policy that this machine cannot start is one that failed. Raises UserError where that is so for all of them, or
+    where there can be no testbed; nothing is written then.
+    """
+    if experiment.engine != "byteps":
+        raise UserError(
+            f"engine: {experiment.name} is for the simulator; run it with: prophet simulate {experiment.file}"
+        )
+    if any(cell.job.kind == "digits" for cell in experiment.cells):
+        require("sklearn", "job.kind: digits")
+    require_search(experiment)
+    policies = [policy for cell in experiment.cells for policy in cell.policies]
+    obstacles = [obstacle(policy) for policy in policies]
+    if obstacles[0] is not None and all(reason is not None for reason in obstacles):
+        raise UserError(obstacles[0])
+    from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+
+    reexec_in_user_namespace()
+
+    def testbed(cell: Cell) -> Testbed:
+        cluster = cell.cluster
+        cores = worker_cores(sorted(os.sched_getaffinity(0)), cluster.workers)
+        return Testbed([NodeSpec(node, cluster.bandwidth.rate(node), cores.get(node, ())) for node in cluster.nodes])
+
+    console = Console()
+    existed = out.exists()
+    try:
+        with progress_bar(experiment, console) as listener:
+            done = run_experiment(experiment, out, testbed, listener, obstacle=obstacle)
+    except UserError:
+        if not existed:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+    return report(experiment, done, out, console)
+
+
+def worker_cores(available: Sequence[int], workers: int) -> dict[str, tuple[int, ...]]:
+    """The processor cores of each worker: as many for one as for another, and none is shared.
+
+    A cluster's workers do not take each other's cores, and a machine's scheduler that lets them makes one worker late
+    for the other, in every iteration anew. Where there are fewer cores than workers, nobody has one of his own.
+    """
+    each = len(available) // workers
+    if each == 0:
+        return {}
+    return {f"worker{n}": tuple(available[n * each : (n + 1) * each]) for n in range(workers)}
+
+
+def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Console) -> int:
+    """Writes and prints all that is to be said of an experiment that has run; how many policies failed."""
+    results = summarize(experiment, done)
+    recorded = [one_run_each(cell) for cell in done]
+    times = [
+        {run.policy: turnarounds(run, cell.cell.job.warmup) for run in runs}
+        for cell, runs in zip(done, recorded, strict=True)
+    ]
+    for summary, by_policy in zip(results["cells"], times, strict=True):
+        for name, found in by_policy.items():
+            if found and "iteration_s" in summary["policies"][name]:
+                summary["policies"][name]["gradient"] = mean_s(found)
+    out.mkdir(parents=True, exist_ok=True)
+    write_results(results, out / "results.json")
+    for number, runs in enumerate(recorded):
+        if runs:
+            write_trace(runs, out / f"trace-{number}.json")
+    print_results(results, console)
+    try:
+        draw(results, recorded, times, out)
+    except MissingPackage as error:
+        console.print(f"results and traces are in {out}; no {error}", markup=False, soft_wrap=True)
+    else:
+        console.print(f"results, figures and traces are in {out}", markup=False, soft_wrap=True)
+    return failures(results)
+
+
+def draw(
+    results: Mapping[str, Any],
+    recorded: Sequence[Sequence[RecordedRun]],
+    times: Sequence[Mapping[str, Sequence[Turnaround]]],
+    out: Path,
+) -> None:
+    """Draws the figures of an experiment; `recorded` and `times` have an entry for each cell.
+
+    Raises MissingPackage without matplotlib; nothing is written then.
+    """
+    from prophet.lab.figures import (
+        draw_gantt,
+        draw_iteration_times,
+        draw_throughput,
+        draw_turnarounds,
+        draw_utilisation,
+    )
+
+    draw_iteration_times(results, out / "iteration-times.png")
+    for number, (runs, by_policy) in enumerate(zip(recorded, times, strict=True)):
+        if runs:
+            draw_gantt(runs, out / f"transfers-{number}.png")
+            draw_turnarounds(by_policy, out / f"gradients-{number}.png")
+            draw_throughput(runs, out / f"throughput-{number}.png")
+    for number, summary in enumerate(results["cells"]):
+        if any("over_time" in policy for policy in summary["policies"].values()):
+            draw_utilisation(summary, out / f"utilisation-{number}.png")

@@ -1,0 +1,263 @@
+"""`prophet simulate`: an experiment's cells and policies as simulated runs, with the outputs of `prophet run`.
+
+Rule of this file: from a config's values to the simulator's, and from its runs to the records that a real job
+leaves; what is counted and drawn is the experiment package's.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prophet.core import settings
+from prophet.core._native import Exchange
+from prophet.core.errors import UserError
+from prophet.core.network import Network
+from prophet.core.policy import Policy as ScheduledBy
+from prophet.lab.cluster_config import Bandwidth
+from prophet.lab.config import Cell, Experiment
+from prophet.lab.contenders import Policy
+from prophet.lab.runner import Listener, run_repeats
+from prophet.lab.runs import CellRuns, Run
+from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
+from prophet.lab.testbed.shaping import token_bucket
+from prophet.lab.tuning import require_search
+from prophet.policies import get_policy
+from prophet.policies.pace import Pace
+from prophet.simulate.cluster import Cluster, Costs, Rate, compute_scale, with_traffic
+from prophet.simulate.job import Job, alone, fused_by_front_end, fused_by_plan, groups_as_tensors, job_of_profile
+from prophet.simulate.measures import measures
+from prophet.simulate.run import Options, SimulatedRun, simulate
+
+STOCK_PARTITION_BYTES = 4_096_000
+"""BytePS's own default, BYTEPS_PARTITION_BYTES."""
+NEVER_S = 1e9
+_INSTEAD = {
+    "byteps": "since the simulator knows BytePS's front end in PyTorch; leave out framework: mxnet",
+    "ddp": "since it runs for real only; simulate ddp with simulator.exchange: ring",
+    "kvstore": "since it runs for real only; choose others with --policy",
+}
+"""Why a policy of each engine has no simulation, and what to do."""
+WHOLE = 1 << 31
+"""A partition size that leaves every tensor whole."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One policy of a cell, ready to be simulated."""
+
+    job: Job
+    cluster: Cluster
+    policy: str | None
+    options: Options
+
+
+def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
+    """By cell, repeat and policy. Raises UserError where the config cannot be simulated."""
+    require_search(experiment)
+    return [
+        [[prepare(cell, policy, repeat) for policy in cell.policies] for repeat in range(experiment.repeats)]
+        for cell in experiment.cells
+    ]
+
+
+def simulate_experiment(
+    experiment: Experiment, planned: list[list[list[Planned]]], out: Path, listener: Listener
+) -> list[CellRuns]:
+    """Simulates what `prepare_experiment` made of it; records go under `out/runs`, as in `prophet run`.
+
+    Repeats differ in the seed of the jitter, and without jitter not at all.
+    """
+    done = []
+    for number, (cell, prepared) in enumerate(zip(experiment.cells, planned, strict=True)):
+        folder = out / "runs" / f"cell{number}"
+        runner = _Simulated(cell, prepared, folder, listener)
+        done.append(CellRuns(cell, {}, run_repeats(cell, experiment.repeats, runner.run), simulated=True))
+    return done
+
+
+@dataclass(frozen=True)
+class _Simulated:
+    """Runs of one cell: those that were prepared, and those that tuning thinks of."""
+
+    cell: Cell
+    prepared: list[list[Planned]]
+    folder: Path
+    listener: Listener
+
+    def run(self, cell: Cell, policy: Policy, label: str, repeat: int) -> Run:
+        self.listener.run_starts(cell, policy, label)
+        if policy in self.cell.policies:
+            one = self.prepared[repeat][self.cell.policies.index(policy)]
+        else:
+            one = prepare(cell, policy, repeat)
+        run = _run(one, cell, self.folder / f"{policy.name}-{label}", self.listener.iterations)
+        self.listener.run_ends(run.error)
+        return run
+
+
+def _run(one: Planned, cell: Cell, folder: Path, on_iterations: Callable[[int], None]) -> Run:
+    try:
+        run = run_planned(one, on_iterations)
+    except UserError as error:
+        return Run(folder, error=str(error))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    np.save(folder / "worker0.events.npy", run.events)
+    assert cell.profile is not None  # prepare() saw to it
+    return Run(folder, tuple(worker_results(run)), measures=measures(run, cell.profile, cell.job.warmup))
+
+
+def run_planned(one: Planned, on_iterations: Callable[[int], None] = lambda done: None) -> SimulatedRun:
+    """Simulates one policy."""
+    policy = None if one.policy is None else _policy(one.policy, one.options)
+    return simulate(one.job, one.cluster, policy, one.options, on_iterations)
+
+
+def worker_results(run: SimulatedRun) -> list[dict[str, Any]]:
+    """What each worker of a real job would have written."""
+    results = []
+    for marks in run.marks:
+        results.append(
+            {
+                "iteration_s": np.diff(marks["start_s"]).tolist(),
+                "marks": [
+                    {
+                        "start": float(m["start_s"]),
+                        "backward": float(m["backward_s"]),
+                        "backward_end": float(m["end_s"]),
+                    }
+                    for m in marks
+                ],
+            }
+        )
+    return results
+
+
+def prepare(cell: Cell, policy: Policy, repeat: int = 0) -> Planned:
+    """What of a config makes a simulation. Raises UserError where something of it cannot be simulated."""
+    if cell.profile is None:
+        raise UserError(
+            f"job.kind: {cell.job.kind} is real training; `prophet simulate` takes a replay (job.kind: replay)"
+        )
+    if policy.engine != "byteps" or policy.framework != "torch":
+        raise UserError(f"policies: {policy.name} cannot be simulated, {_INSTEAD[policy.engine]}")
+    config = cell.simulator
+    collective = config.exchange in COLLECTIVES
+    if collective and not policy.hooked:
+        raise UserError(f"policies: {policy.name} is BytePS's parameter server; give others for {config.exchange}")
+    cluster = _cluster(cell)
+    seed = cell.job.seed + repeat
+    stragglers = {int(node.removeprefix("worker")): factor for node, factor in config.stragglers.items()}
+    scale = (
+        compute_scale(cluster.workers, cell.job.iterations, jitter=config.jitter, stragglers=stragglers, seed=seed)
+        if config.jitter or stragglers
+        else []
+    )
+    options = Options(
+        iterations=cell.job.iterations,
+        partition_bytes=_partition_bytes(policy),
+        monitor_s=float(policy.env.get(settings.MONITOR_S, settings.DEFAULT_MONITOR_S)),
+        # An all-reduce of a whole tensor may take longer than the watchdog of a job has patience.
+        watchdog_s=float(policy.env.get(settings.WATCHDOG_S, NEVER_S if collective else settings.DEFAULT_WATCHDOG_S)),
+        credit_bytes=int(policy.env.get(settings.CREDIT_BYTES, settings.DEFAULT_CREDIT_BYTES)),
+        compute_scale=scale,
+    )
+    if not policy.hooked:
+        return Planned(job_of_profile(cell.profile, alone(cell.profile), barrier=True), cluster, None, options)
+    scheduled_by, network = _policy(policy.base, options), network_of(cluster)
+    plan = scheduled_by.plan(cell.profile, network)
+    if plan.push.groups:
+        parts = {}
+        if collective and network is not None and isinstance(scheduled_by, Pace):
+            places = groups_as_tensors(cell.profile, plan)
+            cuts = scheduled_by.segments(cell.profile, network)
+            parts = {places[group]: sizes for group, sizes in cuts.items()}
+        members, plan = fused_by_plan(cell.profile, plan)
+        whole = replace(options, plan=plan, partition_bytes=WHOLE if collective else options.partition_bytes)
+        return Planned(job_of_profile(cell.profile, members, parts=parts), cluster, policy.base, whole)
+    fused = policy.env.get(settings.FUSION, "1") == "1" and not collective
+    members = fused_by_front_end(cell.profile) if fused else alone(cell.profile)
+    return Planned(job_of_profile(cell.profile, members), cluster, policy.base, options)
+
+
+def network_of(cluster: Cluster) -> Network | None:
+    """What a policy would measure of the cluster at the start; None where no link of a worker is limited."""
+    rates = [steps[0][1] for node, steps in cluster.links.items() if steps and node.startswith("worker")]
+    if not rates:
+        return None
+    # One message at a time pays the latency too: that is the collective's cost of a tensor.
+    collective = cluster.exchange is Exchange.COLLECTIVE
+    overhead_s = cluster.costs.overhead_s + (cluster.costs.latency_s if collective else 0.0)
+    return Network(min(rates), overhead_s, 2 * cluster.costs.latency_s)
+
+
+def _policy(base: str, options: Options) -> ScheduledBy:
+    return get_policy(base, options.credit_bytes, options.partition_bytes)
+
+
+def _partition_bytes(policy: Policy) -> int:
+    default = settings.DEFAULT_PARTITION_BYTES if policy.hooked else STOCK_PARTITION_BYTES
+    given = policy.env.get(settings.PARTITION_BYTES, default)
+    return int(policy.env.get(settings.BYTEPS_PARTITION_BYTES, given))
+
+
+def _cluster(cell: Cell) -> Cluster:
+    config, given = cell.simulator, cell.cluster
+    links = {}
+    for node in given.nodes:
+        steps = _rate_steps(given.bandwidth, node)
+        traffic = [(t.from_s, t.until_s, t.rate / 8) for t in config.traffic if t.node == node]
+        if traffic:
+            steps = with_traffic(steps, traffic)
+        if steps:
+            links[node] = steps
+    rates = [steps[0][1] for steps in links.values()]
+    if config.burst == "testbed":
+        # The testbed's buckets grow with the rate; links of several rates are given the narrowest's.
+        burst = float(token_bucket(8 * min(rates)).burst) if rates else 0.0
+    else:
+        burst = float(config.burst)
+    sum_rate = 0.0 if config.sum_rate is None else config.sum_rate / 8
+    costs = Costs(config.overhead_s, config.latency_s, burst_bytes=burst, sum_rate=sum_rate)
+    links.pop("scheduler", None)
+    if config.exchange in COLLECTIVES:
+        return _collective(config.exchange, given.workers, links, costs)
+    asynchronous = config.exchange == ASYNCHRONOUS
+    exchange = Exchange.ASYNCHRONOUS if asynchronous else Exchange.SYNCHRONOUS
+    return Cluster(given.workers, given.servers, links, costs, exchange)
+
+
+def _rate_steps(bandwidth: Bandwidth, node: str) -> Rate:
+    """The node's rate over time in bytes per second; changes are those of the workers, as on the testbed."""
+    rate = bandwidth.rate(node)
+    if rate is None:
+        return ()
+    changes = bandwidth.changes if node.startswith("worker") else ()
+    return tuple((at_s, bits / 8) for at_s, bits in ((0.0, rate), *changes))
+
+
+def _collective(name: str, workers: int, links: dict[str, Rate], costs: Costs) -> Cluster:
+    """The collective's channel: its cost of s bytes is overhead + s / rate, by the paper's model (collectives.py)."""
+    rates = [steps for node, steps in links.items() if node.startswith("worker") and steps]
+    if not rates:
+        raise UserError(f"cluster.bandwidth: {name} needs a rate for the workers")
+    if workers < 2:
+        raise UserError(f"cluster.workers: {name} needs 2 or more")
+    from prophet.simulate.collectives import COLLECTIVE_COSTS
+
+    cost = COLLECTIVE_COSTS[name]
+    links = {
+        node: tuple(
+            (at_s, cost(workers, costs.latency_s, rate, costs.sum_rate or None).bandwidth) for at_s, rate in steps
+        )
+        for node, steps in links.items()
+        if node.startswith("worker")
+    }
+    latency_s = cost(workers, costs.latency_s, rates[0][0][1], costs.sum_rate or None).overhead_s
+    return Cluster(workers, 0, links, replace(costs, latency_s=latency_s, burst_bytes=0.0), Exchange.COLLECTIVE)

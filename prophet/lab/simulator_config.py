@@ -1,0 +1,63 @@
+"""What a config says of the simulated machines beyond the cluster: the section `simulator`.
+
+Rule of this file: keys, their defaults and checks. Rates are bits per second as in the rest of a config.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from prophet.core.units import parse_rate, parse_size
+
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, BeforeValidator(parse_rate)]
+
+PARAMETER_SERVER = "parameter-server"
+ASYNCHRONOUS = "asynchronous"
+COLLECTIVES = ("ring", "shuffle", "tree", "double-tree", "recursive-doubling", "halving-doubling")
+
+
+def _known_exchange(value: str) -> str:
+    known = (PARAMETER_SERVER, ASYNCHRONOUS, *COLLECTIVES)
+    if value not in known:
+        raise ValueError(f"{value!r} is no exchange; the known ones are {', '.join(known)}")
+    return value
+
+
+def _parse_burst(value: object) -> object:
+    return value if value in ("testbed", 0) else parse_size(value)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Traffic(_Strict):
+    """What others send and receive at a node, `rate` each way, from `from_s` to `until_s` on the virtual clock."""
+
+    node: str
+    from_s: NotNegative = 0.0
+    until_s: Positive
+    rate: Rate
+
+
+class SimulatorConfig(_Strict):
+    """The defaults are the testbed on two cores; docs/simulator.md says how they were measured."""
+
+    exchange: Annotated[str, AfterValidator(_known_exchange)] = PARAMETER_SERVER
+    overhead_s: NotNegative = 0.0001
+    """What a message with data costs beside its bytes."""
+    latency_s: NotNegative = 0.00014
+    """From the last byte of a message leaving to the receiver acting on it."""
+    sum_rate: Rate | None = None
+    """Bits per second that a server (or a worker of a collective) adds up; no limit where left out."""
+    burst: Annotated[Literal["testbed"] | int, BeforeValidator(_parse_burst)] = "testbed"
+    """Bytes that an idle link may catch up with; `testbed` as its token buckets do, 0 for a wire."""
+    jitter: NotNegative = 0.0
+    """Scatter of computing times: the standard deviation of their logarithm, drawn for each worker and iteration."""
+    stragglers: dict[str, Positive] = Field(default_factory=dict)
+    """How many times as long a worker computes, by its name."""
+    traffic: list[Traffic] = Field(default_factory=list)

@@ -1,0 +1,85 @@
+"""How long each gradient waits for the wire and is on its way: what the paper draws in Fig. 11.
+
+Rule of this file: arithmetic on the transfers of a finished run. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from prophet.core.events import QueueKind
+from prophet.lab.transfers import RecordedRun, Transfer
+
+
+@dataclass(frozen=True)
+class Turnaround:
+    """One gradient in one iteration: seconds after backward began until it was generated, sent from, and back.
+
+    Gradients that travel as one count as one, and are there when the last of them is.
+    """
+
+    gradient: int
+    generated_s: float
+    starts_s: float
+    back_s: float
+
+    @property
+    def wait_s(self) -> float:
+        """Until its first partition is handed to the network, whose own queue it may then wait in: BytePS's does."""
+        return self.starts_s - self.generated_s
+
+    @property
+    def total_s(self) -> float:
+        """From generation until the sum of all workers is there."""
+        return self.back_s - self.generated_s
+
+
+def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
+    """Each gradient's medians over the iterations after `warmup` whose end is known, by gradient.
+
+    Empty where the run has no such iteration, as a short recording.
+    """
+    found: dict[int, list[Turnaround]] = {}
+    backward_s = [mark["backward"] for mark in run.marks]
+    by_iteration: dict[int, list[Transfer]] = {}
+    for transfer in run.transfers:
+        # A pull can end in the forward pass that follows, which belongs to the same iteration here.
+        by_iteration.setdefault(bisect_right(backward_s, transfer.added_s) - 1, []).append(transfer)
+    for iteration in range(max(0, min(warmup, len(run.marks) - 2)), len(run.marks) - 1):
+        for one in _of_iteration(by_iteration.get(iteration, ()), backward_s[iteration]):
+            found.setdefault(one.gradient, []).append(one)
+    return [_middle(gradient, found[gradient]) for gradient in sorted(found)]
+
+
+def mean_s(times: Sequence[Turnaround]) -> dict[str, float]:
+    """For results.json: means over the gradients of waiting and of the whole way."""
+    return {
+        "wait_s": float(np.mean([one.wait_s for one in times])),
+        "total_s": float(np.mean([one.total_s for one in times])),
+    }
+
+
+def _of_iteration(transfers: Iterable[Transfer], began: float) -> Iterable[Turnaround]:
+    sent: dict[int, list[Transfer]] = {}
+    received: dict[int, list[Transfer]] = {}
+    for transfer in transfers:
+        (sent if transfer.queue is QueueKind.PUSH else received).setdefault(transfer.gradient, []).append(transfer)
+    for gradient, pushes in sent.items():
+        if gradient in received:
+            yield Turnaround(
+                gradient,
+                max(t.added_s for t in pushes) - began,
+                min(t.start_s for t in pushes) - began,
+                max(t.finish_s for t in received[gradient]) - began,
+            )
+
+
+def _middle(gradient: int, several: Sequence[Turnaround]) -> Turnaround:
+    generated, starts, back = (
+        float(np.median([getattr(one, name) for one in several])) for name in ("generated_s", "starts_s", "back_s")
+    )
+    return Turnaround(gradient, generated, starts, back)

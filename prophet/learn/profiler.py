@@ -1,0 +1,276 @@
+"""The job profiler: the stepwise gradient-generation pattern, learned from the hook's events.
+
+Rule of this file: statistics over events; no clock, thread or file. Times that come in are the events'.
+
+A gradient is generated when its first partition is added to the push queue. An iteration ends where a
+gradient comes again. Each iteration is a row of times; rows are aligned by their median offset from the
+estimate, and the estimate is the median of each column. So a straggling iteration, a gradient that comes
+late once or a gradient that is skipped moves nothing, and drift is followed as rows leave the window.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind, unbroken
+from prophet.core.profile import GradientProfile, Profile
+from prophet.core.steps import split_times
+
+WINDOW = 50
+"""Iterations that the estimate is made of; the paper profiles 50."""
+WARM_UP = 2
+"""First iterations set up tensors and connections and say nothing about the job."""
+FIRST_ESTIMATE = 3
+"""Iterations after warm-up that make a first estimate."""
+SHIFT_ROWS = FIRST_ESTIMATE
+"""So many iterations in a row that are longer or shorter by SHIFT_RATIO are a new pace, not stragglers."""
+SHIFT_RATIO = 1.2
+FORWARD_IDS = -0.9
+"""Correlation of ids with the order of generation from which they are taken to be in forward order."""
+MOST_OPEN = 1 << 18
+"""Events kept of an iteration without an end, such as that of a job whose tensors never come again."""
+
+
+@dataclass(frozen=True)
+class _Iteration:
+    """What one iteration generated: `ids` ascending, first time and total bytes of each."""
+
+    ids: NDArray[Any]
+    times: NDArray[Any]
+    sizes: NDArray[Any]
+
+    @classmethod
+    def of(cls, events: NDArray[Any]) -> _Iteration:
+        ids, first, member = np.unique(events["gradient"], return_index=True, return_inverse=True)
+        return cls(ids.astype(np.int64), events["time_s"][first], np.bincount(member, events["bytes"]))
+
+    @property
+    def span_s(self) -> float:
+        return float(np.ptp(self.times))
+
+
+class JobProfiler:
+    """Learns a Profile from push events, and keeps it up to date.
+
+    `forward_ids` says that ids are in forward order, whatever the order in which gradients come; otherwise that is
+    found out.
+    """
+
+    def __init__(self, window: int = WINDOW, forward_ids: bool = False) -> None:
+        self._forward_ids = forward_ids
+        self._open = np.zeros(0, EVENT_DTYPE)  # the iteration that is not over yet
+        self._usual: dict[int, float] = {}  # when each gradient came last, after its iteration's first
+        self._rows: deque[_Iteration] = deque(maxlen=window)
+        self._seen = 0
+        self._after_gap = False  # what is open lacks its beginning
+        self._estimate: _Estimate | None = None
+
+    def observe(self, events: NDArray[Any]) -> None:
+        """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over.
+
+        Where some were lost, the iterations that lack them are passed over.
+        """
+        for after_gap, piece in unbroken(events):
+            if after_gap:
+                self._open = self._open[:0]
+                self._after_gap = True
+            self._observe(piece)
+
+    def _observe(self, events: NDArray[Any]) -> None:
+        generated = events[
+            (events["kind"] == EventKind.ADD)
+            & (events["queue"] == QueueKind.PUSH)
+            & (events["gradient"] < UNPROFILED_GRADIENT)
+        ]
+        if not len(generated):
+            return
+        rows = np.concatenate([self._open, generated])
+        # Where each partition came the time before; an iteration ends where that lies within it.
+        keys = rows["gradient"].astype(np.int64) << 16 | rows["partition"]
+        order = np.argsort(keys, kind="stable")
+        again = np.flatnonzero(keys[order][1:] == keys[order][:-1])
+        before = np.full(len(rows), -1)
+        before[order[again + 1]] = order[again]
+        start = 0
+        while (repeats := before[start:] >= start).any():
+            repeated = start + int(np.argmax(repeats))
+            if self._after_gap:
+                start = self._first_whole(rows, start, repeated)
+                self._after_gap = False
+                continue
+            end = self._cut(rows, start, repeated)
+            self._close(_Iteration.of(rows[start:end]))
+            start = end
+        self._open = rows[start:][-MOST_OPEN:]
+
+    def _first_whole(self, rows: NDArray[Any], start: int, end: int) -> int:
+        """Where the first iteration with a beginning begins, if events before `start` were lost.
+
+        Where the gradients' usual times, which rise within an iteration, fall by the most.
+        """
+        usual = np.array([self._usual.get(gradient, np.nan) for gradient in rows["gradient"][start : end + 1].tolist()])
+        known = np.flatnonzero(~np.isnan(usual))
+        if len(known) < 2:
+            return self._cut(rows, start, end)
+        return start + int(known[1 + np.argmin(np.diff(usual[known]))])
+
+    def _cut(self, rows: NDArray[Any], start: int, end: int) -> int:
+        """Where the iteration from `start` ends, if the first repetition is at `end`.
+
+        Earlier, where the gradient that opens an iteration was skipped, or where `start` is not the beginning of one:
+        what opens the next iteration then repeats nothing. With ids in forward order, as the front end gives them, it
+        is told by their greatest rise (they fall during backward) together with the longest pause (forward), and
+        otherwise by that pause and by its usual time.
+        """
+        window = rows[start : end + 1]
+        opens = start + 1 + int(np.argmax(np.diff(window["time_s"])))
+        ids = window["gradient"].astype(np.int64)
+        rise = start + 1 + int(np.argmax(np.diff(ids)))
+        most = 2 * len(np.unique(ids[: rise - start])) > len(np.unique(ids))
+        if opens == rise and most and _fall(ids[: rise - start]):
+            return rise
+        if opens == end or not self._usual:
+            return end
+        middle = max(self._usual.get(gradient, 0.0) for gradient in rows["gradient"][start:opens].tolist()) / 2
+        tail = rows["gradient"][opens:end].tolist()
+        return opens if all(self._usual.get(gradient, middle) < middle for gradient in tail) else end
+
+    def _close(self, row: _Iteration) -> None:
+        self._usual.update(zip(row.ids.tolist(), (row.times - row.times.min()).tolist(), strict=True))
+        self._seen += 1
+        if self._seen <= WARM_UP:
+            return
+        self._rows.append(row)
+        self._estimate = None
+        self._follow_new_pace()
+
+    def _follow_new_pace(self) -> None:
+        """A changed batch size changes every time at once: the old rows are forgotten."""
+        spans = [row.span_s for row in self._rows]
+        older, newest = spans[:-SHIFT_ROWS], spans[-SHIFT_ROWS:]
+        if len(older) < SHIFT_ROWS:
+            return
+        usual = float(np.median(older))
+        if min(newest) > usual * SHIFT_RATIO or max(newest) < usual / SHIFT_RATIO:
+            for _ in older:
+                self._rows.popleft()
+
+    @property
+    def iterations(self) -> int:
+        """Complete iterations seen, warm-up included."""
+        return self._seen
+
+    @property
+    def ready(self) -> bool:
+        return len(self._rows) >= FIRST_ESTIMATE
+
+    @property
+    def profile(self) -> Profile | None:
+        """The job so far, or None before the first estimate.
+
+        When backward begins and how long forward takes are not events. Backward is taken to begin one
+        typical step before the first gradient; forward is the least time seen from gradient 0 to the
+        next iteration's first gradient, less that step, shared out like the backward time. Where the job
+        always waits for its network, that wait is in it: forward is what it takes at most.
+        """
+        estimate = self._estimated()
+        return estimate.profile if estimate else None
+
+    @property
+    def jitter_s(self) -> float:
+        """How far generation times scatter around the estimate: the robust standard deviation."""
+        estimate = self._estimated()
+        return estimate.jitter_s if estimate else 0.0
+
+    def _estimated(self) -> _Estimate | None:
+        if self._estimate is None and self.ready:
+            self._estimate = _estimate(list(self._rows), self._forward_ids)
+        return self._estimate
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    profile: Profile
+    jitter_s: float
+
+
+def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
+    # A gradient that most iterations lack (a branch taken once) is no part of the pattern.
+    ids, counts = np.unique(np.concatenate([row.ids for row in rows]), return_counts=True)
+    ids = ids[counts * 2 > len(rows)]
+    if not len(ids):
+        return None
+    times, sizes = np.full((2, len(rows), len(ids)), np.nan)
+    for number, row in enumerate(rows):
+        _, here, there = np.intersect1d(ids, row.ids, assume_unique=True, return_indices=True)
+        times[number, here] = row.times[there]
+        sizes[number, here] = row.sizes[there]
+    aligned = times - _median(times.T)[:, None]
+    centre = _median(aligned)
+    # Once more against the estimate, so that a row with gradients missing is not shifted by their absence.
+    aligned = times - _median((times - centre).T)[:, None]
+    centre = _median(aligned)
+    jitter_s = float(1.4826 * np.nanmedian(np.abs(aligned - centre)))
+
+    from_first = centre - centre.min()
+    order = np.arange(len(ids)) if forward_ids else _urgency(ids, from_first)
+    ordered = np.maximum.accumulate(from_first[order][::-1])[::-1]
+    steps = split_times(ordered)
+    first_step_s = float(np.median([step.gap_s for step in steps[:-1]])) if len(steps) > 1 else 0.0
+    generation = ordered + first_step_s
+    forward_s = max(0.0, _forward_gap(times, order[0]) - first_step_s)
+    shares = np.zeros(len(ids))
+    backward_s = float(generation[0]) or 1.0
+    for step in steps:
+        gap = step.gap_s if step is not steps[-1] else first_step_s
+        shares[step.first : step.last + 1] = gap / backward_s / (step.last - step.first + 1)
+    if len(steps) == 1:
+        shares[:] = 1.0 / len(ids)
+    names = [f"gradient{gradient}" for gradient in ids[order]]
+    columns = (names, _median(sizes)[order].astype(int).tolist(), generation.tolist(), (forward_s * shares).tolist())
+    gradients = tuple(itertools.starmap(GradientProfile, zip(*columns, strict=True)))
+    return _Estimate(Profile("learned", gradients, tuple(ids[order].tolist())), jitter_s)
+
+
+def _median(values: NDArray[Any]) -> NDArray[Any]:
+    """The median of each column without its NaN: what np.nanmedian gives, in a fraction of its time."""
+    ranked = np.sort(values, axis=0)
+    counts = np.maximum(1, np.count_nonzero(~np.isnan(values), axis=0))
+    columns = np.arange(values.shape[1])
+    middle: NDArray[Any] = (ranked[(counts - 1) // 2, columns] + ranked[counts // 2, columns]) / 2
+    return middle
+
+
+def _fall(ids: NDArray[Any]) -> bool:
+    """Whether `ids`, in order of generation, are in forward order: they fall, but for the disorder within steps."""
+    if ids[0] == ids[-1]:
+        return bool(ids.min() == ids.max())
+    return bool(np.corrcoef(np.arange(len(ids)), ids)[0, 1] < FORWARD_IDS)
+
+
+def _urgency(ids: NDArray[Any], from_first: NDArray[Any]) -> NDArray[Any]:
+    """Positions in `ids`, most urgent first: the last generated.
+
+    Where ids are in forward order already (the front end's are), they settle the order within a step,
+    whose members scatter by less than anybody should act on.
+    """
+    by_time: NDArray[Any] = np.lexsort((ids, -from_first))
+    positions = np.argsort(np.argsort(from_first, kind="stable"), kind="stable")
+    forward_ids = len(ids) < 3 or np.corrcoef(positions, np.arange(len(ids)))[0, 1] < FORWARD_IDS
+    if forward_ids:
+        for step in split_times(from_first[by_time]):
+            by_time[step.first : step.last + 1].sort()
+    return by_time
+
+
+def _forward_gap(times: NDArray[Any], gradient0: int) -> float:
+    """About the least time from gradient 0 of one iteration (row) to the first gradient of the next."""
+    gaps = np.fmin.reduce(times[1:], axis=1) - times[:-1, gradient0]
+    gaps = gaps[~np.isnan(gaps)]
+    return float(np.quantile(gaps, 0.1)) if len(gaps) else 0.0

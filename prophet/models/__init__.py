@@ -1,0 +1,1 @@
+"""Models without training them: graphs, profiles, published sizes and times."""

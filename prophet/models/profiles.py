@@ -1,0 +1,94 @@
+"""Profiles from files and from the shelf.
+
+Rule of this file: reading, checking and writing the JSON form of a Profile, and the names of the built-in ones,
+which prophet/models/zoo/ makes from layer shapes. Learning a profile from a running job is profiler.py's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prophet.core.errors import UserError
+from prophet.core.profile import PROFILE_SCHEMA, GradientProfile, Profile
+from prophet.models import zoo
+
+_GRADIENT_KEYS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "name": ("text", (str,)),
+    "bytes": ("a whole number", (int,)),
+    "generation_s": ("a number of seconds", (int, float)),
+    "forward_s": ("a number of seconds", (int, float)),
+}
+
+
+def save_profile(profile: Profile, path: Path, source: str) -> None:
+    """Writes `profile` as JSON, whole or not at all; `source` says how it was made."""
+    record = {
+        "schema": PROFILE_SCHEMA,
+        "name": profile.name,
+        "source": source,
+        "gradients": [
+            {"name": g.name, "bytes": g.size_bytes, "generation_s": g.generation_s, "forward_s": g.forward_s}
+            for g in profile.gradients
+        ],
+    }
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+
+
+def load_profile(path: Path) -> Profile:
+    """Reads a profile. Raises UserError naming the file, the key and what to do."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such profile file; record one with PROPHET_PROFILE_OUT=FILE") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not a profile (not UTF-8 text)") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: is not JSON (line {error.lineno}: {error.msg})") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{path}: must be a mapping with the keys schema, name, source, gradients")
+    if record.get("schema") != PROFILE_SCHEMA:
+        raise UserError(f"{path}: 'schema' is {record.get('schema')!r}; this Prophet reads schema {PROFILE_SCHEMA}")
+    gradients = record.get("gradients")
+    if not isinstance(gradients, list):
+        raise UserError(f"{path}: 'gradients' must be a list")
+    name = record.get("name", path.stem)
+    if not isinstance(name, str):
+        raise UserError(f"{path}: 'name' is {name!r}; it must be text")
+    parsed = tuple(_gradient(f"{path}: gradients[{index}]", item) for index, item in enumerate(gradients))
+    try:
+        return Profile(name, parsed)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _gradient(where: str, item: Any) -> GradientProfile:
+    if not isinstance(item, dict):
+        raise UserError(f"{where} must be a mapping with the keys {', '.join(_GRADIENT_KEYS)}")
+    unknown = sorted(set(item) - set(_GRADIENT_KEYS))
+    if unknown:
+        raise UserError(f"{where}: unknown key '{unknown[0]}'; known are {', '.join(_GRADIENT_KEYS)}")
+    for key, (wanted, kinds) in _GRADIENT_KEYS.items():
+        if key not in item:
+            raise UserError(f"{where}: '{key}' is missing; give {wanted}")
+        if not isinstance(item[key], kinds) or isinstance(item[key], bool):
+            raise UserError(f"{where}: '{key}' is {item[key]!r}; it must be {wanted}")
+    return GradientProfile(item["name"], item["bytes"], float(item["generation_s"]), float(item["forward_s"]))
+
+
+def resnet50(
+    total_bytes: int | None = None, steps: int | None = None, backward_s: float = 0.6, forward_s: float = 0.3
+) -> Profile:
+    """The zoo's ResNet-50: 161 gradients in 13 steps and 102.2 MB, or as the arguments say."""
+    return zoo.profile("resnet50", total_bytes=total_bytes, steps=steps, backward_s=backward_s, forward_s=forward_s)
+
+
+BUILTIN: dict[str, Callable[..., Profile]] = {model: partial(zoo.profile, model) for model in zoo.MODELS}
+"""Profiles by name; each takes the keywords of prophet.models.zoo.profile."""

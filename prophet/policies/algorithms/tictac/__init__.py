@@ -1,0 +1,28 @@
+"""TicTac (Hashemi, Jyothi, Campbell, arXiv:1803.03288, SysML 2019): in which order a worker receives parameters.
+
+`oracle` says how long an operation takes, `ordering` has the two heuristics, `worker` what an order is worth, and
+`toys` the paper's two extreme models. The policy for the queue is prophet/policies/tictac.py.
+"""
+
+from prophet.policies.algorithms.tictac.oracle import Statistic, TimeOracle, general_time, graph_time, measured_time
+from prophet.policies.algorithms.tictac.ordering import Properties, precedes, properties, received, tao, tio
+from prophet.policies.algorithms.tictac.toys import flat_graph, sequential_graph
+from prophet.policies.algorithms.tictac.worker import Bounds, Worker
+
+__all__ = [
+    "Bounds",
+    "Properties",
+    "Statistic",
+    "TimeOracle",
+    "Worker",
+    "flat_graph",
+    "general_time",
+    "graph_time",
+    "measured_time",
+    "precedes",
+    "properties",
+    "received",
+    "sequential_graph",
+    "tao",
+    "tio",
+]

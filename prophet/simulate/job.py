@@ -1,0 +1,183 @@
+"""What the workers of a simulation do: operations on the processor, tensors on the wire, and who waits for whom.
+
+Rule of this file: from a profile or a graph to numbers for the native simulation; no cluster, no policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from prophet.core._native import OperationSpec, TensorSpec
+from prophet.core.errors import UserError
+from prophet.core.fusion import fuse
+from prophet.core.graph import Graph, OperationKind
+from prophet.core.plan import Plan, QueuePlan
+from prophet.core.profile import Profile
+
+
+@dataclass(frozen=True)
+class Job:
+    """One iteration of a worker: `tensors[i]` travels as one, and carries the gradients `members[i]`.
+
+    Operations come in the order in which the processor prefers them. `backward` is the one that backward begins
+    with, None where that has no meaning.
+    """
+
+    name: str
+    operations: tuple[OperationSpec, ...]
+    tensors: tuple[TensorSpec, ...]
+    members: tuple[tuple[int, ...], ...]
+    sizes: tuple[int, ...]
+    """Bytes of each tensor."""
+    backward: int | None = None
+
+
+def job_of_profile(
+    profile: Profile,
+    members: Sequence[Sequence[int]],
+    *,
+    barrier: bool = False,
+    parts: Mapping[int, Sequence[int]] | None = None,
+) -> Job:
+    """Forward layer by layer, then backward in the profile's steps.
+
+    `members`: the gradients that travel as one, for each tensor. `barrier`: forward begins when everything is back,
+    as with BytePS's own optimizer; without it each layer waits for its own gradient. `parts`: the bytes of a
+    tensor's partitions, where its policy cuts it itself.
+    """
+    sizes = [gradient.size_bytes for gradient in profile.gradients]
+    bucket_of = {index: place for place, bucket in enumerate(members) for index in bucket}
+    layers = len(sizes)
+    times = sorted({gradient.generation_s for gradient in profile.gradients})
+    backward = {time_s: layers + place for place, time_s in enumerate(times)}
+    generates: dict[int, list[int]] = {}
+    for index, gradient in enumerate(profile.gradients):
+        buckets = generates.setdefault(backward[gradient.generation_s], [])
+        if bucket_of[index] not in buckets:
+            buckets.append(bucket_of[index])
+    seconds = [gradient.forward_s for gradient in profile.gradients]
+    seconds += [later - earlier for earlier, later in zip([0.0, *times], times, strict=False)]
+    last = len(seconds) - 1
+    operations = tuple(
+        # Within a step the gradient of the last layer comes first, as autograd hands them over.
+        OperationSpec(time_s, min(place, 1), [place + 1] if place < last else [], generates.get(place, [])[::-1])
+        for place, time_s in enumerate(seconds)
+    )
+    totals = tuple(sum(sizes[index] for index in bucket) for bucket in members)
+    tensors = tuple(
+        TensorSpec(total, [0] if barrier else list(bucket), list((parts or {}).get(tensor, ())))
+        for tensor, (total, bucket) in enumerate(zip(totals, members, strict=True))
+    )
+    return Job(profile.name, operations, tensors, tuple(tuple(bucket) for bucket in members), totals, layers)
+
+
+def alone(profile: Profile) -> list[list[int]]:
+    """Each gradient travels alone, as with BytePS's own optimizer."""
+    return [[index] for index in range(len(profile.gradients))]
+
+
+def fused_by_front_end(profile: Profile) -> list[list[int]]:
+    """Small gradients travel together as Prophet's front end has it."""
+    sizes = [gradient.size_bytes for gradient in profile.gradients]
+    return fuse(sizes, [0] * len(sizes))
+
+
+def groups_as_tensors(profile: Profile, plan: Plan) -> dict[int, int]:
+    """By group of a plan: the place of its tensor in what `fused_by_plan` returns."""
+    members, _ = fused_by_plan(profile, plan)
+    ids = profile.gradient_ids
+    first = {ids[bucket[0]]: place for place, bucket in enumerate(members)}
+    return {plan.push.groups[gradient]: place for gradient, place in first.items() if gradient in plan.push.groups}
+
+
+def fused_by_plan(profile: Profile, plan: Plan) -> tuple[list[list[int]], Plan]:
+    """The groups of a plan as tensors, and the plan for them: a tensor has the rank of its most urgent member.
+
+    In a job that is the front end's work too: what travels as one is one tensor and one message.
+    """
+    groups: dict[int, list[int]] = {}
+    for index, gradient in enumerate(profile.gradient_ids):
+        groups.setdefault(plan.push.groups.get(gradient, -1 - index), []).append(index)
+    members = sorted(groups.values())
+    ids = profile.gradient_ids
+
+    def tensors(half: QueuePlan) -> QueuePlan:
+        if half.order is None:
+            return replace(half, groups={})
+        ranks = [min(half.order.get(ids[index], ids[index]) for index in bucket) for bucket in members]
+        urgent = sorted(range(len(members)), key=ranks.__getitem__)
+        return replace(half, groups={}, order={tensor: rank for rank, tensor in enumerate(urgent)})
+
+    generation_s = {
+        tensor: max(plan.generation_s[ids[index]] for index in bucket)
+        for tensor, bucket in enumerate(members)
+        if all(ids[index] in plan.generation_s for index in bucket)
+    }
+    tensor_plan = replace(plan, push=tensors(plan.push), pull=tensors(plan.pull), generation_s=generation_s)
+    return members, replace(tensor_plan, size_bytes={})
+
+
+def job_of_graph(graph: Graph, order: Mapping[str, int] | None = None) -> Job:
+    """A graph with transfers in it, such as `prophet.core.graph.training_graph` makes, as an iteration that repeats.
+
+    What follows a transfer is the forward pass of the next iteration, so an iteration computes that first and then
+    the rest; the rest begins when the forward pass has ended. A transfer without inputs (a parameter received) is
+    asked for when the iteration before is over. `order` says which of several ready operations the processor takes
+    first, by name; otherwise it is the graph's own order. Raises UserError where a transfer waits for a transfer.
+    """
+    after = _after_transfers(graph)
+    computing = sorted(graph.computing, key=lambda o: (o.name not in after, (order or {}).get(o.name, 0)))
+    transfers = graph.transfers
+    place = {operation.name: index for index, operation in enumerate(computing)}
+    tensor = {operation.name: index for index, operation in enumerate(transfers)}
+    inputs: list[set[int]] = [set() for _ in computing]
+    generates: list[set[int]] = [set() for _ in computing]
+    needed_by: list[set[int]] = [set() for _ in transfers]
+    for operation in graph.operations:
+        for name in operation.inputs:
+            if operation.kind is OperationKind.TRANSFER:
+                if name in tensor:
+                    raise UserError(f"graph {graph.name!r}: transfer {operation.name!r} waits for a transfer, {name!r}")
+                generates[place[name]].add(tensor[operation.name])
+            elif name in tensor:
+                needed_by[tensor[name]].add(place[operation.name])
+            elif (name in after) == (operation.name in after):
+                inputs[place[operation.name]].add(place[name])
+            # Otherwise forward waits for backward, of the iteration before: that is over when this one begins.
+    forward = len(after)
+    ends_forward = set(range(forward)).difference(*inputs[:forward])
+    for index in range(forward, len(computing)):
+        if not inputs[index]:
+            inputs[index] |= ends_forward
+    ends = set(range(len(computing))).difference(*inputs)
+    for operation in transfers:
+        if not operation.inputs:
+            for index in ends:
+                generates[index].add(tensor[operation.name])
+    successors: list[list[int]] = [[] for _ in computing]
+    for index, given in enumerate(inputs):
+        for before in sorted(given):
+            successors[before].append(index)
+    return Job(
+        graph.name,
+        tuple(
+            OperationSpec(operation.time_s, len(inputs[i]), successors[i], sorted(generates[i]))
+            for i, operation in enumerate(computing)
+        ),
+        tuple(TensorSpec(operation.size_bytes, sorted(needed_by[i])) for i, operation in enumerate(transfers)),
+        tuple((i,) for i in range(len(transfers))),
+        tuple(operation.size_bytes for operation in transfers),
+        forward if forward < len(computing) else None,
+    )
+
+
+def _after_transfers(graph: Graph) -> set[str]:
+    """Names of the computing that waits for a transfer, directly or not."""
+    after: set[str] = set()
+    for operation in graph.operations:  # inputs come first
+        if operation.kind is OperationKind.COMPUTE and any(
+            name in after or graph[name].kind is OperationKind.TRANSFER for name in operation.inputs
+        ):
+            after.add(operation.name)
+    return after

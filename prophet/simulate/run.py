@@ -1,0 +1,157 @@
+"""One job on one cluster under one policy: the native simulation, and the learner that plans for it.
+
+Rule of this file: what the agent does in a job, on the virtual clock; no configuration file, no figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet.core._native import ClusterSpec, Exchange, Simulation
+from prophet.core.errors import UserError
+from prophet.core.events import EVENT_DTYPE, QueueKind
+from prophet.core.plan import Plan
+from prophet.core.policy import Policy
+from prophet.core.queue import native_plan
+from prophet.core.settings import DEFAULT_CREDIT_BYTES, DEFAULT_MONITOR_S, DEFAULT_PARTITION_BYTES, DEFAULT_WATCHDOG_S
+from prophet.learn.learner import DRAIN_S, Learner
+from prophet.simulate.cluster import Cluster, Rate
+from prophet.simulate.job import Job
+
+WORKER = 0
+"""The worker that is recorded, and that the learner listens to; each worker of a job learns for itself the same."""
+EVENTS_AT_ONCE = 1_000_000
+"""Between two looks at Ctrl-C and the progress."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a policy's job is run. `partition_bytes` is BytePS's; a `plan` stays as it is, None means to learn."""
+
+    iterations: int = 30
+    partition_bytes: int = DEFAULT_PARTITION_BYTES
+    monitor_s: float = DEFAULT_MONITOR_S
+    watchdog_s: float = DEFAULT_WATCHDOG_S
+    credit_bytes: int = DEFAULT_CREDIT_BYTES
+    plan: Plan | None = None
+    compute_scale: Sequence[Sequence[float]] = ()
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """What came of it. Times are seconds on the virtual clock, which begins at 0.
+
+    `marks`: (workers, iterations) with the fields start_s, backward_s and end_s. `events`: of worker 0's tasks, as a
+    job records them (EVENT_DTYPE). `computing`: of worker 0's processor (started_s, finished_s, operation, ...).
+    `links`: its messages on the wire (started_s, finished_s, bytes, down).
+    """
+
+    job: Job
+    marks: NDArray[Any]
+    events: NDArray[Any]
+    computing: NDArray[Any]
+    links: NDArray[Any]
+    plan: Plan | None
+    plans: int
+    happenings: int
+    watchdog_releases: int
+
+    def iteration_s(self, warmup: int = 0) -> NDArray[np.float64]:
+        """Times of the iterations after `warmup`, of all workers: from start to start."""
+        times: NDArray[np.float64] = np.diff(self.marks["start_s"], axis=1)[:, warmup:]
+        return times.ravel()
+
+
+def simulate(
+    job: Job,
+    cluster: Cluster,
+    policy: Policy | None,
+    options: Options,
+    on_iterations: Callable[[int], None] = lambda done: None,
+) -> SimulatedRun:
+    """Runs `job`; without a policy, tasks go in order of arrival without limits, as in stock BytePS.
+
+    The policy learns as in a job: every DRAIN_S a Learner is given worker 0's events, and its plans are swapped in.
+    The result depends on the arguments only. Raises UserError where the job cannot go on.
+    """
+    simulation = Simulation(_spec(job, cluster, options))
+    for place, node in enumerate(cluster.nodes):
+        rate = list(cluster.links.get(node, ()))
+        overhead_s = cluster.costs.overhead_s if node.startswith("worker") else 0.0
+        simulation.set_link(place, rate, rate, overhead_s, cluster.costs.burst_bytes)
+    if cluster.exchange is Exchange.COLLECTIVE:
+        simulation.set_link(0, list(channel(cluster)), [], cluster.costs.overhead_s, 0.0)
+    simulation.set_compute_scale([list(row) for row in options.compute_scale])
+    simulation.record(WORKER)
+    learner = None if policy is None or options.plan is not None else Learner(policy, options.monitor_s)
+    plan = learner.plan if learner else options.plan
+    _set_plan(simulation, plan)
+    kept: list[NDArray[Any]] = []
+    plans, turn, done = 0, 0, False
+    while not done:
+        turn += 1
+        until = turn * DRAIN_S if learner else float("inf")
+        try:
+            done = simulation.run(until, EVENTS_AT_ONCE)
+            while not done and simulation.now < until:
+                on_iterations(simulation.iterations_done)
+                done = simulation.run(until, EVENTS_AT_ONCE)
+        except RuntimeError as error:  # pybind11 turns std::logic_error into it
+            raise UserError(str(error)) from None
+        events = simulation.take_events(WORKER).astype(EVENT_DTYPE)
+        kept.append(events)
+        on_iterations(simulation.iterations_done)
+        new = learner.turn(simulation.now, events, None) if learner and not done else None
+        if new is not None:
+            plan = new
+            plans += 1
+            _set_plan(simulation, plan)
+    return SimulatedRun(
+        job,
+        simulation.marks,
+        np.concatenate(kept),
+        simulation.computing,
+        simulation.links,
+        plan,
+        plans,
+        simulation.events,
+        simulation.watchdog_releases,
+    )
+
+
+def channel(cluster: Cluster) -> Rate:
+    """A collective's rate over time: that of its slowest worker at each moment."""
+    limited = [cluster.links[node] for node in cluster.nodes[: cluster.workers] if cluster.links.get(node)]
+    times = sorted({at for steps in limited for at, _ in steps})
+    return tuple((at, min(next(r for t, r in reversed(steps) if t <= at) for steps in limited)) for at in times)
+
+
+def _spec(job: Job, cluster: Cluster, options: Options) -> ClusterSpec:
+    if options.iterations < 1:
+        raise UserError(f"iterations is {options.iterations}; it must be 1 or more")
+    spec = ClusterSpec()
+    spec.operations = list(job.operations)
+    spec.tensors = list(job.tensors)
+    spec.partition_bytes = options.partition_bytes
+    spec.workers = cluster.workers
+    spec.servers = cluster.servers
+    spec.exchange = cluster.exchange
+    spec.latency_s = cluster.costs.latency_s
+    spec.server_rate = cluster.costs.sum_rate
+    spec.header_bytes = cluster.costs.header_bytes
+    spec.watchdog_s = options.watchdog_s
+    spec.iterations = options.iterations
+    spec.backward = -1 if job.backward is None else job.backward
+    return spec
+
+
+def _set_plan(simulation: Simulation, plan: Plan | None) -> None:
+    if plan is None:
+        simulation.set_plan(None, None)
+    else:
+        simulation.set_plan(native_plan(plan, QueueKind.PUSH), native_plan(plan, QueueKind.PULL))

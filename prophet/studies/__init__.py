@@ -1,0 +1,1 @@
+"""Systems of their own, studied on a simulator of theirs."""

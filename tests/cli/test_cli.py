@@ -1,0 +1,252 @@
+"""The command: arguments in, one line and an exit status out, and nothing left behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import prophet
+from prophet.cli import main as cli
+from prophet.lab import doctor, session
+from prophet.lab.config import Experiment
+from prophet.lab.contenders import Policy
+from prophet.models.profiles import resnet50, save_profile
+from support.configs import REPLAY, changed, written
+
+
+def invoked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit status of `prophet ARGUMENTS`, through the entry point."""
+    monkeypatch.setattr(sys, "argv", ["prophet", *arguments])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return int(left.value.code or 0)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Experiment, Path]]:
+    """Experiments that would have been run, and where to; none fails."""
+    calls: list[tuple[Experiment, Path]] = []
+
+    def run_session(experiment: Experiment, out: Path) -> int:
+        calls.append((experiment, out))
+        return 0
+
+    monkeypatch.setattr(session, "run_session", run_session)
+    return calls
+
+
+def test_the_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoked(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"prophet {prophet.__version__}\n"
+
+
+def test_run_passes_its_options_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ran: list[tuple[Experiment, Path]]
+) -> None:
+    path = str(written(REPLAY, tmp_path))
+    options = ["--policy", "p3", "--policy", "stock", "--repeats", "4", "--out", str(tmp_path / "out")]
+    assert invoked(monkeypatch, "run", path, *options) == 0
+    ((experiment, out),) = ran
+    assert [policy.name for policy in experiment.cells[0].policies] == ["p3", "stock"]
+    assert (experiment.repeats, out) == (4, tmp_path / "out")
+
+
+def test_results_go_to_a_folder_of_the_experiments_name_and_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ran: list[tuple[Experiment, Path]]
+) -> None:
+    assert invoked(monkeypatch, "run", str(written(REPLAY, tmp_path))) == 0
+    assert ran[0][1].parent == Path("results")
+    assert ran[0][1].name.startswith("small-20")
+
+
+def test_an_experiment_with_a_failed_policy_is_status_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(session, "run_session", lambda experiment, out: 2)
+    assert invoked(monkeypatch, "run", str(written(REPLAY, tmp_path))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["run", "none.yaml"], "prophet: none.yaml: cannot be read (No such file or directory)"),
+        (["profile", "none.json"], "prophet: none.json: no such profile file"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    arguments: list[str],
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoked(monkeypatch, *arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(line) and told.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["walk"], ["run"], ["run", "x.yaml", "--repeats", "many"], ["run", "--slow"]])
+def test_wrong_usage_is_status_2(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert invoked(monkeypatch, *arguments) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_its_like_are_status_130(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cleaned: list[str] = []
+
+    def interrupted(experiment: Experiment, out: Path) -> int:
+        try:
+            signal.raise_signal(number)
+        finally:
+            cleaned.append("up")
+        raise AssertionError("not reached")
+
+    monkeypatch.setattr(session, "run_session", interrupted)
+    assert invoked(monkeypatch, "run", str(written(REPLAY, tmp_path))) == 130
+    assert cleaned == ["up"]
+
+
+@pytest.mark.parametrize("item", ["BytePS", "hook"])
+def test_without_a_usable_byteps_nothing_is_run_or_written(
+    item: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def examined(framework: str = "torch") -> doctor.Finding:
+        return doctor.Finding(item, False, "is of a kind we do not know; install another")
+
+    monkeypatch.setattr(doctor, f"_{item.lower()}", examined)
+    folder = tmp_path / "out"
+    assert invoked(monkeypatch, "run", str(written(REPLAY, tmp_path)), "--out", str(folder)) == 2
+    assert capsys.readouterr().err == f"prophet: {item}: is of a kind we do not know; install another\n"
+    assert not folder.exists()
+
+
+def test_the_simulator_is_not_run_as_byteps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = written(changed(REPLAY, "repeats", 1) | {"engine": "simulator"}, tmp_path)
+    assert invoked(monkeypatch, "run", str(path), "--out", str(tmp_path / "out")) == 2
+    assert capsys.readouterr().err.startswith("prophet: engine: ")
+
+
+def test_doctor_has_a_line_an_item_and_status_2_where_something_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    findings = [doctor.Finding("BytePS", True, "0.2.5"), doctor.Finding("testbed", False, "needs root")]
+    monkeypatch.setattr(doctor, "examine", lambda: findings)
+    assert invoked(monkeypatch, "doctor") == 2
+    assert capsys.readouterr().out == "ok       BytePS: 0.2.5\nmissing  testbed: needs root\n"
+    monkeypatch.setattr(doctor, "examine", lambda: findings[:1])
+    assert invoked(monkeypatch, "doctor") == 0
+
+
+def test_doctor_looks_at_everything_an_experiment_needs() -> None:
+    found = doctor.examine()
+    items = ["BytePS", "PyTorch", "hook", "MXNet", "hook (MXNet)", "testbed", "tc"]
+    assert [finding.item for finding in found if not finding.item.startswith("NIC ")] == items
+    assert any(finding.item.startswith("NIC ") for finding in found)
+    assert all("\n" not in finding.line and finding.line for finding in found)
+
+
+def test_doctor_says_nothing_of_mxnet_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = doctor.importlib.util.find_spec
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "mxnet" else find_spec(name))
+    assert not [finding for finding in doctor.examine() if "MXNet" in finding.item]
+
+
+def test_doctor_misses_no_pytorch_where_there_is_mxnet(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = doctor.importlib.util.find_spec
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    items = [finding.item for finding in doctor.examine()]
+    assert "PyTorch" not in items and "hook" not in items
+    assert "hook (MXNet)" in items
+
+
+def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise doctor.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+    told = doctor.obstacle(Policy("stock", "stock"))
+    assert told is not None and told.startswith("BytePS: not installed; `python -m prophet_byteps.build install`")
+
+
+def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"mxnet": "1.9.1", "numpy": "1.23.5", "torch": "2.13.0"}
+    here = {"mxnet", "torch"}
+    monkeypatch.setattr(doctor.importlib.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name in here or None)
+    kvstore, ddp = Policy("k", "mxnet-kvstore", framework="mxnet"), Policy("d", "ddp-gloo")
+    assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (None, None)
+    versions["numpy"] = "2.0.1"
+    told = "MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1; `pip install mxnet==1.9.1 numpy==1.23.5`"
+    assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (told, None)
+    here.remove("mxnet")
+    assert doctor.obstacle(kvstore) == "MXNet: not installed; `pip install mxnet==1.9.1 numpy==1.23.5`"
+
+
+def test_profile_shows_the_steps_and_draws_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, plot = tmp_path / "p.json", tmp_path / "p.png"
+    save_profile(resnet50(25_600_000), file, source="a test")
+    assert invoked(monkeypatch, "profile", str(file), "--plot", str(plot)) == 0
+    assert "161 gradients in 13 steps" in capsys.readouterr().out
+    assert plot.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_help_does_not_load_what_only_experiments_need() -> None:
+    heavy = (
+        "import sys, prophet.cli; print([m for m in ('torch', 'matplotlib', 'pydantic', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_simulate_writes_its_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path, out = str(written(REPLAY, tmp_path)), tmp_path / "out"
+    assert invoked(monkeypatch, "simulate", path, "--policy", "fifo", "--repeats", "1", "--out", str(out)) == 0
+    assert (out / "results.json").exists()
+
+
+def test_plan_shows_the_blocks_and_every_policy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "small.json"
+    save_profile(resnet50(5_000_000), profile, source="a test")
+    figure = tmp_path / "plan.png"
+    assert invoked(monkeypatch, "plan", str(profile), "--bandwidth", "100mbit", "--plot", str(figure)) == 0
+    shown = capsys.readouterr().out
+    assert "Algorithm 1's blocks" in shown
+    assert "bytescheduler" in shown
+    assert figure.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["plan", "resnet50", "--bandwidth", "fast"], "prophet: --bandwidth: 'fast' is not a rate; write e.g. 250mbit"),
+        (["plan", "none.json", "--bandwidth", "1gbit"], "prophet: none.json: no such profile file"),
+        (
+            ["plan", "resnet50", "--bandwidth", "1gbit", "--workers", "0"],
+            "prophet: --workers and --servers are 0 and 1",
+        ),
+    ],
+)
+def test_a_bad_plan_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
+    assert invoked(monkeypatch, *arguments) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(line)
+    assert errors.count("\n") == 1

@@ -1,0 +1,56 @@
+"""Packages that may be missing: what is said, and that what is said installs what the extras ask for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from prophet.core.optional import INSTALL, MissingPackage, need, need_pyplot, require
+
+DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+
+
+def test_what_is_there_is_imported() -> None:
+    assert need("json.decoder", "a test") is json.decoder
+    assert need_pyplot().get_backend().lower() == "agg"
+    require("matplotlib", "a test")
+
+
+def test_a_missing_package_is_one_line_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingPackage, match=r"^figures: matplotlib is not installed; `pip install matplotlib`$"):
+        need_pyplot()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingPackage, match=r"^tune: scipy is not installed; `pip install scipy`$"):
+        require("scipy", "tune")
+
+
+def test_a_package_that_does_not_fit_its_neighbours_is_one_line_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('built for NumPy 1\\nrun pip')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "matplotlib")
+    with pytest.raises(
+        MissingPackage, match=r"^figures: matplotlib cannot be imported \(built for NumPy 1\); `[^\n]*`$"
+    ):
+        need("matplotlib", "figures")
+
+
+@pytest.mark.parametrize("package", INSTALL)
+def test_the_hints_are_those_of_the_extras(package: str) -> None:
+    """A distribution that an extra pins is named with that version, and none that no extra has."""
+    required = importlib.metadata.requires("byteps-prophet") or []
+    pinned = {re.split(r"[^\w.-]", line)[0]: line.partition(";")[0].strip() for line in required if "extra ==" in line}
+    named = [re.split(r"[^\w.-]", word)[0] for word in INSTALL[package].removeprefix("pip install ").split()]
+    assert DISTRIBUTIONS.get(package, package) in named
+    for name, word in zip(named, INSTALL[package].removeprefix("pip install ").split(), strict=True):
+        assert name in pinned
+        if package == "mxnet":
+            assert word == pinned[name], "MXNet works with one NumPy only"

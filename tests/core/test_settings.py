@@ -1,0 +1,57 @@
+"""What a training process is told by its environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prophet.core.errors import UserError
+from prophet.core.settings import from_environ
+
+ON = {"BYTEPS_SCHEDULER": "prophet"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("PROPHET_MONITOR_S", "x"),
+        ("PROPHET_WATCHDOG_S", "nan"),
+        ("PROPHET_CREDIT_BYTES", "inf"),
+        ("PROPHET_PARTITION_BYTES", "4095"),
+        ("PROPHET_STALL_S", "0"),
+        ("PROPHET_FUSION", "yes"),
+        ("BYTEPS_PARTITION_BYTES", "4MB"),
+        ("BYTEPS_PARTITION_BYTES", "0"),
+        ("BYTEPS_PARTITION_BYTES", "-1"),
+        ("BYTEPS_PARTITION_BYTES", ""),
+        ("BYTEPS_PARTITION_BYTES", "4294967296"),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, text: str) -> None:
+    with pytest.raises(UserError, match=f"{name} is '{text}'; it must be"):
+        from_environ({**ON, name: text})
+
+
+def test_bytepss_own_partition_size_comes_first() -> None:
+    assert from_environ(ON).partition_bytes == 131072
+    ours = {**ON, "PROPHET_PARTITION_BYTES": "65536"}
+    assert from_environ(ours).partition_bytes == 65536
+    assert from_environ({**ours, "BYTEPS_PARTITION_BYTES": "1000"}).partition_bytes == 1000
+
+
+def test_a_stall_has_no_limit_unless_it_is_given_one() -> None:
+    assert from_environ(ON).stall_s is None
+    assert from_environ({**ON, "PROPHET_STALL_S": ""}).stall_s is None
+    assert from_environ({**ON, "PROPHET_STALL_S": "90"}).stall_s == 90.0
+
+
+def test_processes_of_one_machine_write_files_of_their_own() -> None:
+    files = {f"PROPHET_{kind}_OUT": f"out/{kind.lower()}.json" for kind in ("STATUS", "PROFILE", "EVENTS")}
+    written = set()
+    for rank in range(3):
+        settings = from_environ({**ON, **files, "BYTEPS_LOCAL_SIZE": "3", "BYTEPS_LOCAL_RANK": str(rank)})
+        written |= {settings.status_out, settings.profile_out, settings.events_out}
+    assert len(written) == 9
+    assert {Path("out/status.json"), Path("out/status.1.json"), Path("out/status.2.json")} < written
+    assert from_environ({**ON, **files}).status_out == Path("out/status.json")

@@ -1,0 +1,248 @@
+"""Every command in README.md and docs/ can be typed as it stands, after no more than the page says was installed.
+
+What is quick runs, with nothing but the base's packages in sight (base_install.py). Of the rest, subcommands, options,
+files, targets, extras and variables are looked up.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from prophet.cli import main as cli
+from prophet.core import settings
+from prophet.lab.config import load_experiment
+from prophet.models.profiles import resnet50, save_profile
+from prophet.policies import POLICIES
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BASE = Path(__file__).with_name("base_install.py")
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`((?:prophet|make|python3?|pip|bpslaunch) [^`\n]+)`")
+SUBSTITUTION = re.compile(r"\$\(([^)]*)\)")
+ASSIGNMENT = re.compile(r"[A-Z_]+=\S+")
+RUN = ("simulate", "plan", "profile", "doctor")
+"""Subcommands that are quick, and are run as the pages have them."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a page: its variables and its words, and whether a person is to type it as it stands."""
+
+    page: str
+    variables: tuple[str, ...]
+    words: tuple[str, ...]
+    whole: bool
+
+    def __str__(self) -> str:
+        return f"{self.page}: {shlex.join([*self.variables, *self.words])}"
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for found, text in BLOCK.findall(page.read_text(encoding="utf-8")) if found == language]
+
+
+def parsed(page: Path, line: str, whole: bool) -> Command:
+    # [--option VALUE] may be left out, and ... repeats: a person may also type it.
+    words = shlex.split(re.sub(r"[\[\]](?=-|\s|$|\.\.\.)|\.\.\.", " ", line), comments=True)
+    variables = [word for word in words if ASSIGNMENT.fullmatch(word)]
+    return Command(str(page.relative_to(ROOT)), tuple(variables), tuple(words[len(variables) :]), whole)
+
+
+def commands() -> list[Command]:
+    """Every line of an unlabelled block, and what is in the running text between backticks."""
+    found = []
+    for page in PAGES:
+        lines = [line for text in blocks(page, "") for line in text.splitlines() if line.strip()]
+        lines += [inner for line in lines for inner in SUBSTITUTION.findall(line)]
+        prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
+        found += [parsed(page, line, True) for line in lines]
+        found += [parsed(page, line, False) for line in INLINE.findall(prose)]
+    return sorted(set(found), key=str)
+
+
+def run_once() -> list[Command]:
+    """The first of each command that is to be run."""
+    quick = [c for c in commands() if c.whole and c.words[:1] == ("prophet",) and c.words[1] in RUN]
+    return list({command.words: command for command in quick}.values())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkout as far as the pages' commands look at it, with a profile that a job has left."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    save_profile(resnet50(5_000_000), tmp_path / "job.json", source="a test")
+    return tmp_path
+
+
+def base(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "PROPHET_"))}
+    command = [sys.executable, "-P", str(BASE), *arguments]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120)
+
+
+def test_the_pages_have_commands() -> None:
+    assert len(run_once()) >= 5
+    assert {command.words[0] for command in commands()} == {"prophet", "make", "pip", "python", "bpslaunch"}
+    assert {Path(command.page).name for command in run_once()} >= {"README.md", "simulator.md", "profiles.md"}
+
+
+def test_nothing_of_the_extras_is_in_sight_of_the_base() -> None:
+    code = (
+        "import base_install, importlib.util as u; base_install.hide();"
+        "print([m for m in ('matplotlib', 'scipy', 'sklearn', 'torch', 'mxnet', 'pytest') if u.find_spec(m)]);"
+        "import numpy, pydantic, yaml, rich, typer, psutil, prophet.core._native"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(BASE.parent)}
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+@pytest.mark.parametrize("command", run_once(), ids=str)
+def test_after_pip_install_it_works(command: Command, folder: Path) -> None:
+    done = base(folder, *command.words[1:])
+    lines = done.stderr.splitlines()
+    if "--plot" in command.words:  # the table is shown; the figure is one line
+        assert (done.returncode, len(lines)) == (2, 1), done.stderr
+        assert lines[0].endswith("matplotlib is not installed; `pip install matplotlib`")
+        assert done.stdout
+    elif command.words[1] == "doctor":
+        assert done.returncode == 2 and "pip install torch" in done.stdout, done.stderr
+    else:
+        assert (done.returncode, lines) == (0, [])
+
+
+def test_a_simulation_without_matplotlib_keeps_its_results(folder: Path) -> None:
+    config = "configs/replay-bandwidths.yaml"
+    done = base(folder, "simulate", config, "--policy", "prophet", "--repeats", "1", "--out", "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = "results and traces are in out; no figures: matplotlib is not installed; `pip install matplotlib`"
+    assert done.stdout.splitlines()[-1] == told
+    written = {path.name for path in (folder / "out").iterdir()}
+    assert {"results.json", "trace-0.json"} <= written
+    assert not [name for name in written if name.endswith(".png")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["simulate", "configs/tuned-bytescheduler.yaml"],
+            "policies: tune: scipy is not installed; `pip install scipy`",
+        ),
+        (["run", "configs/quickstart.yaml"], "job.kind: digits: sklearn is not installed; `pip install scikit-learn`"),
+        (
+            ["run", "configs/bert-large-64.yaml"],
+            "engine: bert-large-64 is for the simulator; run it with: prophet simulate configs/bert-large-64.yaml",
+        ),
+    ],
+)
+def test_what_lacks_is_one_line_and_nothing_is_written(folder: Path, arguments: list[str], told: str) -> None:
+    done = base(folder, *arguments, "--out", "out")
+    assert (done.returncode, done.stderr) == (2, f"prophet: {told}\n")
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("command", commands(), ids=str)
+def test_it_can_be_typed(command: Command) -> None:
+    check_variables(command)
+    program, *arguments = command.words
+    {"prophet": check_prophet, "make": check_make, "pip": check_pip, "python": check_python, "bpslaunch": check_launch}[
+        program
+    ](arguments, command.whole)
+
+
+def check_variables(command: Command) -> None:
+    known = {value for name, value in vars(settings).items() if name.isupper() and isinstance(value, str)}
+    known.add("PYTHONPATH")
+    for variable in command.variables:
+        name, _, value = variable.partition("=")
+        assert name in known
+        if name == settings.SCHEDULER:
+            assert value in POLICIES
+
+
+def check_prophet(arguments: list[str], whole: bool) -> None:
+    name, *rest = arguments
+    group: Any = typer.main.get_command(cli.app)
+    subcommand = group.commands[name]
+    if whole or rest:
+        given = ["3" if word == "N" else word for word in rest]
+        subcommand.make_context(name, given)  # raises where an option is unknown
+    for word in rest:
+        if word.startswith("configs/"):
+            assert (ROOT / word).is_file()
+
+
+def check_make(arguments: list[str], whole: bool) -> None:
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert phony is not None
+    assert set(arguments) <= set(phony.group(1).split())
+
+
+def check_pip(arguments: list[str], whole: bool) -> None:
+    assert arguments[0] in ("install", "uninstall")
+    for word in arguments[1:]:
+        local = re.fullmatch(r"\.(?:\[([\w,]+)\])?", word)
+        assert not word.startswith("byteps-prophet"), "no index has it"
+        if local and local.group(1):
+            extras = importlib.metadata.metadata("byteps-prophet").get_all("Provides-Extra") or []
+            assert set(local.group(1).split(",")) <= set(extras)
+
+
+def check_python(arguments: list[str], whole: bool) -> None:
+    if arguments[0] != "-m":
+        assert arguments == ["train.py"]  # the reader's own
+        return
+    assert arguments[0] == "-m"
+    module, *rest = arguments[1:]
+    assert importlib.util.find_spec(module) is not None
+    subcommand = [word for word in rest[:1] if not word.startswith("-")]
+    help_of = [sys.executable, "-m", module, *subcommand, "--help"]
+    shown = subprocess.run(help_of, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {word for word in rest if word.startswith("--")} <= set(re.findall(r"--[\w-]+", shown))
+
+
+def check_launch(arguments: list[str], whole: bool) -> None:
+    # That it works is in test_bpslaunch.py.
+    assert arguments == [] or arguments == ["python", "train.py"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_python_snippets_import_is_there(page: Path) -> None:
+    for text in blocks(page, "python"):
+        for node in ast.walk(ast.parse(text)):
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module
+                and node.module.split(".")[0] in ("prophet", "prophet_byteps")
+            ):
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    has = hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}")
+                    assert has, f"{node.module} has no {alias.name}"
+
+
+def test_the_config_that_explains_the_keys_is_one(tmp_path: Path) -> None:
+    text = blocks(ROOT / "docs/experiments.md", "yaml")[0]
+    file = tmp_path / "my-experiment.yaml"
+    raw = yaml.safe_load(text)
+    del raw["job"]["device"]  # stands where backward_s and forward_s would be left out
+    file.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    assert load_experiment(file).name == "my-experiment"

@@ -1,0 +1,272 @@
+"""Configs: what they mean, and one clear line for everything that can be wrong with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prophet.core.errors import UserError
+from prophet.lab.config import load_experiment
+from support.configs import DIGITS, REPLAY, changed, loaded, written
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+BAD: list[tuple[str, Any, str]] = [
+    # (key, value, what the line says after the file's name)
+    ("colour", 1, "colour: unknown key; the keys here are name, engine, repeats, time_limit_s, job, cluster"),
+    ("job.speed", 1, "job.speed: unknown key; the keys here are framework, iterations"),
+    ("cluster.rack", 1, "cluster.rack: unknown key; the keys here are workers, servers, bandwidth"),
+    ("policies", [{"name": "p3", "credits": 4}], r"policies\[0\].credits: unknown key; the keys here are name, base"),
+    ("cluster", None, "cluster: is missing"),
+    ("cluster.bandwidth", None, "cluster.bandwidth: is missing"),
+    ("job.kind", None, "job.kind: is missing"),
+    ("job.kind", "video", "job.kind: 'video' is no kind of job; write digits, synthetic, replay"),
+    ("repeats", "two", "repeats: it must be a valid integer, not 'two'"),
+    ("repeats", True, "repeats: it must be a valid integer, not True"),
+    ("repeats", 0, "repeats: it must be greater than or equal to 1, not 0"),
+    ("time_limit_s", "soon", "time_limit_s: it must be a valid number, not 'soon'"),
+    ("time_limit_s", float("inf"), "time_limit_s: it must be a finite number"),
+    ("name", "a/b", "name: it must match pattern"),
+    ("engine", "horovod", "engine: it must be 'byteps' or 'simulator', not 'horovod'"),
+    ("job", 3, "job: it must be a mapping"),
+    ("cluster.workers", 0, "cluster.workers: it must be greater than or equal to 1, not 0"),
+    ("cluster.workers", 2.5, "cluster.workers: it must be a valid integer, not 2.5"),
+    ("cluster.servers", 0, "cluster.servers: it must be greater than or equal to 1, not 0"),
+    ("cluster.bandwidth", "fast", "cluster.bandwidth: 'fast' is not a rate; write e.g. 250mbit"),
+    ("cluster.bandwidth", 0, "cluster.bandwidth: 0 is too small for a rate"),
+    ("cluster.bandwidth", {"worker0": "slow"}, "cluster.bandwidth: 'slow' is not a rate"),
+    ("cluster.bandwidth", {"worker7": "1gbit"}, "cluster: bandwidth names 'worker7'; the nodes are default, scheduler"),
+    ("cluster.bandwidth", {}, "cluster.bandwidth: names no node"),
+    ("cluster.bandwidth", [{"at_s": 0}], "cluster.bandwidth: {'at_s': 0} is no point of a series"),
+    ("cluster.bandwidth", [{"at_s": 5, "rate": "1gbit"}], "cluster.bandwidth: a series of rates starts with at_s: 0"),
+    ("cluster.bandwidth", [{"at_s": "now", "rate": "1gbit"}], "cluster.bandwidth: at_s is 'now'; it must be 0 or more"),
+    ("job.total_bytes", "lots", "job.total_bytes: 'lots' is not a size; write e.g. 25.6MB"),
+    ("job.backward_s", -1, "job.backward_s: it must be greater than 0, not -1"),
+    ("job.warmup", 5, "job: warmup is 5; with 6 iterations at most 4"),
+    (
+        "job.profile",
+        "lenet",
+        r"job.profile: .*lenet is missing; name a profile file or a built-in profile \(resnet50",
+    ),
+    ("policies", [], "policies: .* at least 1 item"),
+    ("job.framework", "keras", "job.framework: it must be 'torch' or 'mxnet', not 'keras'"),
+    (
+        "policies",
+        [{"name": "ddp-gloo", "framework": "mxnet"}],
+        r"policies\[0\].framework: ddp-gloo is for torch only; for mxnet take mxnet-kvstore or mxnet-p3",
+    ),
+    (
+        "policies",
+        [{"name": "mine", "base": "mxnet-p3", "framework": "torch"}],
+        r"policies\[0\].framework: mxnet-p3 is for mxnet only; for torch take ddp-gloo",
+    ),
+    ("policies", [{"name": "stock", "framework": "jax"}], r"policies\[0\].framework: it must be 'torch' or 'mxnet'"),
+    (
+        "policies",
+        [{"name": "ddp-gloo", "partition_bytes": "1MB"}],
+        r"policies\[0\]: partition_bytes is a setting of BytePS, not of ddp-gloo; leave it out",
+    ),
+    (
+        "policies",
+        [{"name": "mxnet-p3", "env": {"BYTEPS_PARTITION_BYTES": "1"}}],
+        r"policies\[0\].env: BYTEPS_PARTITION_BYTES is no setting of a policy; MXNET_... and DMLC_PS_... and PS_...",
+    ),
+    (
+        "policies",
+        ["profet"],
+        r"policies\[0\]: unknown policy 'profet'; the known ones are stock, stock-credit, bytesch",
+    ),
+    ("policies", ["p3", ""], r"policies\[1\]: unknown policy ''; the known ones are"),
+    ("policies", [7], r"policies\[0\]: .* not 7"),
+    ("policies", ["p3", "p3"], "policies: 'p3' is there twice; give one another name and a base"),
+    ("policies", [{"name": "mine", "base": "yours"}], r"policies\[0\]: unknown policy 'yours'; the known ones are"),
+    ("policies", [{"name": "p3", "credit_bytes": "4MB"}], r"policies\[0\]: credit_bytes is a setting of bytescheduler"),
+    ("policies", [{"name": "p3", "partition_bytes": "x"}], r"policies\[0\].partition_bytes: 'x' is not a size"),
+    ("policies", [{"name": "p3", "env": {"PATH": "/"}}], r"policies\[0\].env: PATH is no setting of a policy"),
+    ("policies", [{"name": "p3", "env": {"BYTEPS_SCHEDULER": "fifo"}}], r"policies\[0\].env: BYTEPS_SCHEDULER is no"),
+    ("sweep", [], "sweep: must be a list of points"),
+    ("sweep", [{"repeats": 3}], r"sweep\[0\]: must be a mapping that varies job, cluster, policies"),
+    ("sweep", [{}, {"cluster": {"bandwidth": "fast"}}], r"sweep\[1\].cluster.bandwidth: 'fast' is not a rate"),
+    ("policies", [{"name": "p3", "tune": 5}], r"policies\[0\]: tune is a setting of bytescheduler, not of p3"),
+    (
+        "policies",
+        [{"name": "bytescheduler", "tune": 5, "credit_bytes": "1MiB"}],
+        r"policies\[0\]: tune chooses credit_bytes and partition_bytes",
+    ),
+    ("policies", [{"name": "bytescheduler", "tune": 0}], r"policies\[0\]\S*tune: it must be greater"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "line"), BAD, ids=[f"{key}={value}" for key, value, _ in BAD])
+def test_each_mistake_is_one_line_that_names_the_key(key: str, value: Any, line: str, tmp_path: Path) -> None:
+    path = written(changed(REPLAY, key, value), tmp_path)
+    with pytest.raises(UserError, match=line) as caught:
+        load_experiment(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"- a\n- b\n", "must be a mapping with the keys name"),
+        (b"job: [unclosed\n", "is not YAML in line 2"),
+        (b"\xff\xfe\x00", "not UTF-8 text"),
+    ],
+)
+def test_what_is_no_config_at_all(content: bytes, line: str, tmp_path: Path) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=line) as caught:
+        load_experiment(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_config(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none.yaml: cannot be read \(No such file"):
+        load_experiment(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("gradient", "line"),
+    [
+        ({"bytes": -4}, "'bytes' is -4; it must be above 0"),
+        ({"bytes": "many"}, "'bytes' is 'many'"),
+        ({"generation_s": -0.5}, "'generation_s' is -0.5; it must be 0 or more seconds"),
+        ({"generation_s": 0.9}, "above that of the more urgent gradient before it"),
+    ],
+)
+def test_a_bad_recorded_profile_is_named(gradient: dict[str, object], line: str, tmp_path: Path) -> None:
+    good = {"name": "g", "bytes": 400, "generation_s": 0.5, "forward_s": 0.1}
+    record = {"schema": 1, "name": "bad", "gradients": [good, {**good, **gradient}]}
+    (tmp_path / "bad.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=line) as caught:
+        loaded(changed(REPLAY, "job.profile", "bad.json"), tmp_path)
+    assert "bad.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_configs_that_come_with_prophet_are_right(path: Path) -> None:
+    experiment = load_experiment(path)
+    assert experiment.name == path.stem
+    assert all("prophet" in {policy.name for policy in cell.policies} for cell in experiment.cells)
+
+
+def test_bandwidth_is_of_the_workers_unless_nodes_are_named(tmp_path: Path) -> None:
+    uniform = loaded(REPLAY, tmp_path).cells[0].cluster
+    assert [uniform.bandwidth.rate(node) for node in uniform.nodes] == [None, None, 250e6, 250e6]
+    named = changed(REPLAY, "cluster.bandwidth", {"default": "1gbit", "worker1": "100mbit", "server0": 2_000_000_000})
+    cluster = loaded(named, tmp_path).cells[0].cluster
+    assert [cluster.bandwidth.rate(node) for node in cluster.nodes] == [None, 2e9, 1e9, 100e6]
+
+
+def test_a_series_of_rates(tmp_path: Path) -> None:
+    series = [{"at_s": 0, "rate": "250mbit"}, {"at_s": 20, "rate": "100mbit"}]
+    bandwidth = loaded(changed(REPLAY, "cluster.bandwidth", series), tmp_path).cells[0].cluster.bandwidth
+    assert bandwidth.rate("worker0") == 250e6
+    assert bandwidth.changes == ((20.0, 100e6),)
+    assert bandwidth.as_setting() == [{"at_s": 0.0, "rate": 250e6}, {"at_s": 20.0, "rate": 100e6}]
+
+
+def test_each_point_of_a_sweep_is_a_cell_that_overrides_leaves(tmp_path: Path) -> None:
+    points = [{"cluster": {"bandwidth": "1gbit"}, "job": {"total_bytes": "80MB"}}, {"cluster": {"workers": 1}}]
+    first, second = loaded({**REPLAY, "sweep": points}, tmp_path).cells
+    assert first.setting == {"bandwidth": 1e9, "total_bytes": 80_000_000}
+    assert (first.cluster.workers, first.job.iterations) == (2, 6)
+    assert first.profile is not None and first.profile.total_bytes == pytest.approx(80e6, rel=1e-4)
+    assert second.setting == {"bandwidth": 250e6, "workers": 1}
+    assert second.profile is not None and second.profile.total_bytes == pytest.approx(25.6e6, rel=1e-4)
+
+
+def test_a_point_with_a_jobs_kind_gives_the_whole_job(tmp_path: Path) -> None:
+    points = [{}, {"job": DIGITS["job"]}, {"job": {"kind": "replay", "total_bytes": "1MB"}}]
+    first, second, third = loaded({**REPLAY, "sweep": points}, tmp_path).cells
+    assert (first.setting, first.job.kind) == ({"bandwidth": 250e6}, "replay")
+    assert (second.setting, second.profile) == ({"bandwidth": 250e6, "job": "digits mlp"}, None)
+    assert third.setting == {"bandwidth": 250e6, "job": "replay resnet50"}
+    assert third.job.iterations == 30, "nothing of the base's job is left"
+
+
+def test_a_sweep_may_give_what_the_base_leaves_out(tmp_path: Path) -> None:
+    raw = {**changed(REPLAY, "cluster.bandwidth", None), "sweep": [{"cluster": {"bandwidth": {"worker0": "1gbit"}}}]}
+    assert loaded(raw, tmp_path).cells[0].setting == {"bandwidth": {"worker0": 1e9}}
+
+
+def test_policies_and_their_environment(tmp_path: Path) -> None:
+    entries = ["stock", "stock-credit", "p3", {"name": "big", "base": "prophet", "partition_bytes": "4MB"}]
+    policies = loaded(changed(REPLAY, "policies", entries), tmp_path).cells[0].policies
+    assert [(policy.name, policy.hooked, policy.env) for policy in policies] == [
+        ("stock", False, {}),
+        ("stock-credit", False, {"BYTEPS_SCHEDULING_CREDIT": "4"}),
+        ("p3", True, {"BYTEPS_SCHEDULER": "p3"}),
+        ("big", True, {"BYTEPS_SCHEDULER": "prophet", "BYTEPS_PARTITION_BYTES": "4000000"}),
+    ]
+
+
+def test_a_policy_has_a_framework_and_an_engine_and_peers_imply_theirs(tmp_path: Path) -> None:
+    entries = ["stock", "prophet", {"name": "mxnet-stock", "base": "stock", "framework": "mxnet"}]
+    entries += ["ddp-gloo", "mxnet-kvstore", {"name": "small", "base": "mxnet-p3", "env": {"MXNET_X": "1"}}]
+    raw = changed(REPLAY, "policies", entries)
+    found = {p.name: (p.framework, p.engine, p.hooked, p.traced) for p in loaded(raw, tmp_path).cells[0].policies}
+    assert found == {
+        "stock": ("torch", "byteps", False, True),
+        "prophet": ("torch", "byteps", True, False),
+        "mxnet-stock": ("mxnet", "byteps", False, False),
+        "ddp-gloo": ("torch", "ddp", False, False),
+        "mxnet-kvstore": ("mxnet", "kvstore", False, False),
+        "small": ("mxnet", "kvstore", False, False),
+    }
+    in_mxnet = loaded(changed(raw, "job.framework", "mxnet"), tmp_path, policies=["stock", "p3", "ddp-gloo"])
+    assert [policy.framework for policy in in_mxnet.cells[0].policies] == ["mxnet", "mxnet", "torch"]
+
+
+def test_lists_of_settings_are_all_combinations(tmp_path: Path) -> None:
+    entry = {"name": "bytescheduler", "credit_bytes": ["256KiB", "4MB"], "partition_bytes": ["128KiB", "1MiB"]}
+    policies = loaded(changed(REPLAY, "policies", [entry]), tmp_path).cells[0].policies
+    assert [policy.name for policy in policies] == [
+        "bytescheduler-256KiB-128KiB",
+        "bytescheduler-256KiB-1MiB",
+        "bytescheduler-4MB-128KiB",
+        "bytescheduler-4MB-1MiB",
+    ]
+    assert policies[0].env == {
+        "BYTEPS_SCHEDULER": "bytescheduler",
+        "PROPHET_CREDIT_BYTES": "262144",
+        "BYTEPS_PARTITION_BYTES": "131072",
+    }
+
+
+def test_the_command_line_chooses_policies_of_the_file_and_known_ones(tmp_path: Path) -> None:
+    raw = changed(REPLAY, "policies", ["stock", {"name": "mine", "base": "p3"}])
+    experiment = loaded(raw, tmp_path, policies=["mine", "fifo", "mine"], repeats=5)
+    assert [policy.name for policy in experiment.cells[0].policies] == ["mine", "fifo"]
+    assert experiment.repeats == 5
+    with pytest.raises(
+        UserError, match="--policy: unknown policy 'yours'; the known ones are stock, mine, stock-credit"
+    ):
+        loaded(raw, tmp_path, policies=["yours"])
+    with pytest.raises(UserError, match="--repeats is 0; it must be 1 or more"):
+        loaded(raw, tmp_path, repeats=0)
+
+
+def test_training_jobs_have_no_profile_and_keys_of_their_own(tmp_path: Path) -> None:
+    assert loaded(DIGITS, tmp_path).cells[0].profile is None
+    with pytest.raises(UserError, match=r"job.total_bytes: unknown key; the keys here are .*target_accuracy"):
+        loaded(changed(DIGITS, "job.total_bytes", "1MB"), tmp_path)
+
+
+def test_a_synthetic_job_is_a_known_model_on_images_that_it_can_take(tmp_path: Path) -> None:
+    job = {"kind": "synthetic", "model": "resnet50", "image_size": 64}
+    cell = loaded(changed(REPLAY, "job", job), tmp_path).cells[0]
+    assert (cell.job.model_dump()["classes"], cell.profile) == (1000, None)
+    with pytest.raises(UserError, match=r"job.image_size: it must be greater than or equal to 32, not 16"):
+        loaded(changed(REPLAY, "job", {**job, "image_size": 16}), tmp_path)
+    with pytest.raises(UserError, match=r"job.model: it must be 'resnet18' or 'resnet50', not 'vgg19'"):
+        loaded(changed(REPLAY, "job", {**job, "model": "vgg19"}), tmp_path)
+
+
+def test_the_name_is_that_of_the_file_where_left_out(tmp_path: Path) -> None:
+    assert loaded(changed(REPLAY, "name", None), tmp_path).name == "small"

@@ -1,0 +1,136 @@
+"""Transfers out of events, the Perfetto trace, and that the figures are drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet.lab.figures import draw_gantt, draw_iteration_times, draw_throughput, draw_turnarounds
+from prophet.lab.results import summarize
+from prophet.lab.runs import CellRuns, Run
+from prophet.lab.trace import trace_events, write_trace
+from prophet.lab.transfers import RecordedRun, one_run_each, pair_events, read_byteps_trace
+from prophet.lab.turnaround import turnarounds
+from support.configs import REPLAY, loaded
+from support.fakes import recorded_events, status, worker_result
+
+WORKER = worker_result([1.0] * 5)
+PNG = b"\x89PNG"
+
+
+@pytest.fixture
+def recorded() -> RecordedRun:
+    return RecordedRun("prophet", pair_events(recorded_events(WORKER["marks"])), tuple(WORKER["marks"]))
+
+
+def test_events_of_a_task_become_one_transfer(recorded: RecordedRun) -> None:
+    assert len(recorded.transfers) == 6 * 3 * 2, "each gradient once each way an iteration; no broadcast"
+    first = recorded.transfers[0]
+    assert (first.gradient, first.queue, first.size_bytes) == (2, QueueKind.PUSH, 1000)
+    assert 0 < first.added_s < first.start_s < first.finish_s
+
+
+def test_tasks_that_began_before_the_record_or_never_ended_are_left_out() -> None:
+    rows = [
+        (1.0, 0, 8, 0, QueueKind.PUSH, EventKind.FINISH, 0),
+        (2.0, 1, 8, 0, QueueKind.PUSH, EventKind.ADD, 0),
+        (2.5, 2, 8, 0, QueueKind.PUSH, EventKind.ADD, 0),
+        (2.6, 2, 8, 0, QueueKind.PUSH, EventKind.START, 0),
+    ]
+    assert pair_events(np.array(rows, EVENT_DTYPE)) == ()
+
+
+def test_a_task_that_began_before_events_were_lost_is_left_out() -> None:
+    rows = [
+        (1.0, 1, 8, 0, QueueKind.PUSH, EventKind.ADD, 0),
+        (1.5, 1, 8, 0, QueueKind.PUSH, EventKind.START, 0),
+        (9.0, 1, 8, 0, QueueKind.PUSH, EventKind.FINISH, 50),
+    ]
+    assert pair_events(np.array(rows, EVENT_DTYPE)) == ()
+
+
+def byteps_trace(folder: Path) -> Path:
+    """A trace as BytePS writes it: two parameters in alphabetical order of key, and a broadcast."""
+    events = [
+        {"pid": f"Comm.byteps.{name}", "name": f"Comm.byteps.{name}{stage}", "ts": ts, "dur": 500_000, "tid": str(key)}
+        for name, key in (("Gradient.a", 5 << 16 | 1), ("Gradient.b", 6 << 16), ("Parameter.a", 7 << 16))
+        for stage, ts in (
+            (".COPYD2H", 1_001_000_000),
+            (".PUSH", 1_002_000_000),
+            (".PULL", 1_003_000_000),
+        )
+    ]
+    whole = [("a", 1_000_500_000), ("b", 1_001_500_000), ("a", 1_900_000_000)]
+    for name, ts in whole:
+        pid = f"Comm.byteps.Gradient.{name}"
+        events.append({"pid": pid, "name": pid, "ts": ts, "dur": 900_000, "tid": "total"})
+    path = folder / "worker0.trace" / "0" / "comm.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def test_byteps_own_trace_is_read_on_the_steady_clock(tmp_path: Path) -> None:
+    worker = {**WORKER, "parameters": ["b", "a"], "wall_minus_steady_s": 900.0}
+    transfers = read_byteps_trace(byteps_trace(tmp_path), worker)
+    assert [(t.gradient, t.partition, t.queue, t.added_s, t.start_s, t.finish_s) for t in transfers] == [
+        (1, 1, QueueKind.PUSH, 100.5, 102.0, 102.5),
+        (1, 1, QueueKind.PULL, 103.0, 103.0, 103.5),
+        (0, 0, QueueKind.PUSH, 101.5, 102.0, 102.5),
+        (0, 0, QueueKind.PULL, 103.0, 103.0, 103.5),
+    ]
+
+
+def test_stock_is_drawn_from_its_recording(tmp_path: Path) -> None:
+    byteps_trace(tmp_path)
+    worker = {**WORKER, "parameters": ["b", "a"], "wall_minus_steady_s": 900.0}
+    runs = {"stock": [Run(Path("nowhere"), (WORKER, WORKER))]}
+    cell = loaded(REPLAY, tmp_path).cells[0]
+    (one,) = one_run_each(CellRuns(cell, {}, runs, {"stock": Run(tmp_path, (worker, worker))}))
+    assert (one.policy, len(one.transfers)) == ("stock", 4)
+    assert one_run_each(CellRuns(cell, {}, runs, {"stock": Run(tmp_path, error="hung")})) == []
+
+
+def test_the_trace_has_each_transfer_as_a_pair_within_the_last_iterations(
+    recorded: RecordedRun, tmp_path: Path
+) -> None:
+    events = trace_events(recorded, process=7)
+    begins = [event for event in events if event["ph"] == "b"]
+    ends = {event["id"]: event for event in events if event["ph"] == "e"}
+    assert len(begins) == 3 * 3 * 2
+    assert {event["tid"] for event in begins} == {"push", "pull"}
+    assert {event["pid"] for event in events} == {7}
+    assert all(ends[event["id"]]["ts"] - event["ts"] == pytest.approx(10_000, abs=1) for event in begins)
+    assert [event["name"] for event in events if event["ph"] == "X"][:2] == ["backward 2", "backward 3"]
+    write_trace([recorded, recorded], tmp_path / "trace.json")
+    assert {e["pid"] for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]} == {0, 1}
+
+
+def test_figures_are_drawn(recorded: RecordedRun, tmp_path: Path) -> None:
+    experiment = loaded(REPLAY, tmp_path)
+    good = Run(tmp_path, (WORKER, WORKER))
+    done = CellRuns(experiment.cells[0], {}, {"stock": [good], "p3": [Run(tmp_path, error="hung")], "prophet": [good]})
+    draw_iteration_times(summarize(experiment, [done, done]), tmp_path / "times.png")
+    draw_gantt([recorded, recorded], tmp_path / "gantt.png")
+    assert (tmp_path / "times.png").read_bytes()[:4] == PNG
+    assert (tmp_path / "gantt.png").read_bytes()[:4] == PNG
+    draw_turnarounds({"prophet": turnarounds(recorded, 1)}, tmp_path / "gradients.png")
+    draw_throughput([recorded], tmp_path / "throughput.png")
+    assert (tmp_path / "gradients.png").read_bytes()[:4] == PNG
+    assert (tmp_path / "throughput.png").read_bytes()[:4] == PNG
+    draw_throughput([], tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_the_first_good_run_of_each_policy_with_records_is_drawn(tmp_path: Path) -> None:
+    folder = tmp_path / "prophet-1"
+    folder.mkdir()
+    np.save(folder / "worker0.events.npy", recorded_events(WORKER["marks"]))
+    good = Run(folder, (WORKER, WORKER), (status(), status()))
+    runs = {"stock": [Run(tmp_path, (WORKER, WORKER))], "prophet": [Run(tmp_path, error="hung"), good]}
+    (one,) = one_run_each(CellRuns(loaded(REPLAY, tmp_path).cells[0], {}, runs))
+    assert (one.policy, len(one.transfers)) == ("prophet", 36)

@@ -1,0 +1,99 @@
+"""What each role of a job runs and is told, by engine, without a process."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from prophet.lab.cluster_config import Bandwidth, ClusterConfig
+from prophet.lab.contenders import Policy, byteps_policies, known_policies
+from prophet.lab.launchers import LAUNCHERS, Place, command, environment
+
+CLUSTER = ClusterConfig.model_construct(workers=2, servers=2, bandwidth=Bandwidth(1e9))
+ADDRESSES = {node: f"10.0.0.{place}" for place, node in enumerate(CLUSTER.nodes)}
+PLACE = Place(ADDRESSES, "veth0", 23007, "/sockets/here")
+SHELL = {"PATH": "/bin", "BYTEPS_LOG_LEVEL": "TRACE", "MASTER_PORT": "1", "MXNET_CPU_WORKER_NTHREADS": "9", "RANK": "5"}
+
+STOCK = Policy("stock", "stock")
+KVSTORE = Policy("mxnet-kvstore", "mxnet-kvstore", framework="mxnet")
+P3 = Policy("mxnet-p3", "mxnet-p3", {"MXNET_KVSTORE_SLICE_THRESHOLD": "40000"}, "mxnet")
+DDP = Policy("ddp-gloo", "ddp-gloo")
+
+
+def told(policy: Policy, node: str) -> dict[str, str]:
+    return environment(policy, node, CLUSTER, PLACE, SHELL)
+
+
+@pytest.mark.parametrize(
+    ("policy", "server", "worker"),
+    [
+        (STOCK, "import byteps.server", ["pytorch.replay", "--exchange", "byteps"]),
+        (
+            Policy("mxnet-stock", "stock", framework="mxnet"),
+            "import byteps.server",
+            ["gluon.replay", "--exchange", "byteps"],
+        ),
+        (KVSTORE, "import mxnet", ["gluon.replay", "--exchange", "kvstore"]),
+        (P3, "import mxnet", ["gluon.replay", "--exchange", "p3store"]),
+    ],
+)
+def test_servers_and_workers_run_what_their_engine_wants(policy: Policy, server: str, worker: list[str]) -> None:
+    nodes = LAUNCHERS[policy.engine].nodes(CLUSTER)
+    assert nodes == ["scheduler", "server0", "server1", "worker0", "worker1"]
+    for node in nodes[:3]:
+        assert command(policy, node, "replay", ["--out", "x"]) == [sys.executable, "-c", server]
+    module, *rest = worker
+    expected = [sys.executable, "-m", f"prophet.lab.jobs.{module}", *rest, "--out", "x"]
+    assert command(policy, "worker1", "replay", ["--out", "x"]) == expected
+
+
+def test_ps_lite_is_told_roles_and_where_the_scheduler_is() -> None:
+    for policy in (STOCK, KVSTORE, P3):
+        scheduler, server, worker = (told(policy, node) for node in ("scheduler", "server1", "worker1"))
+        assert [env["DMLC_ROLE"] for env in (scheduler, server, worker)] == ["scheduler", "server", "worker"]
+        assert "DMLC_WORKER_ID" not in server and worker["DMLC_WORKER_ID"] == "1"
+        assert (worker["DMLC_NUM_WORKER"], worker["DMLC_NUM_SERVER"]) == ("2", "2")
+        assert (worker["DMLC_PS_ROOT_URI"], worker["DMLC_PS_ROOT_PORT"]) == (ADDRESSES["scheduler"], "23007")
+        assert worker["DMLC_NODE_HOST"] == ADDRESSES["worker1"]
+
+
+def test_p3_is_switched_on_in_every_role_and_nowhere_else() -> None:
+    for node in CLUSTER.nodes:
+        env = told(P3, node)
+        assert (env["DMLC_PS_VAN_TYPE"], env["DMLC_PS_WATER_MARK"]) == ("p3", "10")
+        assert env["MXNET_KVSTORE_SLICE_THRESHOLD"] == "40000"
+        for other in (STOCK, KVSTORE):
+            assert not {"DMLC_PS_VAN_TYPE", "DMLC_PS_WATER_MARK"} & told(other, node).keys()
+
+
+def test_a_policys_own_settings_come_last() -> None:
+    policy = Policy("mine", "mxnet-p3", {"DMLC_PS_WATER_MARK": "100"}, "mxnet")
+    assert told(policy, "worker0")["DMLC_PS_WATER_MARK"] == "100"
+
+
+def test_ddp_has_workers_only_and_uses_the_namespaces_interface() -> None:
+    assert LAUNCHERS["ddp"].nodes(CLUSTER) == ["worker0", "worker1"]
+    env = told(DDP, "worker1")
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == (ADDRESSES["worker0"], "23007")
+    assert (env["RANK"], env["WORLD_SIZE"], env["GLOO_SOCKET_IFNAME"]) == ("1", "2", "veth0")
+    assert not any(key.startswith(("DMLC_", "BYTEPS_")) for key in env)
+    assert command(DDP, "worker0", "digits", [])[2:] == [
+        "prophet.lab.jobs.pytorch.digits",
+        "--exchange",
+        "ddp",
+    ]
+
+
+@pytest.mark.parametrize("policy", [STOCK, KVSTORE, P3, DDP], ids=lambda policy: policy.name)
+def test_nothing_of_another_job_comes_from_the_shell(policy: Policy) -> None:
+    env = told(policy, "worker0")
+    assert env["PATH"] == "/bin"
+    assert not {"BYTEPS_LOG_LEVEL", "MXNET_CPU_WORKER_NTHREADS"} & env.keys()
+    assert env.get("RANK") != "5" and env.get("MASTER_PORT") != "1"
+
+
+def test_every_known_policy_has_an_engine_that_starts_it() -> None:
+    known = [Policy(name, name) for name in known_policies()]
+    assert all(policy.engine in LAUNCHERS for policy in known)
+    assert {policy.name for policy in known if policy.engine == "byteps"} == {p.name for p in byteps_policies()}

@@ -1,0 +1,51 @@
+"""The narrow link of a cluster, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prophet.lab.cluster_config import ClusterConfig
+from prophet.lab.narrow_link import narrow_link, seconds_per_bit
+
+
+def cluster(bandwidth: Any, workers: int = 2, servers: int = 1) -> ClusterConfig:
+    return ClusterConfig.model_validate({"workers": workers, "servers": servers, "bandwidth": bandwidth})
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "workers", "servers", "link"),
+    [
+        ("250mbit", 2, 1, "worker uplink"),  # only the workers are shaped
+        ({"default": "250mbit", "server0": "250mbit"}, 2, 1, "server"),  # equal rates: two workers go through it
+        ({"default": "200mbit", "server0": "2gbit"}, 2, 1, "worker uplink"),
+        ({"default": "200mbit", "server0": "400mbit"}, 2, 1, "worker uplink"),  # a tie
+        ({"default": "250mbit", "server0": "400mbit", "server1": "400mbit"}, 2, 2, "worker uplink"),
+        ({"default": "250mbit", "server0": "400mbit", "server1": "400mbit"}, 4, 2, "server"),
+        ({"default": "250mbit", "server0": "10mbit"}, 2, 2, "worker uplink"),  # the other server takes all
+        ({"server0": "1gbit"}, 2, 1, "server"),
+        ({"worker1": "1gbit"}, 2, 1, "worker uplink"),
+        ({"scheduler": "1mbit"}, 2, 1, None),
+        ([{"at_s": 0, "rate": "250mbit"}, {"at_s": 9, "rate": "1gbit"}], 2, 1, "worker uplink"),
+    ],
+)
+def test_parameter_servers(bandwidth: Any, workers: int, servers: int, link: str | None) -> None:
+    assert narrow_link(cluster(bandwidth, workers, servers)) == link
+
+
+def test_an_all_reduce_has_no_server() -> None:
+    shared = {"default": "250mbit", "server0": "250mbit"}
+    assert narrow_link(cluster(shared), all_reduce=True) == "worker uplink"
+    assert narrow_link(cluster({"server0": "1mbit"}), all_reduce=True) is None
+
+
+def test_a_bit_takes_longest_at_the_slowest_worker_and_each_servers_share_counts() -> None:
+    found = seconds_per_bit(cluster({"default": "200mbit", "worker1": "100mbit", "server0": "800mbit"}, workers=4))
+    assert found == {
+        "worker uplink": pytest.approx(1 / 100e6),
+        "worker downlink": pytest.approx(1 / 100e6),
+        "server": pytest.approx(4 / 800e6),
+    }
+    around = seconds_per_bit(cluster("100mbit", workers=4), all_reduce=True)
+    assert around["worker uplink"] == pytest.approx(1.5 / 100e6)  # 2 (p-1)/p

@@ -1,0 +1,194 @@
+"""What is counted, and how it is told."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from prophet.core.bound import lower_bound_s
+from prophet.lab.results import failures, lower_bound, print_results, summarize, write_results
+from prophet.lab.runs import CellRuns, Run
+from support.configs import DIGITS, REPLAY, changed, loaded
+from support.fakes import status, worker_result
+
+LINKS = {"worker0 up": 249e6}
+
+
+def run(iteration_s: Sequence[float], statuses: int = 0, **extra: Any) -> Run:
+    workers = tuple(worker_result(iteration_s, **extra) for _ in range(2))
+    return Run(Path("nowhere"), workers, tuple(status() for _ in range(statuses)))
+
+
+def failed(error: str = "hung") -> Run:
+    return Run(Path("nowhere"), error=error, log_tail={"worker0": ["last [words]"]})
+
+
+def summary(folder: Path, runs: dict[str, list[Run]], raw: dict[str, Any] = REPLAY) -> dict[str, Any]:
+    experiment = loaded(changed(raw, "policies", list(runs)), folder)
+    return summarize(experiment, [CellRuns(experiment.cells[0], LINKS, runs)])
+
+
+WARM = [9.0, 9.0]
+"""The two warm-up iterations of the small config: they must not be counted."""
+
+
+def test_statistics_leave_out_the_warm_up_and_pool_repeats(tmp_path: Path) -> None:
+    stock = [run([*WARM, 2.0, 2.0, 2.2]), run([*WARM, 1.8, 2.0, 2.1])]
+    prophet = [run([*WARM, 1.0, 1.0, 1.0], statuses=2), run([*WARM, 1.0, 1.1, 1.0], statuses=2)]
+    cell = summary(tmp_path, {"stock": stock, "prophet": prophet})["cells"][0]
+    times = cell["policies"]["stock"]["iteration_s"]
+    assert times == {"median": 2.0, "p10": pytest.approx(1.82), "p90": pytest.approx(2.19)}
+    assert cell["policies"]["stock"]["repeats"] == [2.0, 2.0]
+    assert cell["policies"]["stock"]["samples_per_s"] == 10.0  # two workers, 10 samples each, in 2 s
+    assert cell["policies"]["stock"]["wait_s"] == pytest.approx(2.0 - 0.9)
+    assert cell["ratios"] == {"stock": 1.0, "prophet": 2.0}
+    assert cell["lower_bound_s"] == pytest.approx(0.9, abs=0.02)
+    assert cell["compute_s"] == pytest.approx(0.9)
+    assert cell["links"] == LINKS
+    assert cell["setting"] == {"bandwidth": 250e6}
+
+
+def test_what_prophet_cost_is_told(tmp_path: Path) -> None:
+    agent = summary(tmp_path, {"prophet": [run([1.0] * 5, statuses=2)]})["cells"][0]["policies"]["prophet"]["agent"]
+    assert agent["cpu_share"] == pytest.approx(0.05 / 5.0)
+    assert (agent["plans"], agent["watchdog_releases"]) == (2, 0)
+
+
+def test_a_failed_repeat_is_an_error_beside_what_the_others_measured(tmp_path: Path) -> None:
+    results = summary(tmp_path, {"stock": [failed(), failed()], "prophet": [run([1.0] * 5, statuses=2), failed()]})
+    policies = results["cells"][0]["policies"]
+    assert policies["stock"] == {
+        "error": "repeat 1 of 2: hung (and 1 more)",
+        "log_tail": {"worker0": ["last [words]"]},
+    }
+    assert policies["prophet"]["error"] == "repeat 2 of 2: hung"
+    assert policies["prophet"]["iteration_s"]["median"] == 1.0
+    assert results["cells"][0]["ratios"] == {}
+    assert failures(results) == 2
+
+
+def test_training_tells_accuracy_and_whether_the_weights_are_stocks(tmp_path: Path) -> None:
+    runs = {
+        "stock": [run([1.0] * 5, accuracy=0.97)],
+        "prophet": [run([0.5] * 5, statuses=2, accuracy=0.96)],
+        "p3": [run([0.5] * 5, statuses=2, accuracy=0.96, weights_sha256="other")],
+    }
+    cell = summary(tmp_path, runs, DIGITS)["cells"][0]
+    assert cell["policies"]["stock"]["accuracy"] == 0.97
+    assert cell["policies"]["prophet"]["same_weights_as_stock"] is True
+    assert cell["policies"]["p3"]["same_weights_as_stock"] is False
+    assert cell["lower_bound_s"] is None
+    assert cell["policies"]["stock"]["wait_s"] is None
+
+
+def test_a_model_below_its_target_or_unlike_itself_is_a_failure(tmp_path: Path) -> None:
+    runs = {
+        "stock": [run([1.0] * 5, accuracy=0.42)],
+        "prophet": [
+            run([1.0] * 5, statuses=2, accuracy=0.95),
+            run([1.0] * 5, statuses=2, accuracy=0.95, weights_sha256="other"),
+        ],
+    }
+    policies = summary(tmp_path, runs, DIGITS)["cells"][0]["policies"]
+    assert policies["stock"]["error"] == "accuracy 0.420, below the target of 0.9"
+    assert policies["prophet"]["error"] == "2 different models at the end of 2 runs from one seed"
+
+
+@pytest.mark.parametrize(
+    "bandwidth", [[{"at_s": 0, "rate": "250mbit"}, {"at_s": 5, "rate": "1gbit"}], {"scheduler": 1e9}]
+)
+def test_no_bound_where_none_is_known(bandwidth: Any, tmp_path: Path) -> None:
+    raw = changed(REPLAY, "cluster.bandwidth", bandwidth)
+    assert summary(tmp_path, {"stock": [run([1.0] * 5)]}, raw)["cells"][0]["lower_bound_s"] is None
+
+
+def test_the_bound_is_that_of_the_slowest_worker(tmp_path: Path) -> None:
+    raw = changed(REPLAY, "cluster.bandwidth", {"worker0": "1gbit", "worker1": "100mbit"})
+    bound = summary(tmp_path, {"stock": [run([1.0] * 5)]}, raw)["cells"][0]["lower_bound_s"]
+    assert bound > 25.6e6 * 8 / 100e6
+
+
+def test_the_narrow_link_is_named_and_a_peers_own_where_it_is_another(tmp_path: Path) -> None:
+    runs = {"stock": [run([2.0] * 5)], "ddp-gloo": [run([1.0] * 5)]}
+    cell = summary(tmp_path, runs)["cells"][0]
+    assert cell["narrow_link"] == "worker uplink"
+    assert not any("narrow_link" in policy for policy in cell["policies"].values())
+    raw = changed(REPLAY, "cluster.bandwidth", {"default": "250mbit", "server0": "250mbit"})
+    results = summary(tmp_path, runs, raw)
+    cell = results["cells"][0]
+    assert cell["narrow_link"] == "server"
+    assert cell["policies"]["ddp-gloo"]["narrow_link"] == "worker uplink"
+    assert "narrow_link" not in cell["policies"]["stock"]
+    text = io.StringIO()
+    print_results(results, Console(file=text, width=160))
+    assert "narrow link: server" in text.getvalue()
+    assert "ddp-gloo: narrow link: worker uplink" in text.getvalue()
+    assert "BytePS, DistributedDataParallel real" in text.getvalue()
+
+
+def test_models_are_compared_within_a_framework(tmp_path: Path) -> None:
+    def mxnet(name: str) -> dict[str, str]:
+        return {"name": f"mxnet-{name}", "base": name, "framework": "mxnet"}
+
+    entries = ["stock", "ddp-gloo", "mxnet-kvstore", mxnet("stock"), mxnet("prophet")]
+    digests = ["a", "a", "b", "b", "c"]
+    experiment = loaded(changed(DIGITS, "policies", entries), tmp_path)
+    names = [policy.name for policy in experiment.cells[0].policies]
+    runs = {
+        name: [run([1.0] * 5, accuracy=0.97, weights_sha256=digest)]
+        for name, digest in zip(names, digests, strict=True)
+    }
+    found = summarize(experiment, [CellRuns(experiment.cells[0], LINKS, runs)])["cells"][0]["policies"]
+    assert [found[name].get("same_weights_as_stock") for name in names] == [None, True, True, None, False]
+
+
+def test_results_are_written_whole_with_their_config(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    write_results(summary(tmp_path, {"stock": [run([1.0] * 5)]}), path)
+    record = json.loads(path.read_text())
+    assert (record["schema"], record["config"]["job"]["kind"]) == (1, "replay")
+    with pytest.raises(ValueError):
+        write_results({"not a number": float("nan")}, path)
+    assert json.loads(path.read_text()) == record, "a failed write must leave the file alone"
+
+
+def test_the_table_says_the_numbers_and_what_was_emulated(tmp_path: Path) -> None:
+    runs = {"stock": [run([2.0] * 5)], "prophet": [run([1.0] * 5, statuses=2)], "p3": [failed("ended [early]")]}
+    text = io.StringIO()
+    print_results(summary(tmp_path, runs), Console(file=text, width=160))
+    told = text.getvalue()
+    rows = [line for line in told.splitlines() if line.strip().startswith("prophet")]
+    assert "1.000" in rows[0] and "2.00" in rows[0]
+    assert "250mbit" in told and "lower bound" in told
+    assert "compute replaced by sleeping" in told
+    assert "ended [early]" in told and "last [words]" in told
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "simulator", "mbit"),
+    [
+        ("250mbit", {}, 250),
+        ({"default": "250mbit", "worker1": "100mbit"}, {}, 100),
+        ({"default": "250mbit", "server0": "300mbit"}, {}, 150),  # two workers share the server's link
+        ({"default": "250mbit", "server0": "900mbit"}, {}, 250),
+        ("250mbit", {"exchange": "ring"}, 250),  # two workers: each sends its half, then the sum of the other
+    ],
+)
+def test_the_bound_is_of_the_narrowest_link(
+    tmp_path: Path, bandwidth: Any, simulator: dict[str, Any], mbit: float
+) -> None:
+    raw = changed({**REPLAY, "simulator": simulator}, "cluster.bandwidth", bandwidth)
+    (cell,) = loaded(raw, tmp_path).cells
+    assert cell.profile is not None
+    assert lower_bound(cell) == pytest.approx(lower_bound_s(cell.profile, mbit * 1e6 / 8))
+
+
+def test_no_bound_is_known_for_asynchronous_servers(tmp_path: Path) -> None:
+    (cell,) = loaded({**REPLAY, "simulator": {"exchange": "asynchronous"}}, tmp_path).cells
+    assert lower_bound(cell) is None

@@ -1,0 +1,257 @@
+"""The runner against a scripted testbed on a virtual clock: what it starts, waits for, and gives up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prophet.lab.contenders import Policy
+from prophet.lab.runner import Watch, last_words, run_experiment
+from prophet.lab.runs import CellRuns
+from support.configs import REPLAY, changed, loaded
+from support.fakes import Clock, FakeHost, FakeListener, Script, status, worker_result
+
+ITERATIONS = 6
+
+
+def good(node: str, env: Mapping[str, str]) -> Script:
+    """Servers serve for ever; workers train and write what a worker writes."""
+    if not node.startswith("worker"):
+        return Script(code=None, log=f"{node} serves\n")
+    files: dict[str, Any] = {"json": worker_result([1.0] * (ITERATIONS - 1))}
+    if "PROPHET_STATUS_OUT" in env:
+        files["status.json"] = status()
+    return Script(ITERATIONS, files=files)
+
+
+class Bench:
+    """One experiment on the fakes."""
+
+    def __init__(self, folder: Path, raw: dict[str, Any] = REPLAY, script: Any = good) -> None:
+        self.clock = Clock()
+        self.host = FakeHost(self.clock, script)
+        self.listener = FakeListener()
+        self.folder = folder
+        self.experiment = loaded(raw, folder)
+
+    def run(self) -> CellRuns:
+        (cell,) = run_experiment(
+            self.experiment, self.folder / "out", self.host.opened, self.listener, self.clock.edges
+        )
+        return cell
+
+
+def test_policies_are_interleaved_and_all_is_taken_down(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    cell = bench.run()
+    told = ["stock repeat1", "prophet repeat1", "stock repeat2", "prophet repeat2", "stock recording"]
+    assert bench.listener.heard == [line for start in told for line in (start, None)]
+    assert {name: [run.error for run in runs] for name, runs in cell.runs.items()} == {
+        "stock": [None, None],
+        "prophet": [None, None],
+    }
+    assert cell.runs["prophet"][1].workers[0]["start_s"] == 4.0
+    assert [len(run.statuses) for run in (cell.runs["stock"][0], cell.runs["prophet"][0])] == [0, 2]
+    assert cell.links["tolerance"] == 0.10
+    assert (bench.host.terminated, bench.host.closed) == (5, 1)
+    assert bench.listener.most >= ITERATIONS - 1
+
+
+def test_roles_get_byteps_environment_and_nothing_from_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BYTEPS_LOG_LEVEL", "TRACE")
+    monkeypatch.setenv("PROPHET_FUSION", "0")
+    monkeypatch.setenv("DMLC_ENABLE_RDMA", "1")
+    monkeypatch.setenv("MY_OWN", "kept")
+    bench = Bench(tmp_path)
+    bench.run()
+    environments = [env for _, _, env in bench.host.started]
+    assert [name for name, _, _ in bench.host.started[:4]] == ["scheduler", "server0", "worker0", "worker1"]
+    assert [env["DMLC_ROLE"] for env in environments[:4]] == ["scheduler", "server", "worker", "worker"]
+    assert [env.get("DMLC_WORKER_ID") for env in environments[:4]] == [None, None, "0", "1"]
+    assert all(env["MY_OWN"] == "kept" for env in environments)
+    assert not any({"BYTEPS_LOG_LEVEL", "PROPHET_FUSION", "DMLC_ENABLE_RDMA"} & env.keys() for env in environments)
+    assert len({env["BYTEPS_SOCKET_PATH"] for env in environments}) == len(environments)
+    ports = [env["DMLC_PS_ROOT_PORT"] for env in environments]
+    assert len(set(ports)) == 5 and len(set(ports[:4])) == 1
+
+
+def test_stock_has_nothing_of_prophet_in_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.run()
+    stock, prophet = bench.host.started[:4], bench.host.started[4:8]
+    assert not any(key.startswith("PROPHET_") or key == "BYTEPS_SCHEDULER" for _, _, env in stock for key in env)
+    assert {env["BYTEPS_SCHEDULER"] for _, _, env in prophet} == {"prophet"}
+    assert [("PROPHET_EVENTS_OUT" in env) for _, _, env in prophet] == [False, False, True, True]
+    assert [argv[1:] for _, argv, _ in stock[2:]] != [] and all(
+        before[1][1:6] == after[1][1:6] for before, after in zip(stock, prophet, strict=True)
+    )
+
+
+def test_only_the_recording_of_stock_is_traced_and_it_is_short_and_apart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    cell = bench.run()
+    measured, recording = bench.host.started[:16], bench.host.started[16:]
+    assert not any(key.startswith("BYTEPS_TRACE") for _, _, env in measured for key in env)
+    worker0, worker1 = recording[2][2], recording[3][2]
+    assert (worker0["BYTEPS_TRACE_START_STEP"], worker0["BYTEPS_TRACE_END_STEP"]) == ("3", "5")
+    assert Path(worker0["BYTEPS_TRACE_DIR"], "0").is_dir()
+    assert worker0["BYTEPS_TRACE_DIR"] != worker1["BYTEPS_TRACE_DIR"]
+    assert json.loads((cell.recordings["stock"].folder / "spec.json").read_text())["iterations"] == 6
+    assert list(cell.recordings) == ["stock"]
+    assert len(cell.runs["stock"]) == 2
+
+
+def test_workers_are_told_the_job_and_the_scaled_profile(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.run()
+    argv = bench.host.started[2][1]
+    assert argv[1:3] == ["-m", "prophet.lab.jobs.pytorch.replay"]
+    spec = json.loads(Path(argv[argv.index("--spec") + 1]).read_text())
+    assert (spec["iterations"], spec["seed"]) == (6, 0)
+    profile = json.loads(Path(spec["profile"]).read_text())
+    assert sum(gradient["bytes"] for gradient in profile["gradients"]) == pytest.approx(25.6e6, rel=1e-4)
+
+
+def test_a_hang_is_noticed_reported_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    def stuck(node: str, env: Mapping[str, str]) -> Script:
+        if node == "worker1" and "BYTEPS_SCHEDULER" in env:
+            return Script(2, code=None, log="\n".join(f"line {n}" for n in range(9)) + "\nwaiting for key 7\n")
+        if node == "worker0" and "BYTEPS_SCHEDULER" in env:
+            return Script(3, code=None)
+        return good(node, env)
+
+    bench = Bench(tmp_path, script=stuck)
+    cell = bench.run()
+    for run in cell.runs["prophet"]:
+        assert run.error == "hung: nothing for 30 s (iterations of 6 done: worker0 3, worker1 2)"
+        assert run.log_tail["worker1"] == ["line 5", "line 6", "line 7", "line 8", "waiting for key 7"]
+        assert run.log_tail["server0"] == ["server0 serves"]
+    assert [run.error for run in cell.runs["stock"]] == [None, None]
+    assert len(bench.host.started) == 5 * 4, "a run that hung was started again"
+    assert bench.host.terminated == 5
+
+
+def test_the_limit_is_on_standing_still_not_on_the_whole_run(tmp_path: Path) -> None:
+    def slow(node: str, env: Mapping[str, str]) -> Script:
+        script = good(node, env)
+        script.iteration_s = 29.0
+        return script
+
+    assert Bench(tmp_path, script=slow).run().runs["stock"][0].error is None
+
+
+def test_a_crash_of_any_role_ends_the_run(tmp_path: Path) -> None:
+    def crashing(node: str, env: Mapping[str, str]) -> Script:
+        return Script(3, 0.5, code=-6, log="Check failed: key\n") if node == "server0" else good(node, env)
+
+    bench = Bench(tmp_path, script=crashing)
+    run = bench.run().runs["stock"][0]
+    assert run.error == "server0 ended with status -6: Check failed: key"
+    assert run.log_tail["server0"] == ["Check failed: key"]
+    assert run.workers == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "error"),
+    [
+        ({}, "worker0 left no result"),
+        ({"json": worker_result([1.0] * 5)}, "without Prophet: worker0 ran with stock BytePS instead of prophet"),
+        (
+            {"json": worker_result([1.0] * 5), "status.json": status(stepped_aside="odd task")},
+            "Prophet stepped aside in worker0: odd task",
+        ),
+    ],
+)
+def test_a_policy_that_did_not_take_part_is_no_result(files: dict[str, Any], error: str, tmp_path: Path) -> None:
+    def lacking(node: str, env: Mapping[str, str]) -> Script:
+        if node.startswith("worker") and "BYTEPS_SCHEDULER" in env:
+            return Script(ITERATIONS, files=files)
+        return good(node, env)
+
+    assert Bench(tmp_path, script=lacking).run().runs["prophet"][0].error == error
+
+
+def test_a_series_of_rates_begins_when_all_workers_train_and_is_undone(tmp_path: Path) -> None:
+    series = [{"at_s": 0, "rate": "250mbit"}, {"at_s": 2, "rate": "100mbit"}, {"at_s": 3, "rate": "1gbit"}]
+    raw = changed(changed(REPLAY, "cluster.bandwidth", series), "policies", ["prophet"])
+    bench = Bench(tmp_path, changed(raw, "repeats", 1))
+    began = bench.clock.now_s
+    bench.run()
+    changes = [(round(at - began, 6), rate) for at, name, rate in bench.host.bandwidths if name == "worker1"]
+    assert changes == [
+        (pytest.approx(3.0, abs=0.15), 100e6),
+        (pytest.approx(4.0, abs=0.15), 1e9),
+        (pytest.approx(6.0, abs=0.15), 250e6),
+    ]
+
+
+def test_leftovers_of_an_earlier_run_are_not_taken_for_results(tmp_path: Path) -> None:
+    def silent(node: str, env: Mapping[str, str]) -> Script:
+        return Script(ITERATIONS) if node.startswith("worker") else good(node, env)
+
+    Bench(tmp_path).run()
+    assert Bench(tmp_path, script=silent).run().runs["stock"][0].error == "worker0 left no result"
+
+
+def test_an_interrupt_takes_everything_down(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    def interrupted(done: int) -> None:
+        raise KeyboardInterrupt
+
+    bench.listener.iterations = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert (bench.host.terminated, bench.host.closed) == (1, 1)
+
+
+def test_watch_counts_from_the_last_progress() -> None:
+    watch = Watch(10.0, now=0.0)
+    assert not watch.hung(0, 9.0)
+    assert not watch.hung(1, 9.5)
+    assert not watch.hung(1, 19.4)
+    assert watch.hung(1, 19.5)
+    assert not watch.hung(2, 19.6)
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (["Traceback", "  File x", "ModuleNotFoundError: No module named 'mxnet'"], "ModuleNotFoundError: No module"),
+        (
+            ["MXNetError: Check failed: port != -1 : bind failed", "[bt] (1) lib.so", "[bt] (2) lib.so"],
+            "MXNetError",
+        ),
+        (["terminate called after throwing an instance of 'dmlc::Error'", "  what():  bind: in use", "[bt]"], "what()"),
+        (["serving", "Killed"], "Killed"),
+        ([], "it said nothing"),
+    ],
+)
+def test_the_line_of_a_log_that_says_why(log: list[str], words: str) -> None:
+    assert last_words(log).startswith(words)
+
+
+def test_a_policy_with_an_obstacle_is_a_row_with_the_reason_and_the_others_run(tmp_path: Path) -> None:
+    raw = changed(REPLAY, "policies", ["stock", "ddp-gloo", "mxnet-kvstore"])
+    bench = Bench(tmp_path, changed(raw, "repeats", 1))
+
+    def obstacle(policy: Policy) -> str | None:
+        return "MXNet: not installed" if policy.framework == "mxnet" else None
+
+    (cell,) = run_experiment(
+        bench.experiment, tmp_path / "out", bench.host.opened, bench.listener, bench.clock.edges, obstacle
+    )
+    assert {name: [run.error for run in runs] for name, runs in cell.runs.items()} == {
+        "stock": [None],
+        "ddp-gloo": [None],
+        "mxnet-kvstore": ["MXNet: not installed"],
+    }
+    assert list(cell.recordings) == ["stock"], "a peer leaves no trace of BytePS"
+    assert [name for name, _, _ in bench.host.started[4:6]] == ["worker0", "worker1"], "DDP has no servers"
+    assert len(bench.host.started) == 4 + 2 + 4

@@ -1,0 +1,180 @@
+"""Simulated experiments: the same configs and outputs as real ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prophet.core.bound import lower_bound_s
+from prophet.core.errors import UserError
+from prophet.lab.config import Cell, load_experiment
+from prophet.lab.simulated import prepare, run_planned
+from prophet.lab.simulated_session import simulate_session
+from prophet.simulate.measures import measures, utilisation, waits_of
+from support.configs import DIGITS, REPLAY, changed, loaded, written
+from tools.validate import compare, verdict
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def cell(folder: Path, **keys: Any) -> Cell:
+    raw = REPLAY
+    for key, value in keys.items():
+        raw = changed(raw, key.replace("__", "."), value)
+    return loaded(raw, folder).cells[0]
+
+
+def iteration_s(point: Cell, name: str) -> float:
+    policy = next(policy for policy in point.policies if policy.name == name)
+    return float(np.median(run_planned(prepare(point, policy)).iteration_s(point.job.warmup)))
+
+
+def test_it_writes_what_a_real_run_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert simulate_session(loaded(REPLAY, tmp_path), out) == 0
+    results = json.loads((out / "results.json").read_text())
+    (found,) = results["cells"]
+    assert results["schema"] == 1
+    assert found["emulated"].startswith("simulated")
+    assert found["ratios"]["prophet"] > 1.5
+    assert set(found["policies"]) == {"stock", "prophet"}
+    assert len(found["policies"]["prophet"]["repeats"]) == 2
+    assert len(found["policies"]["prophet"]["wait_by_gradient_s"]) == 161
+    assert {path.name for path in out.iterdir()} >= {
+        "iteration-times.png",
+        "gradients-0.png",
+        "throughput-0.png",
+        "transfers-0.png",
+        "trace-0.json",
+        "utilisation-0.png",
+        "runs",
+    }
+    assert "x bound" in capsys.readouterr().out
+
+
+def test_waits_are_what_an_iteration_takes_beyond_computing(tmp_path: Path) -> None:
+    point = cell(tmp_path)
+    assert point.profile is not None
+    compute_s = point.profile.backward_s + point.profile.forward_s
+    for policy in point.policies:
+        run = run_planned(prepare(point, policy))
+        marks = run.marks[0]["backward_s"]
+        waits = waits_of(run, point.profile, 3)
+        assert sum(waits) + compute_s == pytest.approx(float(marks[4] - marks[3]), rel=1e-6)
+        shown = measures(run, point.profile, 2)
+        assert shown["processor_utilisation"] == pytest.approx(compute_s / float(marks[4] - marks[3]), rel=0.02)
+        processor, up, down = utilisation(run, 3, bins=50)
+        width = float(marks[4] - marks[3]) / 50
+        assert float(processor.sum()) * width == pytest.approx(compute_s, rel=1e-6)
+        assert processor.max() <= 1 + 1e-9
+        # All but what crosses the edges of the iteration is in it.
+        assert float(up.sum()) * width == pytest.approx(point.profile.total_bytes, rel=0.15)
+        assert float(down.sum()) * width == pytest.approx(point.profile.total_bytes, rel=0.15)
+
+
+def test_a_slow_worker_holds_all_and_asynchronous_servers_do_not(tmp_path: Path) -> None:
+    even = iteration_s(cell(tmp_path), "prophet")
+    slow = {"stragglers": {"worker1": 2.0}}
+    held = iteration_s(cell(tmp_path, simulator=slow), "prophet")
+    assert held > even * 1.8
+    free = cell(tmp_path, simulator={**slow, "exchange": "asynchronous"})
+    run = run_planned(prepare(free, free.policies[1]))
+    times = np.diff(run.marks["start_s"], axis=1)
+    assert np.median(times[0]) < np.median(times[1]) / 1.5
+
+
+def test_a_rate_that_falls_is_felt(tmp_path: Path) -> None:
+    steady = cell(tmp_path, job__iterations=12)
+    falling = cell(
+        tmp_path, job__iterations=12, cluster__bandwidth=[{"at_s": 0, "rate": "250mbit"}, {"at_s": 5, "rate": "50mbit"}]
+    )
+    assert iteration_s(falling, "stock") > iteration_s(steady, "stock") * 2
+
+
+def test_traffic_of_others_is_felt(tmp_path: Path) -> None:
+    busy = {"traffic": [{"node": "worker0", "until_s": 1000.0, "rate": "125mbit"}]}
+    assert iteration_s(cell(tmp_path, simulator=busy), "stock") > iteration_s(cell(tmp_path), "stock") * 1.5
+
+
+@pytest.mark.parametrize("exchange", ["ring", "tree", "halving-doubling"])
+def test_a_collective_takes_at_least_what_its_bytes_take(tmp_path: Path, exchange: str) -> None:
+    point = cell(tmp_path, simulator={"exchange": exchange}, policies=["fifo", "prophet"])
+    assert point.profile is not None
+    for name in ("fifo", "prophet"):
+        assert iteration_s(point, name) >= lower_bound_s(point.profile, 250e6 / 8) * 0.999
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (DIGITS, "job.kind: digits is real training; .* takes a replay"),
+        (changed(DIGITS, "job", {"kind": "synthetic"}), "job.kind: synthetic is real training"),
+        (changed(REPLAY, "policies", ["stock", "ddp-gloo"]), "policies: ddp-gloo cannot .* simulator.exchange: ring"),
+        (changed(REPLAY, "policies", ["mxnet-p3"]), "policies: mxnet-p3 cannot .* choose others with --policy"),
+        (changed(REPLAY, "job.framework", "mxnet"), "policies: stock cannot be simulated, .* framework: mxnet"),
+        ({**REPLAY, "simulator": {"exchange": "ring"}}, "stock is BytePS's parameter server"),
+        (
+            changed({**REPLAY, "policies": ["fifo"], "simulator": {"exchange": "ring"}}, "cluster.workers", 1),
+            "needs 2 or more",
+        ),
+        ({**REPLAY, "simulator": {"exchange": "pigeons"}}, "simulator.exchange"),
+        ({**REPLAY, "simulator": {"stragglers": {"worker9": 2.0}}}, "names 'worker9'"),
+        ({**REPLAY, "simulator": {"burst": "huge"}}, "simulator.burst"),
+        ({**REPLAY, "simulator": {"speed": 1}}, "unknown key"),
+    ],
+)
+def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(
+    tmp_path: Path, raw: dict[str, Any], message: str
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match=message) as caught:
+        simulate_session(load_experiment(written(raw, tmp_path)), out)
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
+
+
+def test_jitter_makes_repeats_differ_and_the_seed_makes_them_again(tmp_path: Path) -> None:
+    point = cell(tmp_path, simulator={"jitter": 0.05})
+    policy = point.policies[1]
+    first, again, other = (run_planned(prepare(point, policy, repeat)) for repeat in (0, 0, 1))
+    assert first.marks.tobytes() == again.marks.tobytes()
+    assert first.marks.tobytes() != other.marks.tobytes()
+
+
+def test_all_configs_of_replays_can_be_simulated() -> None:
+    for path in sorted(CONFIGS.glob("replay-*.yaml")):
+        for point in load_experiment(path).cells:
+            for policy in point.policies:
+                if policy.engine == "byteps" and policy.framework == "torch":
+                    prepare(point, policy)
+
+
+def results(times: dict[str, float], bandwidth: float = 250e6) -> dict[str, Any]:
+    policies = {name: {"iteration_s": {"median": value}} for name, value in times.items()}
+    return {"cells": [{"setting": {"bandwidth": bandwidth}, "policies": policies}]}
+
+
+def test_prophet_is_ahead_where_the_papers_table_is_narrowest() -> None:
+    """Table 2 at 1 Gbit/s, seven workers: acknowledgements wait behind pulls, and an order alone is not enough."""
+    point = load_experiment(CONFIGS / "papers" / "prophet-table2.yaml").cells[0]
+    assert point.cluster.bandwidth.rate("worker0") == 1e9
+    others = {policy.name for policy in point.policies} - {"prophet"}
+    assert {"bytescheduler", "p3"} <= others
+    assert iteration_s(point, "prophet") < min(iteration_s(point, name) for name in others)
+
+
+def test_validation_counts_the_cells_within_its_bounds() -> None:
+    real = {f"p{i}": 1.0 for i in range(10)}
+    close = {**real, "p0": 1.15}
+    cells = compare(results(real), results(close))
+    assert cells[0]["bandwidth"] == "250mbit"
+    assert cells[0]["error"] == pytest.approx(0.15)
+    assert verdict(cells)["good"]
+    assert not verdict(compare(results(real), results({**close, "p1": 0.85})))["good"]
+    assert not verdict(compare(results(real), results({**real, "p1": 0.75})))["good"]
+    with pytest.raises(UserError, match="of another config"):
+        compare(results(real), results(real, 1e9))

@@ -1,0 +1,185 @@
+"""The bandwidth monitor on synthetic transfers: rate, overhead, acknowledgement delay, changes and neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from prophet.core.events import EventKind
+from prophet.core.network import Network
+from prophet.learn.bandwidth import BandwidthMonitor, NicSample, TransferFit, interface_towards, sample_nic
+from support.virtual import transfers
+
+SIZES = [131072, 131072, 20000, 131072, 60000, 4000] * 40
+
+
+def fitted(*streams: np.ndarray) -> Network:
+    fit = TransferFit()
+    for stream in streams:
+        fit.observe(stream)
+        fit.fit()
+    network = fit.fit()
+    assert network is not None
+    return network
+
+
+def test_rate_overhead_and_delay_come_out_of_the_transfers() -> None:
+    network = fitted(transfers(SIZES, bandwidth=30e6, overhead_s=0.0005, ack_delay_s=0.001))
+    assert network.bandwidth == pytest.approx(30e6, rel=0.001)
+    assert network.overhead_s == pytest.approx(0.0005, rel=0.01)
+    assert network.ack_delay_s == pytest.approx(0.001, rel=0.01)
+
+
+def test_acknowledgements_that_come_in_bunches_do_not_mislead_it() -> None:
+    stream = transfers(SIZES * 4, bandwidth=30e6, overhead_s=0.0, ack_delay_s=0.002, in_flight=6, ack_jitter_s=0.002)
+    finishes = stream["time_s"][stream["kind"] == EventKind.FINISH]
+    assert np.mean(np.diff(finishes) < 1e-6) > 0.1, "this stream has bunches"
+    network = fitted(stream)
+    assert network.bandwidth == pytest.approx(30e6, rel=0.1)
+    assert network.transfer_s(131072) == pytest.approx(131072 / 30e6, rel=0.05)
+
+
+def test_sizes_that_do_not_differ_give_a_rate_without_overhead() -> None:
+    network = fitted(transfers([131072] * 60, bandwidth=30e6, overhead_s=0.0))
+    assert network.bandwidth == pytest.approx(30e6, rel=0.01)
+    assert network.overhead_s == pytest.approx(0.0, abs=1e-6)
+
+
+def test_what_a_transfer_takes_is_right_where_sizes_cannot_tell_overhead_from_rate() -> None:
+    network = fitted(transfers([131072] * 60, bandwidth=30e6, overhead_s=0.001))
+    assert network.transfer_s(131072) == pytest.approx(0.001 + 131072 / 30e6, rel=0.01)
+
+
+def test_a_few_stalls_do_not_move_the_rate() -> None:
+    stream = transfers(SIZES * 2, bandwidth=30e6, overhead_s=0.0005)
+    stalled = stream.copy()
+    for at in (1.0 / 6, 0.25):
+        stalled["time_s"][stream["time_s"] > at] += 0.3
+    assert fitted(stalled).bandwidth == pytest.approx(30e6, rel=0.02)
+
+
+def test_too_few_transfers_say_nothing() -> None:
+    fit = TransferFit()
+    fit.observe(transfers([131072] * 10, bandwidth=30e6, overhead_s=0.0))
+    assert fit.fit() is None
+
+
+def test_events_may_be_cut_anywhere() -> None:
+    stream = transfers(SIZES, bandwidth=30e6, overhead_s=0.0005, ack_delay_s=0.001)
+    pieces = TransferFit()
+    for at in range(0, len(stream), 7):
+        pieces.observe(stream[at : at + 7])
+    assert pieces.fit() == fitted(stream)
+
+
+@pytest.mark.parametrize("after", [10e6, 20e6, 90e6])
+def test_a_changed_rate_is_followed(after: float) -> None:
+    before = transfers(SIZES * 4, bandwidth=30e6, overhead_s=0.0002)
+    network = fitted(before, transfers(SIZES, bandwidth=after, overhead_s=0.0002, began=before["time_s"][-1] + 1.0))
+    assert network.bandwidth == pytest.approx(after, rel=0.05)
+
+
+def monitor_with_fit() -> tuple[BandwidthMonitor, int]:
+    monitor = BandwidthMonitor()
+    stream = transfers(SIZES, bandwidth=30e6, overhead_s=0.0005)
+    monitor.observe_nic(NicSample(0.0, 0, 0))
+    monitor.observe(stream)
+    return monitor, sum(SIZES)
+
+
+def test_the_jobs_own_bytes_are_not_other_traffic() -> None:
+    monitor, own = monitor_with_fit()
+    monitor.observe_nic(NicSample(1.0, int(own * 1.04), 0))
+    assert monitor.other_traffic == 0.0
+
+
+def test_other_traffic_is_recognised_subtracted_and_given_back() -> None:
+    monitor, own = monitor_with_fit()
+    monitor.observe_nic(NicSample(1.0, own, 0))
+    sent = own
+    for second in range(2, 8):
+        sent += 10_000_000
+        monitor.observe_nic(NicSample(float(second), sent, 0))
+    assert monitor.other_traffic == pytest.approx(10e6, rel=0.05)
+    network = monitor.network
+    assert network is not None
+    assert network.bandwidth == pytest.approx(20e6, rel=0.05)
+    for second in range(8, 16):
+        monitor.observe_nic(NicSample(float(second), sent, 0))
+    network = monitor.network
+    assert network is not None
+    assert network.bandwidth == pytest.approx(30e6, rel=0.02)
+
+
+def test_other_traffic_is_seen_in_either_direction() -> None:
+    monitor, own = monitor_with_fit()
+    monitor.observe_nic(NicSample(1.0, own, 10_000_000))
+    assert monitor.other_traffic == pytest.approx(10e6)
+
+
+def test_neighbours_that_fill_the_link_while_we_are_silent_leave_us_half() -> None:
+    monitor, own = monitor_with_fit()
+    for second in range(1, 8):
+        monitor.observe_nic(NicSample(float(second), own + second * 31_000_000, 0))
+    network = monitor.network
+    assert network is not None
+    assert network.bandwidth == pytest.approx(15e6, rel=0.02)
+
+
+def test_what_new_transfers_show_has_the_traffic_subtracted_already() -> None:
+    monitor = BandwidthMonitor()
+    sent = own = 0
+    for second in range(5):
+        stream = transfers(SIZES, bandwidth=20e6, overhead_s=0.0, began=2.0 * second)
+        own += sum(SIZES)
+        sent += sum(SIZES) + 20_000_000
+        monitor.observe(stream)
+        monitor.observe_nic(NicSample(2.0 * second, sent, 0))
+    monitor.observe(transfers(SIZES, bandwidth=20e6, overhead_s=0.0, began=10.0))
+    network = monitor.network
+    assert network is not None
+    assert monitor.other_traffic > 9e6
+    assert network.bandwidth == pytest.approx(20e6, rel=0.02)
+
+
+def test_the_edges_read_this_machine() -> None:
+    interface = interface_towards("127.0.0.1")
+    assert interface is not None
+    sample = sample_nic(interface, 1.0)
+    assert sample is not None
+    assert sample.time_s == 1.0
+    assert sample_nic("no-such-interface", 1.0) is None
+    assert interface_towards("not an address") is None
+
+
+def test_nothing_is_learned_from_nothing() -> None:
+    monitor = BandwidthMonitor()
+    monitor.observe(np.zeros(0, transfers([1], 1.0, 0.0).dtype))
+    assert monitor.network is None
+
+
+def test_a_start_whose_finish_was_lost_is_not_matched_with_a_later_one() -> None:
+    """The same partitions come each second. From the middle of one second to that of the next all events are lost."""
+    pieces = []
+    for second in range(40):
+        whole = transfers(SIZES[:24], bandwidth=30e6, overhead_s=0.0005, ack_delay_s=0.001, began=float(second))
+        pieces.append(whole[:24].copy() if second % 2 == 0 else whole[24:].copy())
+        pieces[-1]["gap"][0] = 48 * (second % 2)
+    network = fitted(*pieces)
+    assert network.bandwidth == pytest.approx(30e6, rel=0.01)
+    assert network.overhead_s == pytest.approx(0.0005, rel=0.05)
+
+
+def test_what_a_gap_hides_of_the_jobs_own_bytes_is_not_other_traffic() -> None:
+    monitor, own = monitor_with_fit()
+    monitor.observe_nic(NicSample(1.0, own, 0))
+    after_gap = transfers(SIZES[:10], bandwidth=30e6, overhead_s=0.0005, began=8.0)
+    after_gap["gap"][0] = 10_000
+    sent = own + 100_000_000 + sum(SIZES[:10])  # nobody else sent any of it
+    monitor.observe(after_gap)
+    monitor.observe_nic(NicSample(9.0, sent, 0))
+    assert monitor.other_traffic == 0.0
+    monitor.observe_nic(NicSample(10.0, sent, 0))
+    assert monitor.other_traffic == 0.0
+    monitor.observe_nic(NicSample(11.0, sent + 20_000_000, 0))
+    assert monitor.other_traffic == pytest.approx(10e6, rel=0.05), "and others are seen again"

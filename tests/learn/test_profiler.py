@@ -1,0 +1,259 @@
+"""The profiler on synthetic jobs: the pattern, and everything that must not mislead it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from prophet.core.events import UNPROFILED_GRADIENT, EventKind
+from prophet.core.steps import find_steps
+from prophet.learn.profiler import JobProfiler
+from prophet.models.profiles import resnet50
+from support.virtual import events, iteration
+
+STEPS = {5: 0.1, 4: 0.1, 3: 0.2, 2: 0.2, 1: 0.3, 0: 0.3}
+PERIOD = 0.5
+
+
+def run(profiler: JobProfiler, rows: list[dict[int, float]], began: float = 0.0, period: float = PERIOD) -> float:
+    for generation in rows:
+        profiler.observe(events(iteration(began, generation, partitions=2)))
+        began += period
+    return began
+
+
+def relative(profiler: JobProfiler) -> list[float]:
+    profile = profiler.profile
+    assert profile is not None
+    first = profile.gradients[-1].generation_s
+    return [round(g.generation_s - first, 6) for g in profile.gradients]
+
+
+def test_it_learns_sizes_times_and_order_within_ten_iterations() -> None:
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 3)
+    assert not profiler.ready
+    run(profiler, [STEPS] * 7, began=3 * PERIOD)
+    profile = profiler.profile
+    assert profile is not None
+    assert profile.gradient_ids == (0, 1, 2, 3, 4, 5)
+    assert [g.size_bytes for g in profile.gradients] == [2000] * 6
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+    assert profiler.jitter_s == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_stepwise_pattern() -> None:
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 8)
+    assert profiler.profile is not None
+    steps = find_steps(profiler.profile)
+    assert [(step.first, step.last) for step in steps] == [(0, 1), (2, 3), (4, 5)]
+    assert [step.gap_s for step in steps] == pytest.approx([0.1] * 3)
+
+
+def test_forward_is_the_gap_to_the_next_iteration_less_one_step() -> None:
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 8)
+    assert profiler.profile is not None
+    # From 0.3 to 0.1 of the next iteration, which began at 0.5: 0.3 s, of which a step of 0.1 s is backward's.
+    assert profiler.profile.forward_s == pytest.approx(0.2)
+    assert profiler.profile.backward_s == pytest.approx(0.3)
+
+
+def test_gradients_of_a_step_keep_forward_order_when_they_scatter() -> None:
+    rng = np.random.default_rng(1)
+    rows = [{g: t + rng.uniform(0, 0.002) for g, t in STEPS.items()} for _ in range(20)]
+    profiler = JobProfiler()
+    run(profiler, rows)
+    assert profiler.profile is not None
+    assert profiler.profile.gradient_ids == (0, 1, 2, 3, 4, 5)
+    assert 0 < profiler.jitter_s < 0.002
+
+
+def test_ids_in_another_order_are_ordered_by_generation() -> None:
+    profiler = JobProfiler()
+    run(profiler, [{10: 0.1, 30: 0.2, 20: 0.3}] * 8)
+    assert profiler.profile is not None
+    assert profiler.profile.gradient_ids == (20, 30, 10)
+
+
+def test_ids_that_are_in_forward_order_stay_so_however_gradients_come() -> None:
+    scrambled = {0: 0.01, 1: 0.12, 2: 0.05, 3: 0.11, 4: 0.02, 5: 0.08}
+    profilers = [JobProfiler(), JobProfiler(forward_ids=True)]
+    for profiler in profilers:
+        run(profiler, [scrambled] * 8)
+    found, told = (profiler.profile for profiler in profilers)
+    assert found is not None and told is not None
+    assert found.gradient_ids != (0, 1, 2, 3, 4, 5)
+    assert told.gradient_ids == (0, 1, 2, 3, 4, 5)
+    assert relative(profilers[1]) == [0.04, 0.04, 0.03, 0.03, 0.0, 0.0], "no later than what is more urgent"
+
+
+def test_a_straggling_iteration_moves_nothing() -> None:
+    late = {g: t * 4 for g, t in STEPS.items()}
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 6 + [late] + [STEPS] * 3 + [late] + [STEPS] * 3, period=2.0)
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+
+
+def test_a_gradient_skipped_now_and_then_stays_where_it_is() -> None:
+    without = {g: t for g, t in STEPS.items() if g != 5}
+    profiler = JobProfiler()
+    run(profiler, [STEPS, STEPS, STEPS, without] * 4)
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+
+
+def test_a_skipped_gradient_that_opens_the_iteration_does_not_move_the_others() -> None:
+    alone_first = {3: 0.1, 2: 0.2, 1: 0.3, 0: 0.4}
+    without = {2: 0.2, 1: 0.3, 0: 0.4}
+    profiler = JobProfiler()
+    run(profiler, [alone_first, alone_first, without, alone_first] * 4, period=0.6)
+    assert profiler.profile is not None
+    assert profiler.profile.gradient_ids == (0, 1, 2, 3)
+    assert relative(profiler) == [0.3, 0.2, 0.1, 0.0]
+
+
+def test_an_unused_gradient_that_is_handed_over_at_the_end_does_not_split_the_iteration() -> None:
+    late = {**STEPS, 5: 0.301}
+    profiler = JobProfiler()
+    run(profiler, [STEPS, STEPS, STEPS, late] * 4)
+    assert profiler.iterations == 15
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+
+
+def test_a_gradient_that_came_once_is_no_part_of_the_pattern() -> None:
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 5 + [{**STEPS, 9: 0.25}] + [STEPS] * 5)
+    assert profiler.profile is not None
+    assert 9 not in profiler.profile.gradient_ids
+
+
+def test_a_changed_batch_size_is_followed_within_a_few_iterations() -> None:
+    doubled = {g: 2 * t for g, t in STEPS.items()}
+    profiler = JobProfiler()
+    began = run(profiler, [STEPS] * 40, period=1.0)
+    run(profiler, [doubled] * 4, began=began, period=1.0)
+    assert relative(profiler) == [0.4, 0.4, 0.2, 0.2, 0.0, 0.0]
+
+
+def test_a_few_slow_iterations_apart_are_no_new_pace() -> None:
+    slow = {g: 2 * t for g, t in STEPS.items()}
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 10 + [slow, slow, STEPS] * 3, period=1.0)
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+    assert profiler.jitter_s < 0.001
+
+
+def test_a_job_of_one_step_shares_forward_equally() -> None:
+    profiler = JobProfiler()
+    run(profiler, [{2: 0.1, 1: 0.1, 0: 0.1}] * 8)
+    assert profiler.profile is not None
+    assert [g.forward_s for g in profiler.profile.gradients] == pytest.approx([0.5 / 3] * 3)
+    assert len(find_steps(profiler.profile)) == 1
+
+
+def test_gradient_accumulation_lengthens_the_period_and_nothing_else() -> None:
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 8, period=5.0)
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+
+
+def test_tensors_that_never_come_again_are_no_iterations() -> None:
+    profiler = JobProfiler()
+    for number in range(10):
+        profiler.observe(events([(float(number), number, 0, 10, EventKind.ADD)]))
+    assert profiler.iterations == 0
+    assert profiler.profile is None
+
+
+def test_iterations_without_a_common_gradient_have_no_pattern() -> None:
+    profiler = JobProfiler()
+    for number in range(10):
+        once = [(number + 0.1 * part, number, part % 1, 10, EventKind.ADD) for part in range(2)]
+        profiler.observe(events(once))
+    assert profiler.profile is None
+    assert profiler.jitter_s == 0.0
+
+
+def test_broadcasts_and_transfers_are_passed_over() -> None:
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 6)
+    noise = [(90.0, 3 | UNPROFILED_GRADIENT, 0, 10, EventKind.ADD), (90.0, 0, 0, 10, EventKind.FINISH)]
+    profiler.observe(events(noise))
+    assert profiler.iterations == 5
+
+
+def test_events_may_be_cut_anywhere() -> None:
+    whole, pieces = JobProfiler(), JobProfiler()
+    stream = events([row for n in range(10) for row in iteration(n * PERIOD, STEPS, partitions=3)])
+    whole.observe(stream)
+    for start in range(0, len(stream), 7):
+        pieces.observe(stream[start : start + 7])
+    assert whole.profile == pieces.profile
+
+
+def test_resnet50_in_thirteen_steps_is_found_again() -> None:
+    profile = resnet50(25_600_000)
+    generation = {i: g.generation_s for i, g in enumerate(profile.gradients)}
+    profiler = JobProfiler()
+    run(profiler, [generation] * 8, period=1.0)
+    assert profiler.profile is not None
+    assert profiler.profile.gradient_ids == tuple(range(161))
+    found = [(step.first, step.last) for step in find_steps(profiler.profile)]
+    assert found == [(step.first, step.last) for step in find_steps(profile)]
+
+
+def test_setting_up_in_another_order_does_not_shift_the_iterations() -> None:
+    """Parameters are broadcast in forward order, and the first pushes wait for connections in an order of their own."""
+    broadcast = {gradient: 0.1 * gradient for gradient in range(8)}
+    setting_up = {7: 0.0, 5: 0.01, 1: 0.02, 0: 0.02, 3: 0.3, 4: 0.6, 2: 0.9, 6: 1.2}
+    # The pause before the last step is the longest of backward.
+    usual = {7: 0.1, 6: 0.1, 5: 0.2, 4: 0.2, 3: 0.3, 2: 0.3, 1: 0.45, 0: 0.45}
+    profiler = JobProfiler()
+    rows, began = [], 0.0
+    for row in [broadcast, setting_up, setting_up, *[usual] * 10]:
+        rows += iteration(began, row)
+        began += max(row.values()) + 0.4
+    profiler.observe(events(rows))
+    assert profiler.profile is not None
+    assert profiler.profile.gradient_ids == tuple(range(8))
+    assert profiler.iterations == 12
+
+
+def with_gaps(every: int, place: int, count: int) -> np.ndarray:
+    """40 iterations of 12 events, which lose `count` from `place` on in every `every`th."""
+    stream = events([row for n in range(40) for row in iteration(n * PERIOD, STEPS, partitions=2)])
+    lost = np.zeros(len(stream), bool)
+    for began in range(6 * 12, len(stream), every * 12):
+        lost[began + place : began + place + count] = True
+    after = np.flatnonzero(lost[:-1] & ~lost[1:]) + 1
+    stream["gap"][after] = count
+    return stream[~lost]
+
+
+@pytest.mark.parametrize("place", range(12))
+@pytest.mark.parametrize("count", [1, 6, 11, 12, 13, 30])
+def test_iterations_that_lack_events_are_passed_over(place: int, count: int) -> None:
+    profiler = JobProfiler()
+    stream = with_gaps(5, place, count)
+    for start in range(0, len(stream), 17):
+        profiler.observe(stream[start : start + 17])
+    assert profiler.profile is not None
+    assert profiler.profile.gradient_ids == (0, 1, 2, 3, 4, 5)
+    assert [g.size_bytes for g in profiler.profile.gradients] == [2000] * 6
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+    assert profiler.jitter_s == pytest.approx(0.0, abs=1e-9), "not one of them is off"
+    assert profiler.iterations > 6, "and those in between are learned from"
+
+
+def test_a_beginning_and_the_end_of_another_are_not_taken_for_an_iteration() -> None:
+    profiler = JobProfiler()
+    profiler.observe(with_gaps(2, 6, 12))
+    assert profiler.iterations == 6, "the ones before the first gap"
+    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+    profiler = JobProfiler()
+    for n in range(20):
+        stream = events(iteration(n * PERIOD, STEPS))
+        stream["gap"][0] = 100
+        profiler.observe(stream)
+    assert profiler.profile is None, "nothing is known of a job whose events are always lost"

@@ -1,0 +1,67 @@
+"""From a forward pass to a worker's iteration, without a framework."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from prophet.core.errors import UserError
+from prophet.core.graph import Operation, OperationKind
+from prophet.models.graph_patterns import Pattern, Step, worker_graph
+
+STEPS = (
+    Step("first", (), ("p",), product_flops=10.0),
+    Step("left", ("first",), (), product_flops=3.0),
+    Step("right", ("first",), ("q", "empty"), other_flops=5.0),
+    Step("join", ("left", "right"), (), product_flops=7.0),
+)
+SIZES = {"q": 20, "p": 10, "empty": 0, "unread": 5}
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan])
+def test_an_impossible_rate_is_refused(rate: float) -> None:
+    with pytest.raises(UserError, match=r"'flops_per_s' is .*; it must be above 0"):
+        worker_graph("g", STEPS, SIZES, flops_per_s=rate)
+
+
+def test_transfers_come_in_the_order_of_the_sizes_without_empty_and_unread_ones() -> None:
+    graph = worker_graph("g", STEPS, SIZES, flops_per_s=1.0)
+    assert [(o.name, o.size_bytes) for o in graph.transfers] == [("q", 20), ("p", 10)]
+
+
+def test_a_product_goes_backward_once_for_each_operand_that_needs_a_gradient() -> None:
+    graph = worker_graph("g", STEPS, SIZES, flops_per_s=1.0, pattern=Pattern.WORKER)
+    assert {o.name: o.time_s for o in graph.computing if o.name.startswith("backward")} == {
+        "backward.join": 14.0,  # both of its operands
+        "backward.right": 5.0,
+        "backward.left": 3.0,
+        "backward.first": 10.0,  # the weight only
+    }
+
+
+def test_a_model_without_parameters_only_computes() -> None:
+    bare = (Step("a", other_flops=1.0), Step("b", ("a",), other_flops=1.0))
+    for pattern in Pattern:
+        graph = worker_graph("g", bare, {}, flops_per_s=1.0, pattern=pattern)
+        assert [(o.name, o.kind) for o in graph.operations] == [
+            ("forward.a", OperationKind.COMPUTE),
+            ("forward.b", OperationKind.COMPUTE),
+        ]
+
+
+def test_an_exchange_by_hand() -> None:
+    graph = worker_graph("g", STEPS, SIZES, flops_per_s=1.0, pattern=Pattern.EXCHANGE)
+    compute, transfer = OperationKind.COMPUTE, OperationKind.TRANSFER
+    assert set(graph.operations) == {
+        Operation("backward.join", compute, (), 14.0),
+        Operation("backward.right", compute, ("backward.join",), 5.0),
+        Operation("backward.left", compute, ("backward.join",), 3.0),
+        Operation("backward.first", compute, ("backward.left", "backward.right"), 10.0),
+        Operation("q", transfer, ("backward.right",), size_bytes=20),
+        Operation("p", transfer, ("backward.first",), size_bytes=10),
+        Operation("forward.first", compute, ("backward.first", "p"), 10.0),
+        Operation("forward.left", compute, ("forward.first",), 3.0),
+        Operation("forward.right", compute, ("forward.first", "q"), 5.0),
+        Operation("forward.join", compute, ("forward.left", "forward.right"), 7.0),
+    }

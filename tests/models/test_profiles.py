@@ -1,0 +1,122 @@
+"""Profiles: the JSON form, its errors, and the built-in ResNet-50."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prophet.cli.profiles_view import plot_profile, profile_table
+from prophet.core.errors import UserError
+from prophet.core.network import Network
+from prophet.core.profile import GradientProfile, Profile
+from prophet.core.steps import find_steps
+from prophet.models.profiles import load_profile, resnet50, save_profile
+
+GOOD: dict[str, Any] = {
+    "schema": 1,
+    "name": "two",
+    "gradients": [
+        {"name": "a", "bytes": 4, "generation_s": 0.2, "forward_s": 0.1},
+        {"name": "b", "bytes": 8, "generation_s": 0.1, "forward_s": 0.1},
+    ],
+}
+
+
+def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
+    path = tmp_path / "resnet50.json"
+    profile = resnet50(25_600_000)
+    save_profile(profile, path, source="built in")
+    assert load_profile(path) == profile
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def changed(index: int, key: str, value: object) -> dict[str, Any]:
+    record = json.loads(json.dumps(GOOD))
+    record["gradients"][index][key] = value
+    return record
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ([], "must be a mapping with the keys"),
+        ({"schema": 2}, "'schema' is 2; this Prophet reads schema 1"),
+        ({"schema": 1, "name": 5, "gradients": []}, "'name' is 5; it must be text"),
+        ({"schema": 1, "gradients": "many"}, "'gradients' must be a list"),
+        ({"schema": 1, "gradients": []}, "'gradients' is empty"),
+        ({"schema": 1, "gradients": [3]}, r"gradients\[0\] must be a mapping"),
+        (changed(0, "bytes", -4), r"gradients\[0\] \(a\): 'bytes' is -4; it must be above 0"),
+        (changed(0, "bytes", 1.5), r"gradients\[0\]: 'bytes' is 1.5; it must be a whole number"),
+        (changed(1, "generation_s", -0.1), r"gradients\[1\] \(b\): 'generation_s' is -0.1; it must be 0 or more"),
+        (
+            changed(1, "generation_s", 0.3),
+            r"gradients\[1\] \(b\): 'generation_s' is 0.3, above that of the more urgent",
+        ),
+        (changed(1, "forward_s", "soon"), r"gradients\[1\]: 'forward_s' is 'soon'; it must be a number"),
+        (changed(1, "speed", 1), r"gradients\[1\]: unknown key 'speed'"),
+        (changed(1, "bytes", True), r"gradients\[1\]: 'bytes' is True; it must be a whole number"),
+        (changed(1, "generation_s", float("nan")), r"gradients\[1\] \(b\): 'generation_s' is nan"),
+        ({"schema": 1, "gradients": [{"name": "a", "bytes": 4}]}, r"gradients\[0\]: 'generation_s' is missing"),
+    ],
+)
+def test_a_bad_profile_is_one_line_that_names_file_and_key(tmp_path: Path, record: object, message: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(record))
+    with pytest.raises(UserError, match=message) as error:
+        load_profile(path)
+    assert str(error.value).startswith(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_and_one_that_is_not_json(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such profile file"):
+        load_profile(tmp_path / "none.json")
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    with pytest.raises(UserError, match="is not JSON"):
+        load_profile(broken)
+
+
+def test_resnet50_has_its_real_parameters() -> None:
+    profile = resnet50()
+    assert len(profile.gradients) == 161
+    assert profile.total_bytes == 25_557_032 * 4
+    assert profile.gradients[0].name == "conv1.weight"
+    assert profile.gradients[-1].name == "fc.bias"
+    assert len(find_steps(profile)) == 13
+    assert (profile.backward_s, profile.forward_s) == pytest.approx((0.6, 0.3))
+
+
+def test_resnet50_can_be_scaled() -> None:
+    profile = resnet50(25_600_000, steps=5, backward_s=1.0, forward_s=0.5)
+    assert profile.total_bytes == 25_600_000
+    assert all(g.size_bytes % 4 == 0 for g in profile.gradients)
+    assert len(find_steps(profile)) == 5
+
+
+def test_resnet50_cannot_be_scaled_to_less_than_an_element_a_gradient() -> None:
+    assert resnet50(10_000).total_bytes == 10_000
+    with pytest.raises(UserError, match="total_bytes is 600, too small to scale to; give at least 10 kB"):
+        resnet50(600)
+
+
+def test_a_network_is_checked() -> None:
+    with pytest.raises(UserError, match="must be above 0"):
+        Network(0.0)
+    with pytest.raises(UserError, match="must be 0 or more"):
+        Network(1.0, overhead_s=-1.0)
+
+
+def test_ids_must_match_the_gradients() -> None:
+    with pytest.raises(UserError, match="2 ids for 1 gradients"):
+        Profile("p", (GradientProfile("a", 4, 0.0),), ids=(0, 1))
+
+
+def test_the_view(tmp_path: Path) -> None:
+    profile = resnet50(25_600_000)
+    assert profile_table(profile).row_count == 14
+    plot_profile(profile, tmp_path / "pattern.png")
+    assert (tmp_path / "pattern.png").read_bytes().startswith(b"\x89PNG")

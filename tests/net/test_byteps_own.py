@@ -1,0 +1,80 @@
+"""BytePS's own tests of its MXNet part, out of the release's archive, with stock BytePS and with Prophet.
+
+docs/engine.md says which of its tests and examples run on the CPU build, and why the others cannot.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prophet.lab.testbed import NodeSpec, Testbed
+from prophet_byteps.build.recipe import BYTEPS_VERSION
+from prophet_byteps.build.store import Store
+from support.privileges import skip_without_namespaces
+
+pytest.importorskip("mxnet")
+pytest.importorskip("byteps")
+pytestmark = [pytest.mark.engine, pytest.mark.netns]
+
+RUNNER = Path(__file__).with_name("jobs") / "byteps_own_tests.py"
+LIMIT_S = 90.0
+TESTS = {"mxnet": 3, "onebit": 1, "topk": 1, "randomk": 1, "dithering": 1}
+"""How many tests of each file run."""
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of tests in the source that the engine was built from."""
+    archive = Store.of_user().source / f"byteps-{BYTEPS_VERSION}.tar.gz"
+    if not archive.is_file():
+        pytest.skip("the engine's source is not in the cache")
+    folder = tmp_path_factory.mktemp("release")
+    with tarfile.open(archive) as tar:
+        inside = f"byteps-{BYTEPS_VERSION}/tests/"
+        tar.extractall(folder, [member for member in tar if member.name.startswith(inside)], filter="data")
+    return folder / inside
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[Testbed]:
+    """One node: the tests start everything on the loopback, at a port of their own choice."""
+    skip_without_namespaces()
+    with Testbed([NodeSpec("node", None)]) as testbed:
+        yield testbed
+
+
+@pytest.mark.parametrize("policy", [None, "prophet"], ids=["stock", "prophet"])
+@pytest.mark.parametrize("name", TESTS)
+def test_it_passes(name: str, policy: str | None, release: Path, testbed: Testbed, tmp_path: Path) -> None:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_", "PROPHET_"))}
+    environ |= {
+        "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}",
+        "BYTEPS_FORCE_DISTRIBUTED": "1",  # the tests set it for their worker alone, and no server would start
+        "DMLC_NODE_HOST": "127.0.0.1",
+        "BYTEPS_SOCKET_PATH": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+        # They look at the network before they train it, for which MXNet may put weights into a layout of MKLDNN's own;
+        # whether BytePS then finds them in time in their usual one is a matter of luck.
+        "MXNET_MKLDNN_ENABLED": "0",
+    }
+    if policy is not None:
+        environ |= {"BYTEPS_SCHEDULER": policy}
+    command = [sys.executable, "-P", str(RUNNER), str(release / f"test_{name}.py")]
+    log = tmp_path / "log"
+    process = testbed.popen("node", command, env=environ, log=log, cwd=tmp_path)
+    try:
+        status = process.wait(LIMIT_S)
+    finally:
+        testbed.terminate_all()
+    said = log.read_text(encoding="utf-8", errors="replace")
+    assert status == 0, said[-3000:]
+    ran = re.search(r"^Ran (\d+) tests? in", said, re.MULTILINE)
+    assert ran is not None and int(ran.group(1)) == TESTS[name]
+    assert ("Prophet" in said) is False, "no warning"

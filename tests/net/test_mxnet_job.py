@@ -1,0 +1,99 @@
+"""A Gluon job on a real shaped network, with stock BytePS and with Prophet switched on by its variable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
+from prophet.lab.testbed import Testbed
+from prophet.models.profiles import load_profile
+from support.privileges import skip_without_namespaces
+from support.roles import WORKERS, nodes, run_job
+
+pytest.importorskip("mxnet")
+pytestmark = [pytest.mark.engine, pytest.mark.netns]
+
+JOB = Path(__file__).with_name("jobs") / "mxnet_digits.py"
+ITERATIONS = 30
+PORT = 23900
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[Testbed]:
+    skip_without_namespaces()
+    with Testbed(nodes(400e6)) as testbed:
+        yield testbed
+
+
+@pytest.fixture(scope="module")
+def stock(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return train(testbed, tmp_path_factory.mktemp("stock"), PORT, {})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scheduled")
+
+
+@pytest.fixture(scope="module")
+def scheduled(testbed: Testbed, folder: Path) -> list[dict[str, Any]]:
+    records = {f"PROPHET_{kind}_OUT": name for kind, name in (("STATUS", "s.json"), ("EVENTS", "e.npy"))}
+    records["PROPHET_PROFILE_OUT"] = "p.json"  # each worker has a folder of its own
+    return train(testbed, folder, PORT + 1, {"BYTEPS_SCHEDULER": "prophet", **records})
+
+
+def train(testbed: Testbed, folder: Path, port: int, settings: dict[str, str]) -> list[dict[str, Any]]:
+    """Runs the job to its end and returns what its workers wrote; fails with their last words."""
+    command = (str(JOB), "--out", "result.json", "--iterations", str(ITERATIONS))
+    for end in run_job(testbed, folder, port, command, dict.fromkeys(WORKERS, settings)):
+        assert end.status == 0, end.log[-2000:]
+    return [json.loads((folder / worker / "result.json").read_text()) for worker in WORKERS]
+
+
+def test_workers_that_differ_all_end_and_say_who_has_what(testbed: Testbed, tmp_path: Path) -> None:
+    settings = ({"BYTEPS_SCHEDULER": "prophet"}, {"BYTEPS_SCHEDULER": "p3", "PROPHET_FUSION": "0"})
+    command = (str(JOB), "--out", "result.json", "--iterations", "1")
+    ends = run_job(testbed, tmp_path, PORT + 2, command, dict(zip(WORKERS, settings, strict=True)))
+    assert [end.status for end in ends] == [2, 2], ends
+    for end in ends:
+        (line,) = end.lines("prophet:")
+        assert "for mxnet, policy prophet, partitions of 131072 bytes, fusion on; worker 1: " in line
+        assert "for mxnet, policy p3, partitions of 131072 bytes, fusion off" in line
+
+
+def test_it_learns_the_same_bit_for_bit(stock: list[dict[str, Any]], scheduled: list[dict[str, Any]]) -> None:
+    digests = {result["weights_sha256"] for result in [*stock, *scheduled]}
+    assert len(digests) == 1
+    assert min(result["accuracy"] for result in scheduled) >= 0.95
+
+
+def test_every_task_went_through_the_queues_and_nothing_was_forced(
+    scheduled: list[dict[str, Any]], folder: Path
+) -> None:
+    for worker, result in zip(WORKERS, scheduled, strict=True):
+        assert "Prophet" not in (folder / worker / "log").read_text()
+        status = json.loads((folder / worker / "s.json").read_text())
+        assert status["stepped_aside"] == ""
+        assert status["hook"]["active"]
+        assert status["plans"] >= 1
+        events = np.load(folder / worker / "e.npy")
+        gradients = events[events["gradient"] < UNPROFILED_GRADIENT]
+        for queue in (QueueKind.PUSH, QueueKind.PULL):
+            for kind in EventKind:
+                chosen = gradients[(gradients["queue"] == queue) & (gradients["kind"] == kind)]
+                first = chosen[chosen["partition"] == 0]
+                assert len(first) == result["gradients"] * ITERATIONS
+            assert chosen["bytes"].max() <= 131072
+
+
+def test_the_profile_is_in_forward_order(scheduled: list[dict[str, Any]], folder: Path) -> None:
+    profile = load_profile(folder / "worker0" / "p.json")
+    sizes = [gradient.size_bytes for gradient in profile.gradients]
+    layer = [4 * 512 * 512, 2048, 2048, 2048]  # weight, bias, gamma, beta
+    assert sizes == [4 * 512 * 64, 2048, 2048, 2048, *layer * 3, 4 * 512 * 10, 40]

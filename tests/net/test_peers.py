@@ -1,0 +1,228 @@
+"""The peers do what their names say: looked at on the wire of real jobs, started by the runner."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prophet.lab.config import Cell
+from prophet.lab.runner import FIRST_PORT, run_experiment
+from prophet.lab.runs import CellRuns
+from prophet.lab.testbed import NodeSpec, Testbed
+from support.configs import loaded
+from support.fakes import FakeListener
+
+pytestmark = [pytest.mark.engine, pytest.mark.netns]
+
+ITERATIONS, TOTAL_BYTES, SLICE_BYTES = 6, 4_000_000, 40_000 * 4
+SHORT: dict[str, Any] = {
+    "time_limit_s": 40,
+    "job": {
+        "kind": "replay",
+        "profile": "resnet18",
+        "total_bytes": TOTAL_BYTES,
+        "backward_s": 0.2,
+        "forward_s": 0.05,
+        "iterations": ITERATIONS,
+        "warmup": 1,
+    },
+    "cluster": {"workers": 2, "servers": 1, "bandwidth": "80mbit"},
+}
+VERBOSE = {"PS_VERBOSE": "2"}
+"""Each role of ps-lite writes a line for each message that it sends or gets."""
+
+
+def run(
+    policies: list[Any],
+    folder: Path,
+    testbed: Callable[[list[NodeSpec]], Testbed] = Testbed,
+    job: Mapping[str, Any] = SHORT["job"],
+) -> CellRuns:
+    def hosts(cell: Cell) -> Testbed:
+        return testbed([NodeSpec(node, cell.cluster.bandwidth.rate(node)) for node in cell.cluster.nodes])
+
+    experiment = loaded({**SHORT, "job": job, "policies": policies}, folder)
+    (cell,) = run_experiment(experiment, folder / "out", hosts, FakeListener())
+    return cell
+
+
+PUSHED = re.compile(
+    r"(?P<worker>\d+) => 8\. Meta: request=1, timestamp=(?P<issued>\d+), "
+    r".*push=1,.*data_size=8 data_size=(?P<bytes>\d+)"
+)
+
+
+def pushes(log: Path) -> Mapping[str, list[tuple[int, int]]]:
+    """What server 8 got, in order of arrival, by worker: (place in the order of issue, bytes)."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        match = PUSHED.search(line)
+        if match is not None:
+            found.setdefault(match["worker"], []).append((int(match["issued"]), int(match["bytes"])))
+    return found
+
+
+def overtaken(arrivals: Sequence[tuple[int, int]]) -> int:
+    """How many messages came after one that their worker issued later."""
+    latest, count = -1, 0
+    for issued, _ in arrivals:
+        count += issued < latest
+        latest = max(latest, issued)
+    return count
+
+
+@pytest.fixture(scope="module")
+def arrivals(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, list[tuple[int, int]]]]:
+    """By policy: what the server got from each worker."""
+    pytest.importorskip("mxnet", exc_type=ImportError)
+    folder = tmp_path_factory.mktemp("order")
+    by_name_only = {**VERBOSE, "DMLC_PS_VAN_TYPE": "zmq"}
+    cell = run(
+        [
+            {"name": "mxnet-kvstore", "env": VERBOSE},
+            {"name": "mxnet-p3", "env": VERBOSE},
+            {"name": "p3-by-name", "base": "mxnet-p3", "env": by_name_only},
+        ],
+        folder,
+    )
+    assert {name: [run.error for run in runs] for name, runs in cell.runs.items()} == {
+        name: [None] for name in ("mxnet-kvstore", "mxnet-p3", "p3-by-name")
+    }
+    return {name: pushes(runs[0].folder / "server0.log") for name, runs in cell.runs.items()}
+
+
+def test_every_gradient_is_pushed_by_every_worker(
+    arrivals: Mapping[str, Mapping[str, list[tuple[int, int]]]],
+) -> None:
+    for by_worker in arrivals.values():
+        assert len(by_worker) == 2
+        for messages in by_worker.values():
+            # One worker also pushes the parameters at the start. The server's threads write their lines without taking
+            # turns, so now and then a number runs into another.
+            sent = sum(size for _, size in messages) / TOTAL_BYTES
+            assert sent == pytest.approx(round(sent), rel=0.01)
+            assert round(sent) in (ITERATIONS, ITERATIONS + 1)
+
+
+def test_the_kvstore_is_first_in_first_out(arrivals: Mapping[str, Mapping[str, list[tuple[int, int]]]]) -> None:
+    assert [overtaken(messages) for messages in arrivals["mxnet-kvstore"].values()] == [0, 0]
+    assert max(size for messages in arrivals["mxnet-kvstore"].values() for _, size in messages) > 2 * SLICE_BYTES
+
+
+def test_p3_sends_slices_and_urgent_ones_overtake(
+    arrivals: Mapping[str, Mapping[str, list[tuple[int, int]]]],
+) -> None:
+    for messages in arrivals["mxnet-p3"].values():
+        assert overtaken(messages) > 10 * ITERATIONS
+        # The last slice of a gradient has what is left over, less than two slices.
+        assert max(size for _, size in messages) < 2 * SLICE_BYTES
+
+
+def test_p3_is_not_switched_on_by_the_name_of_its_store(
+    arrivals: Mapping[str, Mapping[str, list[tuple[int, int]]]],
+) -> None:
+    assert [overtaken(messages) for messages in arrivals["p3-by-name"].values()] == [0, 0]
+
+
+class CountingTestbed(Testbed):
+    """Reads what worker0's interfaces have sent, before the first job and at the end of each."""
+
+    def __init__(self, nodes: list[NodeSpec], folder: Path) -> None:
+        super().__init__(nodes)
+        self._log = folder / "counters"
+        self.sent: list[dict[str, int]] = []
+
+    def check(self, tolerance: float = 0.10) -> dict[str, float]:
+        achieved = super().check(tolerance)
+        self._read()
+        return achieved
+
+    def terminate_all(self) -> None:
+        self._read()
+        super().terminate_all()
+
+    def _read(self) -> None:
+        self.popen("worker0", ["cat", "/proc/net/dev"], env={"PATH": "/usr/bin:/bin"}, log=self._log).wait()
+        lines = (line.split(":") for line in self._log.read_text().splitlines()[2:])
+        self.sent.append({name.strip(): int(numbers.split()[8]) for name, numbers in lines})
+
+
+def test_the_buckets_of_ddp_travel_by_gloo_over_the_testbed(tmp_path: Path) -> None:
+    made: list[CountingTestbed] = []
+
+    def counting(nodes: list[NodeSpec]) -> Testbed:
+        made.append(CountingTestbed(nodes, tmp_path))
+        return made[-1]
+
+    debug = {"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"}
+    cell = run([{"name": "ddp-gloo", "env": debug}], tmp_path, counting)
+    (job,) = cell.runs["ddp-gloo"]
+    assert job.error is None
+    before, after = made[0].sent
+    sent = {name: after[name] - before[name] for name in after}
+    assert sent.pop("lo") < 100_000  # of the rendezvous
+    # Of two workers each sends half of the sum and half of the result; besides, the model once, and TCP's headers.
+    ((interface, over_the_wire),) = sent.items()
+    assert ITERATIONS * TOTAL_BYTES < over_the_wire < 1.1 * (ITERATIONS + 1) * TOTAL_BYTES
+    log = (job.folder / "worker0.log").read_text()
+    assert f"gloo_socket_ifname: {interface}" in log
+    assert "backend_name: gloo" in log
+    assert "2 buckets rebuilt with size limits: 1048576, 26214400 bytes" in log
+    assert not (job.folder / "server0.log").exists()
+
+
+def test_a_peer_trains_the_same_model_bit_for_bit(tmp_path: Path) -> None:
+    pytest.importorskip("mxnet", exc_type=ImportError)
+    job = {"kind": "digits", "batch_size": 64, "iterations": 14, "warmup": 4, "target_accuracy": 0.2}
+    cell = run(["prophet", "ddp-gloo", "mxnet-kvstore", "mxnet-p3"], tmp_path, job=job)
+    done = {name: runs[0] for name, runs in cell.runs.items()}
+    assert {name: one.error for name, one in done.items()} == dict.fromkeys(done)
+    digests = {name: {worker["weights_sha256"] for worker in one.workers} for name, one in done.items()}
+    assert digests["prophet"] == digests["ddp-gloo"] and len(digests["prophet"]) == 1
+    assert digests["mxnet-kvstore"] == digests["mxnet-p3"] and len(digests["mxnet-p3"]) == 1
+    assert digests["prophet"] != digests["mxnet-p3"], "the frameworks begin with other weights"
+    assert min(worker["accuracy"] for one in done.values() for worker in one.workers) > 0.2
+
+
+OCCUPY = "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); print('bound'); time.sleep(600)"
+
+
+class OccupiedTestbed(Testbed):
+    """The first port of an experiment is busy in one node, until the first job is taken down."""
+
+    def __init__(self, nodes: list[NodeSpec], node: str, log: Path) -> None:
+        super().__init__(nodes)
+        self._node = node
+        self._log = log
+
+    def __enter__(self) -> OccupiedTestbed:
+        super().__enter__()
+        argv = [sys.executable, "-u", "-c", OCCUPY, str(FIRST_PORT)]
+        occupant = self.popen(self._node, argv, env={"PATH": "/usr/bin:/bin"}, log=self._log)
+        while "bound" not in self._log.read_text():
+            assert occupant.poll() is None, self._log.read_text()
+        return self
+
+
+@pytest.mark.parametrize(
+    ("policy", "node", "reason"),
+    [
+        ("mxnet-kvstore", "scheduler", "scheduler ended with status 1: .*bind failed"),
+        ("ddp-gloo", "worker0", "worker0 ended with status 1: .*EADDRINUSE"),
+    ],
+)
+def test_a_busy_port_is_the_error_of_one_run_and_the_others_run(
+    policy: str, node: str, reason: str, tmp_path: Path
+) -> None:
+    if policy.startswith("mxnet"):
+        pytest.importorskip("mxnet", exc_type=ImportError)
+    again = {"name": "again", "base": policy}
+    cell = run([policy, again], tmp_path, lambda nodes: OccupiedTestbed(nodes, node, tmp_path / "occupant"))
+    (failed,), (good,) = cell.runs[policy], cell.runs["again"]
+    assert failed.error is not None and re.match(reason, failed.error), failed.error
+    assert good.error is None

@@ -1,0 +1,32 @@
+"""Fixtures of the front end's tests: a job with Prophet's hook on, over a network that the test drives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from prophet_byteps import hook
+from prophet_byteps.torch import front_end
+from prophet_byteps.torch import keys as torch_engine
+from support.torch_network import Network
+
+
+@pytest.fixture(params=[False, True], ids=["oldest-first", "newest-first"])
+def any_order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    yield from _network(Network(request.param), monkeypatch)
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    yield from _network(Network(), monkeypatch)
+
+
+def _network(network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    monkeypatch.setattr(hook, "_loaded", network)
+    monkeypatch.setattr(torch_engine, "_warned", set())
+    monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
+    monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
+    front_end.install(network, fusion=False)
+    yield network
+    network.shutdown()

@@ -1,0 +1,175 @@
+"""The agent beside a hook and a BytePS that the test plays: what it says, what it agrees on, and when it ends a job."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prophet import __version__
+from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
+from prophet.core.settings import Settings
+from prophet.learn.learner import Learner
+from prophet.policies import get_policy
+from prophet_byteps import agent, agreement
+from prophet_byteps.agent import Job, oldest
+from prophet_byteps.ending import STALLED
+from prophet_byteps.hook import LaneStatus
+from prophet_byteps.stall import Oldest
+
+
+class Ended(Exception):
+    pass
+
+
+class Hook:
+    """A hook with one pull under way."""
+
+    def __init__(self) -> None:
+        self.events = np.zeros(0, EVENT_DTYPE)
+        self.state = SimpleNamespace(
+            why_aside="",
+            watchdog_releases=0,
+            in_flight_bytes=4,
+            pushes=LaneStatus(0, 0, None, None),
+            pulls=LaneStatus(0, 1, 0.0, 7),
+        )
+
+    def drain(self) -> Any:
+        return self.events
+
+    def status(self) -> Any:
+        return self.state
+
+    def step_aside(self, why: str) -> None:
+        self.state.why_aside = why
+
+
+@pytest.fixture(autouse=True)
+def nothing_agreed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "_active", None)
+    monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(agent.time, "monotonic", lambda: now[0])
+    return now
+
+
+def job(hook: Any, stall_s: float | None = None) -> Job:
+    learner = Learner(get_policy("fifo"), 5.0)
+    return Job("torch", Settings("fifo", stall_s=stall_s), learner, None, hook, "no hook here")
+
+
+def pass_time(job: Job, hook: Hook, clock: list[float], seconds: int) -> None:
+    for _ in range(seconds):
+        clock[0] += 1.0
+        pulls = hook.state.pulls
+        hook.state.pulls = dataclasses.replace(pulls, oldest_s=pulls.oldest_s + 1.0)
+        job._turn()
+
+
+def test_a_stall_is_one_warning_that_says_which_gradient_waits(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    hook = Hook()
+    scheduled = job(hook)
+    with caplog.at_level(logging.WARNING, logger="prophet"):
+        pass_time(scheduled, hook, clock, 60)
+    assert len(caplog.records) == 1
+    assert "the pull of gradient 7 is not answered after 46 s, so another worker has not sent it" in caplog.text
+
+
+def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(line: str, status: int) -> None:
+        raise Ended(line, status)
+
+    monkeypatch.setattr(agent, "end_process", end)
+    hook = Hook()
+    scheduled = job(hook, stall_s=20.0)
+    pass_time(scheduled, hook, clock, 10)
+    hook.events = np.array([(0.0, 0, 4, 0, 0, EventKind.FINISH, 0)], EVENT_DTYPE)
+    pass_time(scheduled, hook, clock, 10)
+    hook.events = np.zeros(0, EVENT_DTYPE)
+    pass_time(scheduled, hook, clock, 19)
+    with pytest.raises(Ended) as ended:
+        pass_time(scheduled, hook, clock, 1)
+    line, status = ended.value.args
+    assert status == STALLED
+    assert line.startswith("no transfer has finished for 20 s: the pull of gradient 7")
+    assert line.endswith("(PROPHET_STALL_S)")
+
+
+def test_what_is_no_gradient_has_no_number() -> None:
+    assert oldest(LaneStatus(3, 0, None, None)) is None
+    assert oldest(LaneStatus(0, 1, 2.0, UNPROFILED_GRADIENT + 3)) == Oldest(2.0, None)
+    assert oldest(LaneStatus(0, 1, 2.0, 3)) == Oldest(2.0, 3)
+
+
+def test_without_a_hook_the_agent_still_hears_what_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(agreement, "poll", lambda: asked.append(True))
+    job(None)._turn()
+    assert asked == [True]
+
+
+class BytePS(SimpleNamespace):
+    """byteps.torch as far as the start of a job is concerned."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(init=lambda lazy=True: f"init {lazy}", resume=lambda *args: args, size=lambda: size)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What was agreed on or renewed."""
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(agent.atexit, "register", lambda function: None)
+    monkeypatch.setattr(agent.exchange, "agree_on_start", lambda *args: calls.append(("start", *args[1:])))
+    monkeypatch.setattr(agent.exchange, "renew", lambda bps: calls.append(("renew",)))
+    return calls
+
+
+def test_init_returns_what_it_did_when_all_have_started_alike(started: list[tuple[Any, ...]]) -> None:
+    bps = BytePS(2)
+    scheduled = job(None, stall_s=9.0)
+    scheduled._agree_at_start(bps, scheduled._terms())
+    assert bps.init(lazy=False) == "init False"
+    terms = f"Prophet {__version__} for torch, policy fifo, partitions of 131072 bytes, fusion on"
+    assert started == [("start", "torch", terms, 9.0)]
+    assert bps.resume(2, 1, 0) == (2, 1, 0)
+    assert started[1:] == [("renew",)]
+
+
+def test_nothing_is_compared_alone_or_through_a_server_that_does_not_wait(
+    started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, asynchronous = BytePS(1), BytePS(2)
+    for bps in (alone, asynchronous):
+        job(None)._agree_at_start(bps, "terms")
+    assert alone.init() == "init True"
+    monkeypatch.setenv("BYTEPS_ENABLE_ASYNC", "1")
+    assert asynchronous.init() == "init True"
+    assert started == []
+
+
+def test_a_comparison_that_fails_is_one_warning(
+    started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("byteps.torch.ops")
+
+    monkeypatch.setattr(agent.exchange, "agree_on_start", fail)
+    bps = BytePS(2)
+    job(None)._agree_at_start(bps, "terms")
+    with caplog.at_level(logging.WARNING, logger="prophet"):
+        assert bps.init() == "init True"
+    assert [record.getMessage() for record in caplog.records] == [
+        "Prophet cannot compare the workers' settings: KeyError: 'byteps.torch.ops'"
+    ]

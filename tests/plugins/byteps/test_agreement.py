@@ -1,0 +1,225 @@
+"""What all workers must have alike: rows, pages and topics over a sum that the test makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prophet_byteps import agreement
+from prophet_byteps.agreement import (
+    PAGE_BYTES,
+    ROW_BYTES,
+    SLOTS,
+    START,
+    Agreement,
+    decode_row,
+    difference,
+    encode_row,
+    make_page,
+    page_count,
+    rows_of,
+)
+from prophet_byteps.ending import STALLED, WRONG
+
+
+class Ended(Exception):
+    """In place of the end of the process."""
+
+    def __init__(self, line: str, status: int) -> None:
+        super().__init__(line, status)
+        self.line, self.status = line, status
+
+
+class Server:
+    """Adds up what its workers send by name, and answers when all have sent, as BytePS's does."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.sent: dict[str, list[bytes]] = {}
+        self.declared: list[list[str]] = [[] for _ in range(workers)]
+
+    def agreement(self, rank: int) -> Agreement:
+        def end(line: str, status: int) -> None:
+            raise Ended(line, status)
+
+        return Agreement(_Line(self, rank), rank, self.workers, end)
+
+    def sum(self, name: str) -> bytes | None:
+        pages = self.sent[name]
+        if len(pages) < self.workers:
+            return None
+        assert len(pages) == self.workers, "a page travels once"
+        return bytes(sum(values) for values in zip(*pages, strict=True))
+
+
+class _Line:
+    def __init__(self, server: Server, rank: int) -> None:
+        self.server, self.rank = server, rank
+
+    def declare(self, name: str) -> None:
+        if name not in self.server.declared[self.rank]:
+            self.server.declared[self.rank].append(name)
+
+    def send(self, name: str, page: bytes) -> Callable[[], bytes | None]:
+        assert len(page) == PAGE_BYTES
+        assert name in self.server.declared[self.rank]
+        self.server.sent.setdefault(name, []).append(page)
+        return lambda: self.server.sum(name)
+
+
+@given(st.text(max_size=400))
+def test_a_row_has_its_length_whatever_it_says(text: str) -> None:
+    row = encode_row(text)
+    assert len(row) == ROW_BYTES
+    assert decode_row(row) is not None
+    assert difference([row, encode_row(text)]) == ""
+
+
+@given(st.integers(1, 70), st.data())
+def test_summed_pages_have_everyones_row(workers: int, data: st.DataObject) -> None:
+    texts = data.draw(st.lists(st.text("abc", max_size=5), min_size=workers, max_size=workers))
+    pages = [[0] * PAGE_BYTES for _ in range(page_count(workers))]
+    for rank, text in enumerate(texts):
+        number, page = make_page(rank, text)
+        pages[number] = [a + b for a, b in zip(pages[number], page, strict=True)]
+    rows = rows_of([bytes(page) for page in pages], workers)
+    assert rows == [encode_row(text) for text in texts]
+    assert bool(difference(rows)) == (len(set(texts)) > 1)
+
+
+def test_the_line_says_who_has_what() -> None:
+    rows = [encode_row(text) for text in ("p3", "fifo", "p3", "p3", "p3")]
+    line = difference(rows)
+    assert line == ("the workers of this job differ, and must be alike: workers 0, 2-4: p3; worker 1: fifo")
+
+
+def test_texts_that_differ_after_their_cut_differ() -> None:
+    long = "x" * 300
+    line = difference([encode_row(long + "1"), encode_row(long + "2")])
+    assert "worker 0: xxx" in line
+    shown = [part.rsplit("(", 1)[1].split(")")[0] for part in line.split("; ")[:2]]
+    assert shown[0] != shown[1], "nobody could tell them apart"
+
+
+@pytest.mark.parametrize("row", [bytes(ROW_BYTES), b"\x01\x02" * (ROW_BYTES // 2)])
+def test_what_no_prophet_wrote_is_said_to_be_that(row: bytes) -> None:
+    assert "worker 1: another program, or none" in difference([encode_row("p3"), row])
+    assert difference([row, row])
+
+
+def test_workers_that_agree_settle_when_the_last_has_proposed() -> None:
+    server = Server(3)
+    group = [server.agreement(rank) for rank in range(3)]
+    for member in group[:2]:
+        member.propose(START, "p3")
+        assert not member.settled(START)
+    group[2].propose(START, "p3")
+    assert all(member.settled(START) and member.poll() for member in group)
+
+
+def test_workers_that_differ_end_whether_they_settle_or_not() -> None:
+    server = Server(2)
+    group = [server.agreement(rank) for rank in range(2)]
+    for member, text in zip(group, ("p3", "fifo"), strict=True):
+        member.propose("layout", text)
+    for member in group:
+        with pytest.raises(Ended) as ended:
+            member.poll()
+        assert ended.value.status == WRONG
+        assert "worker 0: layout: p3; worker 1: layout: fifo" in ended.value.line
+
+
+def test_numbers_do_not_hang_on_the_size_of_a_job_or_on_its_tensors() -> None:
+    """What a program declares comes after all slots, so workers with other tensors still meet."""
+    declared = []
+    for workers in (2, 16, 17, 256):
+        server = Server(workers)
+        member = server.agreement(0)
+        declared.append(list(server.declared[0]))
+        for topic in range(SLOTS):
+            member.propose(f"optimizer {topic}", "three tensors")
+        assert server.declared[0] == declared[0]
+        member.propose("one more", "three tensors")
+        assert len(server.declared[0]) == len(declared[0]) + 16
+    assert all(names == declared[0] for names in declared)
+
+
+def test_the_same_text_once_more_sends_nothing_and_another_never_uses_a_name_twice() -> None:
+    server = Server(2)
+    group = [server.agreement(rank) for rank in range(2)]
+    for text in ("three tensors", "three tensors", "four tensors"):
+        for member in group:
+            member.propose("layout", text)
+        assert all(member.settled("layout") for member in group)  # Server.sum insists on one page a worker
+    assert len(server.sent) == 2
+
+
+def test_a_reserved_topic_keeps_its_place() -> None:
+    server = Server(2)
+    group = [server.agreement(rank) for rank in range(2)]
+    for member in group:
+        member.reserve("first")
+        member.reserve("second")
+        assert member.poll(), "nothing is open yet"
+    for member, order in zip(group, (("first", "second"), ("second", "first")), strict=True):
+        for topic in order:
+            member.propose(topic, "same")
+    assert all(member.settled(topic) for member in group for topic in ("first", "second"))
+
+
+def test_topics_in_different_orders_are_a_difference() -> None:
+    server = Server(2)
+    group = [server.agreement(rank) for rank in range(2)]
+    group[0].propose("generator", "same")
+    group[1].propose("critic", "same")
+    with pytest.raises(Ended, match="worker 0: generator: same; worker 1: critic: same"):
+        group[0].poll()
+
+
+def test_after_a_resume_all_is_said_again_to_whoever_is_there_now() -> None:
+    server = Server(2)
+    group = [server.agreement(rank) for rank in range(2)]
+    for member in group:
+        for text in ("three tensors", "four tensors"):
+            member.propose("layout", text)
+        member.poll()
+    server.sent.clear()
+    newcomer = server.agreement(1)
+    newcomer.propose("layout", "four tensors")
+    group[0].renew(0, 2)
+    assert group[0].settled("layout")
+    assert newcomer.settled("layout")
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Agreement:
+    """One of two workers, where the other one never answers and time passes by itself."""
+    clock = [0.0]
+    monkeypatch.setattr(agreement.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(agreement.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + 1.0))
+    monkeypatch.setattr(agreement, "_active", None)
+    monkeypatch.setattr(agreement, "_stall_s", None)
+    return Server(2).agreement(0)
+
+
+def test_settling_alone_ends_where_a_stall_is_to_end(alone: Agreement, caplog: pytest.LogCaptureFixture) -> None:
+    agreement.activate(alone, stall_s=100.0)
+    agreement.propose("layout", "three tensors")
+    with pytest.raises(Ended) as ended:
+        agreement.settle("layout")
+    assert ended.value.status == STALLED
+    assert "not all workers have answered for layout after 100 s (PROPHET_STALL_S)" in ended.value.line
+    assert "three tensors" in ended.value.line
+    assert len(caplog.records) == 1
+    assert "waited 30 s for all workers" in caplog.text
+
+
+def test_a_job_of_one_worker_agrees_with_itself() -> None:
+    agreement.activate(None)
+    agreement.reserve("layout")
+    agreement.propose("layout", "three tensors")
+    agreement.settle("layout")
+    assert agreement.poll()

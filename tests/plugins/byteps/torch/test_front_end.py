@@ -1,0 +1,500 @@
+"""The barrier-free optimizer against plain torch.optim, bit for bit, and when it leaves the work to BytePS's own."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import types
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from prophet_byteps.torch import front_end
+from prophet_byteps.torch import updates as torch_updates
+from support.torch_network import (
+    Network,
+    NoCompression,
+    Plain,
+    average,
+    batch,
+    loss_of,
+    make_model,
+    pair,
+    peek,
+    same,
+    same_model,
+    train,
+    wrap,
+)
+
+SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+
+OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
+    (SGD, {"lr": 0.1}),
+    (SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2}),
+    (SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-2}),
+    (SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "maximize": True}),
+    (SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2, "foreach": True}),
+    (SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2, "fused": True}),
+    (SGD, {"lr": torch.tensor(0.1), "momentum": 0.9}),
+    (ADAM, {"lr": 1e-2, "weight_decay": 1e-2}),
+    (ADAM, {"lr": 1e-2, "amsgrad": True, "foreach": True}),
+    (ADAM, {"lr": 1e-2, "fused": True}),
+    (ADAMW, {"lr": 1e-2, "betas": (0.8, 0.95)}),
+    (torch.optim.RMSprop, {"lr": 1e-2, "momentum": 0.5, "centered": True}),
+    (torch.optim.RMSprop, {"lr": 1e-2, "momentum": 0.5, "foreach": True}),
+    (torch.optim.Adagrad, {"lr": 1e-2, "initial_accumulator_value": 0.1, "lr_decay": 1e-3}),
+    (torch.optim.Adadelta, {"weight_decay": 1e-3}),
+    (torch.optim.Adamax, {}),
+    (torch.optim.NAdam, {"decoupled_weight_decay": True, "weight_decay": 1e-2}),
+    (torch.optim.RAdam, {}),
+    (torch.optim.ASGD, {"t0": 2}),
+    (torch.optim.Rprop, {}),
+    (torch.optim.Rprop, {"foreach": True}),
+    (torch.optim.Adafactor, {}),
+]
+
+
+@pytest.mark.parametrize(("make", "settings"), OPTIMIZERS)
+def test_every_optimizer_to_the_last_bit(any_order: Network, make: Any, settings: dict[str, Any]) -> None:
+    truth, model = make_model(), make_model()
+    plain = Plain(make(truth.parameters(), **settings))
+    optimizer = wrap(any_order, model, make(model.parameters(), **settings))
+    train(truth, plain)
+    train(model, optimizer)
+    assert any_order.flying, "the last step must still be on its way"
+    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
+    assert same_model(model, truth)
+
+
+@pytest.mark.parametrize("fusion", [False, True])
+def test_groups_and_schedulers(any_order: Network, fusion: bool) -> None:
+    """The scheduler runs right after step(): pending updates must not see its new rates."""
+    front_end.install(any_order, fusion)
+
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(
+            [{"params": model[0].parameters(), "lr": 0.05}, {"params": model[2:].parameters(), "weight_decay": 0.1}],
+            0.01,
+        )
+
+    def scheduler(optimizer: torch.optim.Optimizer) -> Any:
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.1, 0.02], total_steps=8)
+
+    truth, model = make_model(), make_model()
+    plain = Plain(make(truth))
+    optimizer = wrap(any_order, model, make(model))
+    assert isinstance(optimizer, torch.optim.AdamW)
+    train(truth, plain, scheduler=scheduler(plain.optimizer))
+    train(model, optimizer, scheduler=scheduler(optimizer))
+    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
+    assert same_model(model, truth)
+
+
+def test_scheduler_of_the_optimizer_before_wrapping(network: Network) -> None:
+    truth, model = make_model(), make_model()
+    bare = torch.optim.SGD(model.parameters(), 0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(bare, 1, 0.5)
+    optimizer = wrap(network, model, bare)
+    plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
+    train(model, optimizer, scheduler=schedule)
+    train(truth, plain, scheduler=torch.optim.lr_scheduler.StepLR(plain.optimizer, 1, 0.5))
+    assert not network.fell_back
+    assert same_model(model, truth)
+
+
+def test_step_returns_while_gradients_fly_and_forward_waits_layer_by_layer(network: Network) -> None:
+    _, _, model, optimizer = pair(network)
+    assert not network.flying, "probation keeps the barrier"
+    train(model, optimizer, first=2, steps=1)
+    assert len(network.flying) == 8
+    last = peek(model[5])
+    seen = []
+    model[1].register_forward_hook(lambda *_: seen.append({name for name, _, _ in network.flying.values()}))
+    network.newest_first = True  # Gradients appear last layer first, so the first layer's come first.
+    inputs, _ = batch(3)
+    model(inputs)
+    assert seen[0] == {
+        f"Gradient.{name}" for name in ("2.weight", "2.bias", "3.weight", "3.bias", "5.weight", "5.bias")
+    }
+    assert not network.flying
+    assert not torch.equal(last, model[5].weight)
+
+
+def test_priorities_names_and_declarations(network: Network) -> None:
+    _, _, model, optimizer = pair(network)
+    names = [name for name, _ in model.named_parameters()]
+    assert network.identity == "priority"
+    assert network.declared == [f"Gradient.{name}" for name in names] + [f"Gradient.{name}.odd" for name in names]
+    assert {name: -priority - 1 for name, priority in network.pushed[:8]} == {
+        f"Gradient.{name}": index for index, name in enumerate(names)
+    }
+    assert [name for name, _ in network.pushed[8:16]] == [f"{name}.odd" for name, _ in network.pushed[:8]]
+    other = make_model()
+    train(other, wrap(network, other, torch.optim.SGD(other.parameters(), 0.1)), steps=1)
+    assert min(priority for _, priority in network.pushed[16:]) == -16, "ids are the process's, not the optimizer's"
+    assert optimizer.state_dict()
+
+
+def test_same_addresses_every_other_round(network: Network) -> None:
+    _, _, model, optimizer = pair(network)
+    addresses: list[dict[str, int]] = []
+    for number in range(2, 6):
+        train(model, optimizer, number, 1)
+        addresses.append({name: tensor.data_ptr() for name, tensor, _ in network.flying.values()})
+    assert addresses[0] == addresses[2]
+    assert addresses[1] == addresses[3]
+    assert addresses[0] != addresses[1]
+
+
+@pytest.mark.parametrize("set_to_none", [False, True])
+@pytest.mark.parametrize("through", ["optimizer", "model"])
+def test_clearing_gradients_waits_for_nothing(network: Network, set_to_none: bool, through: str) -> None:
+    truth, plain, model, optimizer = pair(network)
+    for number in range(2, 5):
+        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+            loss_of(some_model, number).backward()
+            some_optimizer.step()
+            flying = len(network.flying)
+            (some_optimizer if through == "optimizer" else some_model).zero_grad(set_to_none)
+            assert len(network.flying) == flying
+    assert network.flying
+    assert all(
+        (p.grad is None) if set_to_none else not p.grad.any()
+        for m in model
+        for p in m._parameters.values()
+        if p is not None
+    )
+    assert same_model(model, truth)
+    assert all(p.grad is None if set_to_none else not p.grad.any() for p in model.parameters())
+
+
+def test_gradients_never_cleared_are_averages_after_the_update(network: Network) -> None:
+    """As with stock BytePS, backward then adds to the average."""
+    truth, plain, model, optimizer = pair(network)
+    for number in range(2, 5):
+        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+            loss_of(some_model, number).backward()
+            some_optimizer.step()
+    assert same([p.grad for p in model.parameters()], [p.grad for p in truth.parameters()])
+    assert same_model(model, truth)
+
+
+def test_accumulation(any_order: Network) -> None:
+    truth, plain, model, optimizer = pair(any_order)
+    optimizer.set_backward_passes_per_step(3)
+    for number in range(2, 6):
+        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+            some_optimizer.zero_grad()
+            for part in range(3):
+                flying = len(any_order.flying)
+                loss_of(some_model, number * 3 + part).backward()
+                assert part == 2 or len(any_order.flying) <= flying, "a gradient leaves after the last pass only"
+            some_optimizer.step()
+    assert same_model(model, truth)
+    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+        for number in range(4):
+            loss_of(model, number).backward()
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_clipping(any_order: Network, skip: bool) -> None:
+    truth, plain, model, optimizer = pair(any_order)
+    pushes = len(any_order.pushed)
+    for number in range(2, 6):
+        plain.zero_grad()
+        loss_of(truth, number).backward()
+        plain.synchronize()
+        norm = nn.utils.clip_grad_norm_(truth.parameters(), 0.1)
+        plain.optimizer.step()
+
+        optimizer.zero_grad()
+        loss_of(model, number).backward()
+        optimizer.synchronize()
+        assert norm == nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        if skip:
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
+            optimizer.step()
+    assert len(any_order.pushed) == pushes + 4 * 8, "step() after synchronize() sends nothing"
+    assert same_model(model, truth)
+    train(truth, plain, 6)
+    train(model, optimizer, 6)
+    assert same_model(model, truth)
+
+
+class Branches(nn.Module):
+    """Parameters that take part in some iterations only, are tied, or frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first = nn.Linear(6, 6)
+        self.tied = nn.Linear(6, 6)
+        self.tied.weight = self.first.weight
+        self.odd = nn.Linear(6, 6)
+        self.never = nn.Linear(6, 6)
+        self.frozen = nn.Linear(6, 3)
+        self.frozen.bias.requires_grad_(False)
+        self.calls = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.tied(torch.tanh(self.first(inputs)))
+        self.calls += 1
+        if self.calls % 2:
+            hidden = self.odd(hidden)
+        result: torch.Tensor = self.frozen(hidden)
+        return result
+
+
+@pytest.mark.parametrize("fusion", [False, True])
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_unused_tied_and_frozen_parameters(any_order: Network, fusion: bool, set_to_none: bool) -> None:
+    front_end.install(any_order, fusion)
+    truth, model = Branches(), Branches()
+    settings = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+    reference = torch.optim.SGD([p for p in truth.parameters() if p.requires_grad], **settings)
+    optimizer = wrap(any_order, model, torch.optim.SGD(model.parameters(), **settings))
+    for some_model, some_optimizer in ((truth, Plain(reference)), (model, optimizer)):
+        for number in range(7):
+            loss_of(some_model, number).backward()
+            some_optimizer.step()
+            some_optimizer.zero_grad(set_to_none)
+    assert same_model(model, truth)
+    assert torch.equal(model.frozen.bias, Branches().frozen.bias)
+    assert not any("tied.weight" in name or "frozen.bias" in name for name, _ in any_order.pushed)
+
+
+def test_freezing_later_sends_zeros_and_updates_nothing(network: Network) -> None:
+    _, _, model, optimizer = pair(network)
+    optimizer.zero_grad()
+    model[0].requires_grad_(False)
+    before = model[0].weight.clone()
+    pushes = len(network.pushed)
+    train(model, optimizer, 2, 3)
+    assert len(network.pushed) == pushes + 3 * 8, "every tensor in every round, or other workers wait for ever"
+    assert torch.equal(before, model[0].weight)
+
+
+def test_closure_sees_averages_and_returns_its_loss(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, 2)
+        loss.backward()
+        return loss
+
+    expected = loss_of(copy.deepcopy(truth), 2)
+    train(truth, plain, 2, 1)
+    assert torch.equal(optimizer.step(closure), expected)
+    assert not network.flying
+    assert same_model(model, truth)
+
+
+def test_step_hooks_run_once_on_averages(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    calls = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append([p.grad.clone() for p in model.parameters()]))
+    optimizer.register_step_post_hook(lambda *_: calls.append([p.detach().clone() for p in model.parameters()]))
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    assert not network.flying
+    assert same(calls, [[p.grad for p in truth.parameters()], [p.detach() for p in truth.parameters()]])
+
+
+@pytest.mark.parametrize("settings", [{}, {"fused": True}])
+def test_grad_scaler(network: Network, settings: dict[str, Any]) -> None:
+    truth, model = make_model(), make_model()
+    reference = torch.optim.SGD(truth.parameters(), 0.1, momentum=0.9, **settings)
+    plain = Plain(reference)
+    optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, **settings))
+    scalers = [torch.amp.GradScaler("cpu", init_scale=1024.0), torch.amp.GradScaler("cpu", init_scale=1024.0)]
+    for number in range(5):
+        reference.zero_grad()
+        scalers[0].scale(loss_of(truth, number)).backward()
+        plain.synchronize()
+        scalers[0].unscale_(reference)
+        scalers[0].step(reference)
+        scalers[0].update()
+
+        optimizer.zero_grad()
+        scalers[1].scale(loss_of(model, number)).backward()
+        optimizer.synchronize()
+        scalers[1].unscale_(optimizer)
+        with optimizer.skip_synchronize():
+            scalers[1].step(optimizer)
+        scalers[1].update()
+    assert same_model(model, truth)
+
+
+class OwnStep(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+class OwnName(torch.optim.SGD):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"compression": Network.Compression.fp16}, "compresses"),
+        ({"environ": "BYTEPS_ENABLE_ASYNC"}, "BYTEPS_ENABLE_ASYNC"),
+        ({"module": "byteps.torch.cross_barrier"}, "cross_barrier"),
+        ({"make": OwnStep}, "OwnStep has a step()"),
+        ({"make": torch.optim.LBFGS}, "LBFGS cannot"),
+        ({"make": torch.optim.SparseAdam}, "SparseAdam cannot"),
+        ({"differentiable": True}, "differentiable"),
+        ({"alone": True}, ""),
+    ],
+)
+def test_what_cannot_be_honoured_falls_back_with_one_warning(
+    network: Network,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    change: dict[str, Any],
+    reason: str,
+) -> None:
+    model = make_model()
+    settings = {"differentiable": True} if "differentiable" in change else {}
+    bare = change.get("make", OwnName)(model.parameters(), lr=0.1, **settings)
+    if "environ" in change:
+        monkeypatch.setenv(change["environ"], "1")
+    if "module" in change:
+        monkeypatch.setitem(front_end.sys.modules, change["module"], types.ModuleType("m"))
+    network.workers = 1 if "alone" in change else 2
+    with caplog.at_level(logging.WARNING, "prophet"):
+        for _ in range(2):
+            assert wrap(network, model, bare, compression=change.get("compression", NoCompression)) is bare
+    assert network.fell_back == [bare, bare]
+    assert len(caplog.records) == (1 if reason else 0)
+    assert reason in caplog.text
+
+
+def test_a_subclass_that_keeps_step_needs_no_fallback(network: Network) -> None:
+    model = make_model()
+    optimizer = wrap(network, model, OwnName(model.parameters(), 0.1))
+    assert not network.fell_back
+    assert isinstance(optimizer, OwnName)
+    assert type(optimizer).__name__ == "OwnName"
+    assert optimizer.__module__ == network.DistributedOptimizer.__module__ == "byteps.torch"
+
+
+def test_duplicate_names_keep_bytepss_error(network: Network) -> None:
+    model = make_model()
+    named = [("twice", p) for p in model.parameters()]
+    with pytest.raises(ValueError, match="must be unique"):
+        network.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), named_parameters=named)
+
+
+@pytest.mark.parametrize("end", ["shutdown", "suspend"])
+def test_the_last_updates_arrive_before_byteps_shuts_down(network: Network, end: str) -> None:
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    getattr(network, end)()
+    assert network.shut_down
+    assert not network.flying
+    assert torch.equal(peek(model[0]), truth[0].weight)
+
+
+def test_a_long_wait_is_reported_once(
+    network: Network, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, _, model, optimizer = pair(network)
+    train(model, optimizer, 2, 1)
+    clock = iter(range(0, 10**6, 45))
+    monkeypatch.setattr(torch_updates, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    with caplog.at_level(logging.WARNING, "prophet"):
+        assert optimizer.state_dict()
+    assert [record.getMessage() for record in caplog.records] == [
+        "still waiting for the gradient of 0.weight after 60 s"
+    ]
+
+
+def test_flush_gives_up_after_its_limit(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, model, optimizer = pair(network)
+    train(model, optimizer, 2, 1)
+    with monkeypatch.context() as silent:
+        silent.setattr(optimizer._prophet._engine, "wait_activity", lambda limit_s: None)
+        assert not optimizer._prophet.flush(patience_s=0.0)
+    assert optimizer._prophet.flush(patience_s=60.0), "the network moves again"
+
+
+def test_strides_of_the_parameter_are_kept(network: Network) -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Conv2d(1, 4, (2, 3)), nn.Conv2d(4, 3, 1), nn.Flatten(), nn.Linear(3, 3)).to(
+            memory_format=torch.channels_last
+        )
+
+    def run(model: nn.Module, optimizer: Any) -> None:
+        for number in range(4):
+            optimizer.zero_grad()
+            inputs, labels = batch(number)
+            nn.functional.cross_entropy(model(inputs.view(8, 1, 2, 3)), labels).backward()
+            optimizer.step()
+
+    truth, model = make(), make()
+    run(truth, Plain(torch.optim.Adam(truth.parameters(), 0.01)))
+    optimizer = wrap(network, model, torch.optim.Adam(model.parameters(), 0.01))
+    run(model, optimizer)
+    assert same_model(model, truth)
+    state = optimizer.state[model[1].weight]["exp_avg"]
+    assert state.stride() == model[1].weight.stride()
+
+
+def test_changing_gradients_that_have_left_is_reported(network: Network, caplog: pytest.LogCaptureFixture) -> None:
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    with caplog.at_level(logging.WARNING, "prophet"):
+        optimizer.zero_grad()
+        loss_of(model, 2).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        optimizer.step()
+    assert "call optimizer.synchronize() before changing them" in caplog.text
+    assert same_model(model, truth)
+
+
+def test_a_frozen_or_added_parameter_is_updated_by_its_own_gradient(
+    network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].requires_grad_(False)
+    optimizer = wrap(network, model, torch.optim.SGD(model[:2].parameters(), 0.1))
+    train(model, optimizer, steps=1)
+    model[1].requires_grad_(True)
+    with caplog.at_level(logging.WARNING, "prophet"):
+        optimizer.add_param_group({"params": list(model[2].parameters()), "lr": 0.3})
+    assert "not averaged" in caplog.text
+    for number in range(1, 4):
+        before = copy.deepcopy(dict(model.state_dict()))
+        optimizer.zero_grad()
+        loss_of(model, number).backward()
+        local = {i: model[i].weight.grad.clone() for i in range(3)}
+        optimizer.step()
+        assert torch.equal(model[2].weight, before["2.weight"].add(local[2], alpha=-0.3))
+        assert torch.equal(model[1].weight, before["1.weight"].add(local[1], alpha=-0.1))
+        assert torch.equal(model[0].weight, before["0.weight"].add(average(local[0]), alpha=-0.1))
+
+
+def test_sparse_gradients_are_refused_by_name(network: Network) -> None:
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True))
+    wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(ValueError, match="is sparse"):
+        model(torch.tensor([1, 2])).sum().backward()
+
+
+def test_a_fused_tensor_leaves_when_its_last_member_is_ready(network: Network) -> None:
+    front_end.install(network, fusion=True)
+    truth, plain, model, optimizer = pair(network)
+    del network.pushed[:]
+    train(truth, plain, 2, 4)
+    train(model, optimizer, 2, 4)
+    assert [priority for _, priority in network.pushed] == [-1] * 4, "all of this model fits one tensor"
+    assert same_model(model, truth)

@@ -1,0 +1,184 @@
+"""Several optimizers in one process, names that are missing, and rounds that begin anew after a suspend."""
+
+from __future__ import annotations
+
+import logging
+import types
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from prophet_byteps import hook
+from prophet_byteps.torch import front_end
+from support.torch_network import Network, Plain, batch, loss_of, make_model, pair, same_model, train, wrap
+
+SGD = torch.optim.SGD
+
+
+def keys(network: Network) -> list[str]:
+    return [name.removesuffix(".odd") for name, _ in network.pushed]
+
+
+def test_optimizers_with_equal_names_have_keys_of_their_own(any_order: Network) -> None:
+    """Twin critics: two models alike, and rounds that know nothing of each other."""
+    pairs = [(make_model(), make_model()) for _ in range(2)]
+    plains = [Plain(SGD(truth.parameters(), 0.1 * (1 + k))) for k, (truth, _) in enumerate(pairs)]
+    optimizers = [wrap(any_order, model, SGD(model.parameters(), 0.1 * (1 + k))) for k, (_, model) in enumerate(pairs)]
+    for number in range(6):
+        for k, (truth, model) in enumerate(pairs):
+            train(truth, plains[k], number + 10 * k, 1)
+            train(model, optimizers[k], number + 10 * k, 1)
+    assert len({name for name, _, _ in any_order.flying.values()}) == 16, "both are still on their way"
+    assert len(set(keys(any_order))) == 16
+    for truth, model in pairs:
+        assert same_model(model, truth)
+
+
+def test_a_name_that_looks_like_anothers_second_one_is_told_apart(network: Network) -> None:
+    weights = [torch.randn(6, 6, requires_grad=True), torch.randn(6, 3, requires_grad=True)]
+    named = list(zip(("w", "w.odd"), weights, strict=True))
+    optimizer = network.DistributedOptimizer(SGD(weights, 0.1), named_parameters=named)
+    (batch(0)[0] @ weights[0] @ weights[1]).sum().backward()
+    optimizer.step()
+    assert len(set(network.declared)) == len(network.declared) == 4
+
+
+def adversaries() -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)), nn.Sequential(
+        nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1)
+    )
+
+
+def play(generator: nn.Module, critic: nn.Module, optimizers: tuple[Any, Any]) -> None:
+    """A WGAN's loop: the critic's weights are clipped through its optimizer's groups."""
+    for number in range(6):
+        noise, real = batch(number)[0], batch(number + 50)[0]
+        critic.requires_grad_(True)
+        optimizers[1].zero_grad()
+        (critic(generator(noise).detach()).mean() - critic(real).mean()).backward()
+        optimizers[1].step()
+        groups = getattr(optimizers[1], "optimizer", optimizers[1]).param_groups
+        for group in groups:
+            for p in group["params"]:
+                p.data.clamp_(-0.1, 0.1)
+        critic.requires_grad_(False)
+        optimizers[0].zero_grad()
+        (-critic(generator(noise)).mean()).backward()
+        optimizers[0].step()
+
+
+def test_a_gan_with_clipped_weights(any_order: Network) -> None:
+    truths, models = adversaries(), adversaries()
+    play(*truths, (Plain(SGD(truths[0].parameters(), 0.1)), Plain(SGD(truths[1].parameters(), 0.1))))
+    wrapped = [wrap(any_order, model, SGD(model.parameters(), 0.1)) for model in models]
+    play(*models, (wrapped[0], wrapped[1]))
+    assert any_order.flying
+    assert same_model(models[0], truths[0])
+    assert same_model(models[1], truths[1])
+
+
+def test_two_optimizers_of_one_model_step_in_the_order_of_the_program(
+    network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each averages every gradient for itself, and the second one's step finds the first one's in place."""
+    truth, model = make_model(), make_model()
+    plains = [Plain(SGD(truth.parameters(), 0.1, momentum=0.9)), Plain(torch.optim.Adam(truth.parameters(), 1e-2))]
+    optimizers = [
+        wrap(network, model, SGD(model.parameters(), 0.1, momentum=0.9)),
+        wrap(network, model, torch.optim.Adam(model.parameters(), 1e-2)),
+    ]
+    for number in range(6):
+        loss_of(truth, number).backward()
+        plains[0].synchronize()
+        for plain in plains:
+            plain.optimizer.step()
+        truth.zero_grad()
+        loss_of(model, number).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        model.zero_grad()
+    assert network.flying
+    assert same_model(model, truth)
+    assert not caplog.records
+
+
+def test_an_optimizer_outside_of_byteps_finds_the_updates(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    local = [SGD(m.parameters(), 0.01) for m in (truth, model)]
+    for number in range(2, 5):
+        for k, (some_model, some_optimizer) in enumerate(((truth, plain), (model, optimizer))):
+            train(some_model, some_optimizer, number, 1)
+            for p in some_model._parameters.values():
+                assert p is None
+            local[k].zero_grad()
+            for group in local[k].param_groups:
+                for p in group["params"]:
+                    p.grad = torch.ones_like(p)
+            local[k].step()
+    assert same_model(model, truth)
+
+
+def test_a_parameter_twice_in_a_group_keeps_bytepss_optimizer(
+    network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Linear(6, 3)
+    with pytest.warns(UserWarning, match="duplicate"):
+        bare = SGD([model.weight, model.weight, model.bias], 0.1)
+    with caplog.at_level(logging.WARNING, "prophet"):
+        assert wrap(network, model, bare) is bare
+    assert "a parameter is in it twice" in caplog.text
+
+
+@pytest.mark.parametrize("named", [None, [], "some"])
+def test_gradients_without_a_name_are_an_error_as_in_byteps(network: Network, named: Any) -> None:
+    model = make_model()
+    if named == "some":
+        named = list(model.named_parameters())[:3]
+    optimizer = network.DistributedOptimizer(SGD(model.parameters(), 0.1), named_parameters=named)
+    with pytest.raises(ValueError, match="not among the named_parameters"):
+        train(model, optimizer, steps=1)
+    assert not network.pushed
+
+
+def test_rounds_begin_anew_after_a_suspend(network: Network) -> None:
+    """A worker that takes another's place begins with the first key of each gradient: so must the others."""
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 2)
+    train(model, optimizer, 2, 2)
+    network.suspend()
+    assert not network.flying
+    assert network.resets == 1
+    network.resume(2, 1, 0)
+    network.declared.clear()
+    before = len(network.pushed)
+    train(truth, plain, 4, 2)
+    train(model, optimizer, 4, 2)
+    names = [name for name, _ in network.pushed[before:]]
+    assert not any(name.endswith(".odd") for name in names[:8])
+    assert all(name.endswith(".odd") for name in names[8:])
+    assert len(network.declared) == 16
+    assert same_model(model, truth)
+
+
+def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network()
+    monkeypatch.setattr(hook, "_loaded", network)
+    monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
+    said: list[tuple[str, ...]] = []
+    agreement = types.SimpleNamespace(
+        propose=lambda topic, text: said.append((topic, text)), settle=lambda topic: said.append((topic,))
+    )
+    front_end.install(network, fusion=True, agreement=agreement)
+    model, other = make_model(), make_model()
+    optimizer = wrap(network, model, SGD(model.parameters(), 0.1))
+    wrap(network, other, torch.optim.LBFGS(other.parameters()))
+    assert [topic for topic, _ in said] == ["optimizer 0", "optimizer 1"]
+    assert "8 parameters" in said[0][1]
+    assert "LBFGS" in said[1][1]
+    assert not network.pushed
+    train(model, optimizer, steps=2)
+    assert [said[0] for said in said[2:]] == ["layout of optimizer 0"] * 2
+    assert "1 tensors of 4316 bytes" in said[2][1]

@@ -1,0 +1,264 @@
+"""Whoever reads a parameter after step() sees its update, however late that arrives."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from prophet_byteps.torch import guards as torch_guards
+from support.torch_network import Network, Plain, batch, loss_of, make_model, pair, same, same_model, train, wrap
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda model: [p.detach().clone() for p in model.parameters()],
+        lambda model: [p.detach().clone() for _, p in model.named_parameters()],
+        lambda model: [v.clone() for k, v in model.state_dict().items() if "running" not in k and "num" not in k],
+        lambda model: [p.detach() for p in copy.deepcopy(model).parameters()],
+        lambda model: [p.detach() for p in torch.load(_saved(model), weights_only=False).parameters()],
+        lambda model: [p.clone() for i in (0, 2, 3, 5) for p in (model[i].weight, model[i].bias)],
+        lambda model: list(nn.utils.parameters_to_vector(model.parameters()).detach().split(1)),
+        lambda model: [p.detach() for p in torch.optim.swa_utils.AveragedModel(model).module.parameters()],
+        lambda model: [p.detach().float() for p in model.double().parameters()],
+    ],
+)
+def test_every_way_to_read_a_parameter_sees_the_update(network: Network, read: Callable[[nn.Module], Any]) -> None:
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    assert network.flying
+    assert same(read(model), read(truth))
+    assert not network.flying
+
+
+def _saved(model: nn.Module) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return file
+
+
+def test_reading_one_parameter_waits_for_that_one_only(network: Network) -> None:
+    _, _, model, optimizer = pair(network)
+    train(model, optimizer, 2, 1)
+    network.newest_first = True
+    assert next(model.parameters()).device.type == "cpu"
+    assert len(network.flying) == 7
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_evaluation_between_two_steps(network: Network, mode: Callable[[], Any]) -> None:
+    """An update in a forward pass knows nothing of its modes: neither the state it makes nor its arithmetic."""
+    outputs = []
+    truth, model = make_model(), make_model()
+    plain = Plain(torch.optim.Adafactor(truth.parameters(), 0.1))
+    optimizer = wrap(network, model, torch.optim.Adafactor(model.parameters(), 0.1))
+    optimizer._prophet._probation = 0
+    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        for number in range(4):
+            some_model.train()
+            some_optimizer.zero_grad()
+            loss_of(some_model, number).backward()
+            for bucket in optimizer._prophet._buckets:
+                bucket.eager = False
+            some_optimizer.step()
+            if number % 2 == 0:
+                some_model.eval()
+                with mode():
+                    outputs.append(some_model(batch(9)[0]))
+    assert same(outputs[:2], outputs[2:])
+    assert same_model(model, truth)
+    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
+
+
+def test_checkpoint_and_resume_between_two_steps(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 3)
+    train(model, optimizer, 2, 3)
+    kept = copy.deepcopy((optimizer.state_dict(), dict(model.state_dict())))
+    train(model, optimizer, 5, 1)
+    assert network.flying
+    model.load_state_dict(kept[1])
+    optimizer.load_state_dict(kept[0])
+    train(truth, plain, 5, 3)
+    train(model, optimizer, 5, 3)
+    assert same_model(model, truth)
+    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
+
+
+class Functional(nn.Module):
+    """Uses a layer's weight without calling the layer, before the layer's own call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.layer = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 3)
+        self.lstm = nn.LSTM(6, 6)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = nn.functional.linear(inputs, self.layer.weight) + self.layer.bias
+        result: torch.Tensor = self.head(self.lstm(self.layer(hidden))[0])
+        return result
+
+
+def test_functional_use_waits_too(any_order: Network) -> None:
+    truth, model = Functional(), Functional()
+    plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
+    optimizer = wrap(any_order, model, torch.optim.SGD(model.parameters(), 0.1))
+    train(truth, plain)
+    train(model, optimizer)
+    assert len(any_order.flying) == 8, "no parameter of this model needs the barrier"
+    assert same_model(model, truth)
+
+
+class Listed(nn.Module):
+    """Keeps its own list of its parameters, as recurrent layers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.weight = nn.Parameter(torch.randn(6, 6))
+        self.bias = nn.Parameter(torch.randn(6))
+        self.all = [self.weight, self.bias]
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(inputs @ self.all[0] + self.all[1])
+        return result
+
+
+def test_a_called_module_has_its_parameters_updated_together(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth, model = Listed(), Listed()
+    plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
+    optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
+    train(truth, plain, steps=4)
+    train(model, optimizer, steps=4)
+    assert len(network.flying) == 4
+    while network.flying:
+        network.deliver()
+    updates = []
+    inner = optimizer._prophet._step_without_hooks
+    monkeypatch.setattr(
+        optimizer._prophet,
+        "_step_without_hooks",
+        lambda one: (updates.append([len(group["params"]) for group in one.param_groups]), inner(one)),
+    )
+    model(batch(5)[0])
+    assert updates == [[2], [2]]
+    assert same_model(model, truth)
+
+
+def test_a_program_that_knows_no_modules_overlaps_too(any_order: Network) -> None:
+    def run(wrapped: bool) -> list[torch.Tensor]:
+        torch.manual_seed(8)
+        weights = [torch.randn(6, 6, requires_grad=True), torch.randn(6, 3, requires_grad=True)]
+        bare: Any = torch.optim.SGD(weights, 0.1, momentum=0.9)
+        if wrapped:
+            bare = any_order.DistributedOptimizer(bare, [("a", weights[0]), ("b", weights[1])])
+        optimizer = bare if wrapped else Plain(bare)
+        for number in range(5):
+            inputs, labels = batch(number)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(inputs @ weights[0] @ weights[1], labels).backward()
+            optimizer.step()
+        assert bool(any_order.flying) is wrapped
+        optimizer.zero_grad()
+        return [weight.detach().clone() for weight in weights]
+
+    assert same(run(True), run(False))
+
+
+def test_a_use_that_was_missed_brings_the_barrier_back(network: Network, caplog: pytest.LogCaptureFixture) -> None:
+    _, _, model, optimizer = pair(network)
+    weight = model[0].weight
+    train(model, optimizer, 2, 1)
+
+    def use() -> None:
+        """In a thread of its own, where no mode is: nothing can be noticed before the gradient is there."""
+        (weight * 2).sum().backward()
+
+    with caplog.at_level(logging.WARNING, "prophet"):
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+    assert "0.weight was used before its update had arrived" in caplog.text
+    optimizer.step()
+    assert not network.flying
+    train(model, optimizer, 3, 3)
+    assert not network.flying
+
+
+def test_a_model_that_is_gone_leaves_nothing(network: Network) -> None:
+    gc.collect()
+    before = len(torch_guards._watched)
+    truth, plain, model, optimizer = pair(network)
+    assert len(torch_guards._watched) == before + 8
+    del truth, plain, model, optimizer
+    gc.collect()
+    assert len(torch_guards._watched) == before
+
+
+def test_a_copied_optimizer_is_a_plain_one(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    both = copy.deepcopy((model, optimizer))
+    file = io.BytesIO()
+    torch.save(optimizer, file)
+    file.seek(0)
+    for copied in (both[1], torch.load(file, weights_only=False)):
+        assert type(copied) is torch.optim.SGD
+        assert same(copied.state_dict(), plain.optimizer.state_dict())
+    train(truth, plain, 3, 2)
+    train(both[0], Plain(both[1]), 3, 2)
+    assert same_model(both[0], truth)
+
+
+def test_the_program_may_drop_the_optimizer_with_updates_to_come(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    del optimizer
+    gc.collect()
+    assert network.flying
+    assert same_model(model, truth)
+    assert not network.flying
+
+
+def test_gradients_that_the_program_cleared_hold_no_memory(network: Network) -> None:
+    _, _, model, optimizer = pair(network)
+    optimizer.zero_grad()
+    loss_of(model, 2).backward()
+    kept = weakref.ref(model[0].weight.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+    assert kept() is None
+
+
+@pytest.mark.parametrize("after_reset", [False, True])
+def test_compilation_brings_the_barrier_back(network: Network, after_reset: bool) -> None:
+    """torch.compile may begin at any time; what it makes cannot be intercepted."""
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 6)
+    train(model, optimizer, 2, 4)
+    assert network.flying
+    try:
+        if after_reset:
+            torch._dynamo.reset()
+        train(torch.compile(model, backend="eager"), optimizer, 6, 2)
+    finally:
+        torch._dynamo.reset()
+    assert not network.flying
+    assert same_model(model, truth)

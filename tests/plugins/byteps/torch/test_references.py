@@ -1,0 +1,475 @@
+"""Uses of a parameter that no module sees: kept references, groups, shared memory, modes, processes."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from prophet_byteps.torch import references
+from support.torch_network import Network, Plain, batch, loss_of, make_model, pair, peek, same, same_model, train, wrap
+
+Params = list[torch.Tensor]
+
+
+def group_params(optimizer: Any) -> Iterator[torch.Tensor]:
+    for group in getattr(optimizer, "optimizer", optimizer).param_groups:
+        yield from group["params"]
+
+
+@torch.no_grad()
+def clamp(params: Params) -> None:
+    for p in params:
+        p.clamp_(-0.05, 0.05)
+
+
+def decay(params: Params) -> None:
+    for p in params:
+        p.data.mul_(0.9)
+
+
+@torch.no_grad()
+def all_at_once(params: Params) -> None:
+    torch._foreach_mul_(params, 0.9)
+
+
+def through_keywords(params: Params) -> None:
+    for p in params:
+        torch.add(input=p.detach(), other=torch.ones(()), out=p.detach())
+
+
+def in_a_vector(params: Params) -> None:
+    vector = nn.utils.parameters_to_vector(params)
+    nn.utils.vector_to_parameters(vector * 0.9, params)
+
+
+EDITS = [clamp, decay, all_at_once, through_keywords, in_a_vector]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("kept", [True, False], ids=["kept-list", "param_groups"])
+def test_edits_after_step_find_updated_values(any_order: Network, edit: Callable[[Params], None], kept: bool) -> None:
+    truth, plain, model, optimizer = pair(any_order)
+    lists = {id(m): list(m.parameters()) for m in (truth, model)}
+    waited_for = 0
+    for number in range(2, 6):
+        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+            train(some_model, some_optimizer, number, 1)
+            waited_for += bool(any_order.flying)
+            edit(lists[id(some_model)] if kept else list(group_params(some_optimizer)))
+    assert waited_for == 4, "the updates must still have been on their way"
+    assert same_model(model, truth)
+
+
+def test_what_shares_memory_with_a_parameter_is_a_way_to_it(network: Network) -> None:
+    """Made before step(), used after it: the tensors themselves are not watched, their memory is."""
+    truth, plain, model, optimizer = pair(network)
+    aliases = {id(m): [p.data.view(-1) for p in m.parameters()] for m in (truth, model)}
+    for number in range(2, 5):
+        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+            train(some_model, some_optimizer, number, 1)
+            for alias in aliases[id(some_model)]:
+                alias.clamp_(-0.05, 0.05)
+    assert same_model(model, truth)
+
+
+def test_moving_averages_of_groups(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    averages = []
+    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        mine = [p.detach().clone() for p in group_params(some_optimizer)]
+        for number in range(2, 6):
+            train(some_model, some_optimizer, number, 1)
+            with torch.no_grad():
+                torch._foreach_lerp_(mine, list(group_params(some_optimizer)), 0.1)
+        averages.append(mine)
+    assert same(*averages)
+
+
+def test_lookahead_over_groups(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        slow = [p.detach().clone() for p in group_params(some_optimizer)]
+        for number in range(2, 8):
+            train(some_model, some_optimizer, number, 1)
+            if number % 2:
+                for kept, p in zip(slow, group_params(some_optimizer), strict=True):
+                    kept.add_(p.data - kept, alpha=0.5)
+                    p.data.copy_(kept)
+    assert same_model(model, truth)
+
+
+def test_a_regulariser_before_the_forward_pass(any_order: Network) -> None:
+    """Used before its update arrived, a parameter would be written while the graph needs it as it was."""
+    truth, plain, model, optimizer = pair(any_order)
+    lists = {id(m): list(m.parameters()) for m in (truth, model)}
+    for number in range(2, 6):
+        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+            some_optimizer.zero_grad()
+            penalty = torch.stack([(p**2).sum() for p in lists[id(some_model)]]).sum()
+            (loss_of(some_model, number) + 0.01 * penalty).backward()
+            some_optimizer.step()
+    assert same_model(model, truth)
+
+
+def test_the_gradient_that_was_sent_is_the_average_when_it_is_read(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    lists = {id(m): list(m.parameters()) for m in (truth, model)}
+    for number in range(2, 5):
+        norms = []
+        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+            some_optimizer.zero_grad(set_to_none=False)
+            loss_of(some_model, number).backward()
+            kept: list[Any] = [p.grad for p in lists[id(some_model)]]
+            some_optimizer.step()
+            norms.append([p.grad.norm() for p in lists[id(some_model)] if p.grad is not None] + [g.sum() for g in kept])
+        assert same(*norms)
+    assert same_model(model, truth)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda p: (p.shape, p.dtype, p.device, p.numel(), p.size(0), p.requires_grad, p.is_leaf, p.dim(), len(p)),
+        lambda p: p.grad is None,
+        lambda p: setattr(p, "grad", None),
+        lambda p: hash(p),
+        lambda p: p.requires_grad_(True),
+    ],
+)
+def test_what_reads_no_value_waits_for_nothing(network: Network, look: Callable[[torch.Tensor], Any]) -> None:
+    _, _, model, optimizer = pair(network)
+    params = list(model.parameters())
+    train(model, optimizer, 2, 1)
+    flying = len(network.flying)
+    for p in params:
+        look(p)
+    assert len(network.flying) == flying == 8
+
+
+def test_schedulers_and_options_of_groups_wait_for_nothing(network: Network) -> None:
+    _, _, model, optimizer = pair(network)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    train(model, optimizer, 2, 1, schedule)
+    optimizer.param_groups[0]["lr"] *= 0.5
+    assert len(network.flying) == 8
+
+
+def test_state_is_that_of_after_the_step(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    assert network.flying
+    assert same(list(optimizer.state.values()), list(plain.optimizer.state.values()))
+    assert not network.flying
+
+
+def test_groups_leave_as_plain_lists(network: Network) -> None:
+    _, _, _, optimizer = pair(network)
+    params = optimizer.param_groups[0]["params"]
+    for copied in (copy.copy(params), copy.deepcopy(params), pickle.loads(pickle.dumps(params)), [*params]):
+        assert type(copied) is list
+    assert [id(p) for p in reversed(params)] == [id(p) for p in params][::-1]
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    assert type(optimizer.param_groups[1]["params"]) is type(params)
+
+
+class Counting(TorchFunctionMode):
+    """A mode of the program's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls.append(getattr(func, "__name__", ""))
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_of_the_program_come_and_go_as_they_like(network: Network) -> None:
+    """One that it leaves while updates are pending, and one that it enters then: each takes itself off the stack."""
+    gc.collect()  # optimizers of other tests, of which it is still learned how they are used
+    truth, plain, model, optimizer = pair(network)
+    params = list(model.parameters())
+    assert torch._C._len_torch_function_stack() == 0
+    train(truth, plain, 2, 2)
+    with Counting() as outer:
+        train(model, optimizer, 2, 1)
+        assert network.flying
+    before = len(outer.calls)
+    with torch.device("cpu"), Counting() as inner:
+        clamp(params[:1])
+        assert "clamp_" in inner.calls
+        assert not [name for name in inner.calls if "sgd" in name.lower() or name == "add_"], inner.calls
+    assert len(outer.calls) == before
+    clamp(list(truth.parameters())[:1])
+    train(model, optimizer, 3, 1)
+    assert network.flying
+    assert same_model(model, truth) is False, "the clamped one was not in between"
+    assert torch._C._len_torch_function_stack() == 0, "nothing is pending: no mode is left"
+
+
+def test_a_mode_of_dispatch_does_not_see_updates(network: Network) -> None:
+    class Seeing(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ops: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.ops.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    while network.flying:
+        network.deliver()
+    seen = []
+    for some_model in (truth, model):
+        with torch.no_grad(), Seeing() as mode:
+            some_model(batch(3)[0])
+        seen.append(mode.ops)
+    assert seen[0] == seen[1]
+    assert same_model(model, truth)
+
+
+def test_another_thread_reaches_modules_and_groups(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    read: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: read.extend(p.detach().clone() for group in optimizer.param_groups for p in group["params"])
+    )
+    thread.start()
+    thread.join()
+    assert same(read, [p.detach() for p in truth.parameters()])
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_transforms_of_functions(network: Network, captured: bool) -> None:
+    truth, plain, model, optimizer = pair(network)
+    results = []
+    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        params = list(some_model.parameters())
+        for number in range(2, 5):
+            train(some_model, some_optimizer, number, 1)
+            if captured:
+                some_model.eval()
+                gradient = torch.func.grad(lambda x, m=some_model: m(x).sum())(batch(number)[0])
+                some_model.train()
+            else:
+                gradient = torch.func.grad(lambda w: (w**2).sum())(params[0])
+            results.append(gradient.clone())
+        results.append(torch.func.vmap(lambda row: row * 2)(params[0]).detach().clone())
+    assert same(results[:4], results[4:])
+    assert same_model(model, truth)
+
+
+def test_torchscript_runs_on_updated_parameters(network: Network) -> None:
+    @torch.jit.script
+    def linear(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return inputs @ weight.t()
+
+    outputs = []
+    truth, plain, model, optimizer = pair(network)
+    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        weight = next(iter(some_model.parameters()))
+        scripted = torch.jit.script(some_model)
+        for number in range(2, 5):
+            train(some_model, some_optimizer, number, 1)
+            outputs.append(linear(batch(9)[0], weight).detach())
+            train(some_model, some_optimizer, number + 10, 1)
+            outputs.append(scripted.eval()(batch(9)[0]).detach())
+            some_model.train()
+    assert same(outputs[:6], outputs[6:])
+
+
+def test_a_trace_holds_no_update(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    graphs = []
+    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        train(some_model, some_optimizer, 2, 1)
+        graphs.append(torch.jit.trace(some_model.eval(), batch(9)[0]))
+        some_model.train()
+    assert graphs[0].code == graphs[1].code
+    assert graphs[0].inlined_graph.str().count("aten") == graphs[1].inlined_graph.str().count("aten")
+    assert same(graphs[0](batch(8)[0]), graphs[1](batch(8)[0]))
+
+
+def test_a_graph_from_before_the_step_fails_as_it_does_without_prophet(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        some_optimizer.zero_grad()
+        first, second = loss_of(some_model, 2), loss_of(some_model, 3)
+        first.backward()
+        some_optimizer.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            second.backward()
+
+
+def test_gradients_of_a_graph_from_before_the_step_are_added_to_the_average(network: Network) -> None:
+    """A layer whose weight is not needed for the gradient: nothing fails, with or without Prophet."""
+    models = [nn.Linear(6, 3), nn.Linear(6, 3)]
+    models[1].load_state_dict(models[0].state_dict())
+    plain = Plain(torch.optim.SGD(models[0].parameters(), 0.1))
+    optimizer = wrap(network, models[1], torch.optim.SGD(models[1].parameters(), 0.1))
+    for some_model, some_optimizer in zip(models, (plain, optimizer), strict=True):
+        train(some_model, some_optimizer, 0, 3)
+        for number in range(3, 6):
+            first, second = loss_of(some_model, number), loss_of(some_model, number + 10)
+            first.backward()
+            some_optimizer.step()
+            second.backward()
+            some_optimizer.step()
+    assert same_model(*models)
+    assert same(*([p.grad for p in m.parameters()] for m in models))
+
+
+def test_synchronize_right_after_step_sends_nothing(network: Network) -> None:
+    """On one worker alone it would begin a round that the others take for their next."""
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    pushed = len(network.pushed)
+    optimizer.synchronize()
+    assert len(network.pushed) == pushed
+    assert not network.flying
+    with references.blind():
+        assert same([p.grad for p in model.parameters()], [p.grad for p in truth.parameters()])
+    train(truth, plain, 3, 3)
+    train(model, optimizer, 3, 3)
+    assert same_model(model, truth)
+
+
+def test_synchronize_without_a_gradient_takes_part_in_the_round(network: Network) -> None:
+    """A worker without a batch clears its gradients and joins the others, who wait for it."""
+    _, _, model, optimizer = pair(network)
+    train(model, optimizer, 2, 1)
+    optimizer.zero_grad()
+    pushed = len(network.pushed)
+    optimizer.synchronize()
+    assert len(network.pushed) == pushed + 8
+    optimizer.step()
+    assert len(network.pushed) == pushed + 8
+
+
+def test_finish_updates_sends_nothing(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    optimizer.zero_grad()
+    pushed = len(network.pushed)
+    optimizer.finish_updates()
+    assert not network.flying
+    assert len(network.pushed) == pushed
+    assert torch.equal(peek(model[0]), truth[0].weight)
+
+
+def test_what_is_sent_to_another_process_is_up_to_date(network: Network) -> None:
+    """By the thread of a queue, too, which knows no mode of ours."""
+    truth, plain, model, optimizer = pair(network)
+    params = list(model.parameters())
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    network.newest_first = True
+    thread = threading.Thread(target=lambda: ForkingPickler(io.BytesIO()).dump([params[0], params[1].data]))
+    thread.start()
+    thread.join()
+    assert torch.equal(peek(model[0]), truth[0].weight)
+    assert torch.equal(peek(model[0], "bias"), truth[0].bias)
+    assert len(network.flying) == 6
+
+
+@pytest.mark.parametrize("how", ["share_memory", "sent"])
+def test_memory_shared_with_another_process_is_up_to_date_after_step(network: Network, how: str) -> None:
+    """An actor in another process reads the very pages, and nobody here uses them."""
+    truth, plain, model, optimizer = pair(network)
+    if how == "share_memory":
+        model.share_memory()
+    else:
+        ForkingPickler(io.BytesIO()).dump(list(model.parameters()))
+    for number in range(2, 4):
+        train(truth, plain, number, 1)
+        train(model, optimizer, number, 1)
+        assert not network.flying
+        assert torch.equal(peek(model[0]), truth[0].weight)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_view_of_numpy_finds_the_updates_while_it_lives(network: Network, when: str) -> None:
+    truth, plain, model, optimizer = pair(network) if when == "after" else (None, None, make_model(), None)
+    views: list[Any] = [p.detach().numpy() for p in model.parameters()]
+    if when == "before":
+        truth = make_model()
+        plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
+        optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
+        train(truth, plain, 0, 2)
+        train(model, optimizer, 0, 2)
+    train(truth, plain, 2, 2)
+    train(model, optimizer, 2, 2)
+    assert all((view == p.detach().numpy()).all() for view, p in zip(views, truth.parameters(), strict=True))
+    views.clear()
+    train(truth, plain, 4, 1)
+    train(model, optimizer, 4, 1)
+    assert len(network.flying) == 8, "nobody holds them any more"
+    assert same_model(model, truth)
+
+
+def test_a_kept_state_dict_costs_no_overlap(network: Network) -> None:
+    """Its tensors share the parameters' memory, but whoever reads them asks torch."""
+    truth, plain, model, optimizer = pair(network)
+    best = [some_model.state_dict() for some_model in (truth, model)]
+    for number in range(2, 4):
+        train(truth, plain, number, 1)
+        train(model, optimizer, number, 1)
+        assert len(network.flying) == 8
+        assert same({k: v.clone() for k, v in best[0].items()}, {k: v.clone() for k, v in best[1].items()})
+
+
+def test_state_has_the_order_that_the_optimizer_gives_it(any_order: Network) -> None:
+    """torch.save writes it in this order, whatever came first."""
+    truth, model = make_model(), make_model()
+    orders = []
+    for some_model, wrapped in ((truth, False), (model, True)):
+        groups = [{"params": some_model[5].parameters()}, {"params": some_model[:4].parameters(), "lr": 0.01}]
+        bare = torch.optim.Adam(groups, 0.1)
+        optimizer = wrap(any_order, some_model, bare) if wrapped else Plain(bare)
+        train(some_model, optimizer, 0, 4)
+        orders.append(list((optimizer if wrapped else bare).state_dict()["state"]))
+    assert orders[0] == orders[1]
+
+
+def test_a_forked_child_has_the_updates(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    child = os.fork()
+    if child == 0:
+        network.flying.clear()  # as if its transfers never came
+        os._exit(0 if same_model(model, truth) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_an_optimizer_wrapped_after_a_compilation_keeps_the_barrier(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._dynamo import convert_frame
+
+    monkeypatch.setattr(convert_frame, "FRAME_COUNTER", 1)
+    model = make_model()
+    optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
+    train(model, optimizer, 0, 4)
+    assert not network.flying

@@ -1,0 +1,94 @@
+"""Algorithm 1 on the paper's example and by hand, and its constraints as properties."""
+
+from __future__ import annotations
+
+import itertools
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from prophet.core.network import Network
+from prophet.core.profile import GradientProfile, Profile
+from prophet.policies.algorithms.assembler import assemble, wait_time_s
+
+
+def profile(*gradients: tuple[int, float], forward_s: float = 0.0) -> Profile:
+    """From (bytes, generation time), most urgent first."""
+    return Profile("test", tuple(GradientProfile(f"g{i}", s, c, forward_s) for i, (s, c) in enumerate(gradients)))
+
+
+def test_the_papers_example_two_partitions_of_gradient_1_before_gradient_0() -> None:
+    """Fig. 5: gradient 1, in three partitions, is there at 0; gradient 0 comes when two of them can have gone."""
+    schedule = assemble(profile((1, 2.5), (1, 0.0), (1, 0.0), (1, 0.0)), Network(1.0))
+    assert schedule.blocks[0].gradients == (1, 2)
+    assert schedule.start_s == (2.5, 0.0, 1.0, 3.5)
+    assert schedule.blocks[1].gradients == (0, 3)
+    assert not schedule.blocks[1].in_backward
+
+
+def test_a_block_takes_the_most_urgent_first_and_stops_at_the_next_step() -> None:
+    # 3 s of wire between steps at 0 and 3; gradient 3 (2 s) goes, gradient 4 (2 s) does not fit behind it.
+    schedule = assemble(profile((1, 6.0), (1, 3.0), (1, 3.0), (2, 0.0), (2, 0.0)), Network(1.0))
+    assert [block.gradients for block in schedule.blocks] == [(3,), (1, 2), (0, 4)]
+    assert schedule.start_s == (6.0, 3.0, 4.0, 0.0, 7.0)
+
+
+def test_what_fits_nowhere_waits_for_forward() -> None:
+    schedule = assemble(profile((1, 2.0), (100, 0.0)), Network(1.0))
+    assert schedule.start_s == (2.0, 3.0)
+
+
+def test_the_overhead_of_a_message_counts() -> None:
+    network = Network(1.0, overhead_s=0.5)
+    assert assemble(profile((1, 2.0), (1, 0.0), (1, 0.0)), network).blocks[0].gradients == (1,)
+
+
+def test_one_gradient() -> None:
+    assert assemble(profile((5, 1.0)), Network(1.0)).start_s == (1.0,)
+
+
+def test_waiting_time_by_hand() -> None:
+    job = profile((1, 2.0), (1, 0.0), (1, 0.0), forward_s=1.0)
+    schedule = assemble(job, Network(1.0))
+    assert schedule.start_s == (2.0, 0.0, 1.0)
+    # u = 4, 2, 3: two seconds before forward starts, and nothing after.
+    assert wait_time_s(job, Network(1.0), schedule.start_s) == pytest.approx(2.0)
+
+
+def test_sending_gradient_1_whole_costs_what_the_paper_says_it_costs() -> None:
+    job = profile((1, 2.5), (1, 0.0), (1, 0.0), (1, 0.0), forward_s=0.5)
+    network = Network(1.0)
+    fifo = (3.0, 0.0, 1.0, 2.0)
+    assert wait_time_s(job, network, assemble(job, network).start_s) < wait_time_s(job, network, fifo)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[Profile, Network]:
+    count = draw(st.integers(1, 30))
+    times = sorted(draw(st.lists(st.integers(0, 12), min_size=count, max_size=count)), reverse=True)
+    sizes = draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
+    network = Network(draw(st.sampled_from([1.0, 2.0, 4.0])), overhead_s=draw(st.sampled_from([0.0, 0.25])))
+    return profile(*zip(sizes, map(float, times), strict=True)), network
+
+
+@given(jobs())
+def test_constraints_7_8_9_and_11(job: tuple[Profile, Network]) -> None:
+    plan, network = job
+    schedule = assemble(plan, network)
+    cost = [network.transfer_s(g.size_bytes) for g in plan.gradients]
+    start = schedule.start_s
+    assert sorted(i for block in schedule.blocks for i in block.gradients) == list(range(len(start)))
+    for i, gradient in enumerate(plan.gradients):
+        assert start[i] >= gradient.generation_s, "7: pushed after it is generated"
+    in_time = sorted(range(len(start)), key=lambda i: start[i])
+    for before, after in itertools.pairwise(in_time):
+        assert start[before] + cost[before] <= start[after] + 1e-9, "8: one at a time"
+    forward = [i for i in in_time if start[i] >= plan.backward_s]
+    assert forward == sorted(forward), "9: by priority once backward is over"
+    assert start[0] == plan.backward_s, "gradient 0 goes when it is generated"
+    for i in range(len(start)):
+        if start[i] < plan.backward_s:
+            for k in range(i):
+                later = plan.gradients[k].generation_s > start[i]
+                assert not later or start[i] + cost[i] <= plan.gradients[k].generation_s + 1e-9, "11"

@@ -1,0 +1,135 @@
+"""The policies: their plans as values."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from prophet.core.errors import UserError
+from prophet.core.events import QueueKind
+from prophet.core.network import Network
+from prophet.core.plan import Deadline, Plan
+from prophet.core.profile import GradientProfile, Profile
+from prophet.core.queue import ScheduledQueue
+from prophet.learn.replan import plan_changed
+from prophet.models.profiles import resnet50
+from prophet.policies import POLICIES, get_policy
+from support.virtual import transfers
+
+PROFILE = resnet50(25_600_000)
+NETWORK = Network(bandwidth=31.25e6, overhead_s=0.0005, ack_delay_s=0.004)
+
+
+def test_an_unknown_policy_lists_the_known_ones() -> None:
+    with pytest.raises(UserError, match="unknown policy 'oracle'; known policies are fifo, p3, bytescheduler, prophet"):
+        get_policy("oracle")
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_plans_before_anything_is_known(name: str) -> None:
+    plan = get_policy(name).plan(None, None)
+    assert plan.policy == name
+    assert not plan.push.deadlines
+
+
+def test_fifo_leaves_everything_to_arrival() -> None:
+    assert get_policy("fifo").plan(PROFILE, NETWORK) == Plan(policy="fifo")
+
+
+def test_p3_sends_one_slice_at_a_time_in_forward_order() -> None:
+    plan = get_policy("p3").plan(PROFILE, NETWORK)
+    assert plan.push.credit == 1
+    assert plan.push.order == {i: i for i in range(161)}
+
+
+def test_bytescheduler_keeps_the_credit_it_was_given() -> None:
+    assert get_policy("bytescheduler", credit_bytes=777).plan(PROFILE, NETWORK).push.credit == 777
+
+
+@pytest.mark.parametrize(
+    ("network", "credit"),
+    [
+        (None, 400_000),  # not measured yet: twice the least
+        (Network(12.5e6), 200_000),  # nothing to cover: two partitions
+        (Network(12.5e6, ack_delay_s=0.009), 300_000),  # as long as 1.1 partitions take: two others
+        (Network(125e6, overhead_s=0.0005, ack_delay_s=0.0045), 500_000),  # 1.3 ms each
+    ],
+)
+def test_prophets_credit_covers_the_acknowledgement_delay_and_no_more(network: Network | None, credit: int) -> None:
+    plan = get_policy("prophet", partition_bytes=100_000).plan(PROFILE, network)
+    assert plan.push.credit == pytest.approx(credit, abs=1)
+
+
+def test_prophets_credit_fills_the_wire() -> None:
+    network = Network(30e6, ack_delay_s=0.004)
+    size = 131072
+    credit = get_policy("prophet", partition_bytes=size).plan(None, network).push.credit
+    assert credit is not None
+
+    def rate(in_flight: int) -> float:
+        stream = transfers(
+            [size] * 200, network.bandwidth, network.overhead_s, network.ack_delay_s, in_flight=in_flight
+        )
+        return 200 * size / float(stream["time_s"][-1])
+
+    assert rate(credit // size) > 0.99 * network.bandwidth
+    assert rate(credit // size - 1) < 0.9 * network.bandwidth, "and no less would"
+
+
+def test_prophet_keeps_the_wire_free_for_the_last_step_until_gradient_0_is_there() -> None:
+    fast = dataclasses.replace(NETWORK, bandwidth=40e6)
+    plan = get_policy("prophet").plan(PROFILE, fast, jitter_s=0.002)
+    # Ranks 0 to 12 appear together; whatever is less urgent must be off the wire by then.
+    assert plan.push.deadlines == (Deadline(PROFILE.backward_s, 12),)
+    assert plan.deadline_slack_s == 0.002
+    assert plan.network == fast
+    assert plan.generation_s[0] == PROFILE.backward_s
+    assert all(plan.generation_s[i] < PROFILE.backward_s for i in range(1, 161))
+
+
+def test_the_deadline_holds_less_urgent_steps_and_nothing_else() -> None:
+    fast = dataclasses.replace(NETWORK, bandwidth=40e6)
+    queue = ScheduledQueue(QueueKind.PUSH)
+    queue.set_plan(get_policy("prophet").plan(PROFILE, fast, jitter_s=0.002))
+    began = 10.0
+    queue.add(1, 140, 131072, began + PROFILE.gradients[140].generation_s)
+    queue.add(2, 13, 4, began + PROFILE.gradients[13].generation_s)  # the step before the last
+    assert queue.get(began + 0.595)[0] == 2
+    task, retry_at = queue.get(began + 0.597)
+    assert task is None, "3.8 ms do not fit into 3"
+    assert retry_at == pytest.approx(began + 0.6 + 0.002)
+    queue.add(3, 12, 4, began + 0.6)
+    assert queue.get(began + 0.6)[0] == 3, "the last step is what was waited for"
+    assert queue.get(began + 0.6)[0] is None, "gradient 0 is still to come"
+    queue.add(4, 0, 4, began + 0.601)
+    assert queue.get(began + 0.601)[0] == 4
+    assert queue.get(began + 0.601)[0] == 1, "nothing more urgent is to come"
+
+
+def test_prophet_holds_nothing_back_where_the_wire_is_what_limits_the_job() -> None:
+    slow = Network(10e6, overhead_s=0.0005, ack_delay_s=0.004)
+    assert not get_policy("prophet").plan(PROFILE, slow).push.deadlines
+
+
+def test_prophet_has_no_deadline_in_a_job_of_one_step() -> None:
+    together = Profile("one", tuple(GradientProfile(f"g{i}", 1_000_000, 0.1, 0.01) for i in range(5)))
+    assert not get_policy("prophet").plan(together, NETWORK).push.deadlines
+
+
+def test_a_thousand_gradients_are_planned() -> None:
+    gradients = tuple(GradientProfile(f"g{i}", 4096, 0.6 * (1 - i // 20 / 50), 0.0003) for i in range(1000))
+    plan = get_policy("prophet").plan(Profile("big", gradients, tuple(range(1000, 2000))), NETWORK)
+    assert plan.push.order == {1000 + i: i for i in range(1000)}
+
+
+def test_a_plan_is_swapped_only_for_a_material_change() -> None:
+    policy = get_policy("prophet")
+    plan = policy.plan(PROFILE, NETWORK)
+    assert not plan_changed(plan, policy.plan(PROFILE, dataclasses.replace(NETWORK, bandwidth=33e6)))
+    assert plan_changed(plan, policy.plan(PROFILE, dataclasses.replace(NETWORK, bandwidth=40e6)))
+    assert plan_changed(policy.plan(None, None), plan)
+    doubled = tuple(dataclasses.replace(g, generation_s=2 * g.generation_s) for g in PROFILE.gradients)
+    assert plan_changed(plan, policy.plan(Profile("doubled", doubled), NETWORK))
+    shifted = tuple(dataclasses.replace(g, generation_s=g.generation_s + 0.001) for g in PROFILE.gradients)
+    assert not plan_changed(plan, policy.plan(Profile("shifted", shifted), NETWORK))

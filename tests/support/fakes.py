@@ -1,0 +1,174 @@
+"""A testbed without machines, for the runner: scripted processes on a virtual clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet.lab.config import Cell
+from prophet.lab.contenders import Policy
+from prophet.lab.jobs import progress_path
+from prophet.lab.runner import Edges
+
+
+class Clock:
+    """Time that passes only in `sleep`."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    @property
+    def edges(self) -> Edges:
+        return Edges(lambda: self.now_s, self.sleep)
+
+    def sleep(self, duration_s: float) -> None:
+        self.now_s += duration_s
+
+
+@dataclass
+class Script:
+    """What a process does: `iterations` of `iteration_s`, then it writes its files and ends with `code`.
+
+    A `code` of None never ends. `files` are contents by suffix of the worker's record.
+    """
+
+    iterations: int = 0
+    iteration_s: float = 1.0
+    code: int | None = 0
+    log: str = ""
+    files: Mapping[str, Any] = field(default_factory=dict)
+
+
+class FakeProcess:
+    def __init__(self, script: Script, out: Path | None, clock: Clock) -> None:
+        self._script = script
+        self._out = out
+        self._clock = clock
+        self._began = clock.now_s
+        self._written = 0
+
+    def poll(self) -> int | None:
+        script, passed = self._script, self._clock.now_s - self._began
+        finished = min(script.iterations, int(passed / script.iteration_s + 1e-9))
+        if self._out is not None and finished > self._written:
+            progress_path(self._out).write_text("1.0\n" * finished)
+            self._written = finished
+        if script.code is None or passed < script.iterations * script.iteration_s:
+            return None
+        if self._out is not None:
+            for suffix, content in script.files.items():
+                path = self._out.with_suffix(f".{suffix}")
+                if isinstance(content, np.ndarray):
+                    np.save(path, content)
+                else:
+                    path.write_text(json.dumps(content))
+        return script.code
+
+
+class FakeHost:
+    """Remembers everything that was asked of it; `script(node, env)` says what a process will do."""
+
+    def __init__(self, clock: Clock, script: Callable[[str, Mapping[str, str]], Script]) -> None:
+        self._clock = clock
+        self._script = script
+        self.started: list[tuple[str, Sequence[str], Mapping[str, str]]] = []
+        self.bandwidths: list[tuple[float, str, float | None]] = []
+        self.terminated = 0
+        self.closed = 0
+
+    @contextmanager
+    def opened(self, cell: Cell) -> Any:
+        try:
+            yield self
+        finally:
+            self.closed += 1
+
+    def address(self, name: str) -> str:
+        return f"10.0.0.{len(name)}"
+
+    def interface(self, name: str) -> str:
+        return f"{name}-eth"
+
+    def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> FakeProcess:
+        script = self._script(name, env)
+        log.write_text(script.log)
+        self.started.append((name, argv, env))
+        out = Path(argv[argv.index("--out") + 1]) if "--out" in argv else None
+        return FakeProcess(script, out, self._clock)
+
+    def set_bandwidth(self, name: str, bits_per_s: float | None) -> None:
+        self.bandwidths.append((self._clock.now_s, name, bits_per_s))
+
+    def check(self, tolerance: float) -> Mapping[str, Any]:
+        return {"worker0 up": 249e6, "tolerance": tolerance}
+
+    def terminate_all(self) -> None:
+        self.terminated += 1
+
+
+class FakeListener:
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+        self.most = 0
+
+    def run_starts(self, cell: Cell, policy: Policy, label: str) -> None:
+        self.heard.append(f"{policy.name} {label}")
+
+    def iterations(self, done: int) -> None:
+        self.most = max(self.most, done)
+
+    def run_ends(self, error: str | None) -> None:
+        self.heard.append(error)
+
+
+def worker_result(iteration_s: Sequence[float], **extra: Any) -> dict[str, Any]:
+    """A worker's result whose iterations start one after another; backward begins after a third of each."""
+    starts = np.concatenate([[100.0], 100.0 + np.cumsum(iteration_s)])
+    lengths = [*iteration_s, iteration_s[-1]]
+    marks = [
+        {"start": s, "backward": s + length / 3, "backward_end": s + 0.9 * length}
+        for s, length in zip(starts.tolist(), lengths, strict=True)
+    ]
+    return {
+        "iteration_s": list(iteration_s),
+        "marks": marks,
+        "start_s": 4.0,
+        "weights_sha256": "abc",
+        "rank": 0,
+        **extra,
+    }
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    """What Prophet writes at the end of a worker."""
+    return {
+        "policy": "prophet",
+        "stepped_aside": "",
+        "plans": 2,
+        "agent_cpu_s": 0.05,
+        "partition_bytes": 524288,
+        "push_credit": 1_000_000,
+        "network": {"bandwidth": 31e6, "overhead_s": 0.001, "ack_delay_s": 0.002},
+        "hook": {"watchdog_releases": 0},
+        **changes,
+    }
+
+
+def recorded_events(marks: Sequence[Mapping[str, float]], gradients: int = 3) -> np.ndarray:
+    """Every gradient pushed, then pulled, in each iteration, one after another; and a broadcast at the start."""
+    rows = [(marks[0]["start"], 0x80000001, 4, 0, QueueKind.PUSH, kind, 0) for kind in EventKind]
+    for mark in marks:
+        time_s = mark["backward"]
+        for gradient in reversed(range(gradients)):
+            for queue in QueueKind:
+                for kind in EventKind:
+                    time_s += 0.01
+                    rows.append((time_s, gradient, 1000, 0, queue, kind, 0))
+    return np.array(rows, EVENT_DTYPE)

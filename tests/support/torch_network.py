@@ -1,0 +1,193 @@
+"""A network that a test drives, in place of byteps.torch, and the truth to compare training with.
+
+`Network` stands in for byteps.torch: what is pushed stays in flight until the test delivers it, or until
+the front end waits, which delivers one tensor. No process, no clock.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from prophet_byteps.torch import references as torch_references
+
+torch.set_num_threads(1)  # For tiny tensors: on a busy machine the threads mostly wait for each other.
+
+
+def average(gradient: torch.Tensor) -> torch.Tensor:
+    """What two workers' average comes to, where the other one's gradient depends on ours in a known way."""
+    return gradient.mul(0.75).add_(1e-3)
+
+
+class NoCompression:
+    pass
+
+
+class Network:
+    """byteps.torch as the front end sees it."""
+
+    __name__ = "byteps.torch"
+    Compression = types.SimpleNamespace(none=NoCompression, fp16=object())
+
+    def __init__(self, newest_first: bool = False) -> None:
+        self.newest_first = newest_first
+        self.workers = 2
+        self.identity = ""
+        self.declared: list[str] = []
+        self.pushed: list[tuple[str, int]] = []
+        self.fell_back: list[torch.optim.Optimizer] = []
+        self.shut_down = False
+        self.flying: dict[int, tuple[str, torch.Tensor, torch.Tensor]] = {}
+        self.done: set[int] = set()
+
+        def stock(optimizer: Any, named_parameters: Any = None, compression: Any = None, passes: int = 1) -> Any:
+            names = [name for name, _ in named_parameters or []]
+            if len(set(names)) != len(names):
+                raise ValueError("Parameter names in named_parameters must be unique.")
+            self.fell_back.append(optimizer)
+            return optimizer
+
+        stock.__module__ = self.__name__
+        self.DistributedOptimizer: Callable[..., Any] = stock
+        self.shutdown: Callable[[], None] = self._shutdown
+        self.suspend: Callable[[], None] = self._shutdown
+        self.resume: Callable[..., None] = lambda *arguments: None
+        self.resets = 0
+
+    def _shutdown(self) -> None:
+        self.shut_down = True
+
+    def size(self) -> int:
+        return self.workers
+
+    def declare(self, name: str) -> None:
+        self.declared.append(name)
+
+    def byteps_push_pull(self, tensor: torch.Tensor, average: bool, name: str, priority: int) -> int:
+        assert average
+        assert tensor.is_contiguous()
+        gradient = name.removesuffix(".odd")
+        assert gradient not in {flying.removesuffix(".odd") for flying, _, _ in self.flying.values()}
+        earlier = [old for old, _ in self.pushed if old.removesuffix(".odd") == gradient]
+        assert not earlier or earlier[-1] != name, "two rounds in turn must use different keys"
+        self.pushed.append((name, priority))
+        handle = len(self.pushed)
+        self.flying[handle] = (name, tensor, tensor.clone())
+        return handle
+
+    def poll(self, handle: int) -> bool:
+        return handle in self.done
+
+    def synchronize(self, handle: int) -> None:
+        self.done.remove(handle)
+
+    def deliver(self, name: str = "") -> None:
+        """Delivers one tensor: the newest or the oldest in flight, or the one with this name."""
+        assert self.flying, "the front end waits, but nothing is in flight"
+        handles = [h for h, (flying, _, _) in self.flying.items() if not name or flying.removesuffix(".odd") == name]
+        handle = handles[-1] if self.newest_first else handles[0]
+        _, tensor, sent = self.flying.pop(handle)
+        assert torch.equal(tensor, sent), "a tensor was written while in flight"
+        tensor.copy_(average(tensor))
+        self.done.add(handle)
+
+    # The native hook's part.
+
+    def set_identity(self, by: str) -> None:
+        self.identity = by
+
+    def wait_activity(self, limit_s: float) -> None:
+        self.deliver()
+
+    def status(self) -> Any:
+        return types.SimpleNamespace(tasks=len(self.pushed), pending=0, in_flight_bytes=len(self.flying))
+
+    def reset(self) -> None:
+        self.resets += 1
+
+
+def peek(module: nn.Module, name: str = "weight") -> torch.Tensor:
+    """A parameter as it is now, with its update or without: no use that anyone notices."""
+    with torch_references.blind():
+        param = module._parameters[name]
+        assert param is not None
+        return param.detach().clone()
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Linear(6, 37), nn.Tanh(), nn.Linear(37, 19), nn.BatchNorm1d(19), nn.ReLU(), nn.Linear(19, 3)
+    )
+
+
+def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(8, 6, generator=generator), torch.randint(3, (8,), generator=generator)
+
+
+def loss_of(model: nn.Module, number: int) -> torch.Tensor:
+    inputs, labels = batch(number)
+    return nn.functional.cross_entropy(model(inputs), labels)
+
+
+class Plain:
+    """The truth: the same optimizer in one process, on gradients averaged in place."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def synchronize(self) -> None:
+        for group in self.optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    p.grad = torch.zeros_like(p)
+                p.grad.copy_(average(p.grad))
+
+    def step(self) -> None:
+        self.synchronize()
+        self.optimizer.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+
+def train(model: nn.Module, optimizer: Any, first: int = 0, steps: int = 6, scheduler: Any = None) -> None:
+    for number in range(first, first + steps):
+        optimizer.zero_grad()
+        loss_of(model, number).backward()
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+
+
+def wrap(network: Network, model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> Any:
+    return network.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **more)
+
+
+def pair(network: Network, lr: float = 0.1, **more: Any) -> tuple[nn.Module, Plain, nn.Module, Any]:
+    """A model trained by plain SGD, and its twin under the front end, past its probation."""
+    truth, model = make_model(), make_model()
+    plain = Plain(torch.optim.SGD(truth.parameters(), lr, momentum=0.9))
+    optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), lr, momentum=0.9), **more)
+    train(truth, plain, steps=2)
+    train(model, optimizer, steps=2)
+    return truth, plain, model, optimizer
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def same_model(a: nn.Module, b: nn.Module) -> bool:
+    return same(dict(a.state_dict()), dict(b.state_dict()))

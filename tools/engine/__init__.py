@@ -1,6 +1,0 @@
-"""The engine: BytePS 0.2.5.post15 for machines without a GPU, built from its source release on PyPI and cached.
-
-Only experiments and tests need it; a machine with its own BytePS uses nothing of it. `python -P -m prophet.tools.engine
-install` fetches BytePS's source, mends it by rules (`compatibility.py`, `corrections.py`), builds it against small
-stand-ins for CUDA, NCCL and libnuma (`include/`) and installs it into the running interpreter's environment.
-"""
