@@ -54,7 +54,8 @@ def python(code: str, folder: Path, **environ: str) -> subprocess.CompletedProce
 
 
 def test_unset_means_that_nothing_of_prophet_is_imported(fake_byteps: Path) -> None:
-    done = python("import sys, byteps.torch; assert not [m for m in sys.modules if m.startswith('prophet')]", fake_byteps)
+    code = "import sys, byteps.torch; assert not [m for m in sys.modules if m.startswith('prophet')]"
+    done = python(code, fake_byteps)
     assert (done.returncode, done.stderr) == (0, "")
 
 
