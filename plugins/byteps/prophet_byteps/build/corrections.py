@@ -26,7 +26,8 @@ and with a small part ZeroMQ keeps all that it read at once. At 1 Gbit/s and par
 
 Summing. A server keeps one buffer a key and overwrites it at the first push of a new round, while the answer to a
 slower worker's pull may still be on its way out of that memory (it is sent without a copy), so workers ended with
-different weights. Rounds now take turns between two buffers. And the table of keys was grown by one thread while
+different weights. Rounds now take turns between two buffers. A compressed sum lay in the compressor's one buffer, with
+the same end; it, too, is now kept in two. And the table of keys was grown by one thread while
 others searched it.
 
 Copying. What a tensor on the processor sent was read from, and its result written to, the memory of the first tensor
@@ -219,6 +220,7 @@ FREE_RULES = (
 )
 
 _SPARE_REASON = "see the docstring: a fast worker's next push overwrote sums a slower worker had yet to receive"
+_ANSWER_REASON = "see the docstring: the compressor's one buffer was overwritten while an answer was still on its way"
 
 SERVER_RULES = (
     Rule(
@@ -251,6 +253,22 @@ UpdateBuf& GetUpdateBuf(uint64_t key) {
           std::swap(stored->tensor, stored->spare);
 """,
         _SPARE_REASON,
+    ),
+    Rule(
+        "byteps/server/server.h",
+        "  BytePSArray merged;\n};\n",
+        "  BytePSArray merged;\n  std::vector<char> answers[2];  // compressed sums, in turn\n  int turn = 0;\n};\n",
+        _ANSWER_REASON,
+    ),
+    Rule(
+        "byteps/server/server.cc",
+        "        updates.merged.tensor = compressed.data;\n",
+        """\
+        auto& answer = updates.answers[updates.turn ^= 1];
+        answer.assign(compressed.data, compressed.data + compressed.size);
+        updates.merged.tensor = answer.data();
+""",
+        _ANSWER_REASON,
     ),
     Rule("byteps/server/server.cc", "update_buf_[key]", "GetUpdateBuf(key)", "as above", 6),
     Rule("byteps/server/server.cc", "update_buf_[msg.key]", "GetUpdateBuf(msg.key)", "as above", 2),
