@@ -24,8 +24,9 @@ from rich.console import Console
 from prophet.core import settings
 from prophet.core.errors import UserError
 from prophet.core.units import format_rate, parse_rate
+from prophet.engines.spec import STOCK
 from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.contenders import STOCK, Policy
+from prophet.lab.contenders import Contender
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from tools.builds import BUILDS, Ended, Job, Limits, provide_build, run_job
 from tools.exit_status import exit_status
@@ -122,7 +123,7 @@ def run(given: argparse.Namespace) -> int:
                 if sum(start.policy == name for start in starts) > number:
                     continue
                 more = {} if name == STOCK else {settings.SCHEDULER: name, settings.FUSION: "0"}
-                policy = Policy(name, name, {**env, **more})
+                policy = Contender(name, name, {**env, **more})
                 folder, port = given.out / f"{name}-{number}", FIRST_PORT + len(starts) % PORTS
                 began = time.monotonic()
                 start = counted(

@@ -24,8 +24,9 @@ from rich.console import Console
 
 from prophet.core import settings
 from prophet.core.errors import UserError
+from prophet.engines.spec import STOCK
 from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.contenders import STOCK, Policy
+from prophet.lab.contenders import Contender
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from tools.builds import BUILDS, Job, Limits, Marks, Process, provide_build, run_job
 from tools.exit_status import exit_status
@@ -136,7 +137,7 @@ def sample(testbed: Testbed, build: str, policy: str, env: Mapping[str, str], ou
     more = {} if policy == STOCK else {settings.SCHEDULER: policy, settings.FUSION: "0"}
     samples = Samples(build, policy, messages(JOB, POLICIES[policy]))
     port = FIRST_PORT + list(BUILDS).index(build) * len(POLICIES) + list(POLICIES).index(policy)
-    chosen = Policy(policy, policy, {**env, **more})
+    chosen = Contender(policy, policy, {**env, **more})
     limits = Limits(whole_s=seconds)
     ended = run_job(testbed, CLUSTER, chosen, JOB, out / f"{build}-{policy}", port, limits, samples.look)
     if ended.end in ("failed", "stopped"):

@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from prophet.lab.contenders import Framework
+from prophet.engines.spec import Framework
 from prophet.lab.schema import Seconds, Size, Strict
 
 

@@ -14,8 +14,8 @@ from prophet.lab.jobs import progress_path
 from prophet.lab.jobs.common import Recorder
 from prophet.lab.jobs.compute import ComputeClock
 from prophet.lab.jobs.datasets import batches, digits, random_images
-from prophet.lab.jobs.pytorch.exchange import model_record
 from prophet.lab.jobs.pytorch.replay import ReplayModel
+from prophet.lab.jobs.pytorch.weights import model_record
 
 PROFILE = Profile(
     "three",
