@@ -37,8 +37,8 @@ from prophet.core import settings as names
 from prophet.core.errors import UserError
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind
 from prophet.core.settings import Settings, from_environ
-from prophet.learn.bandwidth import interface_towards, sample_nic
 from prophet.learn.learner import DRAIN_S, Learner
+from prophet.learn.nic import interface_towards, sample_nic
 from prophet.models.profiles import save_profile
 from prophet.policies import get_policy
 from prophet_byteps import agreement, exchange, partition
