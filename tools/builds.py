@@ -44,7 +44,7 @@ End = Literal["trained", "failed", "stopped", "late", "ended"]
 
 
 @dataclass(frozen=True)
-class Job:
+class ManyGradientsJob:
     """What tools/many_gradients.py trains: `gradients` of `size_bytes` each, for so many iterations."""
 
     gradients: int
@@ -137,7 +137,7 @@ def run_job(
     testbed: Testbed,
     cluster: ClusterConfig,
     policy: Contender,
-    job: Job,
+    job: ManyGradientsJob,
     folder: Path,
     port: int,
     limits: Limits,

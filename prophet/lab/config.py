@@ -21,7 +21,7 @@ from prophet.core.profile import Profile
 from prophet.engines.registry import scheduled_engine
 from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
-from prophet.lab.job_config import JOB_KINDS, Job, ReplayJob
+from prophet.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
 from prophet.lab.schema import Seconds, Strict
 from prophet.lab.simulator_config import SimulatorConfig
 from prophet.lab.workload import replayed_profile
@@ -45,7 +45,7 @@ class ExperimentConfig(Strict):
     repeats: int = Field(default=1, ge=1)
     time_limit_s: Seconds = 60.0
     """A run in which no worker finishes an iteration for so long has hung."""
-    job: Annotated[Job, Field(discriminator="kind")]
+    job: Annotated[JobConfig, Field(discriminator="kind")]
     cluster: ClusterConfig
     policies: list[str | ContenderEntry] = Field(min_length=1)
     simulator: SimulatorConfig = SimulatorConfig()
@@ -65,7 +65,7 @@ class Cell:
     """One point of a sweep: what is compared with each other, on one testbed."""
 
     setting: Mapping[str, object]
-    job: Job
+    job: JobConfig
     cluster: ClusterConfig
     policies: tuple[Contender, ...]
     profile: Profile | None

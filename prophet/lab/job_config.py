@@ -72,7 +72,7 @@ class ReplayJob(_Job):
     forward_s: Seconds | None = None
 
 
-Job = DigitsJob | SyntheticJob | ReplayJob
+JobConfig = DigitsJob | SyntheticJob | ReplayJob
 JOB_KINDS: Mapping[str, type[Strict]] = MappingProxyType(
     {"digits": DigitsJob, "synthetic": SyntheticJob, "replay": ReplayJob}
 )

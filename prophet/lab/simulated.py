@@ -30,7 +30,7 @@ from prophet.lab.testbed.shaping import token_bucket
 from prophet.lab.tuning import require_search
 from prophet.policies import get_policy
 from prophet.policies.pace import Pace
-from prophet.simulate.cluster import Cluster, Costs, Rate, compute_scale, with_traffic
+from prophet.simulate.cluster import Cluster, Costs, RateSteps, compute_scale, with_traffic
 from prophet.simulate.job import Job, alone, fused_by_front_end, fused_by_plan, groups_as_tensors, job_of_profile
 from prophet.simulate.measures import measures
 from prophet.simulate.run import Options, SimulatedRun, simulate
@@ -229,7 +229,7 @@ def _cluster(cell: Cell) -> Cluster:
     return Cluster(given.workers, given.servers, links, costs, exchange)
 
 
-def _rate_steps(bandwidth: Bandwidth, node: str) -> Rate:
+def _rate_steps(bandwidth: Bandwidth, node: str) -> RateSteps:
     """The node's rate over time in bytes per second; changes are those of the workers, as on the testbed."""
     rate = bandwidth.rate(node)
     if rate is None:
@@ -238,7 +238,7 @@ def _rate_steps(bandwidth: Bandwidth, node: str) -> Rate:
     return tuple((at_s, bits / 8) for at_s, bits in ((0.0, rate), *changes))
 
 
-def _collective(name: str, workers: int, links: dict[str, Rate], costs: Costs) -> Cluster:
+def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Costs) -> Cluster:
     """The collective's channel: its cost of s bytes is overhead + s / rate, by the paper's model (collectives.py)."""
     rates = [steps for node, steps in links.items() if node.startswith("worker") and steps]
     if not rates:

@@ -60,7 +60,7 @@ EXIT_LIMIT_S = 5.0
 logger = logging.getLogger("prophet")
 
 
-class Job:
+class Agent:
     """Prophet in one worker process."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Job:
         self._stall = StallDetector(settings.stall_s)
 
     @classmethod
-    def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> Job:
+    def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> Agent:
         """Checks the settings and loads the hook, before BytePS's library is loaded.
 
         Raises UserError, with one line, for a setting that is wrong. Where only the hook cannot act the job has none.
