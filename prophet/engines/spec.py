@@ -112,7 +112,7 @@ class EngineSpec:
     variants: tuple[Variant, ...]
     """What it brings to an experiment, in the order in which they are listed."""
     topology: Topology
-    """Which links its bytes go through; so its narrow link, and what an iteration takes at least."""
+    """Which links its bytes go through, and so which one is narrow."""
     package: Package | None = None
     hook: str | None = None
     """Dotted path of what says whether Prophet's hook fits: (framework) -> (whether, a line); None: not scheduled."""

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import pkgutil
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import prophet.engines
 from prophet.core.errors import UserError
 from prophet.engines.registry import engine_of, engines, peers, scheduled_engine
 from prophet.engines.spec import STOCK, EngineSpec, Framework, RunNetwork, Variant, is_worker
 from prophet.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet.lab.config import Cell
-from prophet.lab.contenders import Contender, ContenderEntry, expand_policies
+from prophet.lab.contenders import Contender, ContenderEntry, expand_policies, known_policies
 from prophet.lab.doctor import obstacle
 from prophet.lab.job_config import ReplayJob
 from prophet.lab.launchers import command, environment, nodes_of
+from prophet.lab.narrow_link import narrow_link
 from prophet.lab.simulated import prepare
 from prophet.models.profiles import BUILTIN
 
+ROOT = Path(__file__).parent.parent.parent
 CLUSTER = ClusterConfig.model_construct(workers=3, servers=2, bandwidth=Bandwidth(1e9))
 ADDRESSES = {node: f"10.0.0.{place}" for place, node in enumerate(CLUSTER.nodes)}
 NETWORK = RunNetwork(3, 2, ADDRESSES, "veth7", 23007, "/sockets/here")
@@ -138,3 +144,64 @@ def test_what_the_doctor_looks_at_can_be_looked_at(engine: EngineSpec) -> None:
     for framework in engine.frameworks:
         reason = obstacle(contender(engine.variants[0], framework))
         assert reason is None or "\n" not in reason
+
+
+def test_no_other_file_names_an_engine_or_a_variant() -> None:
+    names = {*engines(), *(variant.name for _, variant in VARIANTS)} - {STOCK, "ddp"}  # ddp is a policy's name as well
+    places = [ROOT / folder for folder in ("prophet/lab", "prophet/simulate", "prophet/cli", "prophet/core", "tools")]
+    files = [file for place in places for file in place.rglob("*.py")]
+    assert len(files) > 50
+    named = [
+        (file.name, node.lineno, node.value)
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert named == []
+
+
+NEW_ENGINE = """
+from prophet.engines.spec import EngineSpec, Variant
+from prophet.engines.topology import ALL_REDUCE
+
+ENGINE = EngineSpec(
+    name="toy",
+    words="A toy",
+    exchanges={"torch": "prophet.engines.toy.torch_exchange:Toy"},
+    environment=lambda node, network: {"TOY_RANK": node.removeprefix("worker"), "TOY_PORT": str(network.port)},
+    prefixes=("TOY_",),
+    settings=("TOY_",),
+    variants=(Variant("toy-ring", {"TOY_RING": "1"}),),
+    topology=ALL_REDUCE,
+    unsimulated="since it is a toy",
+)
+"""
+
+
+@pytest.fixture
+def with_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """prophet/engines as if it had one more folder."""
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "__init__.py").write_text(NEW_ENGINE, encoding="utf-8")
+    monkeypatch.setattr(prophet.engines, "__path__", [*prophet.engines.__path__, str(tmp_path)])
+    engines.cache_clear()
+    yield
+    engines.cache_clear()
+    sys.modules.pop("prophet.engines.toy", None)
+
+
+@pytest.mark.usefixtures("with_a_new_folder")
+def test_a_new_engine_as_a_contender_is_one_folder() -> None:
+    assert list(engines()) == ["byteps", "ddp", "kvstore", "toy"]
+    assert known_policies()[-1] == "toy-ring"
+    mine = contender(engines()["toy"].variants[0], "torch")
+    assert nodes_of(mine.engine, CLUSTER) == ["worker0", "worker1", "worker2"]
+    argv = command(mine, "worker1", "replay", [])
+    assert argv[1:] == ["-m", "prophet.lab.jobs.pytorch.replay", "--exchange", "prophet.engines.toy.torch_exchange:Toy"]
+    env = environment(mine, "worker1", NETWORK, {"TOY_RING": "9", "PATH": "/bin"})
+    assert {key: env[key] for key in ("TOY_RANK", "TOY_PORT", "TOY_RING")} == {
+        "TOY_RANK": "1",
+        "TOY_PORT": "23007",
+        "TOY_RING": "1",
+    }
+    assert narrow_link(CLUSTER, mine.engine.topology) == "worker uplink"

@@ -86,7 +86,7 @@ class Recorder:
         self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
 
     def write(self, parameters: Sequence[str], digest: str, extra: Mapping[str, Any]) -> None:
-        """Writes the result: marks, start-up time, memory, weights, `extra`, and how to read a trace of BytePS.
+        """Writes the result: marks, start-up time, memory, weights, `extra`, and how to read an engine's trace.
 
         `parameters` are the names of the model's parameters in order, `digest` is that of its final weights.
         """
