@@ -8,6 +8,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,14 @@ def test_what_the_doctor_looks_at_can_be_looked_at(engine: EngineSpec) -> None:
     for framework in engine.frameworks:
         reason = obstacle(contender(engine.variants[0], framework))
         assert reason is None or "\n" not in reason
+
+
+def test_a_plugin_that_is_not_installed_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = replace(scheduled_engine(), hook="no_such_plugin.hook:check", package=None)
+    monkeypatch.setattr("prophet.lab.contenders.engine_of", lambda base: engine)
+    pytest.importorskip("torch")
+    reason = obstacle(Contender(STOCK, STOCK))
+    assert reason == "hook: no_such_plugin is not installed; `pip install byteps-prophet`"
 
 
 def test_no_other_file_names_an_engine_or_a_variant() -> None:

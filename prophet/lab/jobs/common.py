@@ -51,6 +51,8 @@ def arguments(description: str | None) -> Arguments:
 def _exchange(path: str) -> Callable[[], Any]:
     try:
         exchange: Callable[[], Any] = pkgutil.resolve_name(path)
+        if not callable(exchange):
+            raise ValueError("it is a module")
     except (ImportError, AttributeError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"{path!r} cannot be loaded ({error}); write package.module:name") from None
     return exchange
