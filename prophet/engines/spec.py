@@ -83,11 +83,11 @@ class EngineTrace:
 
 
 @dataclass(frozen=True)
-class Simulation:
-    """How the simulator runs an engine: in which `frameworks` it knows it, and its own size of a partition in bytes."""
+class Partition:
+    """The size that an engine cuts tensors to, in bytes: the `variable` that sets it, and its own `default_bytes`."""
 
-    frameworks: tuple[Framework, ...]
-    partition_bytes: int
+    variable: str
+    default_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,7 +117,10 @@ class EngineSpec:
     hook: str | None = None
     """Dotted path of what says whether Prophet's hook fits: (framework) -> (whether, a line); None: not scheduled."""
     trace: EngineTrace | None = None
-    simulation: Simulation | None = None
+    partition: Partition | None = None
+    """None where a contender has no say in how tensors are cut."""
+    simulated: tuple[Framework, ...] = ()
+    """In which frameworks the simulator knows it."""
     unsimulated: str
     """Why a contender that the simulator does not know has no simulation, and what to do."""
 

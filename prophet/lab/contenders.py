@@ -138,7 +138,7 @@ def _expanded(entry: ContenderEntry, at: str, framework: Framework) -> list[Cont
     if entry.tune is not None and (entry.credit_bytes is not None or entry.partition_bytes is not None):
         raise UserError(f"{at}: tune chooses credit_bytes and partition_bytes; leave them out, or leave out tune")
     engine = engine_of(base)
-    if entry.partition_bytes is not None and not engine.scheduled:
+    if entry.partition_bytes is not None and engine.partition is None:
         words = scheduled_engine().words
         raise UserError(f"{at}: partition_bytes is a setting of {words}, not of {base}; leave it out")
     prefixes = engine.settings
@@ -149,10 +149,9 @@ def _expanded(entry: ContenderEntry, at: str, framework: Framework) -> list[Cont
     env = dict(entry.env)
     if engine.variant(base) is None:
         env[settings.SCHEDULER] = base
-    varied = [
-        (settings.CREDIT_BYTES, entry.credit_bytes),
-        (settings.BYTEPS_PARTITION_BYTES, entry.partition_bytes),
-    ]
+    varied = [(settings.CREDIT_BYTES, entry.credit_bytes)]
+    if engine.partition is not None:
+        varied.append((engine.partition.variable, entry.partition_bytes))
     given = [(name, sizes) for name, sizes in varied if sizes is not None]
     policies = []
     for combination in itertools.product(*(sizes for _, sizes in given)):

@@ -19,7 +19,7 @@ from prophet.core._native import Exchange
 from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.policy import Policy
-from prophet.engines.spec import Simulation
+from prophet.engines.spec import Partition
 from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
@@ -139,7 +139,7 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
             f"job.kind: {cell.job.kind} is real training; `prophet simulate` takes a replay (job.kind: replay)"
         )
     engine = policy.engine
-    if engine.simulation is None or policy.framework not in engine.simulation.frameworks:
+    if policy.framework not in engine.simulated or engine.partition is None:
         raise UserError(f"policies: {policy.name} cannot be simulated, {engine.unsimulated}")
     config = cell.simulator
     collective = config.exchange in COLLECTIVES
@@ -157,7 +157,7 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
     )
     options = Options(
         iterations=cell.job.iterations,
-        partition_bytes=_partition_bytes(policy, engine.simulation),
+        partition_bytes=_partition_bytes(policy, engine.partition),
         monitor_s=float(policy.env.get(settings.MONITOR_S, settings.DEFAULT_MONITOR_S)),
         # An all-reduce of a whole tensor may take longer than the watchdog of a job has patience.
         watchdog_s=float(policy.env.get(settings.WATCHDOG_S, NEVER_S if collective else settings.DEFAULT_WATCHDOG_S)),
@@ -197,10 +197,10 @@ def _policy(base: str, options: Options) -> Policy:
     return get_policy(base, options.credit_bytes, options.partition_bytes)
 
 
-def _partition_bytes(policy: Contender, engine: Simulation) -> int:
-    default = settings.DEFAULT_PARTITION_BYTES if policy.hooked else engine.partition_bytes
+def _partition_bytes(policy: Contender, partition: Partition) -> int:
+    default = settings.DEFAULT_PARTITION_BYTES if policy.hooked else partition.default_bytes
     given = policy.env.get(settings.PARTITION_BYTES, default)
-    return int(policy.env.get(settings.BYTEPS_PARTITION_BYTES, given))
+    return int(policy.env.get(partition.variable, given))
 
 
 def _cluster(cell: Cell) -> Cluster:

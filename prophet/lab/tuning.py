@@ -78,5 +78,7 @@ def trial_cell(cell: Cell) -> Cell:
 
 def sized(policy: Contender, credit_bytes: int, partition_bytes: int) -> Contender:
     """`policy` with these sizes, in bytes, and nothing left to tune."""
-    sizes = {settings.CREDIT_BYTES: str(credit_bytes), settings.BYTEPS_PARTITION_BYTES: str(partition_bytes)}
+    partition = policy.engine.partition
+    assert partition is not None  # who is tuned has one: contenders.py sees to it
+    sizes = {settings.CREDIT_BYTES: str(credit_bytes), partition.variable: str(partition_bytes)}
     return replace(policy, env={**policy.env, **sizes}, tune=0)

@@ -118,14 +118,13 @@ def test_a_contenders_settings_come_last_and_only_its_engines_own_are_taken(
 
 @every_variant
 def test_what_cannot_be_simulated_is_said_with_what_to_do(engine: EngineSpec, variant: Variant) -> None:
-    simulated = () if engine.simulation is None else engine.simulation.frameworks
     for framework in engine.frameworks:
         runner = contender(variant, framework)
         job = ReplayJob(kind="replay", iterations=4, warmup=1)
         cell = Cell({}, job, CLUSTER, (runner,), BUILTIN["resnet18"]())
-        if framework in simulated:
-            assert engine.simulation is not None
-            assert prepare(cell, runner).options.partition_bytes == engine.simulation.partition_bytes
+        if framework in engine.simulated:
+            assert engine.partition is not None
+            assert prepare(cell, runner).options.partition_bytes == engine.partition.default_bytes
             continue
         with pytest.raises(UserError, match=re.escape(engine.unsimulated)):
             prepare(cell, runner)
