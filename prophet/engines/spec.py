@@ -83,7 +83,7 @@ class EngineTrace:
 
 
 @dataclass(frozen=True)
-class Partition:
+class PartitionSetting:
     """The size that an engine cuts tensors to, in bytes: the `variable` that sets it, and its own `default_bytes`."""
 
     variable: str
@@ -117,7 +117,7 @@ class EngineSpec:
     hook: str | None = None
     """Dotted path of what says whether Prophet's hook fits: (framework) -> (whether, a line); None: not scheduled."""
     trace: EngineTrace | None = None
-    partition: Partition | None = None
+    partition: PartitionSetting | None = None
     """None where a contender has no say in how tensors are cut."""
     simulated: tuple[Framework, ...] = ()
     """In which frameworks the simulator knows it."""

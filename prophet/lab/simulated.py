@@ -19,7 +19,7 @@ from prophet.core._native import Exchange
 from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.policy import Policy
-from prophet.engines.spec import Partition
+from prophet.engines.spec import PartitionSetting
 from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
@@ -197,7 +197,7 @@ def _policy(base: str, options: Options) -> Policy:
     return get_policy(base, options.credit_bytes, options.partition_bytes)
 
 
-def _partition_bytes(policy: Contender, partition: Partition) -> int:
+def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
     default = settings.DEFAULT_PARTITION_BYTES if policy.hooked else partition.default_bytes
     given = policy.env.get(settings.PARTITION_BYTES, default)
     return int(policy.env.get(partition.variable, given))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prophet.engines import ps_lite
 from prophet.engines.byteps.trace import read_trace
-from prophet.engines.spec import STOCK, EngineSpec, EngineTrace, Package, Partition, RunNetwork, Variant
+from prophet.engines.spec import STOCK, EngineSpec, EngineTrace, Package, PartitionSetting, RunNetwork, Variant
 from prophet.engines.topology import PARAMETER_SERVER
 
 _SERVER = "import byteps.server"
@@ -65,7 +65,7 @@ ENGINE = EngineSpec(
         settings=_traced,
         read=read_trace,
     ),
-    partition=Partition("BYTEPS_PARTITION_BYTES", default_bytes=4_096_000),
+    partition=PartitionSetting("BYTEPS_PARTITION_BYTES", default_bytes=4_096_000),
     simulated=("torch",),
     unsimulated="since the simulator knows BytePS's front end in PyTorch; leave out framework: mxnet",
 )
