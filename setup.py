@@ -87,6 +87,7 @@ setup(
         "dev": [
             "clang-format==23.1.5",
             "hypothesis>=6.100",
+            "import-linter==2.16",
             "mypy==2.4.1",
             "pytest>=8",
             "ruff==0.17.5",

@@ -24,10 +24,11 @@ from rich.console import Console
 from prophet.core import settings
 from prophet.core.errors import UserError
 from prophet.core.units import format_rate, parse_rate
+from prophet.engines.spec import STOCK
 from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.contenders import STOCK, Policy
+from prophet.lab.contenders import Contender
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
-from tools.builds import BUILDS, Ended, Job, Limits, provide_build, run_job
+from tools.builds import BUILDS, Ended, Limits, ManyGradientsJob, provide_build, run_job
 from tools.exit_status import exit_status
 from tools.markdown import table
 from tools.record import processor
@@ -69,7 +70,9 @@ def row(policy: str, starts: Sequence[Start]) -> tuple[str, ...]:
     return (policy, *(str(len(group)) for group in (starts, trained, *stopped, others)), took)
 
 
-def page(starts: Sequence[Start], build: str, job: Job, rate: float, limits: Limits, where: str, date: str) -> str:
+def page(
+    starts: Sequence[Start], build: str, job: ManyGradientsJob, rate: float, limits: Limits, where: str, date: str
+) -> str:
     """The page as Markdown."""
     names = [name for name in POLICIES if any(start.policy == name for start in starts)]
     rows = [row(name, [start for start in starts if start.policy == name]) for name in names]
@@ -112,7 +115,7 @@ def run(given: argparse.Namespace) -> int:
     cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": given.rate})
     rate: float = given.rate
     env = provide_build(given.build, given.out, console)
-    job, limits = Job(given.gradients, SIZE_BYTES, ITERATIONS), Limits(given.still, given.limit)
+    job, limits = ManyGradientsJob(given.gradients, SIZE_BYTES, ITERATIONS), Limits(given.still, given.limit)
     kept = given.out / f"starts-{given.build}-{job.gradients}-{rate:.0f}.jsonl"
     given.out.mkdir(parents=True, exist_ok=True)
     starts = read_starts(kept)
@@ -122,7 +125,7 @@ def run(given: argparse.Namespace) -> int:
                 if sum(start.policy == name for start in starts) > number:
                     continue
                 more = {} if name == STOCK else {settings.SCHEDULER: name, settings.FUSION: "0"}
-                policy = Policy(name, name, {**env, **more})
+                policy = Contender(name, name, {**env, **more})
                 folder, port = given.out / f"{name}-{number}", FIRST_PORT + len(starts) % PORTS
                 began = time.monotonic()
                 start = counted(

@@ -20,9 +20,10 @@ from typing import Literal
 
 from rich.console import Console
 
+from prophet.engines.spec import RunNetwork, is_worker
 from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.contenders import Policy
-from prophet.lab.launchers import LAUNCHERS, Place, environment, is_worker
+from prophet.lab.contenders import Contender
+from prophet.lab.launchers import environment, nodes_of, server_command
 from prophet.lab.runner import Watch, last_words
 from prophet.lab.testbed import Testbed
 from prophet_byteps.build.build import provide
@@ -43,7 +44,7 @@ End = Literal["trained", "failed", "stopped", "late", "ended"]
 
 
 @dataclass(frozen=True)
-class Job:
+class ManyGradientsJob:
     """What tools/many_gradients.py trains: `gradients` of `size_bytes` each, for so many iterations."""
 
     gradients: int
@@ -135,8 +136,8 @@ class Limits:
 def run_job(
     testbed: Testbed,
     cluster: ClusterConfig,
-    policy: Policy,
-    job: Job,
+    policy: Contender,
+    job: ManyGradientsJob,
     folder: Path,
     port: int,
     limits: Limits,
@@ -144,7 +145,7 @@ def run_job(
 ) -> Ended:
     """Runs `job` on the testbed, whose nodes are the cluster's; logs go into `folder`. Nothing is left running."""
     folder.mkdir(parents=True, exist_ok=True)
-    nodes = LAUNCHERS[policy.engine].nodes(cluster)
+    nodes = nodes_of(policy.engine, cluster)
     workers = [node for node in nodes if is_worker(node)]
     addresses = {node: testbed.address(node) for node in cluster.nodes}
     sizes = (str(job.gradients), str(job.size_bytes), str(job.iterations))
@@ -154,9 +155,10 @@ def run_job(
         try:
             for node in nodes:
                 Path(sockets, node).mkdir()
-                place = Place(addresses, testbed.interface(node), port, str(Path(sockets, node)))
-                env = {**environment(policy, node, cluster, place, os.environ), **ONE_THREAD}
-                argv = script if node in workers else [sys.executable, "-P", "-c", "import byteps.server"]
+                interface, place = testbed.interface(node), str(Path(sockets, node))
+                network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, port, place)
+                env = {**environment(policy, node, network, os.environ), **ONE_THREAD}
+                argv = script if node in workers else server_command(policy.engine, node)
                 started = testbed.popen(node, argv, env=env, log=folder / f"{node}.log", cwd=Path(sockets, node))
                 processes[node] = started
             return watched(processes, workers, folder, limits, look)

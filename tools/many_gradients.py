@@ -16,7 +16,7 @@ import byteps.torch as bps
 import torch
 
 
-class Layer(torch.nn.Module):
+class SmallLayer(torch.nn.Module):
     """One gradient: adds its weights to what flows through."""
 
     def __init__(self, elements: int) -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     bps.init()
     bps.push_pull(torch.ones(1), name="connected")
     print("connected", flush=True)
-    model = torch.nn.Sequential(*(Layer(size_bytes // 4) for _ in range(gradients)))
+    model = torch.nn.Sequential(*(SmallLayer(size_bytes // 4) for _ in range(gradients)))
     optimizer = bps.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=2.0**-10), named_parameters=model.named_parameters()
     )

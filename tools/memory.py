@@ -24,15 +24,16 @@ from rich.console import Console
 
 from prophet.core import settings
 from prophet.core.errors import UserError
+from prophet.engines.spec import STOCK
 from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.contenders import STOCK, Policy
+from prophet.lab.contenders import Contender
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
-from tools.builds import BUILDS, Job, Limits, Marks, Process, provide_build, run_job
+from tools.builds import BUILDS, Limits, ManyGradientsJob, Marks, Process, provide_build, run_job
 from tools.exit_status import exit_status
 from tools.markdown import table
 from tools.record import processor
 
-JOB = Job(gradients=4, size_bytes=262_144, iterations=10_000)
+JOB = ManyGradientsJob(gradients=4, size_bytes=262_144, iterations=10_000)
 POLICIES: Mapping[str, int] = {STOCK: 4_096_000, "prophet": settings.DEFAULT_PARTITION_BYTES}
 """What is compared, with the bytes of a partition."""
 CLUSTER = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": "100gbit"})
@@ -89,7 +90,7 @@ class Samples:
         return self.resident[role][near]
 
 
-def messages(job: Job, partition_bytes: int) -> int:
+def messages(job: ManyGradientsJob, partition_bytes: int) -> int:
     """Pushes and pulls of one worker in an iteration of `job`, with nothing fused."""
     return 2 * job.gradients * math.ceil(job.size_bytes / partition_bytes)
 
@@ -136,7 +137,7 @@ def sample(testbed: Testbed, build: str, policy: str, env: Mapping[str, str], ou
     more = {} if policy == STOCK else {settings.SCHEDULER: policy, settings.FUSION: "0"}
     samples = Samples(build, policy, messages(JOB, POLICIES[policy]))
     port = FIRST_PORT + list(BUILDS).index(build) * len(POLICIES) + list(POLICIES).index(policy)
-    chosen = Policy(policy, policy, {**env, **more})
+    chosen = Contender(policy, policy, {**env, **more})
     limits = Limits(whole_s=seconds)
     ended = run_job(testbed, CLUSTER, chosen, JOB, out / f"{build}-{policy}", port, limits, samples.look)
     if ended.end in ("failed", "stopped"):

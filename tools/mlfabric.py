@@ -26,7 +26,7 @@ from prophet.studies.mlfabric.cluster import METHODS, Consistency
 from prophet.studies.mlfabric.scheduler import Scheduler
 from prophet.studies.mlfabric.settings import COMPUTE, NETWORK, RESNET50_BYTES, Setting
 from prophet.studies.mlfabric.tables import PAPER_SCHEDULING_MS, RATES, random_batch
-from prophet.studies.mlfabric.training import Problem, Step, Trained, train
+from prophet.studies.mlfabric.training import SgdProblem, StepSize, Trained, train
 from tools.exit_status import exit_status
 
 AGGREGATORS = (1, 4, 16)
@@ -101,10 +101,10 @@ def train_job(given: argparse.Namespace) -> dict[str, object]:
         divergence_bound=given.divergence_bound,
         momentum=given.momentum,
     )
-    problem = Problem.synthetic()
+    problem = SgdProblem.synthetic()
     # A synchronous step sums all workers' updates.
     share = setting.workers if method.consistency is Consistency.SYNCHRONOUS else 1
-    trained = train(setting, method, problem, Step(given.learning_rate / share), given.seconds)
+    trained = train(setting, method, problem, StepSize(given.learning_rate / share), given.seconds)
     return _summary(trained, setting.workers, problem.least_loss())
 
 

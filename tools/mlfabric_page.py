@@ -15,18 +15,18 @@ from pathlib import Path
 
 from prophet.studies.mlfabric.cluster import ASYNC, MLFABRIC_S, RR_SYNC, TR_SYNC, mlfabric_a
 from prophet.studies.mlfabric.figures import draw_loss_curves
-from prophet.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK, RESNET152_BYTES, Setting, Traffic
+from prophet.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK, RESNET152_BYTES, Setting, TrafficMix
 from prophet.studies.mlfabric.tables import (
     PAPER_SCHEDULING_MS,
     PAPER_TABLE_2,
-    Cell,
+    TableCell,
     iteration_s,
     lda_setting,
     replication_savings,
     setting_of,
     table_2_cell,
 )
-from prophet.studies.mlfabric.training import Problem, Trained, loss_curves
+from prophet.studies.mlfabric.training import SgdProblem, Trained, loss_curves
 from tools.markdown import table
 from tools.mlfabric import scheduler_times
 
@@ -110,7 +110,7 @@ paper's ResNet-50 loses accuracy with bounds of 45 and 60; no delay gets there i
 """
 
 
-def table_2_row(cells: Sequence[Cell]) -> Row:
+def table_2_row(cells: Sequence[TableCell]) -> Row:
     """One cell of Table 2 from its seeds' runs; the first has trained, too."""
     ratios = [cell.throughput for cell in cells]
     first = cells[0]
@@ -127,7 +127,7 @@ def table_2_row(cells: Sequence[Cell]) -> Row:
 
 def table_2() -> str:
     """Table 2, the paper's and the simulated side by side."""
-    problem = Problem.synthetic()
+    problem = SgdProblem.synthetic()
     rows = [
         table_2_row([table_2_cell(c, n, seed=seed, problem=None if seed else problem) for seed in SEEDS])
         for c, n in PAPER_TABLE_2
@@ -151,7 +151,7 @@ def text_numbers() -> str:
         name: iteration_s(replace(setting, report_lag_s=2.0), bounded) / iteration_s(setting, bounded) - 1
         for name, setting in {
             "N2": setting_of("C1", "N2"),
-            "skewed": replace(setting_of("C1", "N1"), traffic=Traffic((GBIT, 10 * GBIT), (0.2, 0.8))),
+            "skewed": replace(setting_of("C1", "N1"), traffic=TrafficMix((GBIT, 10 * GBIT), (0.2, 0.8))),
         }.items()
     }
     ratios = {
@@ -165,7 +165,7 @@ def text_numbers() -> str:
     large_s, large_tree_s = iteration_s(large, MLFABRIC_S), iteration_s(large, TR_SYNC)
     small = setting_of("C2", "N2")
     small_saved = 1 - iteration_s(small, MLFABRIC_S) / iteration_s(small, TR_SYNC)
-    calm = replace(Setting(traffic=Traffic((10 * GBIT,), (1.0,))), stragglers=replace(COMPUTE["C1"], chance=0.0))
+    calm = replace(Setting(traffic=TrafficMix((10 * GBIT,), (1.0,))), stragglers=replace(COMPUTE["C1"], chance=0.0))
     slowed = iteration_s(setting_of("C2", "N1"), RR_SYNC) / iteration_s(calm, RR_SYNC)
     savings = replication_savings((1.0, 30.0, 600.0))
     lda = lda_setting()
@@ -229,7 +229,7 @@ def scheduling() -> str:
 
 def convergence(figures: Path) -> str:
     """Loss against delay bound; draws the figure."""
-    problem, setting = Problem.synthetic(), Setting()
+    problem, setting = SgdProblem.synthetic(), Setting()
     least, horizon_s = problem.least_loss(), 120.0
 
     def final(constant: float) -> float:

@@ -29,7 +29,7 @@ Cells = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Study:
+class PaperStudy:
     """One table: the config that simulates it, and a function from its cells to the table's rows."""
 
     config: str
@@ -41,7 +41,7 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Rates:
+class PublishedRates:
     """Samples a second of one worker: the paper's by row and policy, beside the simulated."""
 
     labels: tuple[str, ...]
@@ -64,7 +64,7 @@ class Rates:
         return table
 
 
-TABLE_2 = Rates(
+TABLE_2 = PublishedRates(
     ("1 Gbit/s", "2", "3", "4", "4.5", "6", "10 (not a comparison)"),
     {
         "prophet": (27.7, 47.9, 60, 67.06, 69.29, 69.5, 70.6),
@@ -73,7 +73,7 @@ TABLE_2 = Rates(
         "stock": (None,) * 7,
     },
 )
-TABLE_3 = Rates(
+TABLE_3 = PublishedRates(
     ("ResNet-18 (16)", "ResNet-18 (64)", "ResNet-50 (16)", "ResNet-50 (32)", "ResNet-50 (64)"),
     {
         "prophet": (32.46, 153, 14.44, 34.8, 60),
@@ -82,8 +82,10 @@ TABLE_3 = Rates(
         "stock": (None, 110, None, None, None),
     },
 )
-HETEROGENEOUS = Rates(("one worker at 500 Mbit/s",), {"prophet": (26.4,), "bytescheduler": (25.8,), "stock": (15.09,)})
-FIG_12 = Rates(("2 workers", "4", "6", "8"), {"prophet": (69.94, None, None, 68.83), "stock": (None,) * 4})
+HETEROGENEOUS = PublishedRates(
+    ("one worker at 500 Mbit/s",), {"prophet": (26.4,), "bytescheduler": (25.8,), "stock": (15.09,)}
+)
+FIG_12 = PublishedRates(("2 workers", "4", "6", "8"), {"prophet": (69.94, None, None, 68.83), "stock": (None,) * 4})
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def _caramel_rows(cells: Cells, workers: Sequence[int]) -> list[Sequence[str]]:
 
 
 STUDIES = (
-    Study(
+    PaperStudy(
         "prophet-table2.yaml",
         "Prophet, Table 2: ResNet-50, batch size 64, by bandwidth",
         "Samples a second of one worker. 7 workers and 1 server with 10 Gbit/s (section 5.1 has up to 8 "
@@ -162,7 +164,7 @@ STUDIES = (
         "0.82 s each way, beside 0.88 s of computing, so 64 samples could take 0.9 s and took 2.3 s. What "
         "cost the rest is not in the text, and is not imitated here.",
     ),
-    Study(
+    PaperStudy(
         "prophet-table3.yaml",
         "Prophet, Table 3: by model and batch size, 3 Gbit/s",
         "Samples a second of one worker. Computing times are those published for the M60 (docs/profiles.md): "
@@ -176,7 +178,7 @@ STUDIES = (
         "does not grow with the batch size as the paper's does; P3, with its partitions of 4 MB, is behind "
         "ByteScheduler here and ahead of it in the paper.",
     ),
-    Study(
+    PaperStudy(
         "prophet-heterogeneous.yaml",
         "Prophet, section 5.3: one slow worker",
         "Samples a second of one worker. The other workers' rate is not given; 10 Gbit/s assumed.",
@@ -185,7 +187,7 @@ STUDIES = (
         "102 MB at 500 Mbit/s take 1.64 s, so 39 samples/s is the most. The order is the paper's; the lead over "
         "ByteScheduler is 13% where the paper has 2.3%.",
     ),
-    Study(
+    PaperStudy(
         "prophet-fig12.yaml",
         "Prophet, Fig. 12: by number of workers, 10 Gbit/s",
         "Samples a second of one worker. Computing is 72.83 samples/s; one server with 10 Gbit/s.",
@@ -194,7 +196,7 @@ STUDIES = (
         "Prophet stays flat, as in the paper. From 6 workers on the server's link is the narrow one, and stock "
         "BytePS falls behind.",
     ),
-    Study(
+    PaperStudy(
         "pace-fig8.yaml",
         "PACE, Fig. 8: gain in training speed, 10 Gbit/s",
         "Ring all-reduce; GTX 1080 Ti computing times as published. The numbers of workers are only drawn, and so is "
@@ -210,7 +212,7 @@ STUDIES = (
         "they compute, since no GPU is as busy with small products, one token after the other, as with VGG-16's "
         "convolutions: their real computing is longer, and there is more to hide behind it than here.",
     ),
-    Study(
+    PaperStudy(
         "pace-fig9.yaml",
         "PACE, Fig. 9: gain in training speed with 12 workers, by bandwidth",
         "As Fig. 8.",
@@ -222,7 +224,7 @@ STUDIES = (
         "and more the faster the network, where the paper's gain falls: its computing is too short here, as under "
         "Fig. 8.",
     ),
-    Study(
+    PaperStudy(
         "tictac.yaml",
         "TicTac: training with one server and 4 workers, 10 Gbit/s",
         "K80 computing times as published; the paper's machines are Azure's with and without GPUs, and its "
@@ -234,7 +236,7 @@ STUDIES = (
         TICTAC.rows,
         "Where computing hides the transfers there is nothing to gain.",
     ),
-    Study(
+    PaperStudy(
         "caramel-components.yaml",
         "Caramel, Fig. 11: utilisation of the processor, component by component",
         "Shuffle all-reduce at 10 Gbit/s, K80 computing times as published. 0.1 ms a message and 0.5 ms a "
@@ -261,7 +263,7 @@ each table.
 """
 
 
-def study_page(study: Study, cells: Cells, workers: Sequence[int]) -> str:
+def study_page(study: PaperStudy, cells: Cells, workers: Sequence[int]) -> str:
     """One study as a section of the page."""
     about = f"`configs/papers/{study.config}`. {study.assumed}"
     rows = table(study.columns, study.rows(cells, workers))

@@ -16,9 +16,10 @@ from prophet.core.network import Network
 from prophet.core.optional import need_pyplot
 from prophet.core.profile import Profile
 from prophet.core.units import format_rate, format_size
+from prophet.engines.spec import STOCK
 from prophet.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet.lab.config import Cell
-from prophet.lab.contenders import STOCK, Policy, byteps_policies
+from prophet.lab.contenders import Contender, simulated_contenders
 from prophet.lab.job_config import ReplayJob
 from prophet.lab.results import lower_bound
 from prophet.lab.simulated import prepare, run_planned
@@ -50,14 +51,14 @@ def outlook(profile: Profile, bits_per_s: float, workers: int = 2, servers: int 
     network = Network(bits_per_s / 8, costs.overhead_s, 2 * costs.latency_s)
     job = ReplayJob.model_construct(kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=0)
     cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(bits_per_s))
-    cell = Cell({"bandwidth": bits_per_s}, job, cluster, byteps_policies(), profile, costs)
+    cell = Cell({"bandwidth": bits_per_s}, job, cluster, simulated_contenders(), profile, costs)
     bound = lower_bound(cell)
     assert bound is not None
     times = {policy.name: _iteration_s(cell, policy) for policy in cell.policies}
     return Outlook(profile, network, assemble(profile, network), bound, times)
 
 
-def _iteration_s(cell: Cell, policy: Policy) -> float:
+def _iteration_s(cell: Cell, policy: Contender) -> float:
     times = sorted(run_planned(prepare(cell, policy)).iteration_s(WARMUP))
     return float(times[len(times) // 2])
 

@@ -11,32 +11,43 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from prophet.core.errors import UserError
 from prophet.core.profile import Profile
+from prophet.engines.registry import scheduled_engine
 from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.contenders import Policy, PolicyEntry, choose_policies, expand_policies
-from prophet.lab.job_config import JOB_KINDS, Job, ReplayJob
+from prophet.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
+from prophet.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
 from prophet.lab.schema import Seconds, Strict
 from prophet.lab.simulator_config import SimulatorConfig
 from prophet.lab.workload import replayed_profile
+
+SIMULATOR = "simulator"
+"""The engine of a config that is for `prophet simulate` alone."""
+
+
+def _known_engine(value: object) -> object:
+    known = (scheduled_engine().name, SIMULATOR)
+    if value not in known:
+        raise ValueError(f"it must be {' or '.join(map(repr, known))}, not {value!r}")
+    return value
 
 
 class ExperimentConfig(Strict):
     """One point of an experiment, as written in the file."""
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
-    engine: Literal["byteps", "simulator"] = "byteps"
+    engine: Annotated[str, BeforeValidator(_known_engine)] = Field(default_factory=lambda: scheduled_engine().name)
     repeats: int = Field(default=1, ge=1)
     time_limit_s: Seconds = 60.0
     """A run in which no worker finishes an iteration for so long has hung."""
-    job: Annotated[Job, Field(discriminator="kind")]
+    job: Annotated[JobConfig, Field(discriminator="kind")]
     cluster: ClusterConfig
-    policies: list[str | PolicyEntry] = Field(min_length=1)
+    policies: list[str | ContenderEntry] = Field(min_length=1)
     simulator: SimulatorConfig = SimulatorConfig()
     """What `prophet simulate` is told besides; `prophet run` leaves it alone."""
 
@@ -54,9 +65,9 @@ class Cell:
     """One point of a sweep: what is compared with each other, on one testbed."""
 
     setting: Mapping[str, object]
-    job: Job
+    job: JobConfig
     cluster: ClusterConfig
-    policies: tuple[Policy, ...]
+    policies: tuple[Contender, ...]
     profile: Profile | None
     """The job that is replayed, scaled as the config says; None for real training."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
@@ -148,7 +159,7 @@ def _first_line(error: ValidationError, where: str) -> str:
     found = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["loc"][-1:] == ("str",)))
     first = found[0]
     # The union of jobs adds its tag to the path, the union of policies the name of a type.
-    steps = [s for s in first["loc"] if s not in (*JOB_KINDS, "str", "PolicyEntry")]
+    steps = [s for s in first["loc"] if s not in (*JOB_KINDS, "str", "ContenderEntry")]
     key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
     kind, value = first["type"], first["input"]
     if kind == "extra_forbidden":
@@ -172,7 +183,7 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
         **JOB_KINDS,
         "cluster": ClusterConfig,
         "simulator": SimulatorConfig,
-        "PolicyEntry": PolicyEntry,
+        "ContenderEntry": ContenderEntry,
     }
     model = next((models[s] for s in reversed(loc[:-1]) if isinstance(s, str) and s in models), ExperimentConfig)
     keys = list(model.model_fields)

@@ -1,9 +1,8 @@
-"""The policies of a config: what is compared, which engine runs each, and in which framework.
+"""The contenders of a config: what is compared, which engine runs each, and in which framework.
 
-Rule of this file: from the entries of a config to values; nothing is started. Three engines move a job's gradients:
-BytePS (stock, its own credit, and Prophet's hook with any policy of prophet/policies), MXNet's KVStore and PyTorch's
-DistributedDataParallel over gloo. The last two are *peers*: what a user could take instead, run as their own
-documentation says. How an engine's roles are started is in launchers.py.
+Rule of this file: from the entries of a config to values; nothing is started. A contender is a policy on the engine
+that Prophet schedules, or a variant of an engine as it comes (prophet/engines). Variants of the other engines are
+*peers*: what a user could take instead, run as their own documentation says.
 """
 
 from __future__ import annotations
@@ -12,44 +11,16 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
 from prophet.core import settings
 from prophet.core.errors import UserError
 from prophet.core.units import format_size, parse_size
+from prophet.engines.registry import engine_of, peers, scheduled_engine
+from prophet.engines.spec import EngineSpec, Framework, Variant
 from prophet.lab.schema import Strict
-
-Framework = Literal["torch", "mxnet"]
-EngineName = Literal["byteps", "kvstore", "ddp"]
-
-STOCK = "stock"
-STOCK_CREDIT = "stock-credit"
-STOCK_CREDIT_VALUE = "4"
-"""BytePS's own credit, in partitions, that `stock-credit` runs with."""
-DDP_GLOO = "ddp-gloo"
-MXNET_KVSTORE = "mxnet-kvstore"
-MXNET_P3 = "mxnet-p3"
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A policy that is not BytePS: its engine and the only framework it is for."""
-
-    engine: EngineName
-    framework: Framework
-
-
-PEERS: Mapping[str, Peer] = MappingProxyType(
-    {DDP_GLOO: Peer("ddp", "torch"), MXNET_KVSTORE: Peer("kvstore", "mxnet"), MXNET_P3: Peer("kvstore", "mxnet")}
-)
-
-SETTINGS_OF: Mapping[EngineName, tuple[str, ...]] = MappingProxyType(
-    {"byteps": ("BYTEPS_", "PROPHET_"), "kvstore": ("MXNET_", "DMLC_PS_", "PS_"), "ddp": ("GLOO_", "TORCH_")}
-)
-"""How the variables begin that a policy of each engine may set."""
 
 Sizes = Annotated[list[int], BeforeValidator(lambda value: [parse_size(v) for v in _as_list(value)])]
 
@@ -58,12 +29,12 @@ def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-class PolicyEntry(Strict):
-    """A policy with settings. Lists of `credit_bytes` or `partition_bytes` make one policy of each combination."""
+class ContenderEntry(Strict):
+    """A contender with settings. Lists of `credit_bytes` or `partition_bytes` make a contender of each combination."""
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
     base: str | None = None
-    """The policy that runs; the name where left out."""
+    """The policy or variant that runs; the name where left out."""
     framework: Framework | None = None
     """In which it runs; the job's where left out, and a peer's own."""
     credit_bytes: Sizes | None = None
@@ -74,8 +45,8 @@ class PolicyEntry(Strict):
 
 
 @dataclass(frozen=True)
-class Policy:
-    """A policy as it runs: `env` is what it adds to the environment of every process."""
+class Contender:
+    """A policy or a variant as it runs: `env` is what the config adds to the environment of every process."""
 
     name: str
     base: str
@@ -85,42 +56,49 @@ class Policy:
     """Trials that choose credit and partition size before the first repeat."""
 
     @property
-    def engine(self) -> EngineName:
+    def engine(self) -> EngineSpec:
         """What moves the gradients."""
-        return PEERS[self.base].engine if self.base in PEERS else "byteps"
+        return engine_of(self.base)
+
+    @property
+    def variant(self) -> Variant | None:
+        """How the engine runs without Prophet; None for a policy."""
+        return self.engine.variant(self.base)
 
     @property
     def hooked(self) -> bool:
         """Whether Prophet's hook is in the job, and with it the record of transfers."""
-        return self.engine == "byteps" and self.base not in (STOCK, STOCK_CREDIT)
+        return self.variant is None
 
     @property
     def traced(self) -> bool:
-        """Whether BytePS's own trace can show the transfers instead (of PyTorch's, whose names it is read by)."""
-        return self.engine == "byteps" and self.framework == "torch" and not self.hooked
+        """Whether the engine's own trace can show the transfers instead."""
+        trace = self.engine.trace
+        return trace is not None and self.framework in trace.frameworks and not self.hooked
 
 
 def known_policies() -> list[str]:
     """Names that a config may give without `base`."""
     from prophet.policies import POLICIES
 
-    return [STOCK, STOCK_CREDIT, *sorted(POLICIES), *PEERS]
+    own = [variant.name for variant in scheduled_engine().variants]
+    return [*own, *sorted(POLICIES), *peers()]
 
 
-def byteps_policies() -> tuple[Policy, ...]:
-    """Every known policy of BytePS at its own settings: those that can be simulated."""
+def simulated_contenders() -> tuple[Contender, ...]:
+    """Every contender but the peers at its own settings: those that can be simulated."""
     return tuple(
-        _expanded(PolicyEntry.model_construct(name=name), "policies", "torch")[0]
+        _expanded(ContenderEntry.model_construct(name=name), "policies", "torch")[0]
         for name in known_policies()
-        if name not in PEERS
+        if name not in peers()
     )
 
 
 def expand_policies(
-    entries: Sequence[str | PolicyEntry], framework: Framework, path: Path, where: str
-) -> tuple[Policy, ...]:
+    entries: Sequence[str | ContenderEntry], framework: Framework, path: Path, where: str
+) -> tuple[Contender, ...]:
     """All policies of a config's entries; `framework` is the job's. Raises UserError."""
-    policies: list[Policy] = []
+    policies: list[Contender] = []
     for index, entry in enumerate(entries):
         at = f"{path}: {where}policies[{index}]"
         policies += _expanded(_entry(entry) if isinstance(entry, str) else entry, at, framework)
@@ -131,7 +109,7 @@ def expand_policies(
     return tuple(policies)
 
 
-def choose_policies(policies: Sequence[Policy], only: Sequence[str], framework: Framework) -> tuple[Policy, ...]:
+def choose_policies(policies: Sequence[Contender], only: Sequence[str], framework: Framework) -> tuple[Contender, ...]:
     """The file's policies of these names, and known ones that the file does not have. Raises UserError."""
     by_name = {policy.name: policy for policy in policies}
     chosen = []
@@ -143,12 +121,12 @@ def choose_policies(policies: Sequence[Policy], only: Sequence[str], framework: 
     return tuple(chosen)
 
 
-def _entry(name: str) -> PolicyEntry:
+def _entry(name: str) -> ContenderEntry:
     # Not checked as in a mapping: a name that is wrong is an unknown policy, which says more.
-    return PolicyEntry.model_construct(name=name)
+    return ContenderEntry.model_construct(name=name)
 
 
-def _expanded(entry: PolicyEntry, at: str, framework: Framework) -> list[Policy]:
+def _expanded(entry: ContenderEntry, at: str, framework: Framework) -> list[Contender]:
     base = entry.base or entry.name
     if base not in known_policies():
         raise UserError(f"{at}: unknown policy {base!r}; the known ones are {', '.join(known_policies())}")
@@ -159,22 +137,21 @@ def _expanded(entry: PolicyEntry, at: str, framework: Framework) -> list[Policy]
         raise UserError(f"{at}: tune is a setting of bytescheduler, not of {base}; leave it out")
     if entry.tune is not None and (entry.credit_bytes is not None or entry.partition_bytes is not None):
         raise UserError(f"{at}: tune chooses credit_bytes and partition_bytes; leave them out, or leave out tune")
-    if entry.partition_bytes is not None and base in PEERS:
-        raise UserError(f"{at}: partition_bytes is a setting of BytePS, not of {base}; leave it out")
-    prefixes = SETTINGS_OF[PEERS[base].engine if base in PEERS else "byteps"]
+    engine = engine_of(base)
+    if entry.partition_bytes is not None and engine.partition is None:
+        words = scheduled_engine().words
+        raise UserError(f"{at}: partition_bytes is a setting of {words}, not of {base}; leave it out")
+    prefixes = engine.settings
     for name in entry.env:
         if not name.startswith(prefixes) or name == settings.SCHEDULER:
             allowed = " and ".join(f"{prefix}..." for prefix in prefixes)
             raise UserError(f"{at}.env: {name} is no setting of a policy; {allowed} variables are")
     env = dict(entry.env)
-    if base == STOCK_CREDIT:
-        env.setdefault("BYTEPS_SCHEDULING_CREDIT", STOCK_CREDIT_VALUE)
-    elif base != STOCK and base not in PEERS:
+    if engine.variant(base) is None:
         env[settings.SCHEDULER] = base
-    varied = [
-        (settings.CREDIT_BYTES, entry.credit_bytes),
-        (settings.BYTEPS_PARTITION_BYTES, entry.partition_bytes),
-    ]
+    varied = [(settings.CREDIT_BYTES, entry.credit_bytes)]
+    if engine.partition is not None:
+        varied.append((engine.partition.variable, entry.partition_bytes))
     given = [(name, sizes) for name, sizes in varied if sizes is not None]
     policies = []
     for combination in itertools.product(*(sizes for _, sizes in given)):
@@ -182,15 +159,16 @@ def _expanded(entry: PolicyEntry, at: str, framework: Framework) -> list[Policy]
         label = entry.name
         if any(len(sizes) > 1 for _, sizes in given):
             label = "-".join([entry.name, *(format_size(size) for size in combination)])
-        policies.append(Policy(label, base, {**env, **chosen}, framework, entry.tune or 0))
+        policies.append(Contender(label, base, {**env, **chosen}, framework, entry.tune or 0))
     return policies
 
 
-def _framework(entry: PolicyEntry, base: str, at: str, of_job: Framework) -> Framework:
-    if base not in PEERS:
-        return entry.framework or of_job
-    own = PEERS[base].framework
-    if entry.framework not in (None, own):
-        others = [name for name, peer in PEERS.items() if peer.framework == entry.framework]
-        raise UserError(f"{at}.framework: {base} is for {own} only; for {entry.framework} take {' or '.join(others)}")
-    return own
+def _framework(entry: ContenderEntry, base: str, at: str, of_job: Framework) -> Framework:
+    own = engine_of(base).frameworks
+    if entry.framework is None:
+        return of_job if of_job in own else own[0]
+    if entry.framework not in own:
+        others = [name for name, engine in peers().items() if entry.framework in engine.frameworks]
+        only = " and ".join(own)
+        raise UserError(f"{at}.framework: {base} is for {only} only; for {entry.framework} take {' or '.join(others)}")
+    return entry.framework

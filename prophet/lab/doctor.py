@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import pkgutil
 import socket
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import psutil
 
 from prophet.core.errors import UserError
 from prophet.core.optional import INSTALL
-from prophet.lab.contenders import Framework, Policy
+from prophet.engines.registry import engines
+from prophet.engines.spec import EngineSpec, Framework
+from prophet.lab.contenders import Contender
 
 _FRAMEWORKS = {"torch": "PyTorch", "mxnet": "MXNet"}
 MXNET_NUMPY = (1, 23)
@@ -34,34 +36,41 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Everything that matters for running jobs and experiments here."""
-    pytorch, mxnet = [_framework(), _hook()], _mxnet()
+    specs = engines().values()
+    pytorch = [_framework("torch"), *(hook for spec in specs for hook in _hook(spec, "torch"))]
+    mxnet = _mxnet()
     if mxnet and not pytorch[0].ok:
         pytorch = []  # one framework is enough for a job
-    return [_byteps(), *pytorch, *mxnet, _namespaces(), _traffic_control(), *_interfaces()]
+    packages = [package for spec in specs for package in _package(spec)]
+    return [*packages, *pytorch, *mxnet, _namespaces(), _traffic_control(), *_interfaces()]
 
 
-def obstacle(policy: Policy) -> str | None:
-    """Why no job can start under `policy` on this machine, in one line that says what to do; None where it can."""
-    byteps = policy.engine == "byteps"
-    looks: list[tuple[bool, Callable[[], Finding]]] = [
-        (byteps, _byteps),
-        (True, partial(_framework, policy.framework)),
-        (byteps, partial(_hook, policy.framework)),
-    ]
-    findings = (look() for needed, look in looks if needed)
+def obstacle(contender: Contender) -> str | None:
+    """Why no job can start under `contender` on this machine, in one line that says what to do; None where it can."""
+    findings = _needed(contender.engine, contender.framework)
     return next((f"{finding.item}: {finding.line}" for finding in findings if not finding.ok), None)
 
 
-def _byteps() -> Finding:
+def _needed(engine: EngineSpec, framework: Framework) -> Iterator[Finding]:
+    # One after the other: without a framework, looking for the hook would fail.
+    yield from _package(engine)
+    yield _framework(framework)
+    yield from _hook(engine, framework)
+
+
+def _package(engine: EngineSpec) -> Iterator[Finding]:
+    """Nothing where the framework brings the engine."""
+    if engine.package is None:
+        return
     try:
-        version = importlib.metadata.version("byteps")
+        version = importlib.metadata.version(engine.package.distribution)
     except importlib.metadata.PackageNotFoundError:
-        what = "not installed; `python -m prophet_byteps.build install` builds it for this machine's processors"
-        return Finding("BytePS", False, what)
-    return Finding("BytePS", True, version)
+        yield Finding(engine.words, False, engine.package.install)
+    else:
+        yield Finding(engine.words, True, version)
 
 
-def _framework(framework: Framework = "torch") -> Finding:
+def _framework(framework: Framework) -> Finding:
     name, install = _FRAMEWORKS[framework], INSTALL[framework]
     if importlib.util.find_spec(framework) is None:
         return Finding(name, False, f"not installed; `{install}`")
@@ -72,20 +81,25 @@ def _framework(framework: Framework = "torch") -> Finding:
     return Finding(name, True, version)
 
 
-def _hook(framework: Framework = "torch") -> Finding:
-    from prophet_byteps.hook import check_compatibility
-
-    return Finding("hook", *check_compatibility(framework))
+def _hook(engine: EngineSpec, framework: Framework) -> Iterator[Finding]:
+    """Nothing where Prophet does not schedule the engine."""
+    if engine.hook is None or framework not in engine.frameworks:
+        return
+    item = "hook" if framework == "torch" else f"hook ({_FRAMEWORKS[framework]})"
+    try:
+        check = pkgutil.resolve_name(engine.hook)
+    except ModuleNotFoundError as error:
+        yield Finding(item, False, f"{error.name} is not installed; `pip install byteps-prophet`")
+    else:
+        yield Finding(item, *check(framework))
 
 
 def _mxnet() -> list[Finding]:
     """Nothing where MXNet is not installed: no experiment needs it."""
     if importlib.util.find_spec("mxnet") is None:
         return []
-    from prophet_byteps.hook import check_compatibility
-
-    version = importlib.metadata.version("mxnet")
-    return [Finding("MXNet", True, version), Finding("hook (MXNet)", *check_compatibility("mxnet"))]
+    hooks = [hook for spec in engines().values() for hook in _hook(spec, "mxnet")]
+    return [Finding("MXNet", True, importlib.metadata.version("mxnet")), *hooks]
 
 
 def _namespaces() -> Finding:

@@ -166,7 +166,7 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
 def draw_throughput(runs: Sequence[RecordedRun], path: Path, iterations: int = 3) -> None:
     """What a worker sends and receives over its last iterations (the paper's Fig. 10).
 
-    Recordings by BytePS know no sizes and are left out; nothing is drawn where no other run is given.
+    An engine's own recordings know no sizes and are left out; nothing is drawn where no other run is given.
     """
     shown = [run for run in runs if any(transfer.size_bytes for transfer in run.transfers)]
     if not shown:

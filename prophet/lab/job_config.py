@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from prophet.lab.contenders import Framework
+from prophet.engines.spec import Framework
 from prophet.lab.schema import Seconds, Size, Strict
 
 
@@ -72,7 +72,7 @@ class ReplayJob(_Job):
     forward_s: Seconds | None = None
 
 
-Job = DigitsJob | SyntheticJob | ReplayJob
+JobConfig = DigitsJob | SyntheticJob | ReplayJob
 JOB_KINDS: Mapping[str, type[Strict]] = MappingProxyType(
     {"digits": DigitsJob, "synthetic": SyntheticJob, "replay": ReplayJob}
 )

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prophet.core.units import format_rate, format_size
+from prophet.engines.spec import STOCK
+from prophet.engines.topology import ALL_REDUCE, PARAMETER_SERVER, Topology
 from prophet.lab.config import Cell, Experiment
-from prophet.lab.contenders import STOCK
 from prophet.lab.job_config import DigitsJob, SyntheticJob
 from prophet.lab.narrow_link import narrow_link, seconds_per_bit
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from prophet.lab.runs import CellRuns, Run
 
 SCHEMA = 1
-ENGINES = {"byteps": "BytePS", "ddp": "DistributedDataParallel", "kvstore": "MXNet's KVStore"}
-"""The engines' names for people."""
 
 
 def summarize(experiment: Experiment, cells: Sequence[CellRuns]) -> dict[str, Any]:
@@ -46,11 +45,11 @@ def summarize_cell(done: CellRuns) -> dict[str, Any]:
     """One cell: its setting, bound, policies and ratios to stock (above 1 is faster than stock)."""
     cell = done.cell
     policies = {name: summarize_policy(cell, runs) for name, runs in done.runs.items()}
-    narrow = narrow_link(cell.cluster, all_reduce=done.simulated and cell.simulator.exchange in COLLECTIVES)
-    around = narrow_link(cell.cluster, all_reduce=True)
-    for policy in cell.policies:
-        if policy.engine == "ddp" and around != narrow:
-            policies[policy.name]["narrow_link"] = around
+    narrow = narrow_link(cell.cluster, simulated_topology(cell) if done.simulated else PARAMETER_SERVER)
+    for policy in () if done.simulated else cell.policies:
+        own = narrow_link(cell.cluster, policy.engine.topology)
+        if own != narrow:
+            policies[policy.name]["narrow_link"] = own
     _compare_weights(cell, policies)
     medians = {name: summary["iteration_s"]["median"] for name, summary in policies.items() if "iteration_s" in summary}
     stock = medians.get(STOCK)
@@ -66,8 +65,13 @@ def summarize_cell(done: CellRuns) -> dict[str, Any]:
     }
 
 
+def simulated_topology(cell: Cell) -> Topology:
+    """Of the exchange that the config names for the simulator."""
+    return ALL_REDUCE if cell.simulator.exchange in COLLECTIVES else PARAMETER_SERVER
+
+
 def _compare_weights(cell: Cell, policies: Mapping[str, dict[str, Any]]) -> None:
-    """Says of each policy whether its model is that of stock BytePS in the same framework (they begin differently)."""
+    """Says of each policy whether its model is that of stock in the same framework (they begin differently)."""
     references = {
         policy.framework: policies[policy.name].get("weights_sha256")
         for policy in reversed(cell.policies)
@@ -168,7 +172,7 @@ def lower_bound(cell: Cell) -> float | None:
     exchange = cell.simulator.exchange
     if cell.profile is None or cell.cluster.bandwidth.changes or exchange == ASYNCHRONOUS:
         return None
-    links = seconds_per_bit(cell.cluster, all_reduce=exchange in COLLECTIVES)
+    links = seconds_per_bit(cell.cluster, simulated_topology(cell))
     return lower_bound_s(cell.profile, 1 / max(links.values()) / 8) if links else None
 
 
@@ -181,7 +185,7 @@ def emulation(cell: Cell, *, simulated: bool = False) -> str:
         compute = "compute replaced by sleeping"
     elif isinstance(cell.job, SyntheticJob):
         compute = "compute real, data random"
-    engines = list(dict.fromkeys(ENGINES[policy.engine] for policy in cell.policies))
+    engines = list(dict.fromkeys(policy.engine.words for policy in cell.policies))
     return f"{', '.join(engines)} real; {compute}; network: shaped veth on one machine"
 
 

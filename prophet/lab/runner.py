@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prophet.core import settings
+from prophet.engines.spec import RunNetwork, is_worker
 from prophet.lab.config import Cell, Experiment
-from prophet.lab.contenders import Policy
+from prophet.lab.contenders import Contender
 from prophet.lab.job_config import ReplayJob
 from prophet.lab.jobs import progress_path
-from prophet.lab.launchers import LAUNCHERS, Place, command, environment, is_worker
-from prophet.lab.runs import BYTEPS_TRACE, CellRuns, Run
+from prophet.lab.launchers import command, environment, nodes_of
+from prophet.lab.runs import CellRuns, Run
 from prophet.lab.tuning import RunOnce, TrialFailed, Tuned, tune_policy
 from prophet.models.profiles import save_profile
 
@@ -40,7 +41,7 @@ ERROR_MARKS = ("Error:", "Check failed", "what():")
 """What marks the line of an error in a log: of Python, of ps-lite and MXNet, and of any C++ exception."""
 RECORDING = "recording"
 RECORD_ITERATIONS = 6
-"""Length of the run that is made only to see the transfers of stock BytePS, by its own trace."""
+"""Length of the run that is made only to see the transfers of an engine without the hook, by its own trace."""
 
 
 class Process(Protocol):
@@ -61,7 +62,7 @@ class Host(Protocol):
 
 
 HostFactory = Callable[[Cell], AbstractContextManager[Host]]
-Obstacle = Callable[[Policy], str | None]
+Obstacle = Callable[[Contender], str | None]
 """Why a policy cannot start on this machine, in one line; None where it can."""
 
 
@@ -76,7 +77,7 @@ class Edges:
 class Listener(Protocol):
     """Told how far an experiment is."""
 
-    def run_starts(self, cell: Cell, policy: Policy, label: str) -> None: ...
+    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None: ...
     def iterations(self, done: int) -> None: ...
     def run_ends(self, error: str | None) -> None: ...
 
@@ -117,7 +118,7 @@ def _run_cell(
 ) -> CellRuns:
     with hosts(cell) as host:
 
-        def run(point: Cell, policy: Policy, label: str, repeat: int = 0) -> Run:
+        def run(point: Cell, policy: Contender, label: str, repeat: int = 0) -> Run:
             listener.run_starts(point, policy, label)
             place = folder / f"{policy.name}-{label}"
             job = JobRun(point, policy, host, place, next(ports), experiment.time_limit_s, edges)
@@ -161,14 +162,10 @@ def recorded_cell(cell: Cell) -> Cell:
     return replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
 
 
-def recorded_policy(policy: Policy) -> Policy:
-    """`policy` with BytePS's own trace of all iterations but the first two and the last, which lets it be written."""
-    trace = {
-        "BYTEPS_TRACE_ON": "1",
-        "BYTEPS_TRACE_START_STEP": "3",
-        "BYTEPS_TRACE_END_STEP": str(RECORD_ITERATIONS - 1),
-    }
-    return replace(policy, env={**policy.env, **trace})
+def recorded_policy(policy: Contender) -> Contender:
+    """`policy` with its engine's own trace."""
+    trace = policy.engine.trace
+    return policy if trace is None else replace(policy, env={**policy.env, **trace.settings(RECORD_ITERATIONS)})
 
 
 class Watch:
@@ -189,7 +186,7 @@ class JobRun:
     """One training job on the testbed: scheduler, servers and workers, from start to end."""
 
     def __init__(
-        self, cell: Cell, policy: Policy, host: Host, folder: Path, port: int, limit_s: float, edges: Edges
+        self, cell: Cell, policy: Contender, host: Host, folder: Path, port: int, limit_s: float, edges: Edges
     ) -> None:
         self._cell = cell
         self._policy = policy
@@ -198,8 +195,10 @@ class JobRun:
         self._port = port
         self._limit_s = limit_s
         self._edges = edges
-        self._nodes = LAUNCHERS[policy.engine].nodes(cell.cluster)
+        self._nodes = nodes_of(policy.engine, cell.cluster)
         self._workers = [node for node in self._nodes if is_worker(node)]
+        trace = policy.engine.trace
+        self._trace = trace if trace is not None and trace.switch in policy.env else None
         self._processes: dict[str, Process] = {}
 
     def run(self, on_iterations: Callable[[int], None]) -> Run:
@@ -226,8 +225,8 @@ class JobRun:
             private, working = sockets / node, self._record(node, "cwd")
             private.mkdir()
             working.mkdir()
-            if "BYTEPS_TRACE_ON" in self._policy.env:
-                self._record(node, "trace").joinpath(BYTEPS_TRACE).parent.mkdir(parents=True)
+            if self._trace is not None:
+                self._record(node, "trace").joinpath(self._trace.file).parent.mkdir(parents=True)
             options = ["--spec", str(spec), "--out", str(self._result(node))]
             argv = command(self._policy, node, self._cell.job.kind, options)
             env = self._environment(node, private)
@@ -251,10 +250,11 @@ class JobRun:
         """What one process of the job sees: what its engine needs, and where a worker leaves its records."""
         cluster = self._cell.cluster
         addresses = {name: self._host.address(name) for name in cluster.nodes}
-        place = Place(addresses, self._host.interface(node), self._port, str(sockets))
-        env = environment(self._policy, node, cluster, place, os.environ)
-        if node in self._workers and "BYTEPS_TRACE_ON" in env:
-            env["BYTEPS_TRACE_DIR"] = str(self._record(node, "trace"))
+        interface = self._host.interface(node)
+        network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, self._port, str(sockets))
+        env = environment(self._policy, node, network, os.environ)
+        if node in self._workers and self._trace is not None:
+            env[self._trace.folder] = str(self._record(node, "trace"))
         if node in self._workers and self._policy.hooked:
             env[settings.PROFILE_OUT] = str(self._record(node, "profile.json"))
             env[settings.EVENTS_OUT] = str(self._record(node, "events.npy"))
@@ -294,8 +294,8 @@ class JobRun:
         results = tuple(_read_json(self._result(worker), f"{worker} left no result") for worker in self._workers)
         if not self._policy.hooked:
             return results, ()
-        # Prophet steps aside rather than fail a job; here that would pass stock BytePS off as a policy.
-        absent = f"without Prophet: {{}} ran with stock BytePS instead of {self._policy.base}"
+        # Prophet steps aside rather than fail a job; here that would pass the stock engine off as a policy.
+        absent = f"without Prophet: {{}} ran with stock {self._policy.engine.words} instead of {self._policy.base}"
         statuses = tuple(
             _read_json(self._record(worker, "status.json"), absent.format(worker)) for worker in self._workers
         )

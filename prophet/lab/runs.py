@@ -12,9 +12,6 @@ from typing import Any
 
 from prophet.lab.config import Cell
 
-BYTEPS_TRACE = Path("0", "comm.json")
-"""Where BytePS writes its trace under BYTEPS_TRACE_DIR: a folder of the local rank, which must exist."""
-
 
 @dataclass(frozen=True)
 class Run:
@@ -37,7 +34,7 @@ class Run:
 class CellRuns:
     """All runs of a cell: `runs[name][i]` is policy `name` in repeat i; `links` is what the testbed measured.
 
-    `recordings` are short runs of the policies that BytePS's own trace can show, with it on, for the
+    `recordings` are short runs of the policies that their engine's own trace can show, with it on, for the
     figures; nothing in them is counted, since a trace costs time.
     """
 

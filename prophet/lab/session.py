@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from prophet.core.errors import UserError
 from prophet.core.optional import MissingPackage, require
-from prophet.lab.config import Cell, Experiment
-from prophet.lab.contenders import Policy
+from prophet.lab.config import SIMULATOR, Cell, Experiment
+from prophet.lab.contenders import Contender
 from prophet.lab.doctor import obstacle
 from prophet.lab.results import describe_setting, failures, print_results, summarize, write_results
 from prophet.lab.runner import RECORD_ITERATIONS, run_experiment
@@ -44,7 +44,7 @@ class ProgressBar:
         self._before = 0
         self._length = 0
 
-    def run_starts(self, cell: Cell, policy: Policy, label: str) -> None:
+    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None:
         words = f"{describe_setting(cell.setting)}  {policy.name}  {label}"
         self._length = cell.job.iterations
         self._progress.update(self._task, description=words)
@@ -81,7 +81,7 @@ def run_session(experiment: Experiment, out: Path) -> int:
     A policy that this machine cannot start is one that failed. Raises UserError where that is so for all of them, or
     where there can be no testbed; nothing is written then.
     """
-    if experiment.engine != "byteps":
+    if experiment.engine == SIMULATOR:
         raise UserError(
             f"engine: {experiment.name} is for the simulator; run it with: prophet simulate {experiment.file}"
         )

@@ -18,10 +18,11 @@ from prophet.core import settings
 from prophet.core._native import Exchange
 from prophet.core.errors import UserError
 from prophet.core.network import Network
-from prophet.core.policy import Policy as ScheduledBy
+from prophet.core.policy import Policy
+from prophet.engines.spec import PartitionSetting
 from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell, Experiment
-from prophet.lab.contenders import Policy
+from prophet.lab.contenders import Contender
 from prophet.lab.runner import Listener, run_repeats
 from prophet.lab.runs import CellRuns, Run
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
@@ -29,20 +30,12 @@ from prophet.lab.testbed.shaping import token_bucket
 from prophet.lab.tuning import require_search
 from prophet.policies import get_policy
 from prophet.policies.pace import Pace
-from prophet.simulate.cluster import Cluster, Costs, Rate, compute_scale, with_traffic
+from prophet.simulate.cluster import Cluster, Costs, RateSteps, compute_scale, with_traffic
 from prophet.simulate.job import Job, alone, fused_by_front_end, fused_by_plan, groups_as_tensors, job_of_profile
 from prophet.simulate.measures import measures
 from prophet.simulate.run import Options, SimulatedRun, simulate
 
-STOCK_PARTITION_BYTES = 4_096_000
-"""BytePS's own default, BYTEPS_PARTITION_BYTES."""
 NEVER_S = 1e9
-_INSTEAD = {
-    "byteps": "since the simulator knows BytePS's front end in PyTorch; leave out framework: mxnet",
-    "ddp": "since it runs for real only; simulate ddp with simulator.exchange: ring",
-    "kvstore": "since it runs for real only; choose others with --policy",
-}
-"""Why a policy of each engine has no simulation, and what to do."""
 WHOLE = 1 << 31
 """A partition size that leaves every tensor whole."""
 
@@ -90,7 +83,7 @@ class _Simulated:
     folder: Path
     listener: Listener
 
-    def run(self, cell: Cell, policy: Policy, label: str, repeat: int) -> Run:
+    def run(self, cell: Cell, policy: Contender, label: str, repeat: int) -> Run:
         self.listener.run_starts(cell, policy, label)
         if policy in self.cell.policies:
             one = self.prepared[repeat][self.cell.policies.index(policy)]
@@ -139,18 +132,21 @@ def worker_results(run: SimulatedRun) -> list[dict[str, Any]]:
     return results
 
 
-def prepare(cell: Cell, policy: Policy, repeat: int = 0) -> Planned:
+def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
     """What of a config makes a simulation. Raises UserError where something of it cannot be simulated."""
     if cell.profile is None:
         raise UserError(
             f"job.kind: {cell.job.kind} is real training; `prophet simulate` takes a replay (job.kind: replay)"
         )
-    if policy.engine != "byteps" or policy.framework != "torch":
-        raise UserError(f"policies: {policy.name} cannot be simulated, {_INSTEAD[policy.engine]}")
+    engine = policy.engine
+    if policy.framework not in engine.simulated or engine.partition is None:
+        raise UserError(f"policies: {policy.name} cannot be simulated, {engine.unsimulated}")
     config = cell.simulator
     collective = config.exchange in COLLECTIVES
     if collective and not policy.hooked:
-        raise UserError(f"policies: {policy.name} is BytePS's parameter server; give others for {config.exchange}")
+        raise UserError(
+            f"policies: {policy.name} is {engine.words}'s parameter server; give others for {config.exchange}"
+        )
     cluster = _cluster(cell)
     seed = cell.job.seed + repeat
     stragglers = {int(node.removeprefix("worker")): factor for node, factor in config.stragglers.items()}
@@ -161,7 +157,7 @@ def prepare(cell: Cell, policy: Policy, repeat: int = 0) -> Planned:
     )
     options = Options(
         iterations=cell.job.iterations,
-        partition_bytes=_partition_bytes(policy),
+        partition_bytes=_partition_bytes(policy, engine.partition),
         monitor_s=float(policy.env.get(settings.MONITOR_S, settings.DEFAULT_MONITOR_S)),
         # An all-reduce of a whole tensor may take longer than the watchdog of a job has patience.
         watchdog_s=float(policy.env.get(settings.WATCHDOG_S, NEVER_S if collective else settings.DEFAULT_WATCHDOG_S)),
@@ -197,14 +193,14 @@ def network_of(cluster: Cluster) -> Network | None:
     return Network(min(rates), overhead_s, 2 * cluster.costs.latency_s)
 
 
-def _policy(base: str, options: Options) -> ScheduledBy:
+def _policy(base: str, options: Options) -> Policy:
     return get_policy(base, options.credit_bytes, options.partition_bytes)
 
 
-def _partition_bytes(policy: Policy) -> int:
-    default = settings.DEFAULT_PARTITION_BYTES if policy.hooked else STOCK_PARTITION_BYTES
+def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
+    default = settings.DEFAULT_PARTITION_BYTES if policy.hooked else partition.default_bytes
     given = policy.env.get(settings.PARTITION_BYTES, default)
-    return int(policy.env.get(settings.BYTEPS_PARTITION_BYTES, given))
+    return int(policy.env.get(partition.variable, given))
 
 
 def _cluster(cell: Cell) -> Cluster:
@@ -233,7 +229,7 @@ def _cluster(cell: Cell) -> Cluster:
     return Cluster(given.workers, given.servers, links, costs, exchange)
 
 
-def _rate_steps(bandwidth: Bandwidth, node: str) -> Rate:
+def _rate_steps(bandwidth: Bandwidth, node: str) -> RateSteps:
     """The node's rate over time in bytes per second; changes are those of the workers, as on the testbed."""
     rate = bandwidth.rate(node)
     if rate is None:
@@ -242,7 +238,7 @@ def _rate_steps(bandwidth: Bandwidth, node: str) -> Rate:
     return tuple((at_s, bits / 8) for at_s, bits in ((0.0, rate), *changes))
 
 
-def _collective(name: str, workers: int, links: dict[str, Rate], costs: Costs) -> Cluster:
+def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Costs) -> Cluster:
     """The collective's channel: its cost of s bytes is overhead + s / rate, by the paper's model (collectives.py)."""
     rates = [steps for node, steps in links.items() if node.startswith("worker") and steps]
     if not rates:

@@ -1,37 +1,23 @@
-"""Transfers of a finished run, from the hook's events or BytePS's trace: what the figures are drawn from.
+"""Transfers of a finished run, from the hook's events or the engine's own trace: what the figures are drawn from.
 
 Rule of this file: events and marks in, plain values out. Times are seconds on the run's steady clock.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
-from prophet.lab.runs import BYTEPS_TRACE, CellRuns
+from prophet.core.transfer import Transfer
+from prophet.lab.runs import CellRuns
 
 WORKER = "worker0"
 """The figures show one worker; the others do the same at the same time."""
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """One partition in one direction: ready at `added_s`, on the wire from `start_s`, done at `finish_s`."""
-
-    gradient: int
-    partition: int
-    size_bytes: int
-    queue: QueueKind
-    added_s: float
-    start_s: float
-    finish_s: float
 
 
 @dataclass(frozen=True)
@@ -70,46 +56,10 @@ def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
     return tuple(transfers)
 
 
-def read_byteps_trace(path: Path, worker: Mapping[str, Any]) -> tuple[Transfer, ...]:
-    """Transfers from BytePS's own trace, whose times are microseconds of the wall clock.
-
-    `worker` is the result of the worker that wrote it: the names of its parameters in order, and how far
-    the wall clock was ahead of the steady one.
-    """
-    indices = {f"Comm.byteps.Gradient.{name}": index for index, name in enumerate(worker["parameters"])}
-    events = [e for e in json.loads(path.read_text(encoding="utf-8"))["traceEvents"] if e["pid"] in indices]
-    # The whole of an operation, which is on record without a stage, begins when its gradient is there.
-    generated: dict[str, list[float]] = {}
-    for event in sorted(events, key=lambda e: float(e["ts"])):
-        if event["name"] == event["pid"]:
-            generated.setdefault(event["pid"], []).append(float(event["ts"]))
-    transfers = []
-    for event in events:
-        stage = event["name"].removeprefix(event["pid"]).lstrip(".")
-        if stage not in QueueKind.__members__:
-            continue
-        queue, ts = QueueKind[stage], float(event["ts"])
-        earlier = [time for time in generated.get(event["pid"], []) if time <= ts]
-        added = earlier[-1] if queue is QueueKind.PUSH and earlier else ts
-        start_s, added_s = (time / 1e6 - worker["wall_minus_steady_s"] for time in (ts, added))
-        # It records no sizes.
-        transfers.append(
-            Transfer(
-                indices[event["pid"]],
-                int(event["tid"]) & 0xFFFF,
-                0,
-                queue,
-                added_s,
-                start_s,
-                start_s + event["dur"] / 1e6,
-            )
-        )
-    return tuple(transfers)
-
-
 def one_run_each(cell: CellRuns) -> list[RecordedRun]:
-    """A good run of each policy that left a record of its transfers: Prophet's events, or BytePS's trace."""
+    """A good run of each policy that left a record of its transfers: Prophet's events, or the engine's own."""
     recorded = []
+    traces = {policy.name: policy.engine.trace for policy in cell.cell.policies}
     for name, runs in cell.runs.items():
         candidates = [cell.recordings[name]] if name in cell.recordings else runs
         run = next((run for run in candidates if run.error is None), None)
@@ -117,9 +67,9 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
             continue
         worker = run.workers[0]
         events = run.folder / f"{WORKER}.events.npy"
-        trace = run.folder / f"{WORKER}.trace" / BYTEPS_TRACE
+        trace = traces[name]
         if events.exists():
             recorded.append(RecordedRun(name, pair_events(np.load(events)), tuple(worker["marks"])))
-        elif trace.exists():
-            recorded.append(RecordedRun(name, read_byteps_trace(trace, worker), tuple(worker["marks"])))
+        elif trace is not None and (file := run.folder / f"{WORKER}.trace" / trace.file).exists():
+            recorded.append(RecordedRun(name, trace.read(file, worker), tuple(worker["marks"])))
     return recorded

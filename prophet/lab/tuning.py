@@ -15,7 +15,7 @@ import numpy as np
 from prophet.core import settings
 from prophet.core.optional import require
 from prophet.lab.config import Cell, Experiment
-from prophet.lab.contenders import Policy
+from prophet.lab.contenders import Contender
 from prophet.lab.runs import Run
 from prophet.policies.autotune import DEFAULT_INITIAL, tune
 
@@ -23,7 +23,7 @@ TRIAL_ITERATIONS = 10
 TRIAL_WARMUP = 3
 """A trial's first iterations, which are not counted: the job starts, and a broadcast may still be under way."""
 
-RunOnce = Callable[[Cell, Policy, str, int], Run]
+RunOnce = Callable[[Cell, Contender, str, int], Run]
 """(cell, policy, label, number of the repeat from 0) -> how it went."""
 
 
@@ -35,11 +35,11 @@ class TrialFailed(Exception):
 class Tuned:
     """A policy with the sizes that were best; `record` is for results.json (sizes in bytes, times in seconds)."""
 
-    policy: Policy
+    policy: Contender
     record: Mapping[str, Any]
 
 
-def tune_policy(cell: Cell, policy: Policy, run: RunOnce) -> Tuned:
+def tune_policy(cell: Cell, policy: Contender, run: RunOnce) -> Tuned:
     """Runs `policy.tune` trials of `cell`'s job, cut short. Raises TrialFailed where one fails."""
     short = trial_cell(cell)
     count = 0
@@ -76,7 +76,9 @@ def trial_cell(cell: Cell) -> Cell:
     return replace(cell, job=cell.job.model_copy(update={"iterations": iterations, "warmup": warmup}))
 
 
-def sized(policy: Policy, credit_bytes: int, partition_bytes: int) -> Policy:
+def sized(policy: Contender, credit_bytes: int, partition_bytes: int) -> Contender:
     """`policy` with these sizes, in bytes, and nothing left to tune."""
-    sizes = {settings.CREDIT_BYTES: str(credit_bytes), settings.BYTEPS_PARTITION_BYTES: str(partition_bytes)}
+    partition = policy.engine.partition
+    assert partition is not None  # who is tuned has one: contenders.py sees to it
+    sizes = {settings.CREDIT_BYTES: str(credit_bytes), partition.variable: str(partition_bytes)}
     return replace(policy, env={**policy.env, **sizes}, tune=0)

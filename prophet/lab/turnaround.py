@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from prophet.core.events import QueueKind
-from prophet.lab.transfers import RecordedRun, Transfer
+from prophet.core.transfer import Transfer
+from prophet.lab.transfers import RecordedRun
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The bandwidth monitor: what the network gives this job, from its own transfers and the NIC's counters.
 
-Rule of this file: pure estimates over events and counter samples, and at the end the two thin edges that
-read counters and routes.
+Rule of this file: pure estimates over events and counter samples; nic.py reads the counters.
 
 Pushes are acknowledged at once, so they measure the network; a pull also waits for other workers. Each
 push costs overhead + bytes / rate on the wire, so while pushes follow one another without a pause, their
@@ -16,13 +15,11 @@ a margin for that, so the error shrinks with the next plan and cannot feed itsel
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind, unbroken
@@ -256,23 +253,3 @@ class BandwidthMonitor:
         others_sent = sent - FRAMING * (new.own_sent - old.own_sent)
         others_received = received - FRAMING * (new.own_received - old.own_received)
         return max(0.0, others_sent, others_received) / (new.sample.time_s - old.sample.time_s)
-
-
-def sample_nic(interface: str, time_s: float) -> NicSample | None:
-    """The counters of `interface` now, or None where it is gone."""
-    counters = psutil.net_io_counters(pernic=True).get(interface)
-    return NicSample(time_s, counters.bytes_sent, counters.bytes_recv) if counters else None
-
-
-def interface_towards(host: str) -> str | None:
-    """The interface through which this machine reaches `host`, or None where that cannot be told."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))  # no packet is sent: connecting a datagram socket only picks the route
-            address = probe.getsockname()[0]
-    except OSError:
-        return None
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address == address for entry in addresses):
-            return name
-    return None

@@ -15,7 +15,7 @@ from typing import Any
 
 from prophet.core.errors import UserError
 from prophet.core.graph import Graph
-from prophet.models.graph_patterns import Pattern, Step, worker_graph
+from prophet.models.graph_patterns import ForwardStep, Pattern, worker_graph
 
 Shape = tuple[int, ...]
 
@@ -61,7 +61,7 @@ def graph_of_symbol(
     parameters: dict[int, str] = {}
     computing: set[int] = set()
     sizes: dict[str, int] = {}
-    steps: list[Step] = []
+    steps: list[ForwardStep] = []
     for place, node in enumerate(nodes):
         given = [index for index, *_ in node["inputs"]]
         if node["op"] != "null":
@@ -69,7 +69,7 @@ def graph_of_symbol(
             if flops_per_s is not None and not _timed(node["name"], pattern, times_s or {}):
                 products, others = _work(node, [nodes[index] for index in given], known, name)
             steps.append(
-                Step(
+                ForwardStep(
                     node["name"],
                     tuple(dict.fromkeys(nodes[index]["name"] for index in given if index in computing)),
                     tuple(dict.fromkeys(parameters[index] for index in given if index in parameters)),

@@ -1,6 +1,6 @@
 """From the forward pass of a model to the graph of one worker's iteration.
 
-Rule of this file: no framework; graph_torch.py and graph_mxnet.py read a model into `Step`s, and this is the rest.
+Rule of this file: no framework; graph_torch.py and graph_mxnet.py read a model into `ForwardStep`s, this is the rest.
 Sizes are bytes, times seconds, work is in floating-point operations (a multiplication and an addition are two).
 """
 
@@ -30,7 +30,7 @@ class Pattern(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Step:
+class ForwardStep:
     """One operation of the forward pass: `inputs` are the steps and `parameters` the parameters that it reads.
 
     `product_flops` is the work of matrix products and convolutions, whose backward pass is one such product for each
@@ -46,7 +46,7 @@ class Step:
 
 def worker_graph(
     name: str,
-    steps: Sequence[Step],
+    steps: Sequence[ForwardStep],
     parameter_bytes: Mapping[str, int],
     *,
     pattern: Pattern = Pattern.RECEIVE,
@@ -81,7 +81,7 @@ class _Build:
     def __init__(
         self,
         name: str,
-        steps: Sequence[Step],
+        steps: Sequence[ForwardStep],
         parameter_bytes: Mapping[str, int],
         flops_per_s: float | None,
         times_s: Mapping[str, float],
@@ -132,15 +132,15 @@ class _Build:
     def _read(self) -> list[str]:
         return [parameter for parameter, readers in self._readers.items() if readers]
 
-    def _parameters(self, step: Step) -> tuple[str, ...]:
+    def _parameters(self, step: ForwardStep) -> tuple[str, ...]:
         return tuple(parameter for parameter in step.parameters if parameter in self._readers)
 
-    def _forward(self, step: Step, after: tuple[str, ...] = ()) -> Operation:
+    def _forward(self, step: ForwardStep, after: tuple[str, ...] = ()) -> Operation:
         inputs = (*after, *(f"forward.{given}" for given in step.inputs), *self._parameters(step))
         return self._compute(f"forward.{step.name}", inputs, step.product_flops + step.other_flops)
 
     def _backward(
-        self, after: tuple[str, ...] = (), also: Callable[[Step], tuple[str, ...]] = lambda step: ()
+        self, after: tuple[str, ...] = (), also: Callable[[ForwardStep], tuple[str, ...]] = lambda step: ()
     ) -> Iterable[Operation]:
         """From the last step to the first; a step that no other reads waits for `after`, each for `also` its own."""
         for step in reversed(self._steps):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from prophet.core.errors import UserError
 from prophet.core.graph import Graph
-from prophet.models.graph_patterns import Pattern, Step, worker_graph
+from prophet.models.graph_patterns import ForwardStep, Pattern, worker_graph
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +112,9 @@ def _numbers(result: Any) -> int:
     return 0
 
 
-def _steps(traced: fx.GraphModule, names: Mapping[int, str], work: Mapping[str, tuple[float, float]]) -> list[Step]:
+def _steps(
+    traced: fx.GraphModule, names: Mapping[int, str], work: Mapping[str, tuple[float, float]]
+) -> list[ForwardStep]:
     """Each node that computes; what is read or passed in is an input of the nodes that use it."""
     steps = []
     computing: set[str] = set()
@@ -131,7 +133,7 @@ def _steps(traced: fx.GraphModule, names: Mapping[int, str], work: Mapping[str, 
                         parameters.append(names[id(parameter)])
             products, others = work[node.name]
             steps.append(
-                Step(
+                ForwardStep(
                     node.name,
                     tuple(one for one in given if one in computing),
                     tuple(dict.fromkeys(parameters)),

@@ -15,7 +15,7 @@ import numpy as np
 from prophet.core._native import Exchange
 from prophet.core.errors import UserError
 
-Rate = tuple[tuple[float, float], ...]
+RateSteps = tuple[tuple[float, float], ...]
 """A rate over time: (from when, bytes per second), by time, the first from 0. Empty: no limit."""
 
 
@@ -54,7 +54,7 @@ class Cluster:
 
     workers: int
     servers: int = 1
-    links: Mapping[str, Rate] = field(default_factory=dict)
+    links: Mapping[str, RateSteps] = field(default_factory=dict)
     costs: Costs = Costs()
     exchange: Exchange = Exchange.SYNCHRONOUS
 
@@ -76,7 +76,7 @@ class Cluster:
         return workers + [f"server{index}" for index in range(self.servers)]
 
 
-def check_rate(where: str, steps: Rate) -> None:
+def check_rate(where: str, steps: RateSteps) -> None:
     """Raises UserError unless `steps` are a rate over time."""
     if not steps:
         return
@@ -87,7 +87,7 @@ def check_rate(where: str, steps: Rate) -> None:
             raise UserError(f"{where}: {rate} bytes per second at {at_s} s; it must be above 0")
 
 
-def with_traffic(steps: Rate, traffic: Sequence[tuple[float, float, float]]) -> Rate:
+def with_traffic(steps: RateSteps, traffic: Sequence[tuple[float, float, float]]) -> RateSteps:
     """`steps` less the background traffic, given as (from when, until when, bytes per second).
 
     Traffic never takes the last hundredth of a link: TCP's fairness leaves something to the job.

@@ -20,7 +20,7 @@ from prophet.core.policy import Policy
 from prophet.core.queue import native_plan
 from prophet.core.settings import DEFAULT_CREDIT_BYTES, DEFAULT_MONITOR_S, DEFAULT_PARTITION_BYTES, DEFAULT_WATCHDOG_S
 from prophet.learn.learner import DRAIN_S, Learner
-from prophet.simulate.cluster import Cluster, Rate
+from prophet.simulate.cluster import Cluster, RateSteps
 from prophet.simulate.job import Job
 
 WORKER = 0
@@ -124,7 +124,7 @@ def simulate(
     )
 
 
-def channel(cluster: Cluster) -> Rate:
+def channel(cluster: Cluster) -> RateSteps:
     """A collective's rate over time: that of its slowest worker at each moment."""
     limited = [cluster.links[node] for node in cluster.nodes[: cluster.workers] if cluster.links.get(node)]
     times = sorted({at for steps in limited for at, _ in steps})

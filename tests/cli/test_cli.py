@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import prophet
 from prophet.cli import main as cli
 from prophet.lab import doctor, session
 from prophet.lab.config import Experiment
-from prophet.lab.contenders import Policy
+from prophet.lab.contenders import Contender
 from prophet.models.profiles import resnet50, save_profile
 from support.configs import REPLAY, changed, written
 
@@ -121,10 +122,10 @@ def test_ctrl_c_and_its_like_are_status_130(
 def test_without_a_usable_byteps_nothing_is_run_or_written(
     item: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def examined(framework: str = "torch") -> doctor.Finding:
-        return doctor.Finding(item, False, "is of a kind we do not know; install another")
+    def examined(*subject: object) -> Iterator[doctor.Finding]:
+        yield doctor.Finding(item, False, "is of a kind we do not know; install another")
 
-    monkeypatch.setattr(doctor, f"_{item.lower()}", examined)
+    monkeypatch.setattr(doctor, {"BytePS": "_package", "hook": "_hook"}[item], examined)
     folder = tmp_path / "out"
     assert invoked(monkeypatch, "run", str(written(REPLAY, tmp_path)), "--out", str(folder)) == 2
     assert capsys.readouterr().err == f"prophet: {item}: is of a kind we do not know; install another\n"
@@ -177,7 +178,7 @@ def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         raise doctor.importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor.importlib.metadata, "version", version)
-    told = doctor.obstacle(Policy("stock", "stock"))
+    told = doctor.obstacle(Contender("stock", "stock"))
     assert told is not None and told.startswith("BytePS: not installed; `python -m prophet_byteps.build install`")
 
 
@@ -186,7 +187,7 @@ def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.Monke
     here = {"mxnet", "torch"}
     monkeypatch.setattr(doctor.importlib.metadata, "version", versions.__getitem__)
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name in here or None)
-    kvstore, ddp = Policy("k", "mxnet-kvstore", framework="mxnet"), Policy("d", "ddp-gloo")
+    kvstore, ddp = Contender("k", "mxnet-kvstore", framework="mxnet"), Contender("d", "ddp-gloo")
     assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (None, None)
     versions["numpy"] = "2.0.1"
     told = "MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1; `pip install mxnet==1.9.1 numpy==1.23.5`"

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 
 from prophet.core.errors import UserError
-from prophet.core.graph import Graph, Operation, OperationKind, load_graph, save_graph, training_graph
+from prophet.core.graph import Graph, Operation, OperationKind, training_graph
 from prophet.core.profile import GradientProfile, Profile
+from prophet.models.graph_files import load_graph, save_graph
 
 COMPUTE, TRANSFER = OperationKind.COMPUTE, OperationKind.TRANSFER
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet.engines.byteps.trace import read_trace
 from prophet.lab.figures import draw_gantt, draw_iteration_times, draw_throughput, draw_turnarounds
 from prophet.lab.results import summarize
 from prophet.lab.runs import CellRuns, Run
 from prophet.lab.trace import trace_events, write_trace
-from prophet.lab.transfers import RecordedRun, one_run_each, pair_events, read_byteps_trace
+from prophet.lab.transfers import RecordedRun, one_run_each, pair_events
 from prophet.lab.turnaround import turnarounds
 from support.configs import REPLAY, loaded
 from support.fakes import recorded_events, status, worker_result
@@ -76,7 +77,7 @@ def byteps_trace(folder: Path) -> Path:
 
 def test_byteps_own_trace_is_read_on_the_steady_clock(tmp_path: Path) -> None:
     worker = {**WORKER, "parameters": ["b", "a"], "wall_minus_steady_s": 900.0}
-    transfers = read_byteps_trace(byteps_trace(tmp_path), worker)
+    transfers = read_trace(byteps_trace(tmp_path), worker)
     assert [(t.gradient, t.partition, t.queue, t.added_s, t.start_s, t.finish_s) for t in transfers] == [
         (1, 1, QueueKind.PUSH, 100.5, 102.0, 102.5),
         (1, 1, QueueKind.PULL, 103.0, 103.0, 103.5),

@@ -9,11 +9,12 @@ import pytest
 mx = pytest.importorskip("mxnet", exc_type=ImportError)
 
 from prophet.core.profile import GradientProfile, Profile
+from prophet.engines.exchange import ordered_parameters
 from prophet.lab.jobs.compute import ComputeClock
 from prophet.lab.jobs.datasets import digits
 from prophet.lab.jobs.gluon.digits import accuracy, make_network
-from prophet.lab.jobs.gluon.exchange import model_record, ordered_parameters
 from prophet.lab.jobs.gluon.replay import ReplayNetwork
+from prophet.lab.jobs.gluon.weights import model_record
 
 PROFILE = Profile(
     "three",

@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 
 from prophet.core.profile import GradientProfile, Profile
 from prophet.lab.jobs import progress_path
-from prophet.lab.jobs.common import Recorder
+from prophet.lab.jobs.common import Recorder, arguments
 from prophet.lab.jobs.compute import ComputeClock
 from prophet.lab.jobs.datasets import batches, digits, random_images
-from prophet.lab.jobs.pytorch.exchange import model_record
 from prophet.lab.jobs.pytorch.replay import ReplayModel
+from prophet.lab.jobs.pytorch.weights import model_record
 
 PROFILE = Profile(
     "three",
@@ -119,6 +119,17 @@ def test_the_recorder_writes_times_between_starts_and_counts_progress(tmp_path: 
     assert list(result["marks"][0]) == ["start", "backward", "backward_end"]
     assert result["start_s"] > 0 and result["accuracy"] == 0.5
     assert (result["parameters"], result["weights_sha256"]) == (["weight", "bias"], "abc")
+
+
+@pytest.mark.parametrize("path", ["byteps", "no.such.package:Exchange", "prophet.engines.exchange:Nothing"])
+def test_an_exchange_that_cannot_be_loaded_is_a_line_and_status_2(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["job", "--spec", "spec.json", "--out", "out.json", "--exchange", path])
+    with pytest.raises(SystemExit) as ended:
+        arguments(None)
+    assert ended.value.code == 2
+    assert f"{path!r} cannot be loaded" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])

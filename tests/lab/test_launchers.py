@@ -6,45 +6,48 @@ import sys
 
 import pytest
 
+from prophet.engines.registry import engines
+from prophet.engines.spec import RunNetwork
 from prophet.lab.cluster_config import Bandwidth, ClusterConfig
-from prophet.lab.contenders import Policy, byteps_policies, known_policies
-from prophet.lab.launchers import LAUNCHERS, Place, command, environment
+from prophet.lab.contenders import Contender, known_policies, simulated_contenders
+from prophet.lab.launchers import command, environment, nodes_of
 
 CLUSTER = ClusterConfig.model_construct(workers=2, servers=2, bandwidth=Bandwidth(1e9))
 ADDRESSES = {node: f"10.0.0.{place}" for place, node in enumerate(CLUSTER.nodes)}
-PLACE = Place(ADDRESSES, "veth0", 23007, "/sockets/here")
+NETWORK = RunNetwork(2, 2, ADDRESSES, "veth0", 23007, "/sockets/here")
+ENGINES = "prophet.engines"
 SHELL = {"PATH": "/bin", "BYTEPS_LOG_LEVEL": "TRACE", "MASTER_PORT": "1", "MXNET_CPU_WORKER_NTHREADS": "9", "RANK": "5"}
 
-STOCK = Policy("stock", "stock")
-KVSTORE = Policy("mxnet-kvstore", "mxnet-kvstore", framework="mxnet")
-P3 = Policy("mxnet-p3", "mxnet-p3", {"MXNET_KVSTORE_SLICE_THRESHOLD": "40000"}, "mxnet")
-DDP = Policy("ddp-gloo", "ddp-gloo")
+STOCK = Contender("stock", "stock")
+KVSTORE = Contender("mxnet-kvstore", "mxnet-kvstore", framework="mxnet")
+P3 = Contender("mxnet-p3", "mxnet-p3", {"MXNET_KVSTORE_SLICE_THRESHOLD": "40000"}, "mxnet")
+DDP = Contender("ddp-gloo", "ddp-gloo")
 
 
-def told(policy: Policy, node: str) -> dict[str, str]:
-    return environment(policy, node, CLUSTER, PLACE, SHELL)
+def told(policy: Contender, node: str) -> dict[str, str]:
+    return environment(policy, node, NETWORK, SHELL)
 
 
 @pytest.mark.parametrize(
     ("policy", "server", "worker"),
     [
-        (STOCK, "import byteps.server", ["pytorch.replay", "--exchange", "byteps"]),
+        (STOCK, "import byteps.server", ["pytorch.replay", f"{ENGINES}.byteps.torch_exchange:BytePSInTorch"]),
         (
-            Policy("mxnet-stock", "stock", framework="mxnet"),
+            Contender("mxnet-stock", "stock", framework="mxnet"),
             "import byteps.server",
-            ["gluon.replay", "--exchange", "byteps"],
+            ["gluon.replay", f"{ENGINES}.byteps.gluon_exchange:BytePSInGluon"],
         ),
-        (KVSTORE, "import mxnet", ["gluon.replay", "--exchange", "kvstore"]),
-        (P3, "import mxnet", ["gluon.replay", "--exchange", "p3store"]),
+        (KVSTORE, "import mxnet", ["gluon.replay", f"{ENGINES}.kvstore.gluon_exchange:KVStoreInGluon"]),
+        (P3, "import mxnet", ["gluon.replay", f"{ENGINES}.kvstore.gluon_exchange:P3InGluon"]),
     ],
 )
-def test_servers_and_workers_run_what_their_engine_wants(policy: Policy, server: str, worker: list[str]) -> None:
-    nodes = LAUNCHERS[policy.engine].nodes(CLUSTER)
+def test_servers_and_workers_run_what_their_engine_wants(policy: Contender, server: str, worker: list[str]) -> None:
+    nodes = nodes_of(policy.engine, CLUSTER)
     assert nodes == ["scheduler", "server0", "server1", "worker0", "worker1"]
     for node in nodes[:3]:
         assert command(policy, node, "replay", ["--out", "x"]) == [sys.executable, "-c", server]
-    module, *rest = worker
-    expected = [sys.executable, "-m", f"prophet.lab.jobs.{module}", *rest, "--out", "x"]
+    module, exchange = worker
+    expected = [sys.executable, "-m", f"prophet.lab.jobs.{module}", "--exchange", exchange, "--out", "x"]
     assert command(policy, "worker1", "replay", ["--out", "x"]) == expected
 
 
@@ -68,12 +71,12 @@ def test_p3_is_switched_on_in_every_role_and_nowhere_else() -> None:
 
 
 def test_a_policys_own_settings_come_last() -> None:
-    policy = Policy("mine", "mxnet-p3", {"DMLC_PS_WATER_MARK": "100"}, "mxnet")
+    policy = Contender("mine", "mxnet-p3", {"DMLC_PS_WATER_MARK": "100"}, "mxnet")
     assert told(policy, "worker0")["DMLC_PS_WATER_MARK"] == "100"
 
 
 def test_ddp_has_workers_only_and_uses_the_namespaces_interface() -> None:
-    assert LAUNCHERS["ddp"].nodes(CLUSTER) == ["worker0", "worker1"]
+    assert nodes_of(DDP.engine, CLUSTER) == ["worker0", "worker1"]
     env = told(DDP, "worker1")
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == (ADDRESSES["worker0"], "23007")
     assert (env["RANK"], env["WORLD_SIZE"], env["GLOO_SOCKET_IFNAME"]) == ("1", "2", "veth0")
@@ -81,12 +84,12 @@ def test_ddp_has_workers_only_and_uses_the_namespaces_interface() -> None:
     assert command(DDP, "worker0", "digits", [])[2:] == [
         "prophet.lab.jobs.pytorch.digits",
         "--exchange",
-        "ddp",
+        "prophet.engines.ddp.torch_exchange:DdpInTorch",
     ]
 
 
 @pytest.mark.parametrize("policy", [STOCK, KVSTORE, P3, DDP], ids=lambda policy: policy.name)
-def test_nothing_of_another_job_comes_from_the_shell(policy: Policy) -> None:
+def test_nothing_of_another_job_comes_from_the_shell(policy: Contender) -> None:
     env = told(policy, "worker0")
     assert env["PATH"] == "/bin"
     assert not {"BYTEPS_LOG_LEVEL", "MXNET_CPU_WORKER_NTHREADS"} & env.keys()
@@ -94,6 +97,6 @@ def test_nothing_of_another_job_comes_from_the_shell(policy: Policy) -> None:
 
 
 def test_every_known_policy_has_an_engine_that_starts_it() -> None:
-    known = [Policy(name, name) for name in known_policies()]
-    assert all(policy.engine in LAUNCHERS for policy in known)
-    assert {policy.name for policy in known if policy.engine == "byteps"} == {p.name for p in byteps_policies()}
+    known = [Contender(name, name) for name in known_policies()]
+    assert all(policy.engine in engines().values() for policy in known)
+    assert {policy.name for policy in known if policy.engine.scheduled} == {p.name for p in simulated_contenders()}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from prophet.engines.topology import ALL_REDUCE
 from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.narrow_link import narrow_link, seconds_per_bit
 
@@ -36,8 +37,8 @@ def test_parameter_servers(bandwidth: Any, workers: int, servers: int, link: str
 
 def test_an_all_reduce_has_no_server() -> None:
     shared = {"default": "250mbit", "server0": "250mbit"}
-    assert narrow_link(cluster(shared), all_reduce=True) == "worker uplink"
-    assert narrow_link(cluster({"server0": "1mbit"}), all_reduce=True) is None
+    assert narrow_link(cluster(shared), ALL_REDUCE) == "worker uplink"
+    assert narrow_link(cluster({"server0": "1mbit"}), ALL_REDUCE) is None
 
 
 def test_a_bit_takes_longest_at_the_slowest_worker_and_each_servers_share_counts() -> None:
@@ -47,5 +48,5 @@ def test_a_bit_takes_longest_at_the_slowest_worker_and_each_servers_share_counts
         "worker downlink": pytest.approx(1 / 100e6),
         "server": pytest.approx(4 / 800e6),
     }
-    around = seconds_per_bit(cluster("100mbit", workers=4), all_reduce=True)
+    around = seconds_per_bit(cluster("100mbit", workers=4), ALL_REDUCE)
     assert around["worker uplink"] == pytest.approx(1.5 / 100e6)  # 2 (p-1)/p

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prophet.lab.contenders import Policy
+from prophet.lab.contenders import Contender
 from prophet.lab.runner import Watch, last_words, run_experiment
 from prophet.lab.runs import CellRuns
 from support.configs import REPLAY, changed, loaded
@@ -241,7 +241,7 @@ def test_a_policy_with_an_obstacle_is_a_row_with_the_reason_and_the_others_run(t
     raw = changed(REPLAY, "policies", ["stock", "ddp-gloo", "mxnet-kvstore"])
     bench = Bench(tmp_path, changed(raw, "repeats", 1))
 
-    def obstacle(policy: Policy) -> str | None:
+    def obstacle(policy: Contender) -> str | None:
         return "MXNet: not installed" if policy.framework == "mxnet" else None
 
     (cell,) = run_experiment(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from prophet.core.events import QueueKind
-from prophet.lab.transfers import RecordedRun, Transfer
+from prophet.core.transfer import Transfer
+from prophet.lab.transfers import RecordedRun
 from prophet.lab.turnaround import Turnaround, mean_s, turnarounds
 
 PUSH, PULL = QueueKind.PUSH, QueueKind.PULL

@@ -7,7 +7,8 @@ import pytest
 
 from prophet.core.events import EventKind
 from prophet.core.network import Network
-from prophet.learn.bandwidth import BandwidthMonitor, NicSample, TransferFit, interface_towards, sample_nic
+from prophet.learn.bandwidth import BandwidthMonitor, NicSample, TransferFit
+from prophet.learn.nic import interface_towards, sample_nic
 from support.virtual import transfers
 
 SIZES = [131072, 131072, 20000, 131072, 60000, 4000] * 40

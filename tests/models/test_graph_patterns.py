@@ -8,13 +8,13 @@ import pytest
 
 from prophet.core.errors import UserError
 from prophet.core.graph import Operation, OperationKind
-from prophet.models.graph_patterns import Pattern, Step, worker_graph
+from prophet.models.graph_patterns import ForwardStep, Pattern, worker_graph
 
 STEPS = (
-    Step("first", (), ("p",), product_flops=10.0),
-    Step("left", ("first",), (), product_flops=3.0),
-    Step("right", ("first",), ("q", "empty"), other_flops=5.0),
-    Step("join", ("left", "right"), (), product_flops=7.0),
+    ForwardStep("first", (), ("p",), product_flops=10.0),
+    ForwardStep("left", ("first",), (), product_flops=3.0),
+    ForwardStep("right", ("first",), ("q", "empty"), other_flops=5.0),
+    ForwardStep("join", ("left", "right"), (), product_flops=7.0),
 )
 SIZES = {"q": 20, "p": 10, "empty": 0, "unread": 5}
 
@@ -41,7 +41,7 @@ def test_a_product_goes_backward_once_for_each_operand_that_needs_a_gradient() -
 
 
 def test_a_model_without_parameters_only_computes() -> None:
-    bare = (Step("a", other_flops=1.0), Step("b", ("a",), other_flops=1.0))
+    bare = (ForwardStep("a", other_flops=1.0), ForwardStep("b", ("a",), other_flops=1.0))
     for pattern in Pattern:
         graph = worker_graph("g", bare, {}, flops_per_s=1.0, pattern=pattern)
         assert [(o.name, o.kind) for o in graph.operations] == [

@@ -13,7 +13,7 @@ import numpy as np
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
 from prophet.lab.config import Cell
-from prophet.lab.contenders import Policy
+from prophet.lab.contenders import Contender
 from prophet.lab.jobs import progress_path
 from prophet.lab.runner import Edges
 
@@ -118,7 +118,7 @@ class FakeListener:
         self.heard: list[object] = []
         self.most = 0
 
-    def run_starts(self, cell: Cell, policy: Policy, label: str) -> None:
+    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None:
         self.heard.append(f"{policy.name} {label}")
 
     def iterations(self, done: int) -> None:

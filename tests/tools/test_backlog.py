@@ -10,7 +10,7 @@ import pytest
 
 from prophet.core.errors import UserError
 from tools import backlog
-from tools.builds import Ended, Job, Limits, Marks
+from tools.builds import Ended, Limits, ManyGradientsJob, Marks
 
 TRAINED = Ended("trained", Marks(True, 5, "1f"))
 ENDS = [
@@ -24,7 +24,7 @@ STARTS = [backlog.counted(policy, ended, 10.0 + n) for n, (policy, ended) in enu
 
 
 def shown(starts: list[backlog.Start]) -> str:
-    return backlog.page(starts, "released", Job(3000, 4096, 5), 100e6, Limits(), "a machine", "2026-01-01")
+    return backlog.page(starts, "released", ManyGradientsJob(3000, 4096, 5), 100e6, Limits(), "a machine", "2026-01-01")
 
 
 def test_a_stop_at_the_start_is_counted_apart_from_one_in_training() -> None:

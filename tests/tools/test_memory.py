@@ -12,7 +12,7 @@ import pytest
 
 from prophet.core.errors import UserError
 from tools import memory
-from tools.builds import Job, Marks
+from tools.builds import ManyGradientsJob, Marks
 
 
 def run_that_grows(worker: int, server: int, last: int = 10_000) -> memory.Samples:
@@ -26,9 +26,9 @@ def run_that_grows(worker: int, server: int, last: int = 10_000) -> memory.Sampl
 
 
 def test_the_messages_of_an_iteration() -> None:
-    assert memory.messages(Job(4, 262_144, 1), 131_072) == 16
-    assert memory.messages(Job(4, 262_145, 1), 131_072) == 24
-    assert memory.messages(Job(4, 262_144, 1), 4_096_000) == 8
+    assert memory.messages(ManyGradientsJob(4, 262_144, 1), 131_072) == 16
+    assert memory.messages(ManyGradientsJob(4, 262_145, 1), 131_072) == 24
+    assert memory.messages(ManyGradientsJob(4, 262_144, 1), 4_096_000) == 8
 
 
 def test_growth_is_counted_a_message_and_after_the_start() -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from prophet.studies.mlfabric.tables import Cell
+from prophet.studies.mlfabric.tables import TableCell
 from tools import mlfabric, mlfabric_page
 
 
@@ -68,7 +68,7 @@ def test_the_scheduler_is_timed(capsys, monkeypatch):
 
 
 def test_the_page_shows_medians_beside_the_papers_numbers(monkeypatch):
-    cells = [Cell("C2", "N1", ratio, 0.5, 0.4, 0.8, 0.25, 30) for ratio in (0.3, 0.5, 0.4)]
+    cells = [TableCell("C2", "N1", ratio, 0.5, 0.4, 0.8, 0.25, 30) for ratio in (0.3, 0.5, 0.4)]
     assert mlfabric_page.table_2_row(cells) == (
         "C2-N1",
         "2.96",

@@ -37,8 +37,8 @@ from prophet.core import settings as names
 from prophet.core.errors import UserError
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind
 from prophet.core.settings import Settings, from_environ
-from prophet.learn.bandwidth import interface_towards, sample_nic
 from prophet.learn.learner import DRAIN_S, Learner
+from prophet.learn.nic import interface_towards, sample_nic
 from prophet.models.profiles import save_profile
 from prophet.policies import get_policy
 from prophet_byteps import agreement, exchange, partition
@@ -60,7 +60,7 @@ EXIT_LIMIT_S = 5.0
 logger = logging.getLogger("prophet")
 
 
-class Job:
+class Agent:
     """Prophet in one worker process."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Job:
         self._stall = StallDetector(settings.stall_s)
 
     @classmethod
-    def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> Job:
+    def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> Agent:
         """Checks the settings and loads the hook, before BytePS's library is loaded.
 
         Raises UserError, with one line, for a setting that is wrong. Where only the hook cannot act the job has none.

@@ -1,7 +1,7 @@
 """What all workers must have alike, compared through the engine before anything depends on it.
 
 Rule of this file: rows, topics, and the line that says who has what. How a page of bytes travels is behind
-`Exchange` (exchange.py); the clock is in `wait` alone.
+`PageExchange` (exchange.py); the clock is in `wait` alone.
 
 BytePS numbers tensors in the order in which a worker declares them and cuts them by that worker's partition size.
 Where workers differ in either, keys of different lengths meet at the server: it waits for ever, adds what does not
@@ -65,7 +65,7 @@ Answer = Callable[[], bytes | None]
 """The summed page, None while it is under way."""
 
 
-class Exchange(Protocol):
+class PageExchange(Protocol):
     """One framework's way to sum a page of bytes over all workers."""
 
     def declare(self, name: str) -> None:
@@ -160,7 +160,7 @@ class Agreement:
     """
 
     def __init__(
-        self, exchange: Exchange, rank: int, workers: int, end: Callable[[str, int], None] = end_process
+        self, exchange: PageExchange, rank: int, workers: int, end: Callable[[str, int], None] = end_process
     ) -> None:
         self.end = end
         self._exchange = exchange

@@ -58,10 +58,10 @@ class _Loader(importlib.abc.Loader):
         job = None
         try:
             from prophet.core.errors import UserError
-            from prophet_byteps.agent import Job
+            from prophet_byteps.agent import Agent
 
             try:
-                job = Job.prepare(self._framework, os.environ)
+                job = Agent.prepare(self._framework, os.environ)
                 _hooked = self._framework
             except UserError as error:
                 self._refuse(module, str(error))

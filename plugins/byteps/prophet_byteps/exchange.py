@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from prophet_byteps import agreement
-from prophet_byteps.agreement import PAGE_BYTES, START, START_LIMIT_S, Agreement, Answer, Exchange
+from prophet_byteps.agreement import PAGE_BYTES, START, START_LIMIT_S, Agreement, Answer, PageExchange
 from prophet_byteps.ending import STALLED, WRONG
 
 _CONNECT = "_ZN6byteps6common12BytePSGlobal11GetOrInitPSEv"
@@ -94,7 +94,7 @@ class MXNetExchange:
         return answer
 
 
-EXCHANGES: dict[str, Callable[[Any], Exchange]] = {"torch": TorchExchange, "mxnet": MXNetExchange}
+EXCHANGES: dict[str, Callable[[Any], PageExchange]] = {"torch": TorchExchange, "mxnet": MXNetExchange}
 
 
 class Connection:

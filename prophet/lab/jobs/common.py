@@ -10,8 +10,9 @@ import argparse
 import hashlib
 import itertools
 import json
+import pkgutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,21 +26,36 @@ from prophet.lab.jobs import progress_path
 
 @dataclass(frozen=True)
 class Arguments:
-    """The command line: the specification of the job, where its result goes, and what moves the gradients."""
+    """The command line: the specification of the job, where its result goes, and what moves the gradients.
+
+    `exchange` makes what prophet/engines/exchange.py has the protocol of, for the framework of the script.
+    """
 
     spec: dict[str, Any]
     out: Path
-    exchange: str
+    exchange: Callable[[], Any]
 
 
-def arguments(description: str | None, exchanges: Iterable[str]) -> Arguments:
-    """Reads the command line; `exchanges` are those that the script knows."""
+def arguments(description: str | None) -> Arguments:
+    """Reads the command line; a mistake in it is one line and status 2."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--spec", type=Path, required=True, help="JSON: what to train")
     parser.add_argument("--out", type=Path, required=True, help="JSON: where the result goes")
-    parser.add_argument("--exchange", choices=sorted(exchanges), required=True, help="what moves the gradients")
+    parser.add_argument(
+        "--exchange", type=_exchange, required=True, help="what moves the gradients, package.module:name"
+    )
     options = parser.parse_args()
     return Arguments(json.loads(options.spec.read_text(encoding="utf-8")), options.out, options.exchange)
+
+
+def _exchange(path: str) -> Callable[[], Any]:
+    try:
+        exchange: Callable[[], Any] = pkgutil.resolve_name(path)
+        if not callable(exchange):
+            raise ValueError("it is a module")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{path!r} cannot be loaded ({error}); write package.module:name") from None
+    return exchange
 
 
 class Recorder:
@@ -72,7 +88,7 @@ class Recorder:
         self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
 
     def write(self, parameters: Sequence[str], digest: str, extra: Mapping[str, Any]) -> None:
-        """Writes the result: marks, start-up time, memory, weights, `extra`, and how to read a trace of BytePS.
+        """Writes the result: marks, start-up time, memory, weights, `extra`, and how to read an engine's trace.
 
         `parameters` are the names of the model's parameters in order, `digest` is that of its final weights.
         """

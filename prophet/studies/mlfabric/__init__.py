@@ -7,20 +7,21 @@ reports. It schedules whole updates of many workers, not one worker's gradients,
 """
 
 from prophet.studies.mlfabric.aggregation import Aggregation, Group, aggregate
-from prophet.studies.mlfabric.cluster import Consistency, Counting, Learner, Method, Record, Transport, mlfabric_a, run
+from prophet.studies.mlfabric.cluster import Consistency, Counting, Method, Record, Trainee, Transport, mlfabric_a, run
 from prophet.studies.mlfabric.distribution import Distribution, Hop, distribute
 from prophet.studies.mlfabric.network import Link, NetworkState
 from prophet.studies.mlfabric.ordering import Ordering, Update, order_updates, shortest_first
 from prophet.studies.mlfabric.replication import DivergenceLedger, Replication, replicate
-from prophet.studies.mlfabric.scheduler import Arrival, Kind, Schedule, Scheduler, Transfer
-from prophet.studies.mlfabric.settings import COMPUTE, NETWORK, Setting, Stragglers, Traffic
-from prophet.studies.mlfabric.training import LossCurve, Problem, Sgd, Step, Trained, loss_curves, train
+from prophet.studies.mlfabric.scheduler import Arrival, BatchSchedule, Kind, PlannedTransfer, Scheduler
+from prophet.studies.mlfabric.settings import COMPUTE, NETWORK, Setting, Stragglers, TrafficMix
+from prophet.studies.mlfabric.training import LossCurve, Sgd, SgdProblem, StepSize, Trained, loss_curves, train
 
 __all__ = [
     "COMPUTE",
     "NETWORK",
     "Aggregation",
     "Arrival",
+    "BatchSchedule",
     "Consistency",
     "Counting",
     "Distribution",
@@ -28,24 +29,23 @@ __all__ = [
     "Group",
     "Hop",
     "Kind",
-    "Learner",
     "Link",
     "LossCurve",
     "Method",
     "NetworkState",
     "Ordering",
-    "Problem",
+    "PlannedTransfer",
     "Record",
     "Replication",
-    "Schedule",
     "Scheduler",
     "Setting",
     "Sgd",
-    "Step",
+    "SgdProblem",
+    "StepSize",
     "Stragglers",
-    "Traffic",
+    "TrafficMix",
     "Trained",
-    "Transfer",
+    "Trainee",
     "Transport",
     "Update",
     "aggregate",

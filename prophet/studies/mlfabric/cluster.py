@@ -30,7 +30,7 @@ from prophet.simulate.collectives import ring
 from prophet.studies.mlfabric.distribution import distribute
 from prophet.studies.mlfabric.network import FREE, end_of
 from prophet.studies.mlfabric.ordering import Update
-from prophet.studies.mlfabric.scheduler import Schedule, Scheduler
+from prophet.studies.mlfabric.scheduler import BatchSchedule, Scheduler
 from prophet.studies.mlfabric.settings import Computations, Rates, Setting
 from prophet.studies.mlfabric.sharing import SharedNetwork
 from prophet.studies.mlfabric.wire import Sent, Wire
@@ -105,7 +105,7 @@ METHODS: Mapping[str, Method] = {
 """Section 7's methods, with the stale synchronous ones of section 6."""
 
 
-class Learner(Protocol):
+class Trainee(Protocol):
     """What is trained. Models and updates are values that the cluster only passes on."""
 
     def read(self) -> Any:
@@ -174,7 +174,7 @@ class Record:
 def run(
     setting: Setting,
     method: Method,
-    learner: Learner | None = None,
+    learner: Trainee | None = None,
     updates: int | None = None,
     horizon_s: float | None = None,
     stop: Callable[[], bool] | None = None,
@@ -193,7 +193,7 @@ def run(
 
 
 class _Cluster:
-    def __init__(self, setting: Setting, method: Method, learner: Learner, horizon_s: float) -> None:
+    def __init__(self, setting: Setting, method: Method, learner: Trainee, horizon_s: float) -> None:
         self.setting, self.method, self.learner, self.horizon_s = setting, method, learner, horizon_s
         self.record = Record()
         self.now_s = 0.0
@@ -404,7 +404,7 @@ class _Scheduled:
         if self._requests or self._ready:
             self._tick_soon()
 
-    def _carry_out(self, schedule: Schedule) -> None:
+    def _carry_out(self, schedule: BatchSchedule) -> None:
         cluster, now = self._cluster, self._cluster.now_s
         sent: list[Sent] = []
         for transfer in schedule.transfers:

@@ -34,7 +34,7 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Transfer:
+class PlannedTransfer:
     """One transfer. `after` are places in the schedule of transfers that have to end first; `end_s` is expected."""
 
     kind: Kind
@@ -59,14 +59,14 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class BatchSchedule:
     """What one batch decided.
 
     `commits` are for the server and `copies` for the replica, both in order. `dropped` updates never leave their
     workers.
     """
 
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[PlannedTransfer, ...]
     commits: tuple[Arrival, ...]
     copies: tuple[Arrival, ...]
     dropped: tuple[Update, ...]
@@ -117,7 +117,7 @@ class Scheduler:
         now_s: float,
         busy_until_s: float = -math.inf,
         replica_busy_until_s: float = -math.inf,
-    ) -> Schedule:
+    ) -> BatchSchedule:
         """The transfers of one batch.
 
         `network` is what the monitor reports less what earlier batches still use; it is left as it is.
@@ -133,7 +133,7 @@ class Scheduler:
         if self.replica is None or self._ledger is None:
             tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s)
             commits = [writer.group(group, self.server) for group in tentative.groups]
-            return Schedule(writer.transfers, tuple(commits), (), ordering.dropped)
+            return BatchSchedule(writer.transfers, tuple(commits), (), ordering.dropped)
 
         for update in order:
             self._ledger.add(update.norm)
@@ -168,7 +168,7 @@ class Scheduler:
             else:
                 commits.append(writer.group(group, self.server, replication.needed[place + len(group.updates) - 1]))
                 place += len(group.updates)
-        return Schedule(writer.transfers, tuple(commits), tuple(copies), ordering.dropped)
+        return BatchSchedule(writer.transfers, tuple(commits), tuple(copies), ordering.dropped)
 
     def _check_nodes(self, updates: Sequence[Update], network: NetworkState) -> None:
         own = (self.server, self.replica, *self.aggregators, *self.replica_aggregators)
@@ -189,10 +189,10 @@ class _Writer:
     """Groups as transfers."""
 
     def __init__(self) -> None:
-        self._transfers: list[Transfer] = []
+        self._transfers: list[PlannedTransfer] = []
 
     @property
-    def transfers(self) -> tuple[Transfer, ...]:
+    def transfers(self) -> tuple[PlannedTransfer, ...]:
         return tuple(self._transfers)
 
     def group(self, group: Group, destination: Node, needs: int = 0) -> Arrival:
@@ -217,4 +217,4 @@ class _Writer:
         updates: tuple[Update, ...],
         end_s: float,
     ) -> None:
-        self._transfers.append(Transfer(kind, source, destination, size_bytes, after, updates, end_s))
+        self._transfers.append(PlannedTransfer(kind, source, destination, size_bytes, after, updates, end_s))

@@ -41,7 +41,7 @@ class Stragglers:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class TrafficMix:
     """The rates in bytes per second that a direction of a NIC can have, each with its probability."""
 
     rates: tuple[float, ...]
@@ -62,10 +62,10 @@ COMPUTE: Mapping[str, Stragglers] = {
 }
 
 _RATES = tuple(rate * GBIT for rate in (1, 2.5, 10 / 3, 5, 10))
-NETWORK: Mapping[str, Traffic] = {
-    "N1": Traffic(_RATES, (0.0, 0.0, 0.0, 0.1, 0.9)),
-    "N2": Traffic(_RATES, (0.0, 0.1, 0.1, 0.1, 0.7)),
-    "N3": Traffic(_RATES, (0.5, 0.0, 0.0, 0.0, 0.5)),
+NETWORK: Mapping[str, TrafficMix] = {
+    "N1": TrafficMix(_RATES, (0.0, 0.0, 0.0, 0.1, 0.9)),
+    "N2": TrafficMix(_RATES, (0.0, 0.1, 0.1, 0.1, 0.7)),
+    "N3": TrafficMix(_RATES, (0.5, 0.0, 0.0, 0.0, 0.5)),
 }
 
 
@@ -79,7 +79,7 @@ class Setting:
     """
 
     stragglers: Stragglers = COMPUTE["C1"]
-    traffic: Traffic = NETWORK["N1"]
+    traffic: TrafficMix = NETWORK["N1"]
     workers: int = 30
     machines: int = 15
     bandwidth: float = 10 * GBIT

@@ -14,7 +14,7 @@ from prophet.studies.mlfabric.cluster import RR_SYNC, Method, mlfabric_a, run
 from prophet.studies.mlfabric.network import NetworkState
 from prophet.studies.mlfabric.ordering import Update
 from prophet.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK, Setting
-from prophet.studies.mlfabric.training import Problem, best_step
+from prophet.studies.mlfabric.training import SgdProblem, best_step
 
 PAPER_TABLE_2: Mapping[tuple[str, str], float] = {
     ("C1", "N1"): 1.74,
@@ -40,7 +40,7 @@ STEPS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One cell of Table 2. Times in seconds.
 
     `throughput` compares how fast updates are applied, which is time at equal numbers of updates; `to_target` compares
@@ -68,9 +68,9 @@ def table_2_cell(
     delay_bound: int | None = 30,
     horizon_s: float = 200.0,
     seed: int = 0,
-    problem: Problem | None = None,
+    problem: SgdProblem | None = None,
     excess: float = 0.02,
-) -> Cell:
+) -> TableCell:
     """One cell of Table 2 for one seed.
 
     An iteration is as many applied updates as there are workers. With a `problem`, jobs also train it until the loss
@@ -85,7 +85,7 @@ def table_2_cell(
         _, slow = best_step(setting, RR_SYNC, problem, STEPS, target, horizon_s)
         _, fast = best_step(setting, mlfabric_a(delay_bound), problem, STEPS, target, horizon_s)
         to_target = slow.curve.time_to(target) / fast.curve.time_to(target)
-    return Cell(
+    return TableCell(
         compute,
         network,
         mlfabric.updates_per_s / ring.updates_per_s,

@@ -27,7 +27,7 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Problem:
+class SgdProblem:
     """Logistic regression: `features` of shape (samples, dimensions), `labels` +1 or -1, `regularization` > 0."""
 
     features: Vector
@@ -35,7 +35,7 @@ class Problem:
     regularization: float
 
     @classmethod
-    def synthetic(cls, samples: int = 3000, dimensions: int = 30, condition: float = 30.0, seed: int = 0) -> Problem:
+    def synthetic(cls, samples: int = 3000, dimensions: int = 30, condition: float = 30.0, seed: int = 0) -> SgdProblem:
         """Features with variances from 1 down to 1 / `condition`; labels of a random model, one in twenty wrong."""
         random = np.random.default_rng([seed, 10])
         scales = np.sqrt(np.geomspace(1.0, 1.0 / condition, dimensions))
@@ -72,7 +72,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepSize:
     """Learning rate: `constant`, or `constant` / sqrt(`delay_bound` * t) at the t-th step where a bound is given."""
 
     constant: float
@@ -112,8 +112,8 @@ class Sgd:
     `every` is after how many updates the loss is taken down.
     """
 
-    problem: Problem
-    step: Step
+    problem: SgdProblem
+    step: StepSize
     momentum: float = 0.0
     batch: int = 32
     every: int = 30
@@ -189,8 +189,8 @@ class Trained:
 def train(
     setting: Setting,
     method: Method,
-    problem: Problem,
-    step: Step,
+    problem: SgdProblem,
+    step: StepSize,
     horizon_s: float,
     target: float | None = None,
     every: int = 30,
@@ -211,7 +211,7 @@ def train(
 def loss_curves(
     setting: Setting,
     delay_bounds: Iterable[int | None],
-    problem: Problem,
+    problem: SgdProblem,
     constant: float,
     horizon_s: float,
 ) -> Mapping[int | None, Trained]:
@@ -224,12 +224,12 @@ def loss_curves(
     for bound in delay_bounds:
         method = mlfabric_a(bound)
         worst = bound if bound is not None else max(run(setting, method, horizon_s=horizon_s).delays)
-        trained[bound] = train(setting, method, problem, Step(constant, worst), horizon_s)
+        trained[bound] = train(setting, method, problem, StepSize(constant, worst), horizon_s)
     return trained
 
 
 def best_step(
-    setting: Setting, method: Method, problem: Problem, constants: Sequence[float], target: float, horizon_s: float
+    setting: Setting, method: Method, problem: SgdProblem, constants: Sequence[float], target: float, horizon_s: float
 ) -> tuple[float, Trained]:
     """The constant step with which a method reaches `target` first, and that run.
 
@@ -240,7 +240,7 @@ def best_step(
     best: tuple[float, Trained] | None = None
     limit = horizon_s
     for constant in constants:
-        one = train(setting, method, problem, Step(constant / share), limit, target)
+        one = train(setting, method, problem, StepSize(constant / share), limit, target)
         reached = one.curve.time_to(target)
         if reached < (math.inf if best is None else best[1].curve.time_to(target)):
             best, limit = (constant, one), reached

@@ -16,7 +16,7 @@ from prophet.core.settings import Settings
 from prophet.learn.learner import Learner
 from prophet.policies import get_policy
 from prophet_byteps import agent, agreement
-from prophet_byteps.agent import Job, oldest
+from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.ending import STALLED
 from prophet_byteps.hook import LaneStatus
 from prophet_byteps.stall import Oldest
@@ -62,12 +62,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def job(hook: Any, stall_s: float | None = None) -> Job:
+def job(hook: Any, stall_s: float | None = None) -> Agent:
     learner = Learner(get_policy("fifo"), 5.0)
-    return Job("torch", Settings("fifo", stall_s=stall_s), learner, None, hook, "no hook here")
+    return Agent("torch", Settings("fifo", stall_s=stall_s), learner, None, hook, "no hook here")
 
 
-def pass_time(job: Job, hook: Hook, clock: list[float], seconds: int) -> None:
+def pass_time(job: Agent, hook: Hook, clock: list[float], seconds: int) -> None:
     for _ in range(seconds):
         clock[0] += 1.0
         pulls = hook.state.pulls

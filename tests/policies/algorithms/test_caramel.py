@@ -22,8 +22,8 @@ from prophet.core.queue import ScheduledQueue
 from prophet.models.profiles import resnet50
 from prophet.policies.algorithms.caramel import (
     Batch,
+    PackedSlot,
     Place,
-    Slot,
     Window,
     Windows,
     activations,
@@ -382,11 +382,11 @@ def test_the_four_places_by_hand() -> None:
     packed = pack(rows, 10.0, 6.0, UNIT)
     assert packed.gap_s == 4.0
     assert packed.slots == (
-        Slot(4, Place.BACKWARD, 0.0, 2.0),
-        Slot(0, Place.BACKWARD, 2.0, 8.0),
-        Slot(2, Place.AFTER_BACKWARD, 8.0, 12.0),
-        Slot(3, Place.BEFORE_FORWARD, 12.0, 15.0),
-        Slot(1, Place.FORWARD, 15.0, 20.0),
+        PackedSlot(4, Place.BACKWARD, 0.0, 2.0),
+        PackedSlot(0, Place.BACKWARD, 2.0, 8.0),
+        PackedSlot(2, Place.AFTER_BACKWARD, 8.0, 12.0),
+        PackedSlot(3, Place.BEFORE_FORWARD, 12.0, 15.0),
+        PackedSlot(1, Place.FORWARD, 15.0, 20.0),
     )
     assert (packed.computation_s, packed.communication_s, packed.iteration_s) == (16.0, 20.0, 20.0)
 
@@ -394,7 +394,7 @@ def test_the_four_places_by_hand() -> None:
 def test_without_the_forward_pass_the_rest_waits_after_backward() -> None:
     rows = batches_of((6, 2.0, 6.0), (5, 8.0, 6.0))
     packed = pack(rows, 10.0, 6.0, UNIT, forward=False)
-    assert packed.slots == (Slot(0, Place.BACKWARD, 2.0, 8.0), Slot(1, Place.AFTER_BACKWARD, 8.0, 13.0))
+    assert packed.slots == (PackedSlot(0, Place.BACKWARD, 2.0, 8.0), PackedSlot(1, Place.AFTER_BACKWARD, 8.0, 13.0))
     assert packed.gap_s == 3.0
     assert pack(rows, 10.0, 6.0, UNIT).gap_s == 0.0
 
@@ -402,10 +402,10 @@ def test_without_the_forward_pass_the_rest_waits_after_backward() -> None:
 def test_the_backward_pass_is_filled_from_its_start_and_the_forward_pass_from_its_end() -> None:
     packed = pack(batches_of((3, 0.0, 0.0), (2, 0.0, 0.0), (2, 4.5, 4.0), (1, 4.5, 3.0)), 5.0, 4.0, UNIT)
     assert packed.slots == (
-        Slot(0, Place.BACKWARD, 0.0, 3.0),
-        Slot(1, Place.BACKWARD, 3.0, 5.0),
-        Slot(3, Place.FORWARD, 6.0, 7.0),
-        Slot(2, Place.FORWARD, 7.0, 9.0),
+        PackedSlot(0, Place.BACKWARD, 0.0, 3.0),
+        PackedSlot(1, Place.BACKWARD, 3.0, 5.0),
+        PackedSlot(3, Place.FORWARD, 6.0, 7.0),
+        PackedSlot(2, Place.FORWARD, 7.0, 9.0),
     )
 
 

@@ -19,7 +19,7 @@ from prophet.core.queue import ScheduledQueue
 from prophet.policies.algorithms.pace import (
     Problem,
     Segment,
-    Transfer,
+    TimedTransfer,
     balanced_fusion,
     in_slots,
     iteration_time,
@@ -53,7 +53,7 @@ def graph(transfers: Mapping[str, tuple[int, str]], computing: Mapping[str, tupl
 
 def problem(*rows: tuple[float, float, float], floor: float = 0.0) -> Problem:
     """Rows are release, length and tail."""
-    return Problem("test", tuple(Transfer(f"t{i}", *row) for i, row in enumerate(rows)), floor)
+    return Problem("test", tuple(TimedTransfer(f"t{i}", *row) for i, row in enumerate(rows)), floor)
 
 
 def seconds(graph: Graph) -> Problem:
@@ -94,12 +94,14 @@ def test_a_transfer_waits_for_its_last_input_and_an_operation_for_all_transfers(
         {"x": (2, "a b"), "y": (1, "a")},
         {"a": (1.0, ""), "b": (5.0, ""), "c": (2.0, "x y"), "alone": (9.0, "a")},
     )
-    assert seconds(joined) == Problem("test", (Transfer("y", 1.0, 1.0, 2.0), Transfer("x", 5.0, 2.0, 2.0)), 10.0)
+    assert seconds(joined) == Problem(
+        "test", (TimedTransfer("y", 1.0, 1.0, 2.0), TimedTransfer("x", 5.0, 2.0, 2.0)), 10.0
+    )
 
 
 def test_a_transfer_that_nothing_waits_for_still_belongs_to_the_iteration() -> None:
     last = seconds(graph({"x": (4, "a")}, {"a": (1.0, "")}))
-    assert last.transfers == (Transfer("x", 1.0, 4.0, 0.0),)
+    assert last.transfers == (TimedTransfer("x", 1.0, 4.0, 0.0),)
     assert least_time(last) == 5.0
 
 
@@ -314,7 +316,7 @@ def test_slots_cost_less_than_one_for_each_transfer_and_two_more(rows: list[tupl
 
 def test_slots_are_whole() -> None:
     job = problem((0.1, 0.7, 0.2), (0.0, 1.0, 0.0))
-    assert in_slots(job, 0.5) == Problem("test", (Transfer("t0", 1, 2, 1), Transfer("t1", 0, 2, 0)), 0)
+    assert in_slots(job, 0.5) == Problem("test", (TimedTransfer("t0", 1, 2, 1), TimedTransfer("t1", 0, 2, 0)), 0)
     with pytest.raises(UserError, match="no whole number of slots"):
         slot_schedule(job)
     with pytest.raises(UserError, match="slot_s is 0"):

@@ -26,10 +26,19 @@ from prophet.studies.mlfabric.cluster import (
     mlfabric_a,
     run,
 )
-from prophet.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK, Computations, Rates, Setting, Stragglers, Traffic
+from prophet.studies.mlfabric.settings import (
+    COMPUTE,
+    GBIT,
+    NETWORK,
+    Computations,
+    Rates,
+    Setting,
+    Stragglers,
+    TrafficMix,
+)
 from prophet.studies.mlfabric.wire import Wire
 
-CALM = Setting(Stragglers(0.0, 1.0), Traffic((10 * GBIT,), (1.0,)))
+CALM = Setting(Stragglers(0.0, 1.0), TrafficMix((10 * GBIT,), (1.0,)))
 """No stragglers, no traffic."""
 SMALL = Setting(workers=6, machines=3, seed=4)
 
@@ -127,10 +136,10 @@ def test_a_change_of_rate_is_reported_late():
         (lambda: Setting(seed=-1), "seed -1"),
         (lambda: Stragglers(1.2, 2.0), "give a chance from 0 to 1"),
         (lambda: Stragglers(0.1, 0.0), "a factor above 0"),
-        (lambda: Traffic((1.0,), (0.5,)), "which add up to 1"),
-        (lambda: Traffic((1.0, 2.0), (1.0,)), "2 rates need as many chances"),
-        (lambda: Traffic((1.0, 2.0), (1.5, -0.5)), "which add up to 1"),
-        (lambda: Traffic((0.0,), (1.0,)), "rates and a period above 0"),
+        (lambda: TrafficMix((1.0,), (0.5,)), "which add up to 1"),
+        (lambda: TrafficMix((1.0, 2.0), (1.0,)), "2 rates need as many chances"),
+        (lambda: TrafficMix((1.0, 2.0), (1.5, -0.5)), "which add up to 1"),
+        (lambda: TrafficMix((0.0,), (1.0,)), "rates and a period above 0"),
         (lambda: Method(Consistency.ASYNCHRONOUS, Transport.RING), "ring all-reduce is synchronous"),
         (lambda: replace(ASYNC, delay_bound=3), "need MLfabric's transport, not shared"),
         (lambda: replace(MLFABRIC_S, delay_bound=3), "leave the delay bound out"),
@@ -310,7 +319,7 @@ def test_summing_makes_a_server_faster_than_sharing_its_nic():
 
 
 def test_a_late_report_costs_time():
-    skewed = Traffic((GBIT, 10 * GBIT), (0.2, 0.8))
+    skewed = TrafficMix((GBIT, 10 * GBIT), (0.2, 0.8))
     rates = [run(Setting(traffic=skewed, report_lag_s=lag), mlfabric_a(30), horizon_s=60.0) for lag in (0.0, 2.0)]
     assert rates[0].updates_per_s > rates[1].updates_per_s
 

@@ -11,9 +11,9 @@ from prophet.studies.mlfabric.cluster import MLFABRIC_S, RR_SYNC, Method, Transp
 from prophet.studies.mlfabric.cluster import Consistency as Kind
 from prophet.studies.mlfabric.settings import COMPUTE, NETWORK, Setting
 from prophet.studies.mlfabric.tables import PAPER_TABLE_2, random_batch, replication_savings, table_2_cell
-from prophet.studies.mlfabric.training import Problem, Sgd, Step, best_step, loss_curves, train
+from prophet.studies.mlfabric.training import Sgd, SgdProblem, StepSize, best_step, loss_curves, train
 
-PROBLEM = Problem.synthetic(samples=400, dimensions=8, seed=3)
+PROBLEM = SgdProblem.synthetic(samples=400, dimensions=8, seed=3)
 SETTING = Setting(COMPUTE["C2"], NETWORK["N1"], workers=10, machines=5, seed=1)
 
 
@@ -39,10 +39,10 @@ def test_the_least_loss_is_where_nothing_is_less():
 
 
 def test_steps_shrink_with_the_bound_and_the_time():
-    assert Step(0.5).at(100) == 0.5
-    assert Step(0.6, 9).at(4) == pytest.approx(0.6 / math.sqrt(36))
+    assert StepSize(0.5).at(100) == 0.5
+    assert StepSize(0.6, 9).at(4) == pytest.approx(0.6 / math.sqrt(36))
     with pytest.raises(UserError, match="learning rate nan: give a number above 0"):
-        Step(math.nan)
+        StepSize(math.nan)
 
 
 class Noted(Sgd):
@@ -69,7 +69,7 @@ class Noted(Sgd):
 
 @pytest.mark.parametrize("method", [mlfabric_a(6), MLFABRIC_S, Method(Kind.STALE, Transport.MLFABRIC)])
 def test_the_model_is_that_of_a_plain_loop_over_the_same_order(method):
-    learner = Noted(PROBLEM, Step(0.05), momentum=0.4, seed=7)
+    learner = Noted(PROBLEM, StepSize(0.05), momentum=0.4, seed=7)
     record = run(SETTING, method, learner, horizon_s=15.0)
     # Eqs. 1 and 2 once more, without a cluster: which worker computed from which version, and what was applied when.
     streams = [np.random.default_rng([7, 11, worker]) for worker in range(SETTING.workers)]
@@ -89,12 +89,12 @@ def test_the_model_is_that_of_a_plain_loop_over_the_same_order(method):
 
 
 def test_training_converges_and_the_same_seed_is_the_same_model_bit_for_bit():
-    first, again = (train(SETTING, mlfabric_a(8), PROBLEM, Step(1.0), 40.0) for _ in range(2))
+    first, again = (train(SETTING, mlfabric_a(8), PROBLEM, StepSize(1.0), 40.0) for _ in range(2))
     least, began = PROBLEM.least_loss(), PROBLEM.loss(np.zeros(8))
     assert first.curve.losses[-1] - least < 0.03 * (began - least)
     assert first.model.tobytes() == again.model.tobytes()
     assert (first.curve, first.record) == (again.curve, again.record)
-    assert train(replace(SETTING, seed=2), mlfabric_a(8), PROBLEM, Step(1.0), 40.0).model.tobytes() != (
+    assert train(replace(SETTING, seed=2), mlfabric_a(8), PROBLEM, StepSize(1.0), 40.0).model.tobytes() != (
         first.model.tobytes()
     )
 
@@ -108,7 +108,7 @@ class Backwards(Sgd):
 
 
 def test_a_broken_step_does_not_converge():
-    learner = Backwards(PROBLEM, Step(1.0))
+    learner = Backwards(PROBLEM, StepSize(1.0))
     run(SETTING, mlfabric_a(8), learner, horizon_s=40.0)
     assert learner.curve.losses[-1] > PROBLEM.loss(np.zeros(8))
 
@@ -117,7 +117,7 @@ def test_a_smaller_delay_bound_needs_fewer_updates():
     # One step length for all, so long that old updates hurt: what differs at equal counts is the delay alone.
     target, excess, needed = PROBLEM.least_loss() + 0.02, {}, {}
     for bound in (3, 6, None):
-        trained = train(SETTING, mlfabric_a(bound), PROBLEM, Step(3.0), 40.0, every=1)
+        trained = train(SETTING, mlfabric_a(bound), PROBLEM, StepSize(3.0), 40.0, every=1)
         excess[bound] = float(np.mean(trained.curve.losses[100:200])) - PROBLEM.least_loss()
         needed[bound] = trained.curve.updates_to(target)
     assert 3 * excess[3] < excess[6] and 3 * excess[6] < excess[None]
@@ -136,7 +136,7 @@ def test_each_method_gets_the_step_that_reaches_the_target_first():
     constants = (0.5, 2.0)
     best, trained = best_step(SETTING, RR_SYNC, PROBLEM, constants, target, 30.0)
     times = [
-        train(SETTING, RR_SYNC, PROBLEM, Step(constant / 10), 30.0, target).curve.time_to(target)
+        train(SETTING, RR_SYNC, PROBLEM, StepSize(constant / 10), 30.0, target).curve.time_to(target)
         for constant in constants
     ]
     assert trained.curve.time_to(target) == min(times) == times[constants.index(best)]

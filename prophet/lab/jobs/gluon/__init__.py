@@ -1,1 +1,1 @@
-"""Job scripts in MXNet's Gluon, with BytePS or a KVStore."""
+"""Job scripts in MXNet's Gluon; what moves their gradients is an engine's (prophet/engines)."""

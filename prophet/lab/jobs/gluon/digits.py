@@ -9,9 +9,10 @@ from __future__ import annotations
 import mxnet as mx
 from mxnet.gluon import nn
 
+from prophet.engines.exchange import GluonJobExchange
 from prophet.lab.jobs.common import Recorder, arguments
 from prophet.lab.jobs.datasets import batches, digits
-from prophet.lab.jobs.gluon.exchange import EXCHANGES, model_record
+from prophet.lab.jobs.gluon.weights import model_record
 
 
 def make_network(kind: str) -> mx.gluon.HybridBlock:
@@ -44,10 +45,10 @@ def accuracy(network: mx.gluon.Block, images: mx.nd.NDArray, labels: mx.nd.NDArr
 
 
 def main() -> None:
-    told = arguments(__doc__, EXCHANGES)
-    spec = told.spec
-    recorder = Recorder(told.out)
-    exchange = EXCHANGES[told.exchange]()
+    options = arguments(__doc__)
+    spec = options.spec
+    recorder = Recorder(options.out)
+    exchange: GluonJobExchange = options.exchange()
     data = digits(exchange.rank, exchange.size)
     images, labels = mx.nd.array(data.images), mx.nd.array(data.labels)
     mx.random.seed(spec["seed"])

@@ -19,9 +19,10 @@ from pathlib import Path
 import mxnet as mx
 
 from prophet.core.profile import GradientProfile, Profile
+from prophet.engines.exchange import GluonJobExchange
 from prophet.lab.jobs.common import Recorder, arguments
 from prophet.lab.jobs.compute import ComputeClock
-from prophet.lab.jobs.gluon.exchange import EXCHANGES, model_record
+from prophet.lab.jobs.gluon.weights import model_record
 from prophet.models.profiles import load_profile
 
 
@@ -77,10 +78,10 @@ class ReplayNetwork(mx.gluon.Block):  # type: ignore[misc]
 
 
 def main() -> None:
-    told = arguments(__doc__, EXCHANGES)
-    spec = told.spec
-    recorder = Recorder(told.out)
-    exchange = EXCHANGES[told.exchange]()
+    options = arguments(__doc__)
+    spec = options.spec
+    recorder = Recorder(options.out)
+    exchange: GluonJobExchange = options.exchange()
     clock = ComputeClock()
     network = ReplayNetwork(load_profile(Path(spec["profile"])), clock, spec["seed"] + exchange.rank)
     network.initialize()

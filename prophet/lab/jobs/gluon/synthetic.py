@@ -8,18 +8,19 @@ from __future__ import annotations
 import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
+from prophet.engines.exchange import GluonJobExchange
 from prophet.lab.jobs.common import Recorder, arguments
 from prophet.lab.jobs.datasets import random_images
-from prophet.lab.jobs.gluon.exchange import EXCHANGES, model_record
+from prophet.lab.jobs.gluon.weights import model_record
 
 MODELS = {"resnet18": vision.resnet18_v1, "resnet50": vision.resnet50_v1}
 
 
 def main() -> None:
-    told = arguments(__doc__, EXCHANGES)
-    spec = told.spec
-    recorder = Recorder(told.out)
-    exchange = EXCHANGES[told.exchange]()
+    options = arguments(__doc__)
+    spec = options.spec
+    recorder = Recorder(options.out)
+    exchange: GluonJobExchange = options.exchange()
     seed = spec["seed"] + exchange.rank
     batch = random_images(spec["batch_size"], spec["image_size"], spec["classes"], seed)
     images, labels = (mx.nd.array(part) for part in batch)

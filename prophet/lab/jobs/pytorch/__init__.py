@@ -1,1 +1,1 @@
-"""Job scripts in PyTorch, with BytePS or DistributedDataParallel."""
+"""Job scripts in PyTorch; what moves their gradients is an engine's (prophet/engines)."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from prophet.engines.exchange import TorchJobExchange
 from prophet.lab.jobs.common import Recorder, arguments
 from prophet.lab.jobs.datasets import batches, digits
-from prophet.lab.jobs.pytorch.exchange import EXCHANGES, model_record
+from prophet.lab.jobs.pytorch.weights import model_record
 
 
 def make_model(kind: str) -> nn.Module:
@@ -49,12 +50,12 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
 
 
 def main() -> None:
-    told = arguments(__doc__, EXCHANGES)
-    spec = told.spec
+    options = arguments(__doc__)
+    spec = options.spec
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    recorder = Recorder(told.out)
-    exchange = EXCHANGES[told.exchange]()
+    recorder = Recorder(options.out)
+    exchange: TorchJobExchange = options.exchange()
     data = digits(exchange.rank, exchange.size)
     images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
     torch.manual_seed(spec["seed"])

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from prophet.core.profile import GradientProfile, Profile
+from prophet.engines.exchange import TorchJobExchange
 from prophet.lab.jobs.common import Recorder, arguments
 from prophet.lab.jobs.compute import ComputeClock
-from prophet.lab.jobs.pytorch.exchange import EXCHANGES, model_record
+from prophet.lab.jobs.pytorch.weights import model_record
 from prophet.models.profiles import load_profile
 
 
@@ -70,15 +71,15 @@ class ReplayModel(torch.nn.Module):
 
 
 def main() -> None:
-    told = arguments(__doc__, EXCHANGES)
+    options = arguments(__doc__)
     torch.set_num_threads(1)
-    recorder = Recorder(told.out)
-    exchange = EXCHANGES[told.exchange]()
+    recorder = Recorder(options.out)
+    exchange: TorchJobExchange = options.exchange()
     clock = ComputeClock()
-    noise = torch.Generator().manual_seed(told.spec["seed"] + exchange.rank)
-    model = ReplayModel(load_profile(Path(told.spec["profile"])), clock, noise)
+    noise = torch.Generator().manual_seed(options.spec["seed"] + exchange.rank)
+    model = ReplayModel(load_profile(Path(options.spec["profile"])), clock, noise)
     called, optimizer = exchange.distribute(model, torch.optim.SGD(model.parameters(), lr=1e-3))
-    for _ in range(told.spec["iterations"]):
+    for _ in range(options.spec["iterations"]):
         recorder.iteration_starts()
         clock.begin_iteration()
         optimizer.zero_grad()

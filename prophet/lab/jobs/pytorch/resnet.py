@@ -16,7 +16,7 @@ EXPANSION = {"resnet18": 1, "resnet50": 4}
 """How many times as many channels leave a block as its 3x3 convolutions have."""
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """A residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1 where `expansion` is above 1."""
 
     def __init__(self, inputs: int, width: int, stride: int, expansion: int) -> None:
@@ -56,7 +56,7 @@ def make_resnet(model: str, classes: int) -> nn.Module:
         width = 64 * 2**stage
         for block in range(blocks):
             stride = 2 if stage > 0 and block == 0 else 1
-            layers.append(Block(channels, width, stride, expansion))
+            layers.append(ResidualBlock(channels, width, stride, expansion))
             channels = width * expansion
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
     return nn.Sequential(*layers)

@@ -9,19 +9,20 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from prophet.engines.exchange import TorchJobExchange
 from prophet.lab.jobs.common import Recorder, arguments
 from prophet.lab.jobs.datasets import random_images
-from prophet.lab.jobs.pytorch.exchange import EXCHANGES, model_record
 from prophet.lab.jobs.pytorch.resnet import make_resnet
+from prophet.lab.jobs.pytorch.weights import model_record
 
 
 def main() -> None:
-    told = arguments(__doc__, EXCHANGES)
-    spec = told.spec
+    options = arguments(__doc__)
+    spec = options.spec
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    recorder = Recorder(told.out)
-    exchange = EXCHANGES[told.exchange]()
+    recorder = Recorder(options.out)
+    exchange: TorchJobExchange = options.exchange()
     seed = spec["seed"] + exchange.rank
     batch = random_images(spec["batch_size"], spec["image_size"], spec["classes"], seed)
     images, labels = (torch.from_numpy(part) for part in batch)

@@ -16,15 +16,15 @@ from prophet.policies.algorithms.caramel.metrics import (
     utilisation,
 )
 from prophet.policies.algorithms.caramel.ordering import Activation, activations, best_order
-from prophet.policies.algorithms.caramel.packing import Packing, Place, Slot, pack
+from prophet.policies.algorithms.caramel.packing import PackedSlot, Packing, Place, pack
 from prophet.policies.algorithms.caramel.windows import Window, Windows, windows_of_graph, windows_of_profile
 
 __all__ = [
     "Activation",
     "Batch",
+    "PackedSlot",
     "Packing",
     "Place",
-    "Slot",
     "Window",
     "Windows",
     "activations",

@@ -43,7 +43,7 @@ class Place(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Slot:
+class PackedSlot:
     """A batch (its place among the batches) has the network from `start_s` to `end_s` after backward began."""
 
     batch: int
@@ -56,7 +56,7 @@ class Slot:
 class Packing:
     """The slots in order of time. `gap_s` is how long computing stands still between the two passes."""
 
-    slots: tuple[Slot, ...]
+    slots: tuple[PackedSlot, ...]
     backward_s: float
     forward_s: float
     gap_s: float
@@ -119,7 +119,7 @@ def pack(
     slots = []
     for index, (place, start) in found.items():
         start += shift.get(place, began)
-        slots.append(Slot(index, place, start, start + takes[index]))
+        slots.append(PackedSlot(index, place, start, start + takes[index]))
     slots.sort(key=lambda slot: (slot.start_s, slot.end_s))
     return Packing(tuple(slots), backward_s, forward_s, gap)
 

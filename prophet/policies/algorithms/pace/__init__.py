@@ -14,7 +14,7 @@ from prophet.policies.algorithms.pace.fusion import (
     fuse_graph,
     segment_bytes,
 )
-from prophet.policies.algorithms.pace.problem import Problem, Transfer, in_slots, problem_of
+from prophet.policies.algorithms.pace.problem import Problem, TimedTransfer, in_slots, problem_of
 from prophet.policies.algorithms.pace.schedule import Segment, iteration_time, least_time, preemptive_schedule
 from prophet.policies.algorithms.pace.slots import slot_schedule
 
@@ -23,7 +23,7 @@ __all__ = [
     "Partition",
     "Problem",
     "Segment",
-    "Transfer",
+    "TimedTransfer",
     "balanced_fusion",
     "balanced_partitions",
     "best_fusion",

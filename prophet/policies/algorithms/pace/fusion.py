@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from prophet.core.errors import UserError
 from prophet.core.graph import Graph, Operation
 from prophet.core.network import Network
-from prophet.policies.algorithms.pace.problem import Problem, Transfer, problem_of
+from prophet.policies.algorithms.pace.problem import Problem, TimedTransfer, problem_of
 from prophet.policies.algorithms.pace.schedule import (
     Segment,
     iteration_time,
@@ -126,7 +126,7 @@ class Chain:
         if self.rises:
             return max(self._whole.floor, least_time_of_chain(release, length, tail))
         rows = zip(release.tolist(), length.tolist(), tail.tolist(), strict=True)
-        problem = Problem(self._whole.name, tuple(Transfer("", *row) for row in rows), self._whole.floor)
+        problem = Problem(self._whole.name, tuple(TimedTransfer("", *row) for row in rows), self._whole.floor)
         return iteration_time(problem, preemptive_schedule(problem))
 
     def never_before_s(self, groups: int) -> float:
@@ -139,7 +139,7 @@ class Chain:
         groups = tuple(tuple(self.names[start:end]) for start, end in zip(starts, ends, strict=True))
         numbers = (array.tolist() for array in self._fused(starts))
         rows = zip(map(_name, groups), *numbers, strict=True)
-        problem = Problem(self._whole.name, tuple(Transfer(*row) for row in rows), self._whole.floor)
+        problem = Problem(self._whole.name, tuple(TimedTransfer(*row) for row in rows), self._whole.floor)
         segments = preemptive_schedule(problem)
         return Fusion(groups, problem, segments, iteration_time(problem, segments))
 

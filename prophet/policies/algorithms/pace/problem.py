@@ -15,7 +15,7 @@ from prophet.core.graph import Graph, OperationKind
 
 
 @dataclass(frozen=True)
-class Transfer:
+class TimedTransfer:
     """One all-reduce: it may run from `release` on, needs the wire for `length`, and `tail` follows its end.
 
     The paper's z_u(i), g_i and the sum of f over L_i.
@@ -35,7 +35,7 @@ class Problem:
     """
 
     name: str
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[TimedTransfer, ...]
     floor: float = 0.0
 
     def __post_init__(self) -> None:
@@ -91,7 +91,8 @@ def problem_of(graph: Graph, transfer_s: Callable[[int], float]) -> Problem:
     for operation in reversed(graph.operations):
         tails[operation.name] = operation.time_s + max((tails[name] for name in users[operation.name]), default=0.0)
     transfers = tuple(
-        Transfer(o.name, release[o.name], transfer_s(o.size_bytes), tails[o.name] - o.time_s) for o in graph.transfers
+        TimedTransfer(o.name, release[o.name], transfer_s(o.size_bytes), tails[o.name] - o.time_s)
+        for o in graph.transfers
     )
     return Problem(graph.name, transfers, max(ends.values(), default=0.0))
 
@@ -108,5 +109,7 @@ def in_slots(problem: Problem, slot_s: float) -> Problem:
     def slots(time_s: float) -> float:
         return float(math.ceil(time_s / slot_s))
 
-    transfers = tuple(Transfer(t.name, slots(t.release), slots(t.length), slots(t.tail)) for t in problem.transfers)
+    transfers = tuple(
+        TimedTransfer(t.name, slots(t.release), slots(t.length), slots(t.tail)) for t in problem.transfers
+    )
     return Problem(problem.name, transfers, slots(problem.floor))

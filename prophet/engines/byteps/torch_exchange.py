@@ -1,0 +1,26 @@
+"""What a script in PyTorch says to BytePS, by BytePS's documentation, and nothing more."""
+
+from __future__ import annotations
+
+import torch
+
+
+class BytePSInTorch:
+    """As in BytePS's examples: broadcast the parameters, wrap the optimizer."""
+
+    def __init__(self) -> None:
+        import byteps.torch as bps
+
+        bps.init()
+        self._bps = bps
+        self.rank: int = bps.rank()
+        self.size: int = bps.size()
+
+    def distribute(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        self._bps.broadcast_parameters(model.state_dict(), root_rank=0)
+        return model, self._bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+    def close(self) -> None:
+        pass  # as in BytePS's examples; it ends with the process

@@ -1,0 +1,39 @@
+"""BytePS's own trace, read: a JSON file in Chrome's format, times in microseconds of the wall clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prophet.core.events import QueueKind
+from prophet.core.transfer import Transfer
+
+
+def read_trace(path: Path, worker: Mapping[str, Any]) -> tuple[Transfer, ...]:
+    """Transfers of one worker; the trace has no sizes.
+
+    `worker` is the result of the worker that wrote it: the names of its parameters in order, and how far
+    the wall clock was ahead of the steady one.
+    """
+    indices = {f"Comm.byteps.Gradient.{name}": index for index, name in enumerate(worker["parameters"])}
+    events = [e for e in json.loads(path.read_text(encoding="utf-8"))["traceEvents"] if e["pid"] in indices]
+    # The whole of an operation, which is on record without a stage, begins when its gradient is there.
+    generated: dict[str, list[float]] = {}
+    for event in sorted(events, key=lambda e: float(e["ts"])):
+        if event["name"] == event["pid"]:
+            generated.setdefault(event["pid"], []).append(float(event["ts"]))
+    transfers = []
+    for event in events:
+        stage = event["name"].removeprefix(event["pid"]).lstrip(".")
+        if stage not in QueueKind.__members__:
+            continue
+        queue, ts = QueueKind[stage], float(event["ts"])
+        earlier = [time for time in generated.get(event["pid"], []) if time <= ts]
+        added = earlier[-1] if queue is QueueKind.PUSH and earlier else ts
+        start_s, added_s = (time / 1e6 - worker["wall_minus_steady_s"] for time in (ts, added))
+        partition = int(event["tid"]) & 0xFFFF
+        finish_s = start_s + event["dur"] / 1e6
+        transfers.append(Transfer(indices[event["pid"]], partition, 0, queue, added_s, start_s, finish_s))
+    return tuple(transfers)

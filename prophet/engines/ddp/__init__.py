@@ -1,0 +1,35 @@
+"""PyTorch's DistributedDataParallel over gloo: an all-reduce between the workers, no servers.
+
+Started as torch.distributed's page says (environment variable initialization): a rank for each worker,
+`GLOO_SOCKET_IFNAME` for the network that is to be used.
+"""
+
+from __future__ import annotations
+
+from prophet.engines.spec import EngineSpec, RunNetwork, Variant
+from prophet.engines.topology import ALL_REDUCE
+
+
+def _environment(node: str, network: RunNetwork) -> dict[str, str]:
+    return {
+        "MASTER_ADDR": network.addresses["worker0"],
+        "MASTER_PORT": str(network.port),
+        "RANK": node.removeprefix("worker"),
+        "WORLD_SIZE": str(network.workers),
+        "LOCAL_RANK": "0",
+        "GLOO_SOCKET_IFNAME": network.interface,
+    }
+
+
+ENGINE = EngineSpec(
+    name="ddp",
+    words="DistributedDataParallel",
+    exchanges={"torch": "prophet.engines.ddp.torch_exchange:DdpInTorch"},
+    environment=_environment,
+    prefixes=("GLOO_", "TORCH_DISTRIBUTED_", "TORCHELASTIC_"),
+    names=("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    settings=("GLOO_", "TORCH_"),
+    variants=(Variant("ddp-gloo"),),
+    topology=ALL_REDUCE,
+    unsimulated="since it runs for real only; simulate ddp with simulator.exchange: ring",
+)

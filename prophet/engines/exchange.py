@@ -1,0 +1,46 @@
+"""What a job script says to an engine: a protocol a framework, which each engine has a class for.
+
+What belongs here: the protocols, and what engines of one framework share. No engine; the frameworks for types alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import mxnet as mx
+    import torch
+
+
+class TorchJobExchange(Protocol):
+    """`rank` and `size` of the workers; `distribute` makes a model and its optimizer those of all workers."""
+
+    rank: int
+    size: int
+
+    def distribute(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        """(what to call in place of the model, what to step in place of the optimizer); weights become equal."""
+
+    def close(self) -> None:
+        """At the end of the job."""
+
+
+class GluonJobExchange(Protocol):
+    """`rank` and `size` of the workers; `trainer` makes one whose `step` updates the weights of all."""
+
+    rank: int
+    size: int
+
+    divisor: int
+    """What `step` is told, as a multiple of the batch of one worker, for the mean over all workers."""
+
+    def trainer(self, network: mx.gluon.Block, settings: Mapping[str, float]) -> mx.gluon.Trainer:
+        """A trainer with SGD (`learning_rate`, `momentum`, ...) of a network that is initialised, shapes and all."""
+
+
+def ordered_parameters(network: mx.gluon.Block) -> list[mx.gluon.Parameter]:
+    """The parameters that are trained, in the order in which forward uses them (that of their making)."""
+    return [parameter for parameter in network.collect_params().values() if parameter.grad_req != "null"]

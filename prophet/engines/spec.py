@@ -1,0 +1,143 @@
+"""An engine as a value: all that the rest of Prophet has to know of it.
+
+What belongs here: the words of a description, and nothing of any engine. A plugin or a job script's part is named by
+its dotted path (`package.module:name`), since neither may be imported where experiments are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from prophet.core.transfer import Transfer
+from prophet.engines.topology import Topology
+
+Framework = Literal["torch", "mxnet"]
+
+STOCK = "stock"
+"""The variant that all others are compared with: the engine that Prophet schedules, without Prophet."""
+
+
+def is_worker(node: str) -> bool:
+    """Whether `node` trains."""
+    return role_of(node) == "worker"
+
+
+def role_of(node: str) -> str:
+    """Of `server0`: `server`."""
+    return node.rstrip("0123456789")
+
+
+@dataclass(frozen=True)
+class RunNetwork:
+    """The network of one run as one of its processes sees it.
+
+    `addresses` by node, the `interface` of this process's node, the run's `port`, a folder of its own for `sockets`.
+    """
+
+    workers: int
+    servers: int
+    addresses: Mapping[str, str]
+    interface: str
+    port: int
+    sockets: str
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run an engine without Prophet, by the name that a config gives.
+
+    `env` is what it sets in every process, unless the config says otherwise; `exchanges` replace the engine's.
+    """
+
+    name: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    exchanges: Mapping[Framework, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Package:
+    """The distribution that has the engine, where the framework does not bring it; `install` is what to do."""
+
+    distribution: str
+    install: str
+
+
+@dataclass(frozen=True)
+class EngineTrace:
+    """An engine's own record of its transfers, for figures of runs without Prophet's hook.
+
+    A contender with the variable `switch` is traced; `folder` is the variable with a worker's folder, in which `file`
+    appears. `settings` of a number of iterations are the variables that trace as many. `read(file, worker)` makes
+    transfers of it, with what the worker's job script wrote.
+    """
+
+    frameworks: tuple[Framework, ...]
+    switch: str
+    folder: str
+    file: Path
+    settings: Callable[[int], dict[str, str]]
+    read: Callable[[Path, Mapping[str, Any]], tuple[Transfer, ...]]
+
+
+@dataclass(frozen=True)
+class PartitionSetting:
+    """The size that an engine cuts tensors to, in bytes: the `variable` that sets it, and its own `default_bytes`."""
+
+    variable: str
+    default_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EngineSpec:
+    """One engine: what runs it, what it needs, what it brings to an experiment."""
+
+    name: str
+    words: str
+    """Its name for people."""
+    exchanges: Mapping[Framework, str]
+    """By framework that it serves: dotted path of what its job scripts call (exchange.py has the protocols)."""
+    programs: Mapping[str, str] = field(default_factory=dict)
+    """The Python code that each role runs besides the workers, which run the job script."""
+    environment: Callable[[str, RunNetwork], dict[str, str]]
+    """(node, network) -> what its documentation wants in the environment of this node's process."""
+    prefixes: tuple[str, ...]
+    """How the variables begin that tune it: those of the shell are another job's."""
+    names: tuple[str, ...] = ()
+    """Its variables that begin like nothing else."""
+    settings: tuple[str, ...]
+    """How the variables begin that a contender of it may set."""
+    variants: tuple[Variant, ...]
+    """What it brings to an experiment, in the order in which they are listed."""
+    topology: Topology
+    """Which links its bytes go through, and so which one is narrow."""
+    package: Package | None = None
+    hook: str | None = None
+    """Dotted path of what says whether Prophet's hook fits: (framework) -> (whether, a line); None: not scheduled."""
+    trace: EngineTrace | None = None
+    partition: PartitionSetting | None = None
+    """None where a contender has no say in how tensors are cut."""
+    simulated: tuple[Framework, ...] = ()
+    """In which frameworks the simulator knows it."""
+    unsimulated: str
+    """Why a contender that the simulator does not know has no simulation, and what to do."""
+
+    @property
+    def frameworks(self) -> tuple[Framework, ...]:
+        """Those that it serves; the first is taken where a job's is none of them."""
+        return tuple(self.exchanges)
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether Prophet's hook can order its transfers, and so every policy runs on it."""
+        return self.hook is not None
+
+    def has_role(self, node: str) -> bool:
+        """Whether `node` of a cluster takes part."""
+        return is_worker(node) or role_of(node) in self.programs
+
+    def variant(self, name: str) -> Variant | None:
+        """The variant of this name; None where it has none."""
+        return next((variant for variant in self.variants if variant.name == name), None)

@@ -1,0 +1,18 @@
+"""What is recorded of a Gluon model at the end of a job."""
+
+from __future__ import annotations
+
+import mxnet as mx
+
+from prophet.engines.exchange import ordered_parameters
+from prophet.lab.jobs.common import weights_sha256
+
+
+def model_record(network: mx.gluon.Block) -> tuple[list[str], str]:
+    """(names of the parameters in order, digest of their values), for the recorder. Waits for all that is under way.
+
+    By place: a name that Gluon makes up counts the blocks of a process.
+    """
+    parameters = ordered_parameters(network)
+    weights = {f"{place:05}": parameter.data().asnumpy() for place, parameter in enumerate(parameters)}
+    return [parameter.name for parameter in parameters], weights_sha256(weights)

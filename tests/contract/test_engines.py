@@ -1,0 +1,215 @@
+"""What every engine's description has to keep to, so that an experiment can run it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import prophet.engines
+from prophet.core.errors import UserError
+from prophet.engines.registry import engine_of, engines, peers, scheduled_engine
+from prophet.engines.spec import STOCK, EngineSpec, Framework, RunNetwork, Variant, is_worker
+from prophet.lab.cluster_config import Bandwidth, ClusterConfig
+from prophet.lab.config import Cell
+from prophet.lab.contenders import Contender, ContenderEntry, expand_policies, known_policies
+from prophet.lab.doctor import obstacle
+from prophet.lab.job_config import ReplayJob
+from prophet.lab.launchers import command, environment, nodes_of
+from prophet.lab.narrow_link import narrow_link
+from prophet.lab.simulated import prepare
+from prophet.models.profiles import BUILTIN
+
+ROOT = Path(__file__).parent.parent.parent
+CLUSTER = ClusterConfig.model_construct(workers=3, servers=2, bandwidth=Bandwidth(1e9))
+ADDRESSES = {node: f"10.0.0.{place}" for place, node in enumerate(CLUSTER.nodes)}
+NETWORK = RunNetwork(3, 2, ADDRESSES, "veth7", 23007, "/sockets/here")
+
+every_engine = pytest.mark.parametrize("engine", engines().values(), ids=list(engines()))
+VARIANTS = [(engine, variant) for engine in engines().values() for variant in engine.variants]
+every_variant = pytest.mark.parametrize(
+    ("engine", "variant"), VARIANTS, ids=[f"{engine.name}-{variant.name}" for engine, variant in VARIANTS]
+)
+
+
+def contender(variant: Variant, framework: Framework) -> Contender:
+    entry = ContenderEntry.model_construct(name=variant.name, framework=framework)
+    (only,) = expand_policies([entry], "torch", Path("config.yaml"), "")
+    return only
+
+
+def test_the_folders_are_the_engines() -> None:
+    assert list(engines()) == ["byteps", "ddp", "kvstore"]
+    assert scheduled_engine().name == "byteps"
+    assert list(peers()) == ["ddp-gloo", "mxnet-kvstore", "mxnet-p3"]
+
+
+def test_exactly_one_engine_has_what_all_are_compared_with() -> None:
+    assert scheduled_engine().variant(STOCK) is not None
+    names = [variant.name for _, variant in VARIANTS]
+    assert len(names) == len(set(names)) >= 5
+    assert all(engine_of(variant.name) is engine for engine, variant in VARIANTS)
+    assert engine_of("prophet") is scheduled_engine(), "a policy runs on the engine that is scheduled"
+
+
+@every_engine
+def test_its_words_and_settings_are_complete(engine: EngineSpec) -> None:
+    assert engine.name.isidentifier() and engine.words and engine.unsimulated
+    assert engine.frameworks and engine.variants and engine.settings
+    assert engine.topology.worker_share(3) >= 1
+    assert engine.topology.through_servers == ("server" in engine.programs)
+
+
+@every_engine
+def test_the_shells_variables_of_an_engine_reach_no_job(engine: EngineSpec) -> None:
+    foreign = {**{f"{prefix}OF_ANOTHER_JOB": "9" for prefix in engine.prefixes}, **dict.fromkeys(engine.names, "9")}
+    for other in engines().values():
+        env = environment(contender(other.variants[0], other.frameworks[0]), "worker0", NETWORK, foreign)
+        assert not {name for name in foreign if env.get(name) == "9"}
+        assert env["OMP_NUM_THREADS"] == "1"
+
+
+@every_variant
+def test_every_node_with_a_role_has_a_program_and_an_environment(engine: EngineSpec, variant: Variant) -> None:
+    for framework in engine.frameworks:
+        runner = contender(variant, framework)
+        nodes = nodes_of(engine, CLUSTER)
+        workers = [node for node in nodes if is_worker(node)]
+        assert workers == ["worker0", "worker1", "worker2"]
+        environments = [environment(runner, node, NETWORK, {"PATH": "/bin"}) for node in nodes]
+        assert len({tuple(sorted(env.items())) for env in environments}) == len(nodes)
+        for node, env in zip(nodes, environments, strict=True):
+            argv = command(runner, node, "replay", ["--out", "x"])
+            assert ("--exchange" in argv) == is_worker(node)
+            assert variant.env.items() <= env.items()
+            assert env["PATH"] == "/bin"
+
+
+@every_variant
+def test_its_exchange_is_there_for_each_of_its_frameworks(engine: EngineSpec, variant: Variant) -> None:
+    methods = {"torch": ("distribute", "close"), "mxnet": ("trainer",)}
+    for framework in engine.frameworks:
+        argv = command(contender(variant, framework), "worker0", "replay", [])
+        path = argv[argv.index("--exchange") + 1]
+        module, _, name = path.partition(":")
+        assert importlib.util.find_spec(module) is not None and name
+        pytest.importorskip(framework, exc_type=ImportError)
+        exchange = pkgutil.resolve_name(path)
+        assert all(callable(getattr(exchange, method)) for method in methods[framework])
+
+
+@every_variant
+def test_a_contenders_settings_come_last_and_only_its_engines_own_are_taken(
+    engine: EngineSpec, variant: Variant
+) -> None:
+    names = [*variant.env, f"{engine.settings[0]}MINE"]
+    entry = ContenderEntry(name="mine", base=variant.name, env=dict.fromkeys(names, "77"))
+    (mine,) = expand_policies([entry], engine.frameworks[0], Path("config.yaml"), "")
+    env = environment(mine, "worker0", NETWORK, {})
+    assert {env[name] for name in names} == {"77"}
+
+
+@every_variant
+def test_what_cannot_be_simulated_is_said_with_what_to_do(engine: EngineSpec, variant: Variant) -> None:
+    for framework in engine.frameworks:
+        runner = contender(variant, framework)
+        job = ReplayJob(kind="replay", iterations=4, warmup=1)
+        cell = Cell({}, job, CLUSTER, (runner,), BUILTIN["resnet18"]())
+        if framework in engine.simulated:
+            assert engine.partition is not None
+            assert prepare(cell, runner).options.partition_bytes == engine.partition.default_bytes
+            continue
+        with pytest.raises(UserError, match=re.escape(engine.unsimulated)):
+            prepare(cell, runner)
+
+
+@every_engine
+def test_a_trace_is_switched_on_by_its_settings(engine: EngineSpec) -> None:
+    if engine.trace is None:
+        return
+    assert set(engine.trace.frameworks) <= set(engine.frameworks)
+    assert engine.trace.switch in engine.trace.settings(6)
+    assert not engine.trace.file.is_absolute()
+
+
+@every_engine
+def test_what_the_doctor_looks_at_can_be_looked_at(engine: EngineSpec) -> None:
+    for framework in engine.frameworks:
+        reason = obstacle(contender(engine.variants[0], framework))
+        assert reason is None or "\n" not in reason
+
+
+def test_a_plugin_that_is_not_installed_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = replace(scheduled_engine(), hook="no_such_plugin.hook:check", package=None)
+    monkeypatch.setattr("prophet.lab.contenders.engine_of", lambda base: engine)
+    pytest.importorskip("torch")
+    reason = obstacle(Contender(STOCK, STOCK))
+    assert reason == "hook: no_such_plugin is not installed; `pip install byteps-prophet`"
+
+
+def test_no_other_file_names_an_engine_or_a_variant() -> None:
+    names = {*engines(), *(variant.name for _, variant in VARIANTS)} - {STOCK, "ddp"}  # ddp is a policy's name as well
+    places = [ROOT / folder for folder in ("prophet/lab", "prophet/simulate", "prophet/cli", "prophet/core", "tools")]
+    files = [file for place in places for file in place.rglob("*.py")]
+    assert len(files) > 50
+    named = [
+        (file.name, node.lineno, node.value)
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert named == []
+
+
+NEW_ENGINE = """
+from prophet.engines.spec import EngineSpec, Variant
+from prophet.engines.topology import ALL_REDUCE
+
+ENGINE = EngineSpec(
+    name="toy",
+    words="A toy",
+    exchanges={"torch": "prophet.engines.toy.torch_exchange:Toy"},
+    environment=lambda node, network: {"TOY_RANK": node.removeprefix("worker"), "TOY_PORT": str(network.port)},
+    prefixes=("TOY_",),
+    settings=("TOY_",),
+    variants=(Variant("toy-ring", {"TOY_RING": "1"}),),
+    topology=ALL_REDUCE,
+    unsimulated="since it is a toy",
+)
+"""
+
+
+@pytest.fixture
+def with_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """prophet/engines as if it had one more folder."""
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "__init__.py").write_text(NEW_ENGINE, encoding="utf-8")
+    monkeypatch.setattr(prophet.engines, "__path__", [*prophet.engines.__path__, str(tmp_path)])
+    engines.cache_clear()
+    yield
+    engines.cache_clear()
+    sys.modules.pop("prophet.engines.toy", None)
+
+
+@pytest.mark.usefixtures("with_a_new_folder")
+def test_a_new_engine_as_a_contender_is_one_folder() -> None:
+    assert list(engines()) == ["byteps", "ddp", "kvstore", "toy"]
+    assert known_policies()[-1] == "toy-ring"
+    mine = contender(engines()["toy"].variants[0], "torch")
+    assert nodes_of(mine.engine, CLUSTER) == ["worker0", "worker1", "worker2"]
+    argv = command(mine, "worker1", "replay", [])
+    assert argv[1:] == ["-m", "prophet.lab.jobs.pytorch.replay", "--exchange", "prophet.engines.toy.torch_exchange:Toy"]
+    env = environment(mine, "worker1", NETWORK, {"TOY_RING": "9", "PATH": "/bin"})
+    assert {key: env[key] for key in ("TOY_RANK", "TOY_PORT", "TOY_RING")} == {
+        "TOY_RANK": "1",
+        "TOY_PORT": "23007",
+        "TOY_RING": "1",
+    }
+    assert narrow_link(CLUSTER, mine.engine.topology) == "worker uplink"
