@@ -8,19 +8,20 @@ documentation says. How an engine's roles are started is in launchers.py.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from prophet.core import settings
 from prophet.core.errors import UserError
-from prophet.core.units import format_size, parse_size
+from prophet.core.units import parse_size
+from prophet.lab.policy_options import combinations, option_settings, refuse_tuning, size_setting
 from prophet.lab.schema import Strict
+from prophet.policies import policy_names
 
 Framework = Literal["torch", "mxnet"]
 EngineName = Literal["byteps", "kvstore", "ddp"]
@@ -59,17 +60,20 @@ def _as_list(value: object) -> list[object]:
 
 
 class PolicyEntry(Strict):
-    """A policy with settings. Lists of `credit_bytes` or `partition_bytes` make one policy of each combination."""
+    """A policy with settings. Its own options are keys too; lists of those or of `partition_bytes` make one policy of
+    each combination.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
     base: str | None = None
     """The policy that runs; the name where left out."""
     framework: Framework | None = None
     """In which it runs; the job's where left out, and a peer's own."""
-    credit_bytes: Sizes | None = None
     partition_bytes: Sizes | None = None
     tune: int | None = Field(default=None, ge=1, le=100)
-    """Short runs in which `bytescheduler` looks for its credit and partition size, before it is measured."""
+    """Short runs in which a policy looks for its best sizes, before it is measured."""
     env: dict[str, str] = Field(default_factory=dict)
 
 
@@ -102,9 +106,7 @@ class Policy:
 
 def known_policies() -> list[str]:
     """Names that a config may give without `base`."""
-    from prophet.policies import POLICIES
-
-    return [STOCK, STOCK_CREDIT, *sorted(POLICIES), *PEERS]
+    return [STOCK, STOCK_CREDIT, *policy_names(), *PEERS]
 
 
 def byteps_policies() -> tuple[Policy, ...]:
@@ -153,12 +155,10 @@ def _expanded(entry: PolicyEntry, at: str, framework: Framework) -> list[Policy]
     if base not in known_policies():
         raise UserError(f"{at}: unknown policy {base!r}; the known ones are {', '.join(known_policies())}")
     framework = _framework(entry, base, at, framework)
-    if entry.credit_bytes is not None and base != "bytescheduler":
-        raise UserError(f"{at}: credit_bytes is a setting of bytescheduler, not of {base}; leave it out")
-    if entry.tune is not None and base != "bytescheduler":
-        raise UserError(f"{at}: tune is a setting of bytescheduler, not of {base}; leave it out")
-    if entry.tune is not None and (entry.credit_bytes is not None or entry.partition_bytes is not None):
-        raise UserError(f"{at}: tune chooses credit_bytes and partition_bytes; leave them out, or leave out tune")
+    own = entry.model_extra or {}
+    varied = option_settings(base, own, PolicyEntry.model_fields, at)
+    if entry.tune is not None:
+        refuse_tuning(base, [*own, *([] if entry.partition_bytes is None else ["partition_bytes"])], at)
     if entry.partition_bytes is not None and base in PEERS:
         raise UserError(f"{at}: partition_bytes is a setting of BytePS, not of {base}; leave it out")
     prefixes = SETTINGS_OF[PEERS[base].engine if base in PEERS else "byteps"]
@@ -171,19 +171,12 @@ def _expanded(entry: PolicyEntry, at: str, framework: Framework) -> list[Policy]
         env.setdefault("BYTEPS_SCHEDULING_CREDIT", STOCK_CREDIT_VALUE)
     elif base != STOCK and base not in PEERS:
         env[settings.SCHEDULER] = base
-    varied = [
-        (settings.CREDIT_BYTES, entry.credit_bytes),
-        (settings.BYTEPS_PARTITION_BYTES, entry.partition_bytes),
+    if entry.partition_bytes is not None:
+        varied.append(size_setting(settings.BYTEPS_PARTITION_BYTES, entry.partition_bytes))
+    return [
+        Policy(entry.name + label, base, {**env, **chosen}, framework, entry.tune or 0)
+        for chosen, label in combinations(varied)
     ]
-    given = [(name, sizes) for name, sizes in varied if sizes is not None]
-    policies = []
-    for combination in itertools.product(*(sizes for _, sizes in given)):
-        chosen = {name: str(size) for (name, _), size in zip(given, combination, strict=True)}
-        label = entry.name
-        if any(len(sizes) > 1 for _, sizes in given):
-            label = "-".join([entry.name, *(format_size(size) for size in combination)])
-        policies.append(Policy(label, base, {**env, **chosen}, framework, entry.tune or 0))
-    return policies
 
 
 def _framework(entry: PolicyEntry, base: str, at: str, of_job: Framework) -> Framework:

@@ -16,9 +16,6 @@ from prophet.learn.bandwidth import BandwidthMonitor, NicSample
 from prophet.learn.profiler import JobProfiler
 from prophet.learn.replan import plan_changed
 
-DRAIN_S = 1.0
-"""Between two looks at the events: long enough to cost nothing, short enough to plan within the first iterations."""
-
 
 class Learner:
     """Profile, network and plan of one job, from its events. Pure: time comes with the call.

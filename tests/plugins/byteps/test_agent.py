@@ -13,9 +13,8 @@ import pytest
 from prophet import __version__
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.settings import Settings
-from prophet.learn.learner import Learner
 from prophet.policies import get_policy
-from prophet_byteps import agent, agreement
+from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Job, oldest
 from prophet_byteps.ending import STALLED
 from prophet_byteps.hook import LaneStatus
@@ -63,8 +62,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def job(hook: Any, stall_s: float | None = None) -> Job:
-    learner = Learner(get_policy("fifo"), 5.0)
-    return Job("torch", Settings("fifo", stall_s=stall_s), learner, None, hook, "no hook here")
+    return Job("torch", Settings("fifo", stall_s=stall_s), get_policy("fifo"), None, hook, "no hook here")
 
 
 def pass_time(job: Job, hook: Hook, clock: list[float], seconds: int) -> None:
@@ -131,8 +129,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What was agreed on or renewed."""
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(agent.atexit, "register", lambda function: None)
-    monkeypatch.setattr(agent.exchange, "agree_on_start", lambda *args: calls.append(("start", *args[1:])))
-    monkeypatch.setattr(agent.exchange, "renew", lambda bps: calls.append(("renew",)))
+    monkeypatch.setattr(exchange, "agree_on_start", lambda *args: calls.append(("start", *args[1:])))
+    monkeypatch.setattr(exchange, "renew", lambda bps: calls.append(("renew",)))
     return calls
 
 
@@ -165,7 +163,7 @@ def test_a_comparison_that_fails_is_one_warning(
     def fail(*_: Any) -> None:
         raise KeyError("byteps.torch.ops")
 
-    monkeypatch.setattr(agent.exchange, "agree_on_start", fail)
+    monkeypatch.setattr(exchange, "agree_on_start", fail)
     bps = BytePS(2)
     job(None)._agree_at_start(bps, "terms")
     with caplog.at_level(logging.WARNING, logger="prophet"):
