@@ -6,7 +6,8 @@ Whatever goes wrong in here is one warning, and from then on BytePS runs in orde
 process, each with one line: a wrong setting, workers that disagree, and, where PROPHET_STALL_S asks for it, a stall.
 
 A script's data loaders and evaluations import BytePS too and send nothing. So what only a job that sends needs is
-imported when it does: the comparison with other workers by bps.init(), the learner by the thread's first turn.
+imported when it begins to: with bps.init(), in the program's own thread. The agent's might be in the middle of an
+import when the program forks, and then the child could never import that module.
 
 What is the worker's own and what is the job's. Order, credit, groups and deadlines are each worker's own: a server
 takes keys in any order. The partition size, the names of the tensors, their number and the order in which they are
@@ -164,6 +165,7 @@ class Job:
 
         @functools.wraps(init)
         def init_and_agree(*args: Any, **kwargs: Any) -> Any:
+            self._begin_to_learn()
             result = init(*args, **kwargs)
             # An asynchronous server answers before all have sent, so nothing can be compared through it.
             if agreement.active() is None and module.size() > 1 and os.environ.get("BYTEPS_ENABLE_ASYNC", "0") == "0":
@@ -223,7 +225,10 @@ class Job:
         events = self._hook.drain()
         self._keep(events)
         now = time.monotonic()
-        self._learn(self._hook, now, events)
+        if len(events):
+            self._begin_to_learn()  # Nothing to do, unless the program started BytePS in a way of its own.
+        if self._learner is not None:
+            self._learn(self._hook, self._learner, now, events)
         status = self._hook.status()
         if status.why_aside and not self._aside:
             self.step_aside(status.why_aside)
@@ -237,17 +242,26 @@ class Job:
             self._released = status.watchdog_releases
         self._watch_for_a_stall(now, bool(np.any(events["kind"] == EventKind.FINISH)), status)
 
-    def _learn(self, hook: Hook, now: float, events: NDArray[Any]) -> None:
-        from prophet.learn.bandwidth import interface_towards, sample_nic
-        from prophet.learn.learner import Learner
+    def _begin_to_learn(self) -> None:
+        """Makes the learner, where there is a hook to learn from and none has been made. A failure steps aside."""
+        if self._hook is None or self._learner is not None:
+            return
+        try:
+            from prophet.learn.bandwidth import interface_towards
+            from prophet.learn.learner import Learner
 
-        if self._learner is None:
-            forward_ids = self._framework in FORWARD_IDS
-            self._learner = Learner(self._policy, self._settings.monitor_s, forward_ids=forward_ids)
             scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
             self._interface = interface_towards(scheduler_host) if scheduler_host else None
+            forward_ids = self._framework in FORWARD_IDS
+            self._learner = Learner(self._policy, self._settings.monitor_s, forward_ids=forward_ids)
+        except Exception as error:
+            self.step_aside(f"{type(error).__name__}: {error}")
+
+    def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
+        from prophet.learn.bandwidth import sample_nic
+
         nic = sample_nic(self._interface, now) if self._interface else None
-        plan = self._learner.turn(now, events, nic)
+        plan = learner.turn(now, events, nic)
         if plan is not None:
             self._plan = plan
             hook.set_plan(plan)
