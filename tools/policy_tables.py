@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from prophet.cli.policies_view import default_text, option_rows
+from prophet.cli.policies_view import default_text, meaning, option_rows
 from prophet.policies import all_definitions
 from tools.markdown import table
 
@@ -27,13 +27,7 @@ def policies_table() -> str:
 def options_table() -> str:
     """A row for each option of a policy."""
     rows = [
-        (
-            f"`{option.variable}`",
-            f"`{option.name}`",
-            f"`{name}`",
-            default_text(option),
-            _meaning(option.help, option.unit),
-        )
+        (f"`{option.variable}`", f"`{option.name}`", f"`{name}`", default_text(option), meaning(option))
         for name, option in option_rows()
     ]
     return table(("variable", "key in a config", "policy", "default", "meaning"), rows)
@@ -46,10 +40,6 @@ def with_tables(page: str) -> str:
         start, stop = page.index(begin) + len(begin), page.index(end)
         page = f"{page[:start]}\n{text}\n{page[stop:]}"
     return page
-
-
-def _meaning(help: str, unit: str) -> str:
-    return help if not unit or unit in help else f"{help}, in {unit}"
 
 
 def main() -> None:

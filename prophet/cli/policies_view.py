@@ -18,17 +18,21 @@ def default_text(option: Option) -> str:
     return str(int(option.default)) if isinstance(option.default, bool) else str(option.default)
 
 
+def meaning(option: Option) -> str:
+    """What it sets, and in which unit."""
+    return option.help if option.unit in option.help else f"{option.help}, in {option.unit}"
+
+
 def policies_help() -> str:
     """For `--help`: a line for each policy, and one below it for each of its options."""
     lines = ["Policies of Prophet, for --policy and for a config:"]
     options = option_rows()
     for name, entry in all_definitions().items():
         lines.append(f"{name}: {entry.summary}")
-        lines += [f"- {option.name}, {_meaning(option)}" for owner, option in options if owner == name]
+        lines += [
+            f"- {option.name}: {meaning(option)} (default {default_text(option)})"
+            for owner, option in options
+            if owner == name
+        ]
     lines.append("An option is a key of a policy in a config, and PROPHET_NAME in a job's environment.")
     return "\n\n".join(lines)
-
-
-def _meaning(option: Option) -> str:
-    unit = f" {option.unit}" if option.unit else ""
-    return f"{option.help} (default {default_text(option)}{unit})"
