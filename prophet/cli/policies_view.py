@@ -26,13 +26,9 @@ def meaning(option: Option) -> str:
 def policies_help() -> str:
     """For `--help`: a line for each policy, and one below it for each of its options."""
     lines = ["Policies of Prophet, for --policy and for a config:"]
-    options = option_rows()
     for name, entry in all_definitions().items():
         lines.append(f"{name}: {entry.summary}")
-        lines += [
-            f"- {option.name}: {meaning(option)} (default {default_text(option)})"
-            for owner, option in options
-            if owner == name
-        ]
+        for option in entry.all_options:
+            lines.append(f"- {option.name}: {meaning(option)} (default {default_text(option)})")
     lines.append("An option is a key of a policy in a config, and PROPHET_NAME in a job's environment.")
     return "\n\n".join(lines)
