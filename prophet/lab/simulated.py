@@ -18,6 +18,7 @@ from prophet.core import settings
 from prophet.core._native import Exchange
 from prophet.core.errors import UserError
 from prophet.core.network import Network
+from prophet.core.policy import CuttingPolicy
 from prophet.core.policy import Policy as ScheduledBy
 from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell, Experiment
@@ -28,7 +29,6 @@ from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
 from prophet.lab.testbed.shaping import token_bucket
 from prophet.lab.tuning import require_search
 from prophet.policies import policy_from_environ
-from prophet.policies.pace import Pace
 from prophet.simulate.cluster import Cluster, Costs, Rate, compute_scale, with_traffic
 from prophet.simulate.job import Job, alone, fused_by_front_end, fused_by_plan, groups_as_tensors, job_of_profile
 from prophet.simulate.measures import measures
@@ -173,7 +173,7 @@ def prepare(cell: Cell, policy: Policy, repeat: int = 0) -> Planned:
     plan = scheduled_by.plan(cell.profile, network)
     if plan.push.groups:
         parts = {}
-        if collective and network is not None and isinstance(scheduled_by, Pace):
+        if collective and network is not None and isinstance(scheduled_by, CuttingPolicy):
             places = groups_as_tensors(cell.profile, plan)
             cuts = scheduled_by.segments(cell.profile, network)
             parts = {places[group]: sizes for group, sizes in cuts.items()}

@@ -133,7 +133,7 @@ def test_only_the_file_of_the_policy_is_imported() -> None:
 
 
 def test_there_are_options_to_look_at() -> None:
-    assert [name for name, _ in OPTIONS] == ["bytescheduler"]
+    assert ("bytescheduler", "credit_bytes") in [(name, option.name) for name, option in OPTIONS]
 
 
 @each_option
