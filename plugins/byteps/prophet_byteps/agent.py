@@ -165,7 +165,10 @@ class Job:
 
         @functools.wraps(init)
         def init_and_agree(*args: Any, **kwargs: Any) -> Any:
-            self._begin_to_learn()
+            try:
+                self._begin_to_learn()
+            except Exception as error:
+                self._give_up(error)
             result = init(*args, **kwargs)
             # An asynchronous server answers before all have sent, so nothing can be compared through it.
             if agreement.active() is None and module.size() > 1 and os.environ.get("BYTEPS_ENABLE_ASYNC", "0") == "0":
@@ -213,10 +216,14 @@ class Job:
             try:
                 self._turn()
             except Exception as error:
-                self.step_aside(f"{type(error).__name__}: {error}")
-                return
+                self._give_up(error)
             finally:
                 self._busy_s += time.thread_time() - before
+
+    def _give_up(self, error: Exception) -> None:
+        """After a failure of Prophet's own: no further turn, and BytePS's own order."""
+        self._stop.set()
+        self.step_aside(f"{type(error).__name__}: {error}")
 
     def _turn(self) -> None:
         agreement.poll()
@@ -243,19 +250,16 @@ class Job:
         self._watch_for_a_stall(now, bool(np.any(events["kind"] == EventKind.FINISH)), status)
 
     def _begin_to_learn(self) -> None:
-        """Makes the learner, where there is a hook to learn from and none has been made. A failure steps aside."""
+        """Makes the learner, where there is a hook to learn from and none has been made."""
         if self._hook is None or self._learner is not None:
             return
-        try:
-            from prophet.learn.bandwidth import interface_towards
-            from prophet.learn.learner import Learner
+        from prophet.learn.bandwidth import interface_towards
+        from prophet.learn.learner import Learner
 
-            scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
-            self._interface = interface_towards(scheduler_host) if scheduler_host else None
-            forward_ids = self._framework in FORWARD_IDS
-            self._learner = Learner(self._policy, self._settings.monitor_s, forward_ids=forward_ids)
-        except Exception as error:
-            self.step_aside(f"{type(error).__name__}: {error}")
+        scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
+        self._interface = interface_towards(scheduler_host) if scheduler_host else None
+        forward_ids = self._framework in FORWARD_IDS
+        self._learner = Learner(self._policy, self._settings.monitor_s, forward_ids=forward_ids)
 
     def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
         from prophet.learn.bandwidth import sample_nic

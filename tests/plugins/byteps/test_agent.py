@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -171,3 +172,36 @@ def test_a_comparison_that_fails_is_one_warning(
     assert [record.getMessage() for record in caplog.records] == [
         "Prophet cannot compare the workers' settings: KeyError: 'byteps.torch.ops'"
     ]
+
+
+def test_the_learner_is_there_when_the_program_has_started_byteps(started: list[tuple[Any, ...]]) -> None:
+    hook, bps = Hook(), BytePS(2)
+    scheduled = job(hook)
+    scheduled._agree_at_start(bps, "terms")
+    scheduled._turn()
+    assert scheduled._learner is None, "a program that only imports BytePS learns nothing"
+    bps.init()
+    assert scheduled._learner is not None
+
+
+def test_what_is_sent_is_learned_from_however_byteps_was_started() -> None:
+    hook = Hook()
+    scheduled = job(hook)
+    hook.events = np.array([(0.0, 0, 4, 0, 0, EventKind.ADD, 0)], EVENT_DTYPE)
+    scheduled._turn()
+    assert scheduled._learner is not None
+
+
+def test_a_learner_that_cannot_be_made_is_one_warning(
+    started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "prophet.learn.learner", None)
+    hook, bps = Hook(), BytePS(2)
+    scheduled = job(hook)
+    scheduled._agree_at_start(bps, "terms")
+    with caplog.at_level(logging.WARNING, logger="prophet"):
+        assert bps.init() == "init True"
+    assert scheduled._stop.is_set()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("Prophet stepped aside: ModuleNotFoundError: ")
+    assert "ModuleNotFoundError" in hook.state.why_aside
