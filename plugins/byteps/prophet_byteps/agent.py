@@ -46,11 +46,11 @@ from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
 from prophet_byteps.ending import STALLED, end_process
 from prophet_byteps.hook import Hook, HookError, LaneStatus, Library, Status
-from prophet_byteps.stall import Oldest, StallDetector, Verdict, story
 
 if TYPE_CHECKING:
     from prophet.core.policy import Policy
     from prophet.learn.learner import Learner
+    from prophet_byteps.stall import Oldest, StallDetector
 
 EVENTS_KEPT = 2_000_000
 """Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
@@ -93,7 +93,7 @@ class Job:
         self._kept: deque[NDArray[Any]] = deque()
         self._kept_count = 0
         self._released = 0
-        self._stall = StallDetector(settings.stall_s)
+        self._stall: StallDetector | None = None
 
     @classmethod
     def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> Job:
@@ -166,7 +166,7 @@ class Job:
         @functools.wraps(init)
         def init_and_agree(*args: Any, **kwargs: Any) -> Any:
             try:
-                self._begin_to_learn()
+                self._begin()
             except Exception as error:
                 self._give_up(error)
             result = init(*args, **kwargs)
@@ -233,7 +233,7 @@ class Job:
         self._keep(events)
         now = time.monotonic()
         if len(events):
-            self._begin_to_learn()  # Nothing to do, unless the program started BytePS in a way of its own.
+            self._begin()  # Nothing to do, unless the program started BytePS in a way of its own.
         if self._learner is not None:
             self._learn(self._hook, self._learner, now, events)
         status = self._hook.status()
@@ -249,13 +249,15 @@ class Job:
             self._released = status.watchdog_releases
         self._watch_for_a_stall(now, bool(np.any(events["kind"] == EventKind.FINISH)), status)
 
-    def _begin_to_learn(self) -> None:
-        """Makes the learner, where there is a hook to learn from and none has been made."""
+    def _begin(self) -> None:
+        """Makes what a job that sends needs, the first time: the learner, and the detector of stalls. Needs a hook."""
         if self._hook is None or self._learner is not None:
             return
         from prophet.learn.bandwidth import interface_towards
         from prophet.learn.learner import Learner
+        from prophet_byteps.stall import StallDetector
 
+        self._stall = StallDetector(self._settings.stall_s)
         scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
         self._interface = interface_towards(scheduler_host) if scheduler_host else None
         forward_ids = self._framework in FORWARD_IDS
@@ -272,6 +274,10 @@ class Job:
             self._plans += 1
 
     def _watch_for_a_stall(self, now: float, finished: bool, status: Status) -> None:
+        if self._stall is None:
+            return  # Nothing has been sent.
+        from prophet_byteps.stall import Verdict, story
+
         push, pull = oldest(status.pushes), oldest(status.pulls)
         under_way = status.in_flight_bytes > 0 or push is not None or pull is not None
         verdict = self._stall.turn(now, finished, under_way)
@@ -326,6 +332,8 @@ class Job:
 
 def oldest(lane: LaneStatus) -> Oldest | None:
     """The transfer of this lane that has been under way for longest, None where there is none."""
+    from prophet_byteps.stall import Oldest
+
     if lane.oldest_s is None or lane.oldest_gradient is None:
         return None
     return Oldest(lane.oldest_s, lane.oldest_gradient if lane.oldest_gradient < UNPROFILED_GRADIENT else None)

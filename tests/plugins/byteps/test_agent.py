@@ -67,6 +67,7 @@ def job(hook: Any, stall_s: float | None = None) -> Job:
 
 
 def pass_time(job: Job, hook: Hook, clock: list[float], seconds: int) -> None:
+    job._begin()
     for _ in range(seconds):
         clock[0] += 1.0
         pulls = hook.state.pulls
