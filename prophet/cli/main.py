@@ -10,9 +10,10 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 import prophet
 from prophet.core.errors import UserError
@@ -40,7 +41,17 @@ def options(
     """Options of every command."""
 
 
-@app.command()
+class ListsPolicies(TyperCommand):
+    """A command whose help ends with the policies, which are imported only for that."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from prophet.cli.policies_view import policies_help
+
+        self.epilog = policies_help()
+        super().format_help(ctx, formatter)
+
+
+@app.command(cls=ListsPolicies)
 def run(
     config: Annotated[Path, typer.Argument(help="An experiment, such as configs/quickstart.yaml.")],
     out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,
@@ -56,7 +67,7 @@ def run(
     raise typer.Exit(1 if run_session(experiment, folder) else 0)
 
 
-@app.command()
+@app.command(cls=ListsPolicies)
 def simulate(
     config: Annotated[Path, typer.Argument(help="An experiment, such as configs/replay-bandwidths.yaml.")],
     out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,

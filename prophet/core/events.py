@@ -44,6 +44,10 @@ EVENT_DTYPE = np.dtype(
 """One record of the hook's event log; mirrors `struct Event` in prophet/core/native/events.h (24 bytes)."""
 
 
+DRAIN_S = 1.0
+"""Between two looks at the events: long enough to cost nothing, short enough to plan within the first iterations."""
+
+
 def unbroken(events: NDArray[Any]) -> Iterator[tuple[bool, NDArray[Any]]]:
     """`events` (EVENT_DTYPE) in pieces without a gap, each with whether one comes before it.
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from prophet.core.network import Network
+if TYPE_CHECKING:
+    from prophet.core.network import Network
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Deadline:
 class QueuePlan:
     """The four knobs for one queue. Every system in the literature is a setting of them.
 
-    `order`: rank of each gradient id, 0 first; None means arrival order.
+    `order`: rank of each gradient id, 0 first; None means arrival order. An id that is not in it is its own rank, since
+    the front end gives ids in forward order: an empty order is forward order before a profile is known.
     `credit`: bytes allowed in flight; None means unlimited. A task always goes when nothing is in
     flight, so a credit of 1 means one slice at a time.
     `deadlines`: predicted arrivals that a less urgent transfer must not run past.

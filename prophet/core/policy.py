@@ -5,7 +5,8 @@ Rule of this file: the interface alone; the policies are in prophet/policies/, o
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 from prophet.core.network import Network
 from prophet.core.plan import Plan
@@ -22,4 +23,13 @@ class Policy(Protocol):
 
         `jitter_s` is how far generation times scatter between iterations, in seconds.
         """
+        ...
+
+
+@runtime_checkable
+class CuttingPolicy(Policy, Protocol):
+    """A policy that says where an engine that can cut a tensor anywhere is to cut those of its groups."""
+
+    def segments(self, profile: Profile, network: Network) -> Mapping[int, tuple[int, ...]]:
+        """By group of the plan: the bytes of the segments of its tensor, in the order they go in."""
         ...

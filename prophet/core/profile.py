@@ -69,6 +69,11 @@ class Profile:
         return {id_: g.size_bytes for id_, g in zip(self.gradient_ids, self.gradients, strict=True)}
 
     @property
+    def rank_by_id(self) -> dict[int, int]:
+        """Place in forward order of each gradient id: that of the first layer is 0."""
+        return {id_: rank for rank, id_ in enumerate(self.gradient_ids)}
+
+    @property
     def generation_by_id(self) -> dict[int, float]:
         """Seconds after backward began, of each gradient id."""
         return {id_: g.generation_s for id_, g in zip(self.gradient_ids, self.gradients, strict=True)}

@@ -1,6 +1,7 @@
-"""The few environment variables that tune Prophet in a job: one constant each, all of them.
+"""The few environment variables that tune Prophet in a job, whatever its policy: one constant each.
 
-Rule of this file: names, defaults and parsing; docs/enabling.md lists the same table for people.
+Rule of this file: names, defaults and parsing; docs/enabling.md lists the same table for people. What only one policy
+has is in its file in prophet/policies/.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ SCHEDULER = "BYTEPS_SCHEDULER"
 """Policy of the job; unset means that nothing of Prophet runs."""
 PARTITION_BYTES = "PROPHET_PARTITION_BYTES"
 """Partition size in bytes, handed to BytePS unless BYTEPS_PARTITION_BYTES is set."""
-CREDIT_BYTES = "PROPHET_CREDIT_BYTES"
-"""Bytes in flight for the policy `bytescheduler`."""
 WATCHDOG_S = "PROPHET_WATCHDOG_S"
 """How long a ready task may be held with nothing moving before it is released and reported."""
 MONITOR_S = "PROPHET_MONITOR_S"
@@ -43,7 +42,6 @@ hidden: 128 KiB take 4 ms at 250 Mbit/s and 1 ms at 1 Gbit/s. docs/enabling.md h
 LEAST_PARTITION_BYTES = 4096
 MOST_PARTITION_BYTES = 2**31 - 1
 """BytePS reads the number into an int."""
-DEFAULT_CREDIT_BYTES = 4 * 1000 * 1000
 DEFAULT_WATCHDOG_S = 1.0
 DEFAULT_MONITOR_S = 5.0
 
@@ -55,7 +53,6 @@ class Settings:
     policy: str
     partition_bytes: int = DEFAULT_PARTITION_BYTES
     """What BytePS is to use: its own variable's value where that is set."""
-    credit_bytes: int = DEFAULT_CREDIT_BYTES
     watchdog_s: float = DEFAULT_WATCHDOG_S
     monitor_s: float = DEFAULT_MONITOR_S
     fusion: bool = True
@@ -65,17 +62,20 @@ class Settings:
     stall_s: float | None = None
 
 
-def _number(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
-    text = environ.get(name)
-    if text is None:
-        return default
+def number(text: str, where: str, least: float) -> float:
+    """The finite number that `text` is, at least `least`. Raises UserError that names `where` it stands."""
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
     if not (value >= least and math.isfinite(value)):
-        raise UserError(f"{name} is {text!r}; it must be a number of at least {least:g}")
+        raise UserError(f"{where} is {text!r}; it must be a number of at least {least:g}")
     return value
+
+
+def _number(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
+    text = environ.get(name)
+    return default if text is None else number(text, name, least)
 
 
 def _partition_bytes(environ: Mapping[str, str]) -> int:
@@ -110,7 +110,6 @@ def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
     return Settings(
         policy=environ[SCHEDULER].strip().lower(),
         partition_bytes=_partition_bytes(environ),
-        credit_bytes=int(_number(environ, CREDIT_BYTES, DEFAULT_CREDIT_BYTES, 1)),
         watchdog_s=_number(environ, WATCHDOG_S, DEFAULT_WATCHDOG_S, 0.01),
         monitor_s=_number(environ, MONITOR_S, DEFAULT_MONITOR_S, 0.1),
         fusion=fusion == "1",

@@ -183,7 +183,6 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
         **JOB_KINDS,
         "cluster": ClusterConfig,
         "simulator": SimulatorConfig,
-        "ContenderEntry": ContenderEntry,
     }
     model = next((models[s] for s in reversed(loc[:-1]) if isinstance(s, str) and s in models), ExperimentConfig)
     keys = list(model.model_fields)

@@ -7,20 +7,21 @@ that Prophet schedules, or a variant of an engine as it comes (prophet/engines).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from prophet.core import settings
 from prophet.core.errors import UserError
-from prophet.core.units import format_size, parse_size
+from prophet.core.units import parse_size
 from prophet.engines.registry import engine_of, peers, scheduled_engine
 from prophet.engines.spec import EngineSpec, Framework, Variant
+from prophet.lab.policy_options import combinations, option_settings, refuse_tuning, size_setting
 from prophet.lab.schema import Strict
+from prophet.policies import policy_names
 
 Sizes = Annotated[list[int], BeforeValidator(lambda value: [parse_size(v) for v in _as_list(value)])]
 
@@ -30,17 +31,20 @@ def _as_list(value: object) -> list[object]:
 
 
 class ContenderEntry(Strict):
-    """A contender with settings. Lists of `credit_bytes` or `partition_bytes` make a contender of each combination."""
+    """A contender with settings. A policy's own options are keys too; lists of those or of `partition_bytes` make a
+    contender of each combination.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
     base: str | None = None
     """The policy or variant that runs; the name where left out."""
     framework: Framework | None = None
     """In which it runs; the job's where left out, and a peer's own."""
-    credit_bytes: Sizes | None = None
     partition_bytes: Sizes | None = None
     tune: int | None = Field(default=None, ge=1, le=100)
-    """Short runs in which `bytescheduler` looks for its credit and partition size, before it is measured."""
+    """Short runs in which a policy looks for its best sizes, before it is measured."""
     env: dict[str, str] = Field(default_factory=dict)
 
 
@@ -79,10 +83,8 @@ class Contender:
 
 def known_policies() -> list[str]:
     """Names that a config may give without `base`."""
-    from prophet.policies import POLICIES
-
     own = [variant.name for variant in scheduled_engine().variants]
-    return [*own, *sorted(POLICIES), *peers()]
+    return [*own, *policy_names(), *peers()]
 
 
 def simulated_contenders() -> tuple[Contender, ...]:
@@ -131,12 +133,10 @@ def _expanded(entry: ContenderEntry, at: str, framework: Framework) -> list[Cont
     if base not in known_policies():
         raise UserError(f"{at}: unknown policy {base!r}; the known ones are {', '.join(known_policies())}")
     framework = _framework(entry, base, at, framework)
-    if entry.credit_bytes is not None and base != "bytescheduler":
-        raise UserError(f"{at}: credit_bytes is a setting of bytescheduler, not of {base}; leave it out")
-    if entry.tune is not None and base != "bytescheduler":
-        raise UserError(f"{at}: tune is a setting of bytescheduler, not of {base}; leave it out")
-    if entry.tune is not None and (entry.credit_bytes is not None or entry.partition_bytes is not None):
-        raise UserError(f"{at}: tune chooses credit_bytes and partition_bytes; leave them out, or leave out tune")
+    own = entry.model_extra or {}
+    varied = option_settings(base, own, ContenderEntry.model_fields, at)
+    if entry.tune is not None:
+        refuse_tuning(base, [*own, *([] if entry.partition_bytes is None else ["partition_bytes"])], at)
     engine = engine_of(base)
     if entry.partition_bytes is not None and engine.partition is None:
         words = scheduled_engine().words
@@ -149,18 +149,12 @@ def _expanded(entry: ContenderEntry, at: str, framework: Framework) -> list[Cont
     env = dict(entry.env)
     if engine.variant(base) is None:
         env[settings.SCHEDULER] = base
-    varied = [(settings.CREDIT_BYTES, entry.credit_bytes)]
-    if engine.partition is not None:
-        varied.append((engine.partition.variable, entry.partition_bytes))
-    given = [(name, sizes) for name, sizes in varied if sizes is not None]
-    policies = []
-    for combination in itertools.product(*(sizes for _, sizes in given)):
-        chosen = {name: str(size) for (name, _), size in zip(given, combination, strict=True)}
-        label = entry.name
-        if any(len(sizes) > 1 for _, sizes in given):
-            label = "-".join([entry.name, *(format_size(size) for size in combination)])
-        policies.append(Contender(label, base, {**env, **chosen}, framework, entry.tune or 0))
-    return policies
+    if entry.partition_bytes is not None and engine.partition is not None:
+        varied.append(size_setting(engine.partition.variable, entry.partition_bytes))
+    return [
+        Contender(entry.name + label, base, {**env, **chosen}, framework, entry.tune or 0)
+        for chosen, label in combinations(varied)
+    ]
 
 
 def _framework(entry: ContenderEntry, base: str, at: str, of_job: Framework) -> Framework:

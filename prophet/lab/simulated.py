@@ -18,7 +18,7 @@ from prophet.core import settings
 from prophet.core._native import Exchange
 from prophet.core.errors import UserError
 from prophet.core.network import Network
-from prophet.core.policy import Policy
+from prophet.core.policy import CuttingPolicy, Policy
 from prophet.engines.spec import PartitionSetting
 from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell, Experiment
@@ -28,8 +28,7 @@ from prophet.lab.runs import CellRuns, Run
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
 from prophet.lab.testbed.shaping import token_bucket
 from prophet.lab.tuning import require_search
-from prophet.policies import get_policy
-from prophet.policies.pace import Pace
+from prophet.policies import policy_from_environ
 from prophet.simulate.cluster import Cluster, Costs, RateSteps, compute_scale, with_traffic
 from prophet.simulate.job import Job, alone, fused_by_front_end, fused_by_plan, groups_as_tensors, job_of_profile
 from prophet.simulate.measures import measures
@@ -46,7 +45,7 @@ class Planned:
 
     job: Job
     cluster: Cluster
-    policy: str | None
+    policy: Policy | None
     options: Options
 
 
@@ -108,8 +107,7 @@ def _run(one: Planned, cell: Cell, folder: Path, on_iterations: Callable[[int], 
 
 def run_planned(one: Planned, on_iterations: Callable[[int], None] = lambda done: None) -> SimulatedRun:
     """Simulates one policy."""
-    policy = None if one.policy is None else _policy(one.policy, one.options)
-    return simulate(one.job, one.cluster, policy, one.options, on_iterations)
+    return simulate(one.job, one.cluster, one.policy, one.options, on_iterations)
 
 
 def worker_results(run: SimulatedRun) -> list[dict[str, Any]]:
@@ -161,25 +159,25 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
         monitor_s=float(policy.env.get(settings.MONITOR_S, settings.DEFAULT_MONITOR_S)),
         # An all-reduce of a whole tensor may take longer than the watchdog of a job has patience.
         watchdog_s=float(policy.env.get(settings.WATCHDOG_S, NEVER_S if collective else settings.DEFAULT_WATCHDOG_S)),
-        credit_bytes=int(policy.env.get(settings.CREDIT_BYTES, settings.DEFAULT_CREDIT_BYTES)),
         compute_scale=scale,
     )
     if not policy.hooked:
         return Planned(job_of_profile(cell.profile, alone(cell.profile), barrier=True), cluster, None, options)
-    scheduled_by, network = _policy(policy.base, options), network_of(cluster)
+    scheduled_by = policy_from_environ(policy.base, policy.env, options.partition_bytes)
+    network = network_of(cluster)
     plan = scheduled_by.plan(cell.profile, network)
     if plan.push.groups:
         parts = {}
-        if collective and network is not None and isinstance(scheduled_by, Pace):
+        if collective and network is not None and isinstance(scheduled_by, CuttingPolicy):
             places = groups_as_tensors(cell.profile, plan)
             cuts = scheduled_by.segments(cell.profile, network)
             parts = {places[group]: sizes for group, sizes in cuts.items()}
         members, plan = fused_by_plan(cell.profile, plan)
         whole = replace(options, plan=plan, partition_bytes=WHOLE if collective else options.partition_bytes)
-        return Planned(job_of_profile(cell.profile, members, parts=parts), cluster, policy.base, whole)
+        return Planned(job_of_profile(cell.profile, members, parts=parts), cluster, scheduled_by, whole)
     fused = policy.env.get(settings.FUSION, "1") == "1" and not collective
     members = fused_by_front_end(cell.profile) if fused else alone(cell.profile)
-    return Planned(job_of_profile(cell.profile, members), cluster, policy.base, options)
+    return Planned(job_of_profile(cell.profile, members), cluster, scheduled_by, options)
 
 
 def network_of(cluster: Cluster) -> Network | None:
@@ -191,10 +189,6 @@ def network_of(cluster: Cluster) -> Network | None:
     collective = cluster.exchange is Exchange.COLLECTIVE
     overhead_s = cluster.costs.overhead_s + (cluster.costs.latency_s if collective else 0.0)
     return Network(min(rates), overhead_s, 2 * cluster.costs.latency_s)
-
-
-def _policy(base: str, options: Options) -> Policy:
-    return get_policy(base, options.credit_bytes, options.partition_bytes)
 
 
 def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:

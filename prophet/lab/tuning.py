@@ -1,6 +1,6 @@
 """ByteScheduler's tuning in an experiment: short runs before the first repeat, then the policy with the best sizes.
 
-Rule of this file: which trials are run and what is kept of them. The search is prophet/policies/autotune.py;
+Rule of this file: which trials are run and what is kept of them. The search is prophet/policies/algorithms/autotune.py;
 running a trial, really or simulated, is the caller's.
 """
 
@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from prophet.core import settings
 from prophet.core.optional import require
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
 from prophet.lab.runs import Run
-from prophet.policies.autotune import DEFAULT_INITIAL, tune
+from prophet.policies import get_definition, variable
+from prophet.policies.algorithms.autotune import DEFAULT_INITIAL, tune
 
 TRIAL_ITERATIONS = 10
 TRIAL_WARMUP = 3
@@ -80,5 +80,6 @@ def sized(policy: Contender, credit_bytes: int, partition_bytes: int) -> Contend
     """`policy` with these sizes, in bytes, and nothing left to tune."""
     partition = policy.engine.partition
     assert partition is not None  # who is tuned has one: contenders.py sees to it
-    sizes = {settings.CREDIT_BYTES: str(credit_bytes), partition.variable: str(partition_bytes)}
+    credit = variable(get_definition(policy.base).tuned)
+    sizes = {credit: str(credit_bytes), partition.variable: str(partition_bytes)}
     return replace(policy, env={**policy.env, **sizes}, tune=0)

@@ -6,18 +6,17 @@ simulator on its virtual one.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from prophet.core.plan import Plan
-from prophet.core.policy import Policy
 from prophet.learn.bandwidth import BandwidthMonitor, NicSample
 from prophet.learn.profiler import JobProfiler
 from prophet.learn.replan import plan_changed
 
-DRAIN_S = 1.0
-"""Between two looks at the events: long enough to cost nothing, short enough to plan within the first iterations."""
+if TYPE_CHECKING:
+    from prophet.core.policy import Policy
 
 
 class Learner:

@@ -1,46 +1,139 @@
-"""The policies by name. One file a system; docs/adding-a-policy.md says how to add one."""
+"""The policies by name: which file has one, what can be set of it, and how it is made.
+
+What belongs here: the two types with which a policy's file declares itself, finding that file, and reading options. A
+file of this folder is one policy: `tictac.py` has the names `tictac` and `tictac-...`, and `mg_wfbp.py` `mg-wfbp` and
+`mg-wfbp-...`. A file is imported only when one of its names is asked for, since a training process needs no other;
+whatever lists all policies imports all. docs/adding-a-policy.md says how to add one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from prophet.core.errors import UserError
-from prophet.core.policy import Policy
-from prophet.core.settings import DEFAULT_CREDIT_BYTES, DEFAULT_PARTITION_BYTES
-from prophet.policies.bytescheduler import ByteScheduler
-from prophet.policies.caramel import Caramel
-from prophet.policies.fifo import Fifo
-from prophet.policies.fusion_buckets import Ddp, Horovod
-from prophet.policies.mgwfbp import MgWfbp
-from prophet.policies.p3 import P3
-from prophet.policies.pace import Pace
-from prophet.policies.prophet import Prophet
-from prophet.policies.tictac import TicTac
+from prophet.core.settings import DEFAULT_PARTITION_BYTES, number
 
-POLICIES: dict[str, Callable[[int, int], Policy]] = {
-    "fifo": lambda credit, partition: Fifo(),
-    "p3": lambda credit, partition: P3(),
-    "bytescheduler": lambda credit, partition: ByteScheduler(credit),
-    "prophet": lambda credit, partition: Prophet(partition),
-    "tictac": lambda credit, partition: TicTac(),
-    "tictac-tio": lambda credit, partition: TicTac(timing_aware=False),
-    "pace": lambda credit, partition: Pace(),
-    "pace-best": lambda credit, partition: Pace(balanced=False),
-    "caramel": lambda credit, partition: Caramel(),
-    "caramel-no-holding": lambda credit, partition: Caramel(holding=False),
-    "caramel-no-scheduling": lambda credit, partition: Caramel(scheduling=False),
-    "caramel-no-batching-no-scheduling": lambda credit, partition: Caramel(batching=False, scheduling=False),
-    "mg-wfbp": lambda credit, partition: MgWfbp(),
-    "mg-wfbp-exact": lambda credit, partition: MgWfbp(exact=True),
-    "ddp": lambda credit, partition: Ddp(),
-    "horovod": lambda credit, partition: Horovod(),
-}
+if TYPE_CHECKING:
+    from prophet.core.policy import Policy
+
+_OPTION = "option"
 
 
-def get_policy(
-    name: str, credit_bytes: int = DEFAULT_CREDIT_BYTES, partition_bytes: int = DEFAULT_PARTITION_BYTES
+@dataclass(frozen=True)
+class Option:
+    """A setting of one policy; its `variable` in a job's environment and its key in a config follow from the name.
+
+    `unit` is "bytes", "s" or another; a config writes bytes as sizes (4MB). `least` is the smallest number allowed.
+    """
+
+    name: str
+    default: int | float | bool
+    help: str
+    unit: str = ""
+    least: float = 0
+
+    @property
+    def variable(self) -> str:
+        return variable(self.name)
+
+    def parse(self, text: str, where: str) -> int | float | bool:
+        """The value of `text`. Raises UserError that names `where` it stands."""
+        if isinstance(self.default, bool):
+            if text not in ("0", "1"):
+                raise UserError(f"{where} is {text!r}; it must be 0 or 1")
+            return text == "1"
+        value = number(text, where, self.least)
+        return int(value) if isinstance(self.default, int) else value
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Of a policy with nothing to set."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a policy's file says of one of its names.
+
+    `summary` is a phrase for tables and help. `build` makes the policy, from an instance of `options` (a dataclass with
+    a field made by `option` for each) and the job's partition size in bytes. `tuned` is the option that `tune` of a
+    config chooses beside the partition size, empty where nothing is to be tuned. `page` is a page of docs/ about it.
+    """
+
+    summary: str
+    build: Callable[[Any, int], Policy]
+    options: type[Any] = NoOptions
+    tuned: str = ""
+    page: str = ""
+
+    @property
+    def all_options(self) -> tuple[Option, ...]:
+        return tuple(Option(field.name, **field.metadata[_OPTION]) for field in dataclasses.fields(self.options))
+
+
+def option(default: int | float | bool, help: str, *, unit: str = "", least: float = 0) -> Any:
+    """A field of a policy's dataclass of options; see Option."""
+    said = {"default": default, "help": help, "unit": unit, "least": least}
+    return dataclasses.field(default=default, metadata={_OPTION: said})
+
+
+def variable(name: str) -> str:
+    """The environment variable of an option."""
+    return f"PROPHET_{name.upper()}"
+
+
+def get_definition(name: str) -> Definition:
+    """What is known of the policy called `name`; only its own file is imported. Raises UserError listing the names."""
+    file = _file_of(name)
+    if file is not None and name in (definitions := _definitions(file)):
+        return definitions[name]
+    raise UserError(f"unknown policy {name!r}; known policies are {', '.join(policy_names())}")
+
+
+def get_policy(name: str, partition_bytes: int = DEFAULT_PARTITION_BYTES, **options: int | float | bool) -> Policy:
+    """The policy called `name`, with its defaults but for `options`. Raises UserError listing the known ones."""
+    definition = get_definition(name)
+    return definition.build(definition.options(**options), partition_bytes)
+
+
+def policy_from_environ(
+    name: str, environ: Mapping[str, str], partition_bytes: int = DEFAULT_PARTITION_BYTES
 ) -> Policy:
-    """The policy called `name`. Raises UserError listing the known ones."""
-    if name not in POLICIES:
-        raise UserError(f"unknown policy {name!r}; known policies are {', '.join(POLICIES)}")
-    return POLICIES[name](credit_bytes, partition_bytes)
+    """The policy called `name` with the options that `environ` has. Raises UserError naming what is wrong."""
+    values = {
+        entry.name: entry.parse(environ[entry.variable], entry.variable)
+        for entry in get_definition(name).all_options
+        if entry.variable in environ
+    }
+    return get_policy(name, partition_bytes, **values)
+
+
+def all_definitions() -> dict[str, Definition]:
+    """Every policy by name, in alphabetical order. Imports all of them."""
+    return dict(sorted((name, entry) for file in _files() for name, entry in _definitions(file).items()))
+
+
+def policy_names() -> list[str]:
+    """The names of all policies, in alphabetical order. Imports all of them."""
+    return list(all_definitions())
+
+
+def _files() -> set[str]:
+    return {module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg}
+
+
+def _file_of(name: str) -> str | None:
+    """The file whose name is `name` or the longest beginning of it that ends before a dash."""
+    words, files = name.split("-"), _files()
+    stems = ("_".join(words[:count]) for count in range(len(words), 0, -1))
+    return next((stem for stem in stems if stem in files), None)
+
+
+def _definitions(file: str) -> Mapping[str, Definition]:
+    policies: Mapping[str, Definition] = importlib.import_module(f"{__name__}.{file}").POLICIES
+    return policies

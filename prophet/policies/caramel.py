@@ -20,6 +20,7 @@ from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.plan import Deadline, Plan, QueuePlan
 from prophet.core.profile import Profile
+from prophet.policies import Definition
 from prophet.policies.algorithms.caramel import (
     Packing,
     adaptive_depth,
@@ -118,3 +119,27 @@ def _apart(profile: Profile) -> dict[int, float]:
         before = max(generated.generation_s, math.nextafter(before, math.inf))
         found[gradient] = before
     return found
+
+
+POLICIES = {
+    "caramel": Definition(
+        "Caramel's batches and packing",
+        lambda options, partition_bytes: Caramel(),
+        page="policies/caramel.md",
+    ),
+    "caramel-no-holding": Definition(
+        "Caramel that never holds a batch back",
+        lambda options, partition_bytes: Caramel(holding=False),
+        page="policies/caramel.md",
+    ),
+    "caramel-no-scheduling": Definition(
+        "Caramel with batches as they become ready",
+        lambda options, partition_bytes: Caramel(scheduling=False),
+        page="policies/caramel.md",
+    ),
+    "caramel-no-batching-no-scheduling": Definition(
+        "Caramel with every gradient alone, as it becomes ready",
+        lambda options, partition_bytes: Caramel(batching=False, scheduling=False),
+        page="policies/caramel.md",
+    ),
+}

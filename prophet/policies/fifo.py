@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from prophet.core.network import Network
+from typing import TYPE_CHECKING
+
 from prophet.core.plan import Plan
-from prophet.core.profile import Profile
+from prophet.policies import Definition
+
+if TYPE_CHECKING:
+    from prophet.core.network import Network
+    from prophet.core.profile import Profile
 
 
 class Fifo:
@@ -14,3 +19,8 @@ class Fifo:
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
         return Plan(policy=self.name)
+
+
+POLICIES = {
+    "fifo": Definition("order of arrival, as BytePS does, through the hook", lambda options, partition_bytes: Fifo())
+}

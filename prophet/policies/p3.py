@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from prophet.core.network import Network
+from typing import TYPE_CHECKING
+
 from prophet.core.plan import Plan, QueuePlan
-from prophet.core.profile import Profile
-from prophet.policies.order import forward_order
+from prophet.policies import Definition
+
+if TYPE_CHECKING:
+    from prophet.core.network import Network
+    from prophet.core.profile import Profile
 
 
 class P3:
@@ -14,5 +18,8 @@ class P3:
     name = "p3"
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        order = forward_order(profile)
+        order = profile.rank_by_id if profile else {}
         return Plan(push=QueuePlan(order=order, credit=1), pull=QueuePlan(order=order), policy=self.name)
+
+
+POLICIES = {"p3": Definition("forward order, one slice at a time", lambda options, partition_bytes: P3())}

@@ -18,8 +18,8 @@ from prophet.core.graph import Graph, training_graph
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import Profile
+from prophet.policies import Definition
 from prophet.policies.algorithms.pace import Fusion, balanced_fusion, best_fusion, segment_bytes
-from prophet.policies.order import forward_order
 
 ONE_SEGMENT = 1
 """The credit: a task goes when nothing is in flight. An all-reduce fills the wire, and a second one only waits in it.
@@ -44,7 +44,7 @@ class Pace:
         Raises UserError where the graph is not one of the profile's model or cannot be scheduled.
         """
         if profile is None or network is None:
-            order = forward_order(profile)
+            order = profile.rank_by_id if profile else {}
             push = QueuePlan(order=order, credit=ONE_SEGMENT)
             return Plan(push=push, pull=QueuePlan(order=order), policy=self.name)
         gradient_of = self._gradients(profile)
@@ -96,3 +96,17 @@ def urgency(fusion: Fusion) -> list[int]:
     """
     transfers = fusion.problem.transfers
     return sorted(range(len(transfers)), key=lambda i: (-transfers[i].tail, -i))
+
+
+POLICIES = {
+    "pace": Definition(
+        "PACE's fused tensors, the longest tail first",
+        lambda options, partition_bytes: Pace(),
+        page="policies/pace.md",
+    ),
+    "pace-best": Definition(
+        "PACE with the best groups that neighbours can form",
+        lambda options, partition_bytes: Pace(balanced=False),
+        page="policies/pace.md",
+    ),
+}

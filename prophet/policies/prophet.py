@@ -11,13 +11,14 @@ partition, with what it knows by then, so a block ends where reality does and no
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from prophet.core.bound import completion_times, forward_remaining
-from prophet.core.network import Network
 from prophet.core.plan import Deadline, Plan, QueuePlan
-from prophet.core.profile import Profile
-from prophet.core.steps import find_steps
-from prophet.policies.order import forward_order
+from prophet.policies import Definition
+
+if TYPE_CHECKING:
+    from prophet.core.network import Network
+    from prophet.core.profile import Profile
 
 UNMEASURED_PARTITIONS = 4
 """In flight until the network is known: enough for most, and 512 KiB with the default partition."""
@@ -32,7 +33,7 @@ class Prophet:
         self._partition_bytes = partition_bytes
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        order = forward_order(profile)
+        order = profile.rank_by_id if profile else {}
         deadlines: tuple[Deadline, ...] = ()
         if profile is not None and network is not None:
             deadlines = self.deadlines(profile, network, jitter_s)
@@ -70,6 +71,10 @@ class Prophet:
         last has the slack of all the steps after it, so a hold would be a loss there. And within the last step
         a hold would only leave the wire idle, so its own gradients are free to go.
         """
+        # Not before there is a profile: until then a job needs neither.
+        from prophet.core.bound import completion_times, forward_remaining
+        from prophet.core.steps import find_steps
+
         steps = find_steps(profile)
         if len(steps) < 2:
             return ()  # nothing comes before it
@@ -94,3 +99,11 @@ def _generation(profile: Profile) -> dict[int, float]:
     before = math.nextafter(profile.backward_s, 0.0)
     times = [profile.backward_s, *(min(g.generation_s, before) for g in profile.gradients[1:])]
     return dict(zip(profile.gradient_ids, times, strict=True))
+
+
+POLICIES = {
+    "prophet": Definition(
+        "learns the job's gradient pattern and the network, and plans from them",
+        lambda options, partition_bytes: Prophet(partition_bytes),
+    )
+}

@@ -22,8 +22,8 @@ from prophet.core.graph import Graph, Operation, OperationKind
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import Profile
+from prophet.policies import Definition
 from prophet.policies.algorithms.tictac import graph_time, tao, tio
-from prophet.policies.order import forward_order
 
 ONE_TASK = 1
 """The credit until sizes are known: one slice at a time."""
@@ -44,7 +44,7 @@ class TicTac:
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
         """Raises UserError where the graph is not one of the profile's model."""
-        order = forward_order(profile)
+        order: Mapping[int, int] = {}
         credit = ONE_TASK
         if profile is not None:
             order = self.order(profile, network)
@@ -108,3 +108,15 @@ def _match(graph: Graph, profile: Profile) -> dict[int, str]:
                 f"{gradient.size_bytes}; give the graph of the job's model"
             )
     return matched
+
+
+POLICIES = {
+    "tictac": Definition(
+        "TicTac's order, by measured times", lambda options, partition_bytes: TicTac(), page="policies/tictac.md"
+    ),
+    "tictac-tio": Definition(
+        "TicTac's order, by structure alone",
+        lambda options, partition_bytes: TicTac(timing_aware=False),
+        page="policies/tictac.md",
+    ),
+}

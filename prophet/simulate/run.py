@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from prophet.core._native import ClusterSpec, Exchange, Simulation
 from prophet.core.errors import UserError
-from prophet.core.events import EVENT_DTYPE, QueueKind
+from prophet.core.events import DRAIN_S, EVENT_DTYPE, QueueKind
 from prophet.core.plan import Plan
 from prophet.core.policy import Policy
 from prophet.core.queue import native_plan
-from prophet.core.settings import DEFAULT_CREDIT_BYTES, DEFAULT_MONITOR_S, DEFAULT_PARTITION_BYTES, DEFAULT_WATCHDOG_S
-from prophet.learn.learner import DRAIN_S, Learner
+from prophet.core.settings import DEFAULT_MONITOR_S, DEFAULT_PARTITION_BYTES, DEFAULT_WATCHDOG_S
+from prophet.learn.learner import Learner
 from prophet.simulate.cluster import Cluster, RateSteps
 from prophet.simulate.job import Job
 
@@ -37,7 +37,6 @@ class Options:
     partition_bytes: int = DEFAULT_PARTITION_BYTES
     monitor_s: float = DEFAULT_MONITOR_S
     watchdog_s: float = DEFAULT_WATCHDOG_S
-    credit_bytes: int = DEFAULT_CREDIT_BYTES
     plan: Plan | None = None
     compute_scale: Sequence[Sequence[float]] = ()
 

@@ -17,7 +17,6 @@ ON = {"BYTEPS_SCHEDULER": "prophet"}
     [
         ("PROPHET_MONITOR_S", "x"),
         ("PROPHET_WATCHDOG_S", "nan"),
-        ("PROPHET_CREDIT_BYTES", "inf"),
         ("PROPHET_PARTITION_BYTES", "4095"),
         ("PROPHET_STALL_S", "0"),
         ("PROPHET_FUSION", "yes"),

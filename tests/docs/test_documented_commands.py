@@ -27,7 +27,7 @@ from prophet.cli import main as cli
 from prophet.core import settings
 from prophet.lab.config import load_experiment
 from prophet.models.profiles import resnet50, save_profile
-from prophet.policies import POLICIES
+from prophet.policies import all_definitions
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -170,12 +170,13 @@ def test_it_can_be_typed(command: Command) -> None:
 
 def check_variables(command: Command) -> None:
     known = {value for name, value in vars(settings).items() if name.isupper() and isinstance(value, str)}
+    known |= {option.variable for entry in all_definitions().values() for option in entry.all_options}
     known.add("PYTHONPATH")
     for variable in command.variables:
         name, _, value = variable.partition("=")
         assert name in known
         if name == settings.SCHEDULER:
-            assert value in POLICIES
+            assert value in all_definitions()
 
 
 def check_prophet(arguments: list[str], whole: bool) -> None:

@@ -14,7 +14,7 @@ from prophet.core.events import EventKind, QueueKind
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import GradientProfile, Profile
 from prophet.models.profiles import resnet50
-from prophet.policies import POLICIES, get_policy
+from prophet.policies import get_policy, policy_names
 from prophet.simulate import Cluster, Costs, Job, Options, SimulatedRun, job_of_profile, simulate
 from prophet.simulate.cluster import compute_scale, with_traffic
 from prophet.simulate.job import alone, fused_by_front_end
@@ -215,7 +215,7 @@ def profiles(draw: st.DrawFn) -> Profile:
 
 
 @settings(max_examples=60, deadline=None)
-@given(profiles(), st.sampled_from(sorted(POLICIES)), st.sampled_from([4096, 16_384, 1 << 20]))
+@given(profiles(), st.sampled_from(policy_names()), st.sampled_from([4096, 16_384, 1 << 20]))
 def test_no_policy_beats_the_lower_bound(profile: Profile, policy: str, partition_bytes: int) -> None:
     rate = 1e6
     job = job_of_profile(profile, alone(profile))

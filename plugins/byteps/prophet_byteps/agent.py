@@ -5,6 +5,10 @@ drains the hook's events, hands them to the Learner, and swaps in the plan where
 Whatever goes wrong in here is one warning, and from then on BytePS runs in order of arrival. Three things end the
 process, each with one line: a wrong setting, workers that disagree, and, where PROPHET_STALL_S asks for it, a stall.
 
+A script's data loaders and evaluations import BytePS too and send nothing. So what only a job that sends needs is
+imported when it begins to: with bps.init(), in the program's own thread. The agent's might be in the middle of an
+import when the program forks, and then the child could never import that module.
+
 What is the worker's own and what is the job's. Order, credit, groups and deadlines are each worker's own: a server
 takes keys in any order. The partition size, the names of the tensors, their number and the order in which they are
 declared are the job's: they decide which keys there are and how long each is. Those come from the settings and from
@@ -27,7 +31,7 @@ from collections import deque
 from collections.abc import MutableMapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,17 +39,18 @@ from numpy.typing import NDArray
 from prophet import __version__
 from prophet.core import settings as names
 from prophet.core.errors import UserError
-from prophet.core.events import UNPROFILED_GRADIENT, EventKind
+from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind
 from prophet.core.settings import Settings, from_environ
-from prophet.learn.learner import DRAIN_S, Learner
-from prophet.learn.nic import interface_towards, sample_nic
-from prophet.models.profiles import save_profile
-from prophet.policies import get_policy
-from prophet_byteps import agreement, exchange, partition
+from prophet.policies import policy_from_environ
+from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
 from prophet_byteps.ending import STALLED, end_process
 from prophet_byteps.hook import Hook, HookError, LaneStatus, Library, Status
-from prophet_byteps.stall import Oldest, StallDetector, Verdict, story
+
+if TYPE_CHECKING:
+    from prophet.core.policy import Policy
+    from prophet.learn.learner import Learner
+    from prophet_byteps.stall import Oldest, StallDetector
 
 EVENTS_KEPT = 2_000_000
 """Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
@@ -67,14 +72,16 @@ class Agent:
         self,
         framework: str,
         settings: Settings,
-        learner: Learner,
+        policy: Policy,
         library: Library | None,
         hook: Hook | None,
         no_hook: str = "",
     ) -> None:
         self._framework = framework
         self._settings = settings
-        self._learner = learner
+        self._policy = policy
+        self._plan = policy.plan(None, None)
+        self._learner: Learner | None = None
         self._library = library
         self._hook = hook
         self._no_hook = no_hook
@@ -86,7 +93,7 @@ class Agent:
         self._kept: deque[NDArray[Any]] = deque()
         self._kept_count = 0
         self._released = 0
-        self._stall = StallDetector(settings.stall_s)
+        self._stall: StallDetector | None = None
 
     @classmethod
     def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> Agent:
@@ -95,8 +102,7 @@ class Agent:
         Raises UserError, with one line, for a setting that is wrong. Where only the hook cannot act the job has none.
         """
         settings = from_environ(environ)
-        policy = get_policy(settings.policy, settings.credit_bytes, settings.partition_bytes)
-        learner = Learner(policy, settings.monitor_s, forward_ids=framework in FORWARD_IDS)
+        policy = policy_from_environ(settings.policy, environ, settings.partition_bytes)
         library, hook, no_hook = None, None, ""
         try:
             library = hook_module.find_library(framework)
@@ -106,7 +112,7 @@ class Agent:
         partition.chosen_by_prophet(names.BYTEPS_PARTITION_BYTES not in environ)
         # BytePS reads the partition size once, when it starts. It is the job's, so it holds without the hook as well.
         environ[names.BYTEPS_PARTITION_BYTES] = str(settings.partition_bytes)
-        return cls(framework, settings, learner, library, hook, no_hook)
+        return cls(framework, settings, policy, library, hook, no_hook)
 
     def start(self, module: ModuleType) -> None:
         """Takes over the queues of the BytePS module just imported, and starts to learn.
@@ -130,8 +136,6 @@ class Agent:
             self._agree_at_start(module, self._terms() + layout)
         except Exception as error:
             self._not_compared(error)
-        scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
-        self._interface = interface_towards(scheduler_host) if scheduler_host else None
         atexit.register(self._finish)
         threading.Thread(target=self._run, name="prophet-agent", daemon=True).start()
 
@@ -140,7 +144,7 @@ class Agent:
             try:
                 self._hook.attach(self._library, self._settings.watchdog_s)
                 hook_module.set_loaded(self._hook)
-                self._hook.set_plan(self._learner.plan)
+                self._hook.set_plan(self._plan)
                 return
             except Exception as error:
                 self._no_hook = str(error)
@@ -161,10 +165,16 @@ class Agent:
 
         @functools.wraps(init)
         def init_and_agree(*args: Any, **kwargs: Any) -> Any:
+            try:
+                self._begin()
+            except Exception as error:
+                self._give_up(error)
             result = init(*args, **kwargs)
             # An asynchronous server answers before all have sent, so nothing can be compared through it.
             if agreement.active() is None and module.size() > 1 and os.environ.get("BYTEPS_ENABLE_ASYNC", "0") == "0":
                 try:
+                    from prophet_byteps import exchange
+
                     exchange.agree_on_start(module, self._framework, terms, self._settings.stall_s)
                     atexit.register(self._answer_before_the_end)  # Runs before BytePS's own, which came first.
                 except Exception as error:
@@ -174,6 +184,8 @@ class Agent:
 
         @functools.wraps(resume)
         def resume_and_agree(*args: Any, **kwargs: Any) -> Any:
+            from prophet_byteps import exchange
+
             result = resume(*args, **kwargs)
             exchange.renew(module)
             return result
@@ -204,10 +216,14 @@ class Agent:
             try:
                 self._turn()
             except Exception as error:
-                self.step_aside(f"{type(error).__name__}: {error}")
-                return
+                self._give_up(error)
             finally:
                 self._busy_s += time.thread_time() - before
+
+    def _give_up(self, error: Exception) -> None:
+        """After a failure of Prophet's own: no further turn, and BytePS's own order."""
+        self._stop.set()
+        self.step_aside(f"{type(error).__name__}: {error}")
 
     def _turn(self) -> None:
         agreement.poll()
@@ -216,11 +232,10 @@ class Agent:
         events = self._hook.drain()
         self._keep(events)
         now = time.monotonic()
-        nic = sample_nic(self._interface, now) if self._interface else None
-        plan = self._learner.turn(now, events, nic)
-        if plan is not None:
-            self._hook.set_plan(plan)
-            self._plans += 1
+        if len(events):
+            self._begin()  # Nothing to do, unless the program started BytePS in a way of its own.
+        if self._learner is not None:
+            self._learn(self._hook, self._learner, now, events)
         status = self._hook.status()
         if status.why_aside and not self._aside:
             self.step_aside(status.why_aside)
@@ -234,7 +249,35 @@ class Agent:
             self._released = status.watchdog_releases
         self._watch_for_a_stall(now, bool(np.any(events["kind"] == EventKind.FINISH)), status)
 
+    def _begin(self) -> None:
+        """Makes what a job that sends needs, the first time: the learner, and the detector of stalls. Needs a hook."""
+        if self._hook is None or self._learner is not None:
+            return
+        from prophet.learn.learner import Learner
+        from prophet.learn.nic import interface_towards
+        from prophet_byteps.stall import StallDetector
+
+        self._stall = StallDetector(self._settings.stall_s)
+        scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
+        self._interface = interface_towards(scheduler_host) if scheduler_host else None
+        forward_ids = self._framework in FORWARD_IDS
+        self._learner = Learner(self._policy, self._settings.monitor_s, forward_ids=forward_ids)
+
+    def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
+        from prophet.learn.nic import sample_nic
+
+        nic = sample_nic(self._interface, now) if self._interface else None
+        plan = learner.turn(now, events, nic)
+        if plan is not None:
+            self._plan = plan
+            hook.set_plan(plan)
+            self._plans += 1
+
     def _watch_for_a_stall(self, now: float, finished: bool, status: Status) -> None:
+        if self._stall is None:
+            return  # Nothing has been sent.
+        from prophet_byteps.stall import Verdict, story
+
         push, pull = oldest(status.pushes), oldest(status.pulls)
         under_way = status.in_flight_bytes > 0 or push is not None or pull is not None
         verdict = self._stall.turn(now, finished, under_way)
@@ -258,8 +301,10 @@ class Agent:
             if self._hook is not None:
                 self._keep(self._hook.drain())
             out = self._settings
-            profile = self._learner.profiler.profile
+            profile = self._learner.profiler.profile if self._learner else None
             if out.profile_out is not None and profile is not None:
+                from prophet.models.profiles import save_profile
+
                 save_profile(profile, out.profile_out, source="learned by Prophet from a running job")
             if out.events_out is not None and self._kept:
                 np.save(out.events_out, np.concatenate(self._kept))
@@ -269,17 +314,16 @@ class Agent:
             logger.warning("Prophet could not write its records: %s", error)
 
     def _write_status(self, path: Path) -> None:
-        learner = self._learner
-        network = learner.monitor.network
+        network = self._learner.monitor.network if self._learner else None
         record = {
             "policy": self._settings.policy,
             "stepped_aside": self._aside,
             "plans": self._plans,
             "agent_cpu_s": self._busy_s,
             "partition_bytes": self._settings.partition_bytes,
-            "push_credit": learner.plan.push.credit,
-            "pull_credit": learner.plan.pull.credit,
-            "deadlines": [dataclasses.asdict(deadline) for deadline in learner.plan.push.deadlines],
+            "push_credit": self._plan.push.credit,
+            "pull_credit": self._plan.pull.credit,
+            "deadlines": [dataclasses.asdict(deadline) for deadline in self._plan.push.deadlines],
             "network": dataclasses.asdict(network) if network else None,
             "hook": dataclasses.asdict(self._hook.status()) if self._hook else None,
         }
@@ -288,6 +332,8 @@ class Agent:
 
 def oldest(lane: LaneStatus) -> Oldest | None:
     """The transfer of this lane that has been under way for longest, None where there is none."""
+    from prophet_byteps.stall import Oldest
+
     if lane.oldest_s is None or lane.oldest_gradient is None:
         return None
     return Oldest(lane.oldest_s, lane.oldest_gradient if lane.oldest_gradient < UNPROFILED_GRADIENT else None)

@@ -17,7 +17,6 @@ import mmap
 from typing import Any
 
 from prophet_byteps.ending import WRONG, end_process
-from prophet_byteps.exchange import library_of
 
 BYTEPS_OWN_BYTES = 4096000
 """What BytePS 0.2.5 takes where its variable is not set."""
@@ -42,6 +41,8 @@ def give_back(bps: Any, largest_sent: int) -> None:
     global _ours
     if not _ours:
         return
+    from prophet_byteps.exchange import library_of  # Few jobs compress; this one does.
+
     mend = f"set BYTEPS_PARTITION_BYTES={BYTEPS_OWN_BYTES} on all workers"
     try:
         cell = ctypes.c_uint32.in_dll(ctypes.CDLL(str(library_of(bps))), _PARTITION_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,8 @@ import pytest
 from prophet import __version__
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.settings import Settings
-from prophet.learn.learner import Learner
 from prophet.policies import get_policy
-from prophet_byteps import agent, agreement
+from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.ending import STALLED
 from prophet_byteps.hook import LaneStatus
@@ -63,11 +63,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def job(hook: Any, stall_s: float | None = None) -> Agent:
-    learner = Learner(get_policy("fifo"), 5.0)
-    return Agent("torch", Settings("fifo", stall_s=stall_s), learner, None, hook, "no hook here")
+    return Agent("torch", Settings("fifo", stall_s=stall_s), get_policy("fifo"), None, hook, "no hook here")
 
 
 def pass_time(job: Agent, hook: Hook, clock: list[float], seconds: int) -> None:
+    job._begin()
     for _ in range(seconds):
         clock[0] += 1.0
         pulls = hook.state.pulls
@@ -131,8 +131,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What was agreed on or renewed."""
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(agent.atexit, "register", lambda function: None)
-    monkeypatch.setattr(agent.exchange, "agree_on_start", lambda *args: calls.append(("start", *args[1:])))
-    monkeypatch.setattr(agent.exchange, "renew", lambda bps: calls.append(("renew",)))
+    monkeypatch.setattr(exchange, "agree_on_start", lambda *args: calls.append(("start", *args[1:])))
+    monkeypatch.setattr(exchange, "renew", lambda bps: calls.append(("renew",)))
     return calls
 
 
@@ -165,7 +165,7 @@ def test_a_comparison_that_fails_is_one_warning(
     def fail(*_: Any) -> None:
         raise KeyError("byteps.torch.ops")
 
-    monkeypatch.setattr(agent.exchange, "agree_on_start", fail)
+    monkeypatch.setattr(exchange, "agree_on_start", fail)
     bps = BytePS(2)
     job(None)._agree_at_start(bps, "terms")
     with caplog.at_level(logging.WARNING, logger="prophet"):
@@ -173,3 +173,36 @@ def test_a_comparison_that_fails_is_one_warning(
     assert [record.getMessage() for record in caplog.records] == [
         "Prophet cannot compare the workers' settings: KeyError: 'byteps.torch.ops'"
     ]
+
+
+def test_the_learner_is_there_when_the_program_has_started_byteps(started: list[tuple[Any, ...]]) -> None:
+    hook, bps = Hook(), BytePS(2)
+    scheduled = job(hook)
+    scheduled._agree_at_start(bps, "terms")
+    scheduled._turn()
+    assert scheduled._learner is None, "a program that only imports BytePS learns nothing"
+    bps.init()
+    assert scheduled._learner is not None
+
+
+def test_what_is_sent_is_learned_from_however_byteps_was_started() -> None:
+    hook = Hook()
+    scheduled = job(hook)
+    hook.events = np.array([(0.0, 0, 4, 0, 0, EventKind.ADD, 0)], EVENT_DTYPE)
+    scheduled._turn()
+    assert scheduled._learner is not None
+
+
+def test_a_learner_that_cannot_be_made_is_one_warning(
+    started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "prophet.learn.learner", None)
+    hook, bps = Hook(), BytePS(2)
+    scheduled = job(hook)
+    scheduled._agree_at_start(bps, "terms")
+    with caplog.at_level(logging.WARNING, logger="prophet"):
+        assert bps.init() == "init True"
+    assert scheduled._stop.is_set()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("Prophet stepped aside: ModuleNotFoundError: ")
+    assert "ModuleNotFoundError" in hook.state.why_aside

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from prophet_byteps import agreement
-from prophet_byteps.torch.buckets import Bucket
+
+if TYPE_CHECKING:
+    from prophet_byteps.torch.buckets import Bucket
 
 logger = logging.getLogger("prophet")
 _warned: set[str] = set()

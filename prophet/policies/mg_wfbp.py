@@ -13,21 +13,8 @@ from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import Profile
-
-ONE_TASK = 1
-"""The credit: one message at a time, as collectives of one communicator are."""
-
-
-def grouped_plan(profile: Profile, groups: Sequence[Sequence[int]], policy: str) -> Plan:
-    """Groups (of positions in the profile) that leave in order of arrival, one after another."""
-    ids = profile.gradient_ids
-    group_of = {ids[position]: number for number, members in enumerate(groups) for position in members}
-    return Plan(
-        push=QueuePlan(credit=ONE_TASK, groups=group_of),
-        generation_s=profile.generation_by_id,
-        size_bytes=profile.size_by_id,
-        policy=policy,
-    )
+from prophet.policies import Definition
+from prophet.policies.algorithms.grouped import ONE_TASK, grouped_plan
 
 
 class MgWfbp:
@@ -123,3 +110,15 @@ def _check(generation_s: Sequence[float], sizes: Sequence[int]) -> None:
         raise UserError(f"{len(generation_s)} generation times for {len(sizes)} sizes; give one of each a gradient")
     if any(later > earlier for earlier, later in itertools.pairwise(generation_s)):
         raise UserError("generation_s rises; list gradients from the first layer (generated last) to the last layer")
+
+
+POLICIES = {
+    "mg-wfbp": Definition(
+        "gradients merged as in MG-WFBP", lambda options, partition_bytes: MgWfbp(), page="policies/baselines.md"
+    ),
+    "mg-wfbp-exact": Definition(
+        "the best merging of neighbours that MG-WFBP could find",
+        lambda options, partition_bytes: MgWfbp(exact=True),
+        page="policies/baselines.md",
+    ),
+}

@@ -1,0 +1,45 @@
+"""Programs that print which modules of the project they have imported, one a line. The argument says which program."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+PROJECT = ("prophet", "prophet_byteps")
+
+
+def nothing() -> None:
+    """An interpreter that has started."""
+
+
+def agent() -> None:
+    """What the autoload imports when BytePS is."""
+    importlib.import_module("prophet_byteps.agent")
+
+
+def byteps() -> None:
+    """A script that has imported BytePS and not yet started it; the agent's thread runs."""
+    importlib.import_module("byteps.torch")
+
+
+def training() -> None:
+    """All that a job of PyTorch needs to its end: other workers, an optimizer, and a plan from what was learned."""
+    byteps()
+    from prophet.core.network import Network
+    from prophet.core.profile import GradientProfile, Profile
+    from prophet.learn.learner import Learner
+    from prophet.policies import get_policy
+
+    for module in ("exchange", "torch.optimizer"):
+        importlib.import_module(f"prophet_byteps.{module}")
+    gradients = tuple(GradientProfile(f"g{place}", 1_000_000, 0.1 * (10 - place), 0.01) for place in range(10))
+    policy = get_policy("prophet")
+    Learner(policy, 5.0)
+    policy.plan(Profile("job", gradients), Network(1e7))
+
+
+if __name__ == "__main__":
+    {case.__name__: case for case in (nothing, agent, byteps, training)}[sys.argv[1]]()
+    for name in sorted(sys.modules):
+        if name.partition(".")[0] in PROJECT:
+            print(name)

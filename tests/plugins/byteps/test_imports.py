@@ -1,0 +1,64 @@
+"""What a process imports of Prophet: nothing where it is off, and little where it is on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CASES = Path(__file__).with_name("import_cases.py")
+MOST_AT_START = 20
+"""Modules of the project, packages among them, in a process that has imported BytePS."""
+MOST_OF_THE_LIBRARY = 20
+"""Modules of prophet/ in a job that trains, to its end; beside them are those of the plugin."""
+FOREIGN = ("prophet.cli", "prophet.lab", "prophet.models", "prophet.simulate", "prophet.studies")
+
+
+def imported(case: str, **environ: str) -> set[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("BYTEPS_", "PROPHET_", "DMLC_"))}
+    command = [sys.executable, "-P", str(CASES), case]
+    done = subprocess.run(command, capture_output=True, text=True, env={**clean, **environ}, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def of_policies(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.startswith("prophet.policies.")}
+
+
+def test_unset_means_that_an_interpreter_starts_without_prophet() -> None:
+    assert imported("nothing") == set()
+
+
+def test_set_means_that_it_starts_with_the_import_hook_alone() -> None:
+    assert imported("nothing", BYTEPS_SCHEDULER="prophet") == {"prophet_byteps", "prophet_byteps.autoload"}
+
+
+def test_the_agent_brings_no_policy_and_learns_nothing_yet() -> None:
+    modules = imported("agent")
+    assert "prophet_byteps.hook" in modules
+    assert not of_policies(modules)
+    assert not [name for name in modules if name.startswith((*FOREIGN, "prophet.learn"))]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("policy", ["prophet", "p3", "bytescheduler", "fifo"])
+def test_a_script_that_imports_byteps_has_its_policy_and_no_other(policy: str) -> None:
+    modules = imported("byteps", BYTEPS_SCHEDULER=policy)
+    assert {"prophet_byteps.agent", "prophet_byteps.torch.front_end"} <= modules
+    assert of_policies(modules) == {f"prophet.policies.{policy}"}
+    assert not [name for name in modules if name.startswith((*FOREIGN, "prophet.learn"))]
+    assert len(modules) <= MOST_AT_START, sorted(modules)
+
+
+@pytest.mark.engine
+def test_a_job_that_trains_has_what_its_policy_needs() -> None:
+    modules = imported("training", BYTEPS_SCHEDULER="prophet")
+    assert {"prophet.core.bound", "prophet.learn.profiler", "prophet_byteps.torch.updates"} <= modules
+    assert of_policies(modules) == {"prophet.policies.prophet"}
+    assert not [name for name in modules if name.startswith(FOREIGN)]
+    library = {name for name in modules if name.partition(".")[0] == "prophet"}
+    assert len(library) <= MOST_OF_THE_LIBRARY, sorted(library)
