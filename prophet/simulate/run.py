@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from prophet.core._native import ClusterSpec, Exchange, Simulation
 from prophet.core.errors import UserError
-from prophet.core.events import EVENT_DTYPE, QueueKind
+from prophet.core.events import EVENT_DTYPE
 from prophet.core.plan import Plan
+from prophet.core.plan_codec import encode_plan
 from prophet.core.policy import Policy
-from prophet.core.queue import native_plan
 from prophet.core.settings import DEFAULT_CREDIT_BYTES, DEFAULT_MONITOR_S, DEFAULT_PARTITION_BYTES, DEFAULT_WATCHDOG_S
 from prophet.learn.learner import DRAIN_S, Learner
 from prophet.simulate.cluster import Cluster, Rate
@@ -151,7 +151,4 @@ def _spec(job: Job, cluster: Cluster, options: Options) -> ClusterSpec:
 
 
 def _set_plan(simulation: Simulation, plan: Plan | None) -> None:
-    if plan is None:
-        simulation.set_plan(None, None)
-    else:
-        simulation.set_plan(native_plan(plan, QueueKind.PUSH), native_plan(plan, QueueKind.PULL))
+    simulation.set_plan(None if plan is None else encode_plan(plan))

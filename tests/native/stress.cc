@@ -34,6 +34,7 @@ int main(int, char** arguments) {
 #include <thread>
 
 #include "fake_core.cc"
+#include "plan_codec.h"
 
 namespace {
 
@@ -43,22 +44,41 @@ using Entry = std::shared_ptr<TensorTableEntry>;
 constexpr unsigned kGradients = 60;
 constexpr unsigned kMostOpen = 1500;  // tasks on their way; far more than may be in flight
 
-// Begins as struct prophet_plan of hook.cc does; nothing is said of single gradients.
-struct Plan {
-  int32_t ranked, credit_counts_only_urgent;
-  uint64_t credit;
-  double bandwidth, overhead_s, deadline_slack_s;
-  uint64_t gradient_count;
-  const void* of_gradients[5];
-  uint64_t deadline_count;
-  const void* of_deadlines[2];
-};
+// A plan like those of Python's encoder, with or without groups of three gradients.
+std::vector<char> random_plan(std::mt19937& random) {
+  prophet::PlanHeader header{};
+  std::copy_n(prophet::kPlanMagic, sizeof(prophet::kPlanMagic), header.magic);
+  header.version = prophet::kPlanVersion;
+  header.bandwidth = random() % 2 ? 1e9 : 0;
+  header.deadline_slack_s = 1e-4;
+  bool groups = random() % 4 == 0;
+  std::vector<prophet::PlannedGradient> gradients;
+  for (unsigned id = 0; id < kGradients; ++id) {
+    gradients.push_back({1e-5 * (kGradients - id), 1000, id, static_cast<int32_t>(id),
+                         groups ? static_cast<int32_t>(id / 3) : prophet::kNoGroup, 0});
+  }
+  std::vector<prophet::PlannedDeadline> deadlines{{1e-5 * kGradients, 0, 0}};
+  uint64_t credit = random() % 3 == 0 ? prophet::kUnlimited : 1 + random() % 400000;
+  uint32_t ranked = random() % 4 != 0;
+  header.lanes[0] = {credit, ranked, kGradients, static_cast<uint32_t>(deadlines.size()), 0};
+  header.lanes[1] = {credit, ranked, 0, 0, 0};
+  auto append = [](std::vector<char>& plan, const auto& records) {
+    const char* begin = reinterpret_cast<const char*>(records.data());
+    plan.insert(plan.end(), begin, begin + records.size() * sizeof(records[0]));
+  };
+  std::vector<char> plan;
+  header.bytes = sizeof(header) + gradients.size() * sizeof(gradients[0]) + deadlines.size() * sizeof(deadlines[0]);
+  append(plan, std::vector<prophet::PlanHeader>{header});
+  append(plan, gradients);
+  append(plan, deadlines);
+  return plan;
+}
 
 struct HookCalls {
   int (*attach)(const char*, int, double, char*, size_t);
   void (*step_aside)(const char*);
   void (*reset)();
-  int (*set_plan)(int, const Plan*);
+  int (*set_plan)(const void*, size_t, char*, size_t);
   size_t (*drain)(void*, size_t);
   void (*status)(void*);
 };
@@ -140,15 +160,10 @@ struct Run {
   void agent(const HookCalls& hook) {
     std::mt19937 random(3);
     std::vector<char> events(24 * 4096), status(1024);
+    char why[256];
     while (!stop) {
-      Plan plan{};
-      plan.ranked = random() % 4 != 0;
-      plan.credit = random() % 3 == 0 ? ~uint64_t{0} : 1 + random() % 400000;
-      plan.bandwidth = random() % 2 ? 1e9 : 0;
-      for (int queue : {0, 1}) {
-        plan.credit_counts_only_urgent = queue;
-        hook.set_plan(queue, &plan);
-      }
+      std::vector<char> plan = random_plan(random);
+      if (hook.set_plan(plan.data(), plan.size(), why, sizeof(why)) != 0) std::printf("%s\n", why);
       hook.drain(events.data(), 4096);
       hook.status(status.data());
       std::this_thread::sleep_for(std::chrono::microseconds(500));

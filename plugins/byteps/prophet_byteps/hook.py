@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, QueueKind
 from prophet.core.plan import Plan
-from prophet.core.queue import NO_GROUP, UNLIMITED, planned_gradients
+from prophet.core.plan_codec import encode_plan
 
 KNOWN_VERSIONS = ("0.2.5.post15",)
 """BytePS releases whose queues and task layout the hook knows."""
@@ -92,26 +92,6 @@ class Status:
     still_s: float | None
     pushes: LaneStatus
     pulls: LaneStatus
-
-
-class _Plan(ctypes.Structure):
-    _fields_ = [
-        ("ranked", ctypes.c_int32),
-        ("credit_counts_only_urgent", ctypes.c_int32),
-        ("credit", ctypes.c_uint64),
-        ("bandwidth", ctypes.c_double),
-        ("overhead_s", ctypes.c_double),
-        ("deadline_slack_s", ctypes.c_double),
-        ("gradient_count", ctypes.c_uint64),
-        ("gradient_ids", ctypes.c_void_p),
-        ("ranks", ctypes.c_void_p),
-        ("groups", ctypes.c_void_p),
-        ("generation_s", ctypes.c_void_p),
-        ("sizes", ctypes.c_void_p),
-        ("deadline_count", ctypes.c_uint64),
-        ("deadline_times", ctypes.c_void_p),
-        ("deadline_ranks", ctypes.c_void_p),
-    ]
 
 
 class _LaneStatus(ctypes.Structure):
@@ -222,6 +202,7 @@ class Hook:
             ctypes.c_char_p,
             ctypes.c_size_t,
         ]
+        native.prophet_hook_set_plan.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
         native.prophet_hook_drain.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         native.prophet_hook_drain.restype = ctypes.c_size_t
         native.prophet_hook_wait_completed.argtypes = [ctypes.c_uint64, ctypes.c_double]
@@ -252,36 +233,14 @@ class Hook:
         self._native.prophet_hook_identity(int({"priority": True, "key": False}[by]))
 
     def set_plan(self, plan: Plan) -> None:
-        """Swaps in both halves of the plan."""
-        for kind, half in ((QueueKind.PUSH, plan.push), (QueueKind.PULL, plan.pull)):
-            order = half.order or {}
-            gradients = planned_gradients(plan, half)
-            ids = np.array(gradients, np.uint32)
-            ranks = np.array([order.get(g, g) for g in gradients], np.int32)
-            groups = np.array([half.groups.get(g, NO_GROUP) for g in gradients], np.int32)
-            generation = np.array([plan.generation_s.get(g, -1.0) for g in gradients], np.float64)
-            sizes = np.array([plan.size_bytes.get(g, 0) for g in gradients], np.uint64)
-            times = np.array([d.time_s for d in half.deadlines], np.float64)
-            deadline_ranks = np.array([d.rank for d in half.deadlines], np.int32)
-            network = plan.network
-            native = _Plan(
-                ranked=half.order is not None,
-                credit_counts_only_urgent=kind is QueueKind.PULL,
-                credit=UNLIMITED if half.credit is None else half.credit,
-                bandwidth=network.bandwidth if network else 0.0,
-                overhead_s=network.overhead_s if network else 0.0,
-                deadline_slack_s=plan.deadline_slack_s,
-                gradient_count=len(gradients),
-                gradient_ids=ids.ctypes.data,
-                ranks=ranks.ctypes.data,
-                groups=groups.ctypes.data,
-                generation_s=generation.ctypes.data,
-                sizes=sizes.ctypes.data,
-                deadline_count=len(half.deadlines),
-                deadline_times=times.ctypes.data,
-                deadline_ranks=deadline_ranks.ctypes.data,
-            )
-            self._native.prophet_hook_set_plan(int(kind), ctypes.byref(native))
+        """Swaps in both halves of the plan. Raises HookError, and the plan before stays, where it cannot be taken."""
+        self.set_encoded_plan(encode_plan(plan))
+
+    def set_encoded_plan(self, encoded: bytes) -> None:
+        """As `set_plan`, for the bytes of a plan (prophet/core/plan_codec.py)."""
+        why = ctypes.create_string_buffer(256)
+        if self._native.prophet_hook_set_plan(encoded, len(encoded), why, len(why)):
+            raise HookError(f"the hook cannot take a plan: {why.value.decode()}")
 
     def reset(self) -> None:
         """Forgets everything that waits or is in flight: BytePS is being suspended or shut down. The plan stays.

@@ -14,7 +14,6 @@
 namespace prophet {
 
 enum class EventKind : uint8_t { kAdd = 0, kStart = 1, kFinish = 2 };
-enum class QueueKind : uint8_t { kPush = 0, kPull = 1 };
 
 struct Event {
   double time_s;  // steady clock
