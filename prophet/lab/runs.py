@@ -12,6 +12,8 @@ from typing import Any
 
 from prophet.lab.config import Cell
 
+EVENTS_FILE = "events.npz"
+"""How the file of a worker's events ends (prophet/core/event_record.py)."""
 BYTEPS_TRACE = Path("0", "comm.json")
 """Where BytePS writes its trace under BYTEPS_TRACE_DIR: a folder of the local rank, which must exist."""
 

@@ -23,19 +23,19 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import MutableMapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet import __version__
 from prophet.core import settings as names
 from prophet.core.errors import UserError
+from prophet.core.event_record import RecordBuffer, save_record
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind
+from prophet.core.plan import Plan
 from prophet.core.settings import Settings, from_environ
 from prophet.learn.bandwidth import interface_towards, sample_nic
 from prophet.learn.learner import DRAIN_S, Learner
@@ -83,8 +83,7 @@ class Job:
         self._aside = ""
         self._busy_s = 0.0
         self._plans = 0
-        self._kept: deque[NDArray[Any]] = deque()
-        self._kept_count = 0
+        self._kept = RecordBuffer(EVENTS_KEPT) if settings.events_out is not None else None
         self._released = 0
         self._stall = StallDetector(settings.stall_s)
 
@@ -140,7 +139,7 @@ class Job:
             try:
                 self._hook.attach(self._library, self._settings.watchdog_s)
                 hook_module.set_loaded(self._hook)
-                self._hook.set_plan(self._learner.plan)
+                self._take_up(self._hook, self._learner.plan)
                 return
             except Exception as error:
                 self._no_hook = str(error)
@@ -214,12 +213,13 @@ class Job:
         if self._hook is None:
             return
         events = self._hook.drain()
-        self._keep(events)
+        if self._kept is not None:
+            self._kept.keep(events)
         now = time.monotonic()
         nic = sample_nic(self._interface, now) if self._interface else None
         plan = self._learner.turn(now, events, nic)
         if plan is not None:
-            self._hook.set_plan(plan)
+            self._take_up(self._hook, plan)
             self._plans += 1
         status = self._hook.status()
         if status.why_aside and not self._aside:
@@ -243,26 +243,22 @@ class Job:
         elif verdict is Verdict.END:
             end_process(f"{story(self._stall.stalled_s, push, pull)} (PROPHET_STALL_S)", STALLED)
 
-    def _keep(self, events: NDArray[Any]) -> None:
-        if self._settings.events_out is None or not len(events):
-            return
-        self._kept.append(events)
-        self._kept_count += len(events)
-        while self._kept_count > EVENTS_KEPT:
-            self._kept_count -= len(self._kept.popleft())
+    def _take_up(self, hook: Hook, plan: Plan) -> None:
+        taken = hook.set_plan(plan)
+        if self._kept is not None:
+            self._kept.keep_plan(taken.number, taken.encoded)
 
     def _finish(self) -> None:
         """Writes what was asked for; a failure here is a warning, never a failed job."""
         self._stop.set()
         try:
-            if self._hook is not None:
-                self._keep(self._hook.drain())
             out = self._settings
             profile = self._learner.profiler.profile
             if out.profile_out is not None and profile is not None:
                 save_profile(profile, out.profile_out, source="learned by Prophet from a running job")
-            if out.events_out is not None and self._kept:
-                np.save(out.events_out, np.concatenate(self._kept))
+            if out.events_out is not None and self._kept is not None and self._hook is not None:
+                self._kept.keep(self._hook.drain())
+                save_record(self._kept.record(out.watchdog_s, self._hook.most_in_flight), out.events_out)
             if out.status_out is not None:
                 self._write_status(out.status_out)
         except (OSError, UserError) as error:

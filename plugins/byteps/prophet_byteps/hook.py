@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.core.events import EVENT_DTYPE, QueueKind
+from prophet.core import plan_codec
+from prophet.core.events import EVENT_DTYPE, EVENT_VERSION, QueueKind
 from prophet.core.plan import Plan
 from prophet.core.plan_codec import encode_plan
 
@@ -92,6 +93,23 @@ class Status:
     still_s: float | None
     pushes: LaneStatus
     pulls: LaneStatus
+
+
+@dataclass(frozen=True)
+class TakenPlan:
+    """A plan that the hook has taken up: its number in the record of events, and its bytes."""
+
+    number: int
+    encoded: bytes
+
+
+class _Layouts(ctypes.Structure):
+    _fields_ = [
+        ("event_version", ctypes.c_uint32),
+        ("event_bytes", ctypes.c_uint32),
+        ("plan_version", ctypes.c_uint32),
+        ("most_in_flight", ctypes.c_uint32),
+    ]
 
 
 class _LaneStatus(ctypes.Structure):
@@ -190,11 +208,32 @@ def native_path() -> Path:
     return path
 
 
-class Hook:
-    """The loaded hook. `load` must run before BytePS's library is, `attach` after."""
+def check_layouts(native: ctypes.CDLL) -> int:
+    """How many pushes, or pulls, the hook lets be in flight. Raises HookError where it is not this Prophet's."""
+    layouts = _Layouts()
+    try:
+        native.prophet_hook_layouts(ctypes.byref(layouts))
+    except AttributeError:
+        raise HookError("the native hook is an older Prophet's; install Prophet anew") from None
+    known = (EVENT_VERSION, EVENT_DTYPE.itemsize, plan_codec.VERSION)
+    its = (layouts.event_version, layouts.event_bytes, layouts.plan_version)
+    if its != known:
+        raise HookError(
+            f"the native hook is another Prophet's (version and bytes of an event, version of a plan: {its}, and "
+            f"{known} here); install Prophet anew"
+        )
+    return int(layouts.most_in_flight)
 
-    def __init__(self, native: ctypes.CDLL) -> None:
+
+class Hook:
+    """The loaded hook. `load` must run before BytePS's library is, `attach` after.
+
+    `most_in_flight`: at most so many pushes, and as many pulls, are in flight under any plan.
+    """
+
+    def __init__(self, native: ctypes.CDLL, most_in_flight: int) -> None:
         self._native = native
+        self.most_in_flight = most_in_flight
         native.prophet_hook_attach.argtypes = [
             ctypes.c_char_p,
             ctypes.c_int,
@@ -203,6 +242,7 @@ class Hook:
             ctypes.c_size_t,
         ]
         native.prophet_hook_set_plan.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+        native.prophet_hook_set_plan.restype = ctypes.c_int64
         native.prophet_hook_drain.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         native.prophet_hook_drain.restype = ctypes.c_size_t
         native.prophet_hook_wait_completed.argtypes = [ctypes.c_uint64, ctypes.c_double]
@@ -212,8 +252,14 @@ class Hook:
 
     @classmethod
     def load(cls) -> Hook:
-        """Puts the hook's functions in front of BytePS's own, for libraries loaded from now on."""
-        return cls(ctypes.CDLL(str(native_path()), mode=ctypes.RTLD_GLOBAL))
+        """Puts the hook's functions in front of BytePS's own, for libraries loaded from now on.
+
+        Raises HookError where it was compiled for another release of Prophet; then nothing is put in front.
+        """
+        path = str(native_path())
+        # First for itself alone: a hook that does not fit must not be what BytePS finds.
+        most_in_flight = check_layouts(ctypes.CDLL(path, mode=ctypes.RTLD_LOCAL))
+        return cls(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL), most_in_flight)
 
     def attach(self, library: Library, watchdog_s: float) -> None:
         """Finds BytePS's own functions; scheduling is on from here. Raises HookError."""
@@ -232,15 +278,18 @@ class Hook:
         """How a task's gradient is told: "priority" (index = -priority - 1) or "key" (declared key)."""
         self._native.prophet_hook_identity(int({"priority": True, "key": False}[by]))
 
-    def set_plan(self, plan: Plan) -> None:
+    def set_plan(self, plan: Plan) -> TakenPlan:
         """Swaps in both halves of the plan. Raises HookError, and the plan before stays, where it cannot be taken."""
-        self.set_encoded_plan(encode_plan(plan))
+        encoded = encode_plan(plan)
+        return TakenPlan(self.set_encoded_plan(encoded), encoded)
 
-    def set_encoded_plan(self, encoded: bytes) -> None:
-        """As `set_plan`, for the bytes of a plan (prophet/core/plan_codec.py)."""
+    def set_encoded_plan(self, encoded: bytes) -> int:
+        """As `set_plan`, for the bytes of a plan (prophet/core/plan_codec.py); returns its number in the record."""
         why = ctypes.create_string_buffer(256)
-        if self._native.prophet_hook_set_plan(encoded, len(encoded), why, len(why)):
+        number: int = self._native.prophet_hook_set_plan(encoded, len(encoded), why, len(why))
+        if number < 0:
             raise HookError(f"the hook cannot take a plan: {why.value.decode()}")
+        return number
 
     def reset(self) -> None:
         """Forgets everything that waits or is in flight: BytePS is being suspended or shut down. The plan stays.

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "events.h"
 #include "plan_codec.h"
 #include "simulator_module.h"
 
@@ -124,6 +125,8 @@ PYBIND11_MODULE(_native, m) {
   m.def("measure", &measure, py::arg("pending"), py::arg("operations"));
   m.def("bytes_per_pending", &bytes_per_pending, py::arg("pending"));
   m.attr("UNBOUNDED") = prophet::kUnbounded;
+  m.attr("EVENT_VERSION") = prophet::kEventVersion;
+  m.attr("NO_PLAN") = prophet::kNoPlan;
   m.attr("PLAN_VERSION") = prophet::kPlanVersion;
 
   prophet::bind_simulator(m);

@@ -197,13 +197,19 @@ class Simulation {
   // Keeps what happens to the worker's tasks and on its link, and when it computes.
   void record(uint32_t worker) { recorded_.at(worker) = true; }
 
-  void set_plan(const TwoLanePlan& plan) {
-    for (Worker& worker : workers_) worker.queue->set_plan(plan);
-    if (!begun_) return;
+  // Gives all workers the plan; returns its number in their records, kNoPlan for none.
+  uint32_t set_plan(const TwoLanePlan& plan) {
+    uint32_t number = plan.push == nullptr ? kNoPlan : plans_++;
+    for (uint32_t w = 0; w < workers_.size(); ++w) {
+      workers_[w].queue->set_plan(plan);
+      if (recorded_[w]) workers_[w].events.push_back(queue_event(EventKind::kPlan, now_, number));
+    }
+    if (!begun_) return number;
     for (uint32_t w = 0; w < workers_.size(); ++w) {
       pump(w, kPush);
       pump(w, kPull);
     }
+    return number;
   }
 
   // Works until `until_s` or for `events`; returns whether every worker has done its iterations. Throws
@@ -600,6 +606,7 @@ class Simulation {
   uint64_t next_sequence_ = 0;
   uint64_t events_ = 0;
   uint32_t finished_ = 0;
+  uint32_t plans_ = 0;
   double now_ = 0;
   bool begun_ = false;
 };

@@ -71,7 +71,7 @@ void bind_simulator(py::module_& m) {
       .def(
           "set_plan",
           [](Simulation& simulation, std::optional<std::string_view> plan) {
-            simulation.set_plan(decode_plan_or_none(plan));
+            return simulation.set_plan(decode_plan_or_none(plan));
           },
           py::arg("plan"), "Bytes of prophet/core/plan_codec.py, or None")
       .def("run", &Simulation::run, py::arg("until_s"), py::arg("events"), py::call_guard<py::gil_scoped_release>())

@@ -20,7 +20,7 @@
 
 namespace prophet {
 
-enum class QueueKind : uint8_t { kPush = 0, kPull = 1, kBoth = 2 };
+enum class QueueKind : uint8_t { kPush = 0, kPull = 1 };
 
 inline constexpr double kMostForRequests_s = 1e-3;  // sending a request takes some 0.1 ms
 

@@ -119,6 +119,8 @@ struct Hook {
   int checked = 0;
   char why_aside[160] = "";
   uint64_t tasks = 0;
+  uint32_t plans = 0;                // taken up so far
+  uint32_t plan = prophet::kNoPlan;  // the number of the one in force
 
   EntryLayout layout{32};
   std::atomic<bool> attached{false};  // the originals are known
@@ -214,7 +216,7 @@ void forget_all() {
     dropped[1] = h.pull->forget();
     h.push->left_in_original = pending_in(queue_of(Stage::kPush));
     h.pull->left_in_original = pending_in(queue_of(Stage::kPull));
-    if (h.tasks > 0) h.events.mark_gap();
+    if (h.tasks > 0) h.events.forgotten(now_s(), h.plan);
   }
   wake_lanes();
 }
@@ -244,7 +246,10 @@ TakeOver take_over(Stage stage, const Entry& entry) {
   double now = now_s();
   if (stage > Stage::kPush) result.wake_push = finish(*h.push, entry, now) && h.push->has_waiting();
   if (stage > Stage::kPull) result.wake_pull = finish(*h.pull, entry, now) && h.pull->has_waiting();
-  if (stage != Stage::kPush && stage != Stage::kPull) return result;
+  if (stage != Stage::kPush && stage != Stage::kPull) {
+    if (h.queue->empty()) h.events.empty(now, h.plan);
+    return result;
+  }
   if (h.checked < kTasksChecked) {
     ++h.checked;
     if (const char* why = prophet::why_insane(entry.get(), h.layout, stage)) {
@@ -452,6 +457,15 @@ struct prophet_status {
   char why_aside[160];
 };
 
+// What Python must have alike; asked before anything else.
+struct prophet_layouts {
+  uint32_t event_version, event_bytes, plan_version, most_in_flight;
+};
+
+void prophet_hook_layouts(prophet_layouts* out) {
+  *out = prophet_layouts{prophet::kEventVersion, sizeof(Event), prophet::kPlanVersion, kMostInFlight};
+}
+
 // Finds BytePS's own functions in its loaded library. 0, or -1 with the missing name in `why`.
 int prophet_hook_attach(const char* library, int old_string_abi, double watchdog_s, char* why, size_t why_bytes) {
   Hook& h = hook();
@@ -487,9 +501,9 @@ void prophet_hook_step_aside(const char* why) {
 
 void prophet_hook_identity(int by_priority) { hook().by_priority = by_priority != 0; }
 
-// Takes up a plan, as the bytes of plan_codec.h. 0, or -1 with one line in `why` where it cannot be taken; the plan
-// before stays then.
-int prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t why_bytes) {
+// Takes up a plan, as the bytes of plan_codec.h. Its number in the record of events, or -1 with one line in `why` where
+// it cannot be taken; the plan before stays then.
+int64_t prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t why_bytes) {
   prophet::TwoLanePlan plan;
   try {
     plan = prophet::decode_plan(bytes, size);
@@ -498,6 +512,7 @@ int prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t why_
     return -1;
   }
   Hook& h = hook();
+  uint32_t number;
   {
     std::lock_guard<std::mutex> lock(h.mutex);
     if (!h.attached) {
@@ -505,9 +520,11 @@ int prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t why_
       return -1;
     }
     h.queue->set_plan(std::move(plan));
+    number = h.plan = h.plans++;
+    h.events.append(prophet::queue_event(EventKind::kPlan, now_s(), number));
   }
   wake_lanes();
-  return 0;
+  return number;
 }
 
 size_t prophet_hook_drain(Event* out, size_t capacity) {
