@@ -11,6 +11,8 @@ from prophet.core.events import QueueKind
 from prophet.core.plan import Plan
 from prophet.core.plan_codec import encode_plan
 
+NO_REQUEST = _native.NO_REQUEST
+
 
 class TwoLaneQueue:
     """Pending tasks and what is in flight, pushes and pulls; see prophet/core/native/queue.h for the rules.
@@ -58,6 +60,18 @@ class TwoLaneQueue:
 
     def in_flight_bytes(self, kind: QueueKind) -> int:
         return self._native.in_flight_bytes(kind)
+
+    @property
+    def requests_first_until(self) -> float:
+        """Until when pushes let requests for pulls go first, in seconds; NO_REQUEST where none came lately.
+
+        Set by a replay only, whose record does not have when pulls were asked for in vain.
+        """
+        return self._native.requests_first_until
+
+    @requests_first_until.setter
+    def requests_first_until(self, until: float) -> None:
+        self._native.requests_first_until = until
 
     @property
     def empty(self) -> bool:

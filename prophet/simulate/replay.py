@@ -8,10 +8,11 @@ queue was given. So the same additions, finishes and plans go into a queue of th
 start, the queue is asked: it must allow a start in that lane at that time, and choose that task. What it would have
 started earlier is not looked at: a host asks when its thread comes to it.
 
-What is not in the record is that a host asked and got nothing. That matters in two ways, and both are made up for by
-asking without starting (`look`) after each event, and when the queue said to ask again. First, how long a task has been
-held for the watchdog. Second, that pulls have had their turn, after which pushes may go. A host asks a little later
-than that at most, so what it was allowed is allowed here.
+What is not in the record is that a host asked and got nothing. That matters in two ways. First, the watchdog counts
+from then how long a task is held. So the queue is asked without starting anything (`look`) after each event, and when
+it said to ask again. The host asked a little later than that, so what it was allowed is allowed here. Second, pushes
+may go again once pulls have been asked for in vain. So all the times are kept until when pushes may have had to wait
+for requests, and a push is allowed where one of them allows it.
 
 Where events were lost, or the queue has decided otherwise, its state is unknown. The replay begins again where the
 record says that nothing waited and nothing was in flight. What was learned of the iteration's beginning before that is
@@ -27,10 +28,10 @@ from typing import NamedTuple
 from prophet.core.errors import UserError
 from prophet.core.event_record import EventRecord
 from prophet.core.events import NO_PLAN, EventKind, QueueEvent, QueueKind
-from prophet.core.queue import TwoLaneQueue
+from prophet.core.queue import NO_REQUEST, TwoLaneQueue
 
-PULLS_FIRST = (QueueKind.PULL, QueueKind.PUSH)
-"""Pushes may wait for pulls to have been asked."""
+OVER = 0.0
+"""Stands for every time that is over: pushes need not wait, but the next pull does not make them wait either."""
 
 
 class Task(NamedTuple):
@@ -95,6 +96,7 @@ class _Replayer:
         self._tasks: dict[int, Task] = {}
         self._flying: dict[tuple[QueueKind, Task], deque[int]] = defaultdict(deque)
         self._retry_at: dict[QueueKind, float] = {}
+        self._waits = {NO_REQUEST}  # until when pushes may have to let requests go first
         self._next_id = 0
         self._same = 0
         self._plans = 0
@@ -135,10 +137,17 @@ class _Replayer:
         self, queue: TwoLaneQueue, index: int, kind: EventKind, lane: QueueKind, task: Task, time_s: float
     ) -> None:
         if kind is EventKind.ADD:
+            queue.requests_first_until = NO_REQUEST
             queue.add(lane, self._next_id, task.gradient, task.size_bytes, time_s)
+            if NO_REQUEST in self._waits:
+                self._waits = self._waits - {NO_REQUEST} | {queue.requests_first_until}
             self._tasks[self._next_id] = task
             self._next_id += 1
         elif kind is EventKind.START:
+            if lane is QueueKind.PUSH:
+                allowed = {until for until in self._waits if until <= time_s}
+                queue.requests_first_until = NO_REQUEST if allowed else min(self._waits)
+                self._waits = allowed or self._waits
             decided, retry_at = queue.get(lane, time_s)
             choice = None if decided is None else self._tasks.pop(decided)
             if decided is None or choice != task:
@@ -155,16 +164,24 @@ class _Replayer:
 
     def _ask(self, now: float) -> None:
         """What the host's loops do after something happened, without starting anything."""
-        if self._queue is not None:
-            for lane in PULLS_FIRST:
-                self._retry_at[lane] = self._queue.look(lane, now)[1]
+        if self._queue is None:
+            return
+        self._waits = {OVER if NO_REQUEST < until <= now else until for until in self._waits}
+        for lane in QueueKind:
+            self._look(self._queue, lane, now)
+
+    def _look(self, queue: TwoLaneQueue, lane: QueueKind, now: float) -> int | None:
+        queue.requests_first_until = NO_REQUEST
+        task, self._retry_at[lane] = queue.look(lane, now)
+        if lane is QueueKind.PULL and task is None:
+            self._waits.add(NO_REQUEST)
+        return task
 
     def _ask_again(self, queue: TwoLaneQueue, now: float) -> None:
         """What they do when they were told to ask again before `now`."""
-        for lane in PULLS_FIRST:
+        for lane in QueueKind:
             while (at := self._retry_at.get(lane, now)) < now:
-                task, self._retry_at[lane] = queue.look(lane, at)
-                if task is not None or self._retry_at[lane] <= at:
+                if self._look(queue, lane, at) is not None or self._retry_at[lane] <= at:
                     break
 
     def _take_up(self, queue: TwoLaneQueue, number: int) -> None:
@@ -179,6 +196,8 @@ class _Replayer:
         """The queue is known to have no task from event `index` on."""
         self._end_of_unknown(index)
         self._forget()
+        if index > 0:
+            self._waits.add(OVER)
         self._queue = TwoLaneQueue(self._record.watchdog_s, self._record.most_in_flight)
         self._take_up(self._queue, plan)
 
@@ -186,6 +205,7 @@ class _Replayer:
         self._tasks.clear()
         self._flying.clear()
         self._retry_at.clear()
+        self._waits = {NO_REQUEST}
 
     def _end_of_unknown(self, index: int) -> None:
         if self._queue is None and index > self._unknown_since:

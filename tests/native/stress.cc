@@ -1,10 +1,11 @@
 // The hook under threads, as BytePS has them: one hands gradients over, one loop a stage takes tasks, one runs what
 // answers bring, and others of Prophet's change the plan, look and drain, while BytePS is suspended and resumed and the
 // hook at last steps aside in mid-flight. Ends with 0 where every task passed through each stage once, with one line
-// and 1 otherwise.
+// and 1 otherwise. Leaves what the hook recorded in two files of a folder, for a replay: `events`, and `plans` one
+// after another.
 //
-// Built twice (tests/plugins/byteps/test_hook_stress.py): as the core that the hook takes over, and with STRESS_MAIN as
-// the program that loads both.
+// Built twice (tests/native/test_sanitizers.py): as the core that the hook takes over, and with STRESS_MAIN as the
+// program that loads both: stress HOOK CORE FOLDER.
 #ifdef STRESS_MAIN
 
 #include <dlfcn.h>
@@ -19,7 +20,8 @@ int main(int, char** arguments) {
     std::printf("%s\n", dlerror());
     return 1;
   }
-  return reinterpret_cast<int (*)(void*, const char*)>(dlsym(core, "stress"))(hook, arguments[2]);
+  auto stress = reinterpret_cast<int (*)(void*, const char*, const char*)>(dlsym(core, "stress"));
+  return stress(hook, arguments[2], arguments[3]);
 }
 
 #else
@@ -30,9 +32,11 @@ int main(int, char** arguments) {
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <fstream>
 #include <random>
 #include <thread>
 
+#include "events.h"
 #include "fake_core.cc"
 #include "plan_codec.h"
 
@@ -78,9 +82,34 @@ struct HookCalls {
   int (*attach)(const char*, int, double, char*, size_t);
   void (*step_aside)(const char*);
   void (*reset)();
-  int (*set_plan)(const void*, size_t, char*, size_t);
+  int64_t (*set_plan)(const void*, size_t, char*, size_t);
   size_t (*drain)(void*, size_t);
   void (*status)(void*);
+};
+
+// What the hook has done, in files.
+class Record {
+ public:
+  Record(const HookCalls& hook, const std::string& folder)
+      : hook_(hook), events_(folder + "/events", std::ios::binary), plans_(folder + "/plans", std::ios::binary) {}
+
+  void take_up(const std::vector<char>& plan) {
+    char why[256];
+    if (hook_.set_plan(plan.data(), plan.size(), why, sizeof(why)) < 0) std::printf("%s\n", why);
+    plans_.write(plan.data(), plan.size());
+  }
+  // All that was logged since the last time.
+  void drain() {
+    std::vector<prophet::Event> some(4096);
+    for (size_t count = some.size(); count == some.size();) {
+      count = hook_.drain(some.data(), some.size());
+      events_.write(reinterpret_cast<const char*>(some.data()), count * sizeof(some[0]));
+    }
+  }
+
+ private:
+  const HookCalls& hook_;
+  std::ofstream events_, plans_;
 };
 
 // What servers have taken in, in no particular order of answering.
@@ -152,19 +181,18 @@ struct Run {
         while (handed - done > kMostOpen && !stop) std::this_thread::yield();
         uint64_t key = uint64_t{gradient} << 16;
         if (random() % 8 == 0) core_not_ready(key);
-        core_add_push(key, -static_cast<int>(gradient) - 1, 1000 + random() % 50000, 1);
+        // Of all tasks on their way no two are alike, so that the record tells them apart.
+        core_add_push(key, -static_cast<int>(gradient) - 1, 1000 + handed * 7919 % 50000, 1);
         ++handed;
       }
     }
   }
-  void agent(const HookCalls& hook) {
+  void agent(const HookCalls& hook, Record& record) {
     std::mt19937 random(3);
-    std::vector<char> events(24 * 4096), status(1024);
-    char why[256];
+    std::vector<char> status(1024);
     while (!stop) {
-      std::vector<char> plan = random_plan(random);
-      if (hook.set_plan(plan.data(), plan.size(), why, sizeof(why)) != 0) std::printf("%s\n", why);
-      hook.drain(events.data(), 4096);
+      record.take_up(random_plan(random));
+      record.drain();
       hook.status(status.data());
       std::this_thread::sleep_for(std::chrono::microseconds(500));
     }
@@ -173,7 +201,7 @@ struct Run {
 
 // Runs an engine with `rounds` iterations. `at` is called when a third of them is done; it may end the engine.
 template <typename At>
-bool run(const HookCalls& hook, long rounds, At at) {
+bool run(const HookCalls& hook, Record& record, long rounds, At at) {
   core_start();
   Run now;
   std::vector<std::thread> threads;
@@ -183,7 +211,7 @@ bool run(const HookCalls& hook, long rounds, At at) {
   threads.emplace_back([&] { now.answer(); });
   threads.emplace_back([&] { now.make_ready(); });
   threads.emplace_back([&] { now.hand_over(rounds); });
-  threads.emplace_back([&] { now.agent(hook); });
+  threads.emplace_back([&] { now.agent(hook, record); });
   long all = rounds * kGradients;
   while (now.done < all / 3) std::this_thread::yield();
   bool whole = at(now);
@@ -202,7 +230,7 @@ bool run(const HookCalls& hook, long rounds, At at) {
 
 }  // namespace
 
-extern "C" int stress(void* handle, const char* core) {
+extern "C" int stress(void* handle, const char* core, const char* folder) {
   HookCalls hook;
   *(void**)&hook.attach = dlsym(handle, "prophet_hook_attach");
   *(void**)&hook.step_aside = dlsym(handle, "prophet_hook_step_aside");
@@ -215,6 +243,7 @@ extern "C" int stress(void* handle, const char* core) {
     std::printf("%s\n", why);
     return 1;
   }
+  Record record(hook, folder);
   // Suspended in mid-flight, and what was there forgotten; a whole one; one that steps aside in mid-flight.
   auto suspended = [&](Run& now) {
     now.stop = true;
@@ -225,8 +254,11 @@ extern "C" int stress(void* handle, const char* core) {
     hook.step_aside("stress");
     return true;
   };
-  bool good = run(hook, 60, suspended) && run(hook, 200, [](Run&) { return true; }) && run(hook, 200, steps_aside);
+  auto nothing = [](Run&) { return true; };
+  bool good =
+      run(hook, record, 60, suspended) && run(hook, record, 250, nothing) && run(hook, record, 250, steps_aside);
   hook.reset();
+  record.drain();
   if (good && core_alive() != 0) std::printf("%d tasks are still referred to\n", core_alive());
   return good && core_alive() == 0 ? 0 : 1;
 }

@@ -143,6 +143,23 @@ def test_pushes_let_requests_go_first_in_a_record_as_well() -> None:
     assert [difference.index for difference in replay(raced).differences] == [8]
 
 
+def test_a_host_that_was_long_about_its_pulls_is_believed() -> None:
+    """Pulls may not have been asked for in vain between two that came, and then the second makes no push wait."""
+    plan = encode_plan(Plan(push=QueuePlan(order={}), pull=QueuePlan(order={}, credit=10), network=Network(10.0)))
+    rows = [plan_row(0.0)]
+    for gradient in (3, 4, 5):
+        rows += [task_row(1.0, gradient, ADD), task_row(1.0, gradient, START)]
+    rows += [task_row(1.0, 6, ADD)]
+    rows += [task_row(1.2, 3, FINISH), task_row(1.2, 3, ADD, queue=PULL), task_row(1.3, 3, START, queue=PULL)]
+    rows += [task_row(1.4, 4, FINISH), task_row(1.4, 4, ADD, queue=PULL)]
+    believed = record_of(*rows, task_row(1.4, 6, START), plan=plan)
+    assert replay(believed).differences == ()
+    # Before the first of all there was none that made pushes wait.
+    first = [row for row in rows if row[0] < 1.3]
+    result = replay(record_of(*first, task_row(1.2, 6, START), plan=plan))
+    assert [difference.index for difference in result.differences] == [len(first)]
+
+
 def test_after_lost_events_the_replay_begins_again_where_nothing_was_there() -> None:
     result = replay(
         record_of(

@@ -119,6 +119,8 @@ PYBIND11_MODULE(_native, m) {
       .def(
           "in_flight_bytes",
           [](const TwoLaneQueue& queue, int kind) { return queue.lane(lane(kind)).in_flight_bytes(); }, py::arg("kind"))
+      .def_property("requests_first_until", &TwoLaneQueue::requests_first_until,
+                    &TwoLaneQueue::set_requests_first_until)
       .def_property_readonly("empty", &TwoLaneQueue::empty)
       .def_property_readonly("watchdog_releases", &TwoLaneQueue::watchdog_releases);
 
@@ -126,6 +128,7 @@ PYBIND11_MODULE(_native, m) {
   m.def("bytes_per_pending", &bytes_per_pending, py::arg("pending"));
   m.attr("UNBOUNDED") = prophet::kUnbounded;
   m.attr("EVENT_VERSION") = prophet::kEventVersion;
+  m.attr("NO_REQUEST") = TwoLaneQueue::kNoRequest;
   m.attr("NO_PLAN") = prophet::kNoPlan;
   m.attr("PLAN_VERSION") = prophet::kPlanVersion;
 

@@ -50,6 +50,12 @@ class TwoLaneQueue {
   }
   bool finish(QueueKind kind, uint64_t id, double now) { return at(kind).finish(id, now); }
 
+  // Until when pushes let requests go first; kNoRequest where no task has come to the pull lane since that had nothing
+  // to start. Set by a replay only, whose record does not have when the pull lane was asked in vain.
+  static constexpr double kNoRequest = -1.0;
+  double requests_first_until() const { return requests_first_until_; }
+  void set_requests_first_until(double until) { requests_first_until_ = until; }
+
   // Whether pushes let requests go first at this moment: ask the pull lane before the push lane then.
   bool requests_first(double now) const { return now < requests_first_until_; }
 
@@ -71,8 +77,6 @@ class TwoLaneQueue {
   uint64_t watchdog_releases() const { return push_.watchdog_releases() + pull_.watchdog_releases(); }
 
  private:
-  static constexpr double kNoRequest = -1.0;
-
   ScheduledQueue& at(QueueKind kind) { return kind == QueueKind::kPush ? push_ : pull_; }
 
   template <typename Ask>
@@ -86,7 +90,7 @@ class TwoLaneQueue {
   }
 
   ScheduledQueue push_, pull_;
-  double requests_first_until_ = kNoRequest;  // since a task came to the pull lane, until that has nothing to start
+  double requests_first_until_ = kNoRequest;
 };
 
 }  // namespace prophet
