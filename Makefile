@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test lint bench validate scaling papers results profiles guard memory backlog clean
+.PHONY: setup demo test sanitize lint bench validate scaling papers results profiles guard memory backlog clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,11 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest
+
+# The queue, the simulator and the hook under the compiler's checks of memory, undefined behaviour and data races: about
+# a minute. `make test` makes them as well where the machine can.
+sanitize: setup
+	SANITIZERS=required $(BIN)/pytest tests/native
 
 lint: setup
 	$(BIN)/ruff check .

@@ -32,6 +32,8 @@ class BuildWithAutoload(build_py):
 
 # Without contraction, floating point gives the same bits on every processor: the simulator promises that.
 NATIVE = "prophet/core/native"
+SHARED = ("events", "plan_codec", "queue", "two_lane_queue")
+"""Headers of NATIVE that the hook uses as well."""
 HOOK = f"{PLUGIN}/prophet_byteps/native"
 COMPILE = ["-O2", "-fvisibility=hidden", "-ffp-contract=off"]
 
@@ -57,7 +59,7 @@ setup(
             [f"{NATIVE}/module.cc", f"{NATIVE}/simulator_module.cc"],
             cxx_std=17,
             extra_compile_args=COMPILE,
-            depends=[f"{NATIVE}/{name}.h" for name in ("queue", "simulator", "simulator_module")],
+            depends=[f"{NATIVE}/{name}.h" for name in (*SHARED, "simulator", "simulator_module")],
         ),
         # Not a Python module but a plain shared object that the autoload opens before BytePS's.
         Extension(
@@ -67,7 +69,7 @@ setup(
             extra_compile_args=["-O2", "-std=c++17"],
             libraries=["dl"],
             depends=[
-                *(f"{NATIVE}/{name}.h" for name in ("queue", "events")),
+                *(f"{NATIVE}/{name}.h" for name in SHARED),
                 *(f"{HOOK}/{name}.h" for name in ("lane", "layout", "originals")),
             ],
         ),

@@ -1,7 +1,7 @@
 """The `prophet` command.
 
 Rule of this file: arguments in, exit status out. Imports are inside the commands, so that `prophet --help` is
-quick. Exit status 2 is bad input, 1 an experiment in which a policy failed, 130 Ctrl-C.
+quick. Exit status 2 is bad input, 1 an experiment in which a policy failed or a replay that differs, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -98,6 +98,21 @@ def profile(
     Console().print(profile_table(loaded))
     if plot is not None:
         plot_profile(loaded, plot)
+
+
+@app.command()
+def replay(
+    events: Annotated[Path, typer.Argument(help="A record of events, as PROPHET_EVENTS_OUT writes it.")],
+) -> None:
+    """Decide a recorded schedule anew, and say where the queue decides otherwise."""
+    from prophet.core.event_record import load_record
+    from prophet.simulate.replay import replay as replay_record
+    from prophet.simulate.replay import story
+
+    result = replay_record(load_record(events))
+    for line in story(result):
+        typer.echo(line)
+    raise typer.Exit(1 if result.differences else 0)
 
 
 @app.command()

@@ -23,6 +23,20 @@ class EventKind(enum.IntEnum):
     FINISH = 2
 
 
+class QueueEvent(enum.IntEnum):
+    """What happened to the queue itself, so that its decisions can be replayed; the kinds that follow EventKind's.
+
+    Such an event is about both lanes (`queue` is BOTH_LANES), and its `gradient` is the number of the plan in force.
+    """
+
+    PLAN = 3
+    """This plan holds from here."""
+    FORGOTTEN = 4
+    """Every task was forgotten, because the engine that had them is gone. The next event has a gap of 1."""
+    EMPTY = 5
+    """Nothing waits and nothing is in flight. Said at most once between two drains of the log."""
+
+
 class QueueKind(enum.IntEnum):
     """Which of BytePS's two network queues an event or a plan is about."""
 
@@ -30,6 +44,13 @@ class QueueKind(enum.IntEnum):
     PULL = 1
 
 
+BOTH_LANES = 2
+"""The `queue` of an event that is about both."""
+NO_PLAN = 0xFFFFFFFF
+"""The number of a plan where there is none: order of arrival without limits."""
+
+EVENT_VERSION = 2
+"""Of the layout and the kinds below; 1 had no QueueEvent."""
 EVENT_DTYPE = np.dtype(
     [
         ("time_s", "<f8"),  # steady clock

@@ -1,100 +1,82 @@
-"""The scheduled queue for Python hosts: the native state machine, fed with a `QueuePlan`.
+"""The scheduled queue for Python hosts: the native state machine, fed with plans.
 
-Rule of this file: one conversion from the values of prophet/model.py; the logic is native
-(prophet/core/native/queue.h), so that a job and the simulator run the same code.
+What belongs here: the types of Python around the native queue. Its logic is in prophet/core/native/two_lane_queue.h and
+queue.h, so that a job and the simulator run the same code.
 """
 
 from __future__ import annotations
 
 from prophet.core import _native
 from prophet.core.events import QueueKind
-from prophet.core.plan import Plan, QueuePlan
+from prophet.core.plan import Plan
+from prophet.core.plan_codec import encode_plan
 
-UNLIMITED: int = _native.UNLIMITED
-NO_GROUP: int = _native.NO_GROUP
-
-
-def native_plan(plan: Plan, kind: QueueKind) -> _native.QueuePlan:
-    """The half of `plan` that is for one queue, as the native queue takes it."""
-    half: QueuePlan = plan.push if kind is QueueKind.PUSH else plan.pull
-    native = _native.QueuePlan()
-    native.ranked = half.order is not None
-    native.credit_counts_only_urgent = kind is QueueKind.PULL
-    native.credit = UNLIMITED if half.credit is None else half.credit
-    native.deadlines = [_native.Deadline(d.time_s, d.rank) for d in half.deadlines]
-    order = half.order or {}
-    native.gradients = {
-        gradient: _native.GradientPlan(
-            order.get(gradient, gradient), half.groups.get(gradient, NO_GROUP), plan.generation_s.get(gradient, -1.0)
-        )
-        for gradient in planned_gradients(plan, half)
-    }
-    group_bytes: dict[int, int] = {}
-    for gradient, group in half.groups.items():
-        group_bytes[group] = group_bytes.get(group, 0) + plan.size_bytes[gradient]
-    native.group_bytes = group_bytes
-    if plan.network is not None:
-        native.bandwidth = plan.network.bandwidth
-        native.overhead_s = plan.network.overhead_s
-    native.deadline_slack_s = plan.deadline_slack_s
-    return native
+NO_REQUEST = _native.NO_REQUEST
 
 
-def planned_gradients(plan: Plan, half: QueuePlan) -> list[int]:
-    """Every gradient id that the plan says anything about, in ascending order."""
-    return sorted({*(half.order or {}), *half.groups, *plan.generation_s})
+class TwoLaneQueue:
+    """Pending tasks and what is in flight, pushes and pulls; see prophet/core/native/queue.h for the rules.
 
-
-class ScheduledQueue:
-    """Pending tasks and what is in flight; see prophet/core/native/queue.h for the rules.
-
-    Times are seconds on the caller's clock, sizes bytes. `watchdog_s` bounds how long a ready task
-    may be held while nothing moves, `most_in_flight` (at least 1) how many tasks are in flight, whatever the plan.
+    Times are seconds on the caller's clock, sizes bytes. A task's id is unique among those of its lane that are pending
+    or in flight. `watchdog_s` bounds how long a ready task may be held while nothing moves, `most_in_flight` (at least
+    1) how many tasks of each lane are in flight, whatever the plan.
     """
 
-    def __init__(
-        self, kind: QueueKind = QueueKind.PUSH, watchdog_s: float = 1.0, most_in_flight: int | None = None
-    ) -> None:
-        self.kind = kind
-        self._native = _native.ScheduledQueue(
-            watchdog_s, _native.UNBOUNDED if most_in_flight is None else most_in_flight
-        )
+    def __init__(self, watchdog_s: float = 1.0, most_in_flight: int | None = None) -> None:
+        self._native = _native.TwoLaneQueue(watchdog_s, _native.UNBOUNDED if most_in_flight is None else most_in_flight)
 
-    def set_plan(self, plan: Plan | None) -> None:
-        """Swaps the plan whole; None means arrival order without limits."""
-        self._native.set_plan(None if plan is None else native_plan(plan, self.kind))
+    def set_plan(self, plan: Plan | bytes | None) -> None:
+        """Swaps the plan whole; None means arrival order without limits.
 
-    def add(self, task: int, gradient: int, size_bytes: int, now: float) -> bool:
+        Raises ValueError for bytes that are not those of a plan (see prophet/core/plan_codec.py).
+        """
+        self._native.set_plan(encode_plan(plan) if isinstance(plan, Plan) else plan)
+
+    def add(self, kind: QueueKind, task: int, gradient: int, size_bytes: int, now: float) -> bool:
         """The task's data is there. False, and nothing taken, where its id is already known."""
-        return self._native.add(task, gradient, size_bytes, now)
+        return self._native.add(kind, task, gradient, size_bytes, now)
 
-    def get(self, now: float) -> tuple[int | None, float]:
+    def get(self, kind: QueueKind, now: float) -> tuple[int | None, float]:
         """(the task to start, or None; the time at which asking again may give another answer)."""
-        return self._native.get(now)
+        return self._native.get(kind, now)
 
-    def requests_first_until(self, now: float) -> float:
-        """Until when the next push should let requests for pulls go first; asked when one is acknowledged."""
-        return self._native.requests_first_until(now)
+    def look(self, kind: QueueKind, now: float) -> tuple[int | None, float]:
+        """As `get`, and with all that it does but start the task."""
+        return self._native.look(kind, now)
 
-    def finish(self, task: int, now: float) -> bool:
+    def finish(self, kind: QueueKind, task: int, now: float) -> bool:
         """The task is acknowledged or answered. False where it is not in flight."""
-        return self._native.finish(task, now)
+        return self._native.finish(kind, task, now)
 
     def clear(self) -> None:
         """Forgets every task, pending or in flight; the plan stays."""
         self._native.clear()
 
-    @property
-    def pending(self) -> int:
-        return self._native.pending
+    def pending(self, kind: QueueKind) -> int:
+        return self._native.pending(kind)
+
+    def in_flight(self, kind: QueueKind) -> int:
+        return self._native.in_flight(kind)
+
+    def in_flight_bytes(self, kind: QueueKind) -> int:
+        return self._native.in_flight_bytes(kind)
 
     @property
-    def in_flight(self) -> int:
-        return self._native.in_flight
+    def requests_first_until(self) -> float:
+        """Until when pushes let requests for pulls go first, in seconds; NO_REQUEST where none came lately.
+
+        Set by a replay only, whose record does not have when pulls were asked for in vain.
+        """
+        return self._native.requests_first_until
+
+    @requests_first_until.setter
+    def requests_first_until(self, until: float) -> None:
+        self._native.requests_first_until = until
 
     @property
-    def in_flight_bytes(self) -> int:
-        return self._native.in_flight_bytes
+    def empty(self) -> bool:
+        """Nothing waits and nothing is in flight, in either lane."""
+        return self._native.empty
 
     @property
     def watchdog_releases(self) -> int:

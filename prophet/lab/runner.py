@@ -27,7 +27,7 @@ from prophet.lab.contenders import Contender
 from prophet.lab.job_config import ReplayJob
 from prophet.lab.jobs import progress_path
 from prophet.lab.launchers import command, environment, nodes_of
-from prophet.lab.runs import CellRuns, Run
+from prophet.lab.runs import EVENTS_FILE, CellRuns, Run
 from prophet.lab.tuning import RunOnce, TrialFailed, Tuned, tune_policy
 from prophet.models.profiles import save_profile
 
@@ -257,7 +257,7 @@ class JobRun:
             env[self._trace.folder] = str(self._record(node, "trace"))
         if node in self._workers and self._policy.hooked:
             env[settings.PROFILE_OUT] = str(self._record(node, "profile.json"))
-            env[settings.EVENTS_OUT] = str(self._record(node, "events.npy"))
+            env[settings.EVENTS_OUT] = str(self._record(node, EVENTS_FILE))
             env[settings.STATUS_OUT] = str(self._record(node, "status.json"))
         return env
 

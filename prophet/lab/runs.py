@@ -12,6 +12,9 @@ from typing import Any
 
 from prophet.lab.config import Cell
 
+EVENTS_FILE = "events.npz"
+"""How the file of a worker's events ends (prophet/core/event_record.py)."""
+
 
 @dataclass(frozen=True)
 class Run:

@@ -17,6 +17,7 @@ import numpy as np
 from prophet.core import settings
 from prophet.core._native import Exchange
 from prophet.core.errors import UserError
+from prophet.core.event_record import save_record
 from prophet.core.network import Network
 from prophet.core.policy import CuttingPolicy, Policy
 from prophet.engines.spec import PartitionSetting
@@ -24,7 +25,7 @@ from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
 from prophet.lab.runner import Listener, run_repeats
-from prophet.lab.runs import CellRuns, Run
+from prophet.lab.runs import EVENTS_FILE, CellRuns, Run
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
 from prophet.lab.testbed.shaping import token_bucket
 from prophet.lab.tuning import require_search
@@ -100,7 +101,7 @@ def _run(one: Planned, cell: Cell, folder: Path, on_iterations: Callable[[int], 
         return Run(folder, error=str(error))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    np.save(folder / "worker0.events.npy", run.events)
+    save_record(run.record, folder / f"worker0.{EVENTS_FILE}")
     assert cell.profile is not None  # prepare() saw to it
     return Run(folder, tuple(worker_results(run)), measures=measures(run, cell.profile, cell.job.warmup))
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from prophet.core.event_record import load_events
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.core.transfer import Transfer
-from prophet.lab.runs import CellRuns
+from prophet.lab.runs import EVENTS_FILE, CellRuns
 
 WORKER = "worker0"
 """The figures show one worker; the others do the same at the same time."""
@@ -66,10 +67,16 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
         if run is None:
             continue
         worker = run.workers[0]
-        events = run.folder / f"{WORKER}.events.npy"
+        events = _events_of(run.folder)
         trace = traces[name]
-        if events.exists():
-            recorded.append(RecordedRun(name, pair_events(np.load(events)), tuple(worker["marks"])))
+        if events is not None:
+            recorded.append(RecordedRun(name, pair_events(load_events(events)), tuple(worker["marks"])))
         elif trace is not None and (file := run.folder / f"{WORKER}.trace" / trace.file).exists():
             recorded.append(RecordedRun(name, trace.read(file, worker), tuple(worker["marks"])))
     return recorded
+
+
+def _events_of(folder: Path) -> Path | None:
+    """The file of the recorded worker's events, which runs of earlier releases called by another name."""
+    paths = (folder / f"{WORKER}.{name}" for name in (EVENTS_FILE, "events.npy"))
+    return next((path for path in paths if path.exists()), None)

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from prophet.core._native import ClusterSpec, Exchange, Simulation
 from prophet.core.errors import UserError
-from prophet.core.events import DRAIN_S, EVENT_DTYPE, QueueKind
+from prophet.core.event_record import EventRecord
+from prophet.core.events import DRAIN_S, EVENT_DTYPE
 from prophet.core.plan import Plan
+from prophet.core.plan_codec import encode_plan
 from prophet.core.policy import Policy
-from prophet.core.queue import native_plan
 from prophet.core.settings import DEFAULT_MONITOR_S, DEFAULT_PARTITION_BYTES, DEFAULT_WATCHDOG_S
 from prophet.learn.learner import Learner
 from prophet.simulate.cluster import Cluster, RateSteps
@@ -45,20 +46,25 @@ class Options:
 class SimulatedRun:
     """What came of it. Times are seconds on the virtual clock, which begins at 0.
 
-    `marks`: (workers, iterations) with the fields start_s, backward_s and end_s. `events`: of worker 0's tasks, as a
-    job records them (EVENT_DTYPE). `computing`: of worker 0's processor (started_s, finished_s, operation, ...).
-    `links`: its messages on the wire (started_s, finished_s, bytes, down).
+    `marks`: (workers, iterations) with the fields start_s, backward_s and end_s. `record`: of worker 0's tasks and
+    the plans that were taken up, as a job keeps it. `computing`: of worker 0's processor (started_s, finished_s,
+    operation, ...). `links`: its messages on the wire (started_s, finished_s, bytes, down).
     """
 
     job: Job
     marks: NDArray[Any]
-    events: NDArray[Any]
+    record: EventRecord
     computing: NDArray[Any]
     links: NDArray[Any]
     plan: Plan | None
     plans: int
     happenings: int
     watchdog_releases: int
+
+    @property
+    def events(self) -> NDArray[Any]:
+        """Of worker 0's tasks (EVENT_DTYPE)."""
+        return self.record.events
 
     def iteration_s(self, warmup: int = 0) -> NDArray[np.float64]:
         """Times of the iterations after `warmup`, of all workers: from start to start."""
@@ -89,7 +95,8 @@ def simulate(
     simulation.record(WORKER)
     learner = None if policy is None or options.plan is not None else Learner(policy, options.monitor_s)
     plan = learner.plan if learner else options.plan
-    _set_plan(simulation, plan)
+    encoded: dict[int, bytes] = {}
+    _set_plan(simulation, plan, encoded)
     kept: list[NDArray[Any]] = []
     plans, turn, done = 0, 0, False
     while not done:
@@ -109,11 +116,11 @@ def simulate(
         if new is not None:
             plan = new
             plans += 1
-            _set_plan(simulation, plan)
+            _set_plan(simulation, plan, encoded)
     return SimulatedRun(
         job,
         simulation.marks,
-        np.concatenate(kept),
+        EventRecord(np.concatenate(kept), encoded, options.watchdog_s),
         simulation.computing,
         simulation.links,
         plan,
@@ -149,8 +156,10 @@ def _spec(job: Job, cluster: Cluster, options: Options) -> ClusterSpec:
     return spec
 
 
-def _set_plan(simulation: Simulation, plan: Plan | None) -> None:
+def _set_plan(simulation: Simulation, plan: Plan | None, encoded: dict[int, bytes]) -> None:
+    """All workers take up `plan`; its bytes are left in `encoded` under its number."""
     if plan is None:
-        simulation.set_plan(None, None)
-    else:
-        simulation.set_plan(native_plan(plan, QueueKind.PUSH), native_plan(plan, QueueKind.PULL))
+        simulation.set_plan(None)
+        return
+    plan_bytes = encode_plan(plan)
+    encoded[simulation.set_plan(plan_bytes)] = plan_bytes

@@ -8,10 +8,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import prophet
 from prophet.cli import main as cli
+from prophet.core.event_record import EventRecord, save_record
+from prophet.core.events import EVENT_DTYPE, EventKind
 from prophet.lab import doctor, session
 from prophet.lab.config import Experiment
 from prophet.lab.contenders import Contender
@@ -78,6 +81,7 @@ def test_an_experiment_with_a_failed_policy_is_status_1(monkeypatch: pytest.Monk
     [
         (["run", "none.yaml"], "prophet: none.yaml: cannot be read (No such file or directory)"),
         (["profile", "none.json"], "prophet: none.json: no such profile file"),
+        (["replay", "none.npz"], "prophet: none.npz does not exist"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -93,6 +97,19 @@ def test_bad_input_is_one_line_and_status_2(
     assert told.out == ""
     assert told.err.startswith(line) and told.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replay_that_differs_is_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    add, start = (2.0, 5, 8, 0, 0, EventKind.ADD, 0), (2.0, 5, 8, 0, 0, EventKind.START, 0)
+    for rows, status, line in (
+        ([add, start], 0, "1 decisions under 0 plans, all the same"),
+        ([start], 1, "1 decisions under 0 plans, 1 otherwise"),
+    ):
+        save_record(EventRecord(np.array(rows, EVENT_DTYPE)), tmp_path / "e.npz")
+        assert invoked(monkeypatch, "replay", str(tmp_path / "e.npz")) == status
+        assert capsys.readouterr().out.splitlines()[0] == line
 
 
 @pytest.mark.parametrize("arguments", [["walk"], ["run"], ["run", "x.yaml", "--repeats", "many"], ["run", "--slow"]])

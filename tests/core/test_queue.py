@@ -12,8 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from prophet.core.events import QueueKind
 from prophet.core.network import Network
 from prophet.core.plan import Deadline, Plan, QueuePlan
-from prophet.core.queue import ScheduledQueue
+from prophet.core.queue import TwoLaneQueue
+from support.lanes import ScheduledQueue
 
+PUSH, PULL = QueueKind.PUSH, QueueKind.PULL
 WATCHDOG_S = 1.0
 GRADIENTS = 6
 CREDITS = st.none() | st.integers(1, 40)
@@ -184,19 +186,55 @@ def test_credit_of_one_byte_is_one_slice_at_a_time() -> None:
 
 
 def test_requests_go_first_while_the_wire_is_busy() -> None:
-    queue = ScheduledQueue()
+    queue = TwoLaneQueue()
     queue.set_plan(ranked(credit=20, network=Network(100_000.0)))  # 0.1 ms each
-    for task in range(5):
-        queue.add(task, 3, 10, 0.0)
-    assert [queue.get(0.0)[0] for _ in range(3)] == [0, 1, None]
-    queue.finish(0, 1e-4)
-    assert queue.requests_first_until(1e-4) == pytest.approx(2e-4), "until the other is through"
-    queue.finish(1, 3e-4)
-    assert queue.requests_first_until(3e-4) == pytest.approx(3e-4), "an idle wire, and more to come"
+    for task in range(7):
+        queue.add(PUSH, task, 3, 10, 0.0)
+    assert [queue.get(PUSH, 0.0)[0] for _ in range(3)] == [0, 1, None]
+    queue.finish(PUSH, 0, 1e-4)
+    queue.add(PULL, 0, 3, 10, 1e-4)
+    assert queue.get(PUSH, 1e-4) == (None, pytest.approx(2e-4)), "until the other is through"
+    assert [queue.get(PULL, 1e-4)[0] for _ in range(2)] == [0, None]
+    assert queue.get(PUSH, 1e-4)[0] == 2, "the requests have left"
+    for task in (1, 2):
+        queue.finish(PUSH, task, 4e-4)
+        queue.add(PULL, task, 3, 10, 4e-4)
+    assert queue.get(PUSH, 4e-4)[0] == 3, "an idle wire, and more to come"
     queue.set_plan(ranked(credit=20, network=Network(1_000.0)))  # 10 ms each
-    assert [queue.get(3e-4)[0] for _ in range(3)] == [2, 3, None]
-    queue.finish(2, 1e-3)
-    assert queue.requests_first_until(1e-3) == pytest.approx(2e-3), "at most a millisecond"
+    assert [queue.get(PULL, 4e-4)[0] for _ in range(2)] == [1, None], "a credit of two"
+    assert [queue.get(PUSH, 4e-4)[0] for _ in range(2)] == [4, None]
+    queue.finish(PUSH, 3, 1e-3)
+    queue.add(PULL, 3, 3, 10, 1e-3)
+    assert queue.get(PUSH, 1e-3) == (None, pytest.approx(2e-3)), "at most a millisecond"
+    assert queue.get(PUSH, 2e-3)[0] == 5, "however long the requests take"
+
+
+def test_a_look_says_what_would_start_and_starts_nothing() -> None:
+    queue = ScheduledQueue(watchdog_s=WATCHDOG_S)
+    queue.set_plan(ranked(credit=1))
+    queue.add(0, 1, 10, 0.0)
+    queue.add(1, 0, 10, 0.0)
+    assert [queue.look(0.0)[0], queue.look(0.0)[0], queue.get(0.0)[0]] == [1, 1, 1]
+    assert queue.look(0.5) == (None, 0.5 + WATCHDOG_S), "the watchdog's time begins, as with a get"
+    assert queue.look(1.5)[0] == 0
+    assert (queue.watchdog_releases, queue.in_flight) == (0, 1)
+    assert queue.get(1.5)[0] == 0
+    assert queue.watchdog_releases == 1
+
+
+def test_forgetting_lets_pushes_go_that_waited_for_requests() -> None:
+    queue = TwoLaneQueue()
+    queue.set_plan(ranked(network=Network(1_000.0)))
+    queue.add(PUSH, 0, 0, 10, 0.0)
+    assert queue.get(PUSH, 0.0)[0] == 0
+    queue.add(PULL, 0, 0, 10, 0.0)
+    queue.add(PUSH, 1, 0, 10, 0.0)
+    assert queue.get(PUSH, 0.0)[0] is None
+    assert not queue.empty
+    queue.clear()
+    assert queue.empty
+    queue.add(PUSH, 1, 0, 10, 0.0)
+    assert queue.get(PUSH, 0.0)[0] == 1
 
 
 def test_a_stuck_pull_never_starves_a_more_urgent_one() -> None:

@@ -19,12 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 import yaml
 
 from prophet.cli import main as cli
 from prophet.core import settings
+from prophet.core.event_record import EventRecord, save_record
+from prophet.core.events import EVENT_DTYPE, EventKind
 from prophet.lab.config import load_experiment
 from prophet.models.profiles import resnet50, save_profile
 from prophet.policies import all_definitions
@@ -37,7 +40,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:prophet|make|python3?|pip|bpslaunch) [^`\n]+)`")
 SUBSTITUTION = re.compile(r"\$\(([^)]*)\)")
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S+")
-RUN = ("simulate", "plan", "profile", "doctor")
+RUN = ("simulate", "plan", "profile", "replay", "doctor")
 """Subcommands that are quick, and are run as the pages have them."""
 
 
@@ -85,9 +88,11 @@ def run_once() -> list[Command]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkout as far as the pages' commands look at it, with a profile that a job has left."""
+    """A checkout as far as the pages' commands look at it, with a profile and a record that a job has left."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     save_profile(resnet50(5_000_000), tmp_path / "job.json", source="a test")
+    add, start = (2.0, 5, 8, 0, 0, EventKind.ADD, 0), (2.0, 5, 8, 0, 0, EventKind.START, 0)
+    save_record(EventRecord(np.array([add, start], EVENT_DTYPE)), tmp_path / "job-events.npz")
     return tmp_path
 
 

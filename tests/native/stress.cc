@@ -1,10 +1,11 @@
 // The hook under threads, as BytePS has them: one hands gradients over, one loop a stage takes tasks, one runs what
 // answers bring, and others of Prophet's change the plan, look and drain, while BytePS is suspended and resumed and the
 // hook at last steps aside in mid-flight. Ends with 0 where every task passed through each stage once, with one line
-// and 1 otherwise.
+// and 1 otherwise. Leaves what the hook recorded in two files of a folder, for a replay: `events`, and `plans` one
+// after another.
 //
-// Built twice (tests/plugins/byteps/test_hook_stress.py): as the core that the hook takes over, and with STRESS_MAIN as
-// the program that loads both.
+// Built twice (tests/native/test_sanitizers.py): as the core that the hook takes over, and with STRESS_MAIN as the
+// program that loads both: stress HOOK CORE FOLDER.
 #ifdef STRESS_MAIN
 
 #include <dlfcn.h>
@@ -19,7 +20,8 @@ int main(int, char** arguments) {
     std::printf("%s\n", dlerror());
     return 1;
   }
-  return reinterpret_cast<int (*)(void*, const char*)>(dlsym(core, "stress"))(hook, arguments[2]);
+  auto stress = reinterpret_cast<int (*)(void*, const char*, const char*)>(dlsym(core, "stress"));
+  return stress(hook, arguments[2], arguments[3]);
 }
 
 #else
@@ -30,10 +32,13 @@ int main(int, char** arguments) {
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <fstream>
 #include <random>
 #include <thread>
 
+#include "events.h"
 #include "fake_core.cc"
+#include "plan_codec.h"
 
 namespace {
 
@@ -43,24 +48,68 @@ using Entry = std::shared_ptr<TensorTableEntry>;
 constexpr unsigned kGradients = 60;
 constexpr unsigned kMostOpen = 1500;  // tasks on their way; far more than may be in flight
 
-// Begins as struct prophet_plan of hook.cc does; nothing is said of single gradients.
-struct Plan {
-  int32_t ranked, credit_counts_only_urgent;
-  uint64_t credit;
-  double bandwidth, overhead_s, deadline_slack_s;
-  uint64_t gradient_count;
-  const void* of_gradients[5];
-  uint64_t deadline_count;
-  const void* of_deadlines[2];
-};
+// A plan like those of Python's encoder, with or without groups of three gradients.
+std::vector<char> random_plan(std::mt19937& random) {
+  prophet::PlanHeader header{};
+  std::copy_n(prophet::kPlanMagic, sizeof(prophet::kPlanMagic), header.magic);
+  header.version = prophet::kPlanVersion;
+  header.bandwidth = random() % 2 ? 1e9 : 0;
+  header.deadline_slack_s = 1e-4;
+  bool groups = random() % 4 == 0;
+  std::vector<prophet::PlannedGradient> gradients;
+  for (unsigned id = 0; id < kGradients; ++id) {
+    gradients.push_back({1e-5 * (kGradients - id), 1000, id, static_cast<int32_t>(id),
+                         groups ? static_cast<int32_t>(id / 3) : prophet::kNoGroup, 0});
+  }
+  std::vector<prophet::PlannedDeadline> deadlines{{1e-5 * kGradients, 0, 0}};
+  uint64_t credit = random() % 3 == 0 ? prophet::kUnlimited : 1 + random() % 400000;
+  uint32_t ranked = random() % 4 != 0;
+  header.lanes[0] = {credit, ranked, kGradients, static_cast<uint32_t>(deadlines.size()), 0};
+  header.lanes[1] = {credit, ranked, 0, 0, 0};
+  auto append = [](std::vector<char>& plan, const auto& records) {
+    const char* begin = reinterpret_cast<const char*>(records.data());
+    plan.insert(plan.end(), begin, begin + records.size() * sizeof(records[0]));
+  };
+  std::vector<char> plan;
+  header.bytes = sizeof(header) + gradients.size() * sizeof(gradients[0]) + deadlines.size() * sizeof(deadlines[0]);
+  append(plan, std::vector<prophet::PlanHeader>{header});
+  append(plan, gradients);
+  append(plan, deadlines);
+  return plan;
+}
 
 struct HookCalls {
   int (*attach)(const char*, int, double, char*, size_t);
   void (*step_aside)(const char*);
   void (*reset)();
-  int (*set_plan)(int, const Plan*);
+  int64_t (*set_plan)(const void*, size_t, char*, size_t);
   size_t (*drain)(void*, size_t);
   void (*status)(void*);
+};
+
+// What the hook has done, in files.
+class Record {
+ public:
+  Record(const HookCalls& hook, const std::string& folder)
+      : hook_(hook), events_(folder + "/events", std::ios::binary), plans_(folder + "/plans", std::ios::binary) {}
+
+  void take_up(const std::vector<char>& plan) {
+    char why[256];
+    if (hook_.set_plan(plan.data(), plan.size(), why, sizeof(why)) < 0) std::printf("%s\n", why);
+    plans_.write(plan.data(), plan.size());
+  }
+  // All that was logged since the last time.
+  void drain() {
+    std::vector<prophet::Event> some(4096);
+    for (size_t count = some.size(); count == some.size();) {
+      count = hook_.drain(some.data(), some.size());
+      events_.write(reinterpret_cast<const char*>(some.data()), count * sizeof(some[0]));
+    }
+  }
+
+ private:
+  const HookCalls& hook_;
+  std::ofstream events_, plans_;
 };
 
 // What servers have taken in, in no particular order of answering.
@@ -132,24 +181,18 @@ struct Run {
         while (handed - done > kMostOpen && !stop) std::this_thread::yield();
         uint64_t key = uint64_t{gradient} << 16;
         if (random() % 8 == 0) core_not_ready(key);
-        core_add_push(key, -static_cast<int>(gradient) - 1, 1000 + random() % 50000, 1);
+        // Of all tasks on their way no two are alike, so that the record tells them apart.
+        core_add_push(key, -static_cast<int>(gradient) - 1, 1000 + handed * 7919 % 50000, 1);
         ++handed;
       }
     }
   }
-  void agent(const HookCalls& hook) {
+  void agent(const HookCalls& hook, Record& record) {
     std::mt19937 random(3);
-    std::vector<char> events(24 * 4096), status(1024);
+    std::vector<char> status(1024);
     while (!stop) {
-      Plan plan{};
-      plan.ranked = random() % 4 != 0;
-      plan.credit = random() % 3 == 0 ? ~uint64_t{0} : 1 + random() % 400000;
-      plan.bandwidth = random() % 2 ? 1e9 : 0;
-      for (int queue : {0, 1}) {
-        plan.credit_counts_only_urgent = queue;
-        hook.set_plan(queue, &plan);
-      }
-      hook.drain(events.data(), 4096);
+      record.take_up(random_plan(random));
+      record.drain();
       hook.status(status.data());
       std::this_thread::sleep_for(std::chrono::microseconds(500));
     }
@@ -158,7 +201,7 @@ struct Run {
 
 // Runs an engine with `rounds` iterations. `at` is called when a third of them is done; it may end the engine.
 template <typename At>
-bool run(const HookCalls& hook, long rounds, At at) {
+bool run(const HookCalls& hook, Record& record, long rounds, At at) {
   core_start();
   Run now;
   std::vector<std::thread> threads;
@@ -168,7 +211,7 @@ bool run(const HookCalls& hook, long rounds, At at) {
   threads.emplace_back([&] { now.answer(); });
   threads.emplace_back([&] { now.make_ready(); });
   threads.emplace_back([&] { now.hand_over(rounds); });
-  threads.emplace_back([&] { now.agent(hook); });
+  threads.emplace_back([&] { now.agent(hook, record); });
   long all = rounds * kGradients;
   while (now.done < all / 3) std::this_thread::yield();
   bool whole = at(now);
@@ -187,7 +230,7 @@ bool run(const HookCalls& hook, long rounds, At at) {
 
 }  // namespace
 
-extern "C" int stress(void* handle, const char* core) {
+extern "C" int stress(void* handle, const char* core, const char* folder) {
   HookCalls hook;
   *(void**)&hook.attach = dlsym(handle, "prophet_hook_attach");
   *(void**)&hook.step_aside = dlsym(handle, "prophet_hook_step_aside");
@@ -200,6 +243,7 @@ extern "C" int stress(void* handle, const char* core) {
     std::printf("%s\n", why);
     return 1;
   }
+  Record record(hook, folder);
   // Suspended in mid-flight, and what was there forgotten; a whole one; one that steps aside in mid-flight.
   auto suspended = [&](Run& now) {
     now.stop = true;
@@ -210,8 +254,11 @@ extern "C" int stress(void* handle, const char* core) {
     hook.step_aside("stress");
     return true;
   };
-  bool good = run(hook, 60, suspended) && run(hook, 200, [](Run&) { return true; }) && run(hook, 200, steps_aside);
+  auto nothing = [](Run&) { return true; };
+  bool good =
+      run(hook, record, 60, suspended) && run(hook, record, 250, nothing) && run(hook, record, 250, steps_aside);
   hook.reset();
+  record.drain();
   if (good && core_alive() != 0) std::printf("%d tasks are still referred to\n", core_alive());
   return good && core_alive() == 0 ? 0 : 1;
 }

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from prophet.core.event_record import load_events
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.lab.testbed import Testbed
 from prophet.models.profiles import load_profile
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scheduled(testbed: Testbed, folder: Path) -> list[dict[str, Any]]:
-    records = {f"PROPHET_{kind}_OUT": name for kind, name in (("STATUS", "s.json"), ("EVENTS", "e.npy"))}
+    records = {f"PROPHET_{kind}_OUT": name for kind, name in (("STATUS", "s.json"), ("EVENTS", "e.npz"))}
     records["PROPHET_PROFILE_OUT"] = "p.json"  # each worker has a folder of its own
     return train(testbed, folder, PORT + 1, {"BYTEPS_SCHEDULER": "prophet", **records})
 
@@ -82,7 +82,7 @@ def test_every_task_went_through_the_queues_and_nothing_was_forced(
         assert status["stepped_aside"] == ""
         assert status["hook"]["active"]
         assert status["plans"] >= 1
-        events = np.load(folder / worker / "e.npy")
+        events = load_events(folder / worker / "e.npz")
         gradients = events[events["gradient"] < UNPROFILED_GRADIENT]
         for queue in (QueueKind.PUSH, QueueKind.PULL):
             for kind in EventKind:

@@ -16,12 +16,12 @@ from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.policy import Policy
 from prophet.core.profile import GradientProfile, Profile
-from prophet.core.queue import ScheduledQueue
 from prophet.models import zoo
 from prophet.policies.algorithms.autotune import Tuning, expected_improvement, tune
 from prophet.policies.ddp import MEBIBYTE, Ddp, buckets
 from prophet.policies.horovod import Horovod, fused_by_cycles
 from prophet.policies.mg_wfbp import MgWfbp, best_merge, end_s, merge
+from support.lanes import ScheduledQueue
 
 UNIT = Network(bandwidth=1.0, overhead_s=1.0)
 """A message of s bytes takes 1 + s seconds."""

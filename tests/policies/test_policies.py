@@ -11,10 +11,10 @@ from prophet.core.events import QueueKind
 from prophet.core.network import Network
 from prophet.core.plan import Deadline, Plan
 from prophet.core.profile import GradientProfile, Profile
-from prophet.core.queue import ScheduledQueue
 from prophet.learn.replan import plan_changed
 from prophet.models.profiles import resnet50
 from prophet.policies import get_policy
+from support.lanes import ScheduledQueue
 from support.virtual import transfers
 
 PROFILE = resnet50(25_600_000)

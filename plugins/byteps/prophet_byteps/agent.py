@@ -27,7 +27,6 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import MutableMapping
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +39,7 @@ from prophet import __version__
 from prophet.core import settings as names
 from prophet.core.errors import UserError
 from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind
+from prophet.core.plan import Plan
 from prophet.core.settings import Settings, from_environ
 from prophet.policies import policy_from_environ
 from prophet_byteps import agreement, partition
@@ -48,6 +48,7 @@ from prophet_byteps.ending import STALLED, end_process
 from prophet_byteps.hook import Hook, HookError, LaneStatus, Library, Status
 
 if TYPE_CHECKING:
+    from prophet.core.event_record import RecordBuffer
     from prophet.core.policy import Policy
     from prophet.learn.learner import Learner
     from prophet_byteps.stall import Oldest, StallDetector
@@ -90,8 +91,11 @@ class Agent:
         self._aside = ""
         self._busy_s = 0.0
         self._plans = 0
-        self._kept: deque[NDArray[Any]] = deque()
-        self._kept_count = 0
+        self._kept: RecordBuffer | None = None
+        if settings.events_out is not None:
+            from prophet.core.event_record import RecordBuffer
+
+            self._kept = RecordBuffer(EVENTS_KEPT)
         self._released = 0
         self._stall: StallDetector | None = None
 
@@ -144,7 +148,7 @@ class Agent:
             try:
                 self._hook.attach(self._library, self._settings.watchdog_s)
                 hook_module.set_loaded(self._hook)
-                self._hook.set_plan(self._plan)
+                self._take_up(self._hook, self._plan)
                 return
             except Exception as error:
                 self._no_hook = str(error)
@@ -230,7 +234,8 @@ class Agent:
         if self._hook is None:
             return
         events = self._hook.drain()
-        self._keep(events)
+        if self._kept is not None:
+            self._kept.keep(events)
         now = time.monotonic()
         if len(events):
             self._begin()  # Nothing to do, unless the program started BytePS in a way of its own.
@@ -270,7 +275,7 @@ class Agent:
         plan = learner.turn(now, events, nic)
         if plan is not None:
             self._plan = plan
-            hook.set_plan(plan)
+            self._take_up(hook, plan)
             self._plans += 1
 
     def _watch_for_a_stall(self, now: float, finished: bool, status: Status) -> None:
@@ -286,28 +291,26 @@ class Agent:
         elif verdict is Verdict.END:
             end_process(f"{story(self._stall.stalled_s, push, pull)} (PROPHET_STALL_S)", STALLED)
 
-    def _keep(self, events: NDArray[Any]) -> None:
-        if self._settings.events_out is None or not len(events):
-            return
-        self._kept.append(events)
-        self._kept_count += len(events)
-        while self._kept_count > EVENTS_KEPT:
-            self._kept_count -= len(self._kept.popleft())
+    def _take_up(self, hook: Hook, plan: Plan) -> None:
+        taken = hook.set_plan(plan)
+        if self._kept is not None:
+            self._kept.keep_plan(taken.number, taken.encoded)
 
     def _finish(self) -> None:
         """Writes what was asked for; a failure here is a warning, never a failed job."""
         self._stop.set()
         try:
-            if self._hook is not None:
-                self._keep(self._hook.drain())
             out = self._settings
             profile = self._learner.profiler.profile if self._learner else None
             if out.profile_out is not None and profile is not None:
                 from prophet.models.profiles import save_profile
 
                 save_profile(profile, out.profile_out, source="learned by Prophet from a running job")
-            if out.events_out is not None and self._kept:
-                np.save(out.events_out, np.concatenate(self._kept))
+            if out.events_out is not None and self._kept is not None and self._hook is not None:
+                from prophet.core.event_record import save_record
+
+                self._kept.keep(self._hook.drain())
+                save_record(self._kept.record(out.watchdog_s, self._hook.most_in_flight), out.events_out)
             if out.status_out is not None:
                 self._write_status(out.status_out)
         except (OSError, UserError) as error:

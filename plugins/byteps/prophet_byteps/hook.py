@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.core.events import EVENT_DTYPE, QueueKind
+from prophet.core import plan_codec
+from prophet.core.events import EVENT_DTYPE, EVENT_VERSION, QueueKind
 from prophet.core.plan import Plan
-from prophet.core.queue import NO_GROUP, UNLIMITED, planned_gradients
+from prophet.core.plan_codec import encode_plan
 
 KNOWN_VERSIONS = ("0.2.5.post15",)
 """BytePS releases whose queues and task layout the hook knows."""
@@ -94,23 +95,20 @@ class Status:
     pulls: LaneStatus
 
 
-class _Plan(ctypes.Structure):
+@dataclass(frozen=True)
+class TakenPlan:
+    """A plan that the hook has taken up: its number in the record of events, and its bytes."""
+
+    number: int
+    encoded: bytes
+
+
+class _Layouts(ctypes.Structure):
     _fields_ = [
-        ("ranked", ctypes.c_int32),
-        ("credit_counts_only_urgent", ctypes.c_int32),
-        ("credit", ctypes.c_uint64),
-        ("bandwidth", ctypes.c_double),
-        ("overhead_s", ctypes.c_double),
-        ("deadline_slack_s", ctypes.c_double),
-        ("gradient_count", ctypes.c_uint64),
-        ("gradient_ids", ctypes.c_void_p),
-        ("ranks", ctypes.c_void_p),
-        ("groups", ctypes.c_void_p),
-        ("generation_s", ctypes.c_void_p),
-        ("sizes", ctypes.c_void_p),
-        ("deadline_count", ctypes.c_uint64),
-        ("deadline_times", ctypes.c_void_p),
-        ("deadline_ranks", ctypes.c_void_p),
+        ("event_version", ctypes.c_uint32),
+        ("event_bytes", ctypes.c_uint32),
+        ("plan_version", ctypes.c_uint32),
+        ("most_in_flight", ctypes.c_uint32),
     ]
 
 
@@ -210,11 +208,32 @@ def native_path() -> Path:
     return path
 
 
-class Hook:
-    """The loaded hook. `load` must run before BytePS's library is, `attach` after."""
+def check_layouts(native: ctypes.CDLL) -> int:
+    """How many pushes, or pulls, the hook lets be in flight. Raises HookError where it is not this Prophet's."""
+    layouts = _Layouts()
+    try:
+        native.prophet_hook_layouts(ctypes.byref(layouts))
+    except AttributeError:
+        raise HookError("the native hook is an older Prophet's; install Prophet anew") from None
+    known = (EVENT_VERSION, EVENT_DTYPE.itemsize, plan_codec.VERSION)
+    its = (layouts.event_version, layouts.event_bytes, layouts.plan_version)
+    if its != known:
+        raise HookError(
+            f"the native hook is another Prophet's (version and bytes of an event, version of a plan: {its}, and "
+            f"{known} here); install Prophet anew"
+        )
+    return int(layouts.most_in_flight)
 
-    def __init__(self, native: ctypes.CDLL) -> None:
+
+class Hook:
+    """The loaded hook. `load` must run before BytePS's library is, `attach` after.
+
+    `most_in_flight`: at most so many pushes, and as many pulls, are in flight under any plan.
+    """
+
+    def __init__(self, native: ctypes.CDLL, most_in_flight: int) -> None:
         self._native = native
+        self.most_in_flight = most_in_flight
         native.prophet_hook_attach.argtypes = [
             ctypes.c_char_p,
             ctypes.c_int,
@@ -222,6 +241,8 @@ class Hook:
             ctypes.c_char_p,
             ctypes.c_size_t,
         ]
+        native.prophet_hook_set_plan.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+        native.prophet_hook_set_plan.restype = ctypes.c_int64
         native.prophet_hook_drain.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         native.prophet_hook_drain.restype = ctypes.c_size_t
         native.prophet_hook_wait_completed.argtypes = [ctypes.c_uint64, ctypes.c_double]
@@ -231,8 +252,14 @@ class Hook:
 
     @classmethod
     def load(cls) -> Hook:
-        """Puts the hook's functions in front of BytePS's own, for libraries loaded from now on."""
-        return cls(ctypes.CDLL(str(native_path()), mode=ctypes.RTLD_GLOBAL))
+        """Puts the hook's functions in front of BytePS's own, for libraries loaded from now on.
+
+        Raises HookError where it was compiled for another release of Prophet; then nothing is put in front.
+        """
+        path = str(native_path())
+        # First for itself alone: a hook that does not fit must not be what BytePS finds.
+        most_in_flight = check_layouts(ctypes.CDLL(path, mode=ctypes.RTLD_LOCAL))
+        return cls(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL), most_in_flight)
 
     def attach(self, library: Library, watchdog_s: float) -> None:
         """Finds BytePS's own functions; scheduling is on from here. Raises HookError."""
@@ -251,37 +278,18 @@ class Hook:
         """How a task's gradient is told: "priority" (index = -priority - 1) or "key" (declared key)."""
         self._native.prophet_hook_identity(int({"priority": True, "key": False}[by]))
 
-    def set_plan(self, plan: Plan) -> None:
-        """Swaps in both halves of the plan."""
-        for kind, half in ((QueueKind.PUSH, plan.push), (QueueKind.PULL, plan.pull)):
-            order = half.order or {}
-            gradients = planned_gradients(plan, half)
-            ids = np.array(gradients, np.uint32)
-            ranks = np.array([order.get(g, g) for g in gradients], np.int32)
-            groups = np.array([half.groups.get(g, NO_GROUP) for g in gradients], np.int32)
-            generation = np.array([plan.generation_s.get(g, -1.0) for g in gradients], np.float64)
-            sizes = np.array([plan.size_bytes.get(g, 0) for g in gradients], np.uint64)
-            times = np.array([d.time_s for d in half.deadlines], np.float64)
-            deadline_ranks = np.array([d.rank for d in half.deadlines], np.int32)
-            network = plan.network
-            native = _Plan(
-                ranked=half.order is not None,
-                credit_counts_only_urgent=kind is QueueKind.PULL,
-                credit=UNLIMITED if half.credit is None else half.credit,
-                bandwidth=network.bandwidth if network else 0.0,
-                overhead_s=network.overhead_s if network else 0.0,
-                deadline_slack_s=plan.deadline_slack_s,
-                gradient_count=len(gradients),
-                gradient_ids=ids.ctypes.data,
-                ranks=ranks.ctypes.data,
-                groups=groups.ctypes.data,
-                generation_s=generation.ctypes.data,
-                sizes=sizes.ctypes.data,
-                deadline_count=len(half.deadlines),
-                deadline_times=times.ctypes.data,
-                deadline_ranks=deadline_ranks.ctypes.data,
-            )
-            self._native.prophet_hook_set_plan(int(kind), ctypes.byref(native))
+    def set_plan(self, plan: Plan) -> TakenPlan:
+        """Swaps in both halves of the plan. Raises HookError, and the plan before stays, where it cannot be taken."""
+        encoded = encode_plan(plan)
+        return TakenPlan(self.set_encoded_plan(encoded), encoded)
+
+    def set_encoded_plan(self, encoded: bytes) -> int:
+        """As `set_plan`, for the bytes of a plan (prophet/core/plan_codec.py); returns its number in the record."""
+        why = ctypes.create_string_buffer(256)
+        number: int = self._native.prophet_hook_set_plan(encoded, len(encoded), why, len(why))
+        if number < 0:
+            raise HookError(f"the hook cannot take a plan: {why.value.decode()}")
+        return number
 
     def reset(self) -> None:
         """Forgets everything that waits or is in flight: BytePS is being suspended or shut down. The plan stays.

@@ -1,7 +1,7 @@
 // The scheduled queue: which task goes on the wire next.
 //
 // Rule of this file: a pure state machine. Time is passed in; there is no clock, thread, lock, socket
-// or log here, so the BytePS hook, the simulator and the tests drive the very same object.
+// or log here. One of these is one lane: hosts drive two of them together, as two_lane_queue.h has them.
 //
 // A task (one partition of one gradient) is added when its data is there, leaves once through get(),
 // and is in flight until finish(). A QueuePlan turns four knobs: order, credit, deadline and group.
@@ -41,7 +41,6 @@ inline constexpr double kNever = std::numeric_limits<double>::infinity();
 inline constexpr uint32_t kUnprofiledGradient = 0x80000000u;
 inline constexpr int32_t kNoGroup = -1;
 inline constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();
-inline constexpr double kMostForRequests_s = 1e-3;  // sending a request takes some 0.1 ms
 
 struct Task {
   uint64_t id = 0;  // unique among tasks that are pending or in flight
@@ -112,6 +111,8 @@ struct Decision {
   bool start = false;
   Task task;
   double retry_at = kNever;
+  bool by_watchdog = false;  // the task had been held with nothing moving
+  bool frees_push = false;   // of the pull lane: pushes had to let requests go first, and need no longer
 };
 
 class ScheduledQueue {
@@ -137,6 +138,16 @@ class ScheduledQueue {
   }
 
   Decision get(double now) {
+    Decision decision = look(now);
+    if (!decision.start) return decision;
+    watchdog_releases_ += decision.by_watchdog;
+    start(now);
+    return decision;
+  }
+
+  // What get() would decide, with all that it does but start the task: a host that asks in vain changes what the
+  // watchdog knows, and only that.
+  Decision look(double now) {
     release_overdue_groups(now);
     if (ready_.empty()) {
       held_since_ = kNever;
@@ -144,23 +155,18 @@ class ScheduledQueue {
     }
     const Entry& candidate = ready_.front();
     double retry_at = may_start(candidate, now);
-    if (retry_at <= now) return start(now);
+    if (retry_at <= now) return Decision{true, candidate.task, now};
     // The watchdog: a ready task that nothing has moved past for `watchdog_s` goes, and is reported.
     if (held_since_ == kNever) held_since_ = now;
     if (in_flight_count_ >= most_ever_) return Decision{false, Task{}, kNever};
     // The very sum that is given as `retry_at`: a difference may round to just below, and the asking never end.
     double release_at = held_since_ + watchdog_s_;
-    if (now >= release_at) {
-      ++watchdog_releases_;
-      return start(now);
-    }
+    if (now >= release_at) return Decision{true, candidate.task, now, true};
     return Decision{false, Task{}, std::min(retry_at, release_at)};
   }
 
-  // An acknowledged push allows two things: the next push, and the request for its own pull, a few bytes that would
-  // wait in the socket for all of that push. Returns until when the next push should let requests go first: as long as
-  // the wire is predicted to be busy, so that it costs nothing.
-  double requests_first_until(double now) const { return std::min(wire_free_at_, now + kMostForRequests_s); }
+  // When the wire will have taken what was started, as far as the plan can tell.
+  double wire_free_at() const { return wire_free_at_; }
 
   // Returns false where no such task is in flight.
   bool finish(uint64_t id, double now) {
@@ -211,6 +217,7 @@ class ScheduledQueue {
     return count;
   }
   size_t in_flight() const { return in_flight_count_; }
+  bool empty() const { return known_.empty(); }
   uint64_t in_flight_bytes() const { return in_flight_bytes_; }
   uint64_t watchdog_releases() const { return watchdog_releases_; }
 
@@ -373,7 +380,7 @@ class ScheduledQueue {
     return kNever;
   }
 
-  Decision start(double now) {
+  void start(double now) {
     std::pop_heap(ready_.begin(), ready_.end(), GoesLater());
     Entry entry = ready_.back();
     ready_.pop_back();
@@ -385,7 +392,6 @@ class ScheduledQueue {
       wire_free_at_ = std::max(now, wire_free_at_) + plan_->overhead_s + entry.task.bytes / plan_->bandwidth;
     }
     held_since_ = kNever;
-    return Decision{true, entry.task, now};
   }
 
   const double watchdog_s_;

@@ -1,4 +1,4 @@
-// A cluster on a virtual clock: workers that compute, the very ScheduledQueue of a job, links and servers.
+// A cluster on a virtual clock: workers that compute, the very TwoLaneQueue of a job, links and servers.
 //
 // Rule of this file: discrete events, nothing random and nothing real. What varies (computing times, rates of links)
 // is given as numbers, so the same input gives the same output, bit for bit. The configuration is made in
@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "events.h"
-#include "queue.h"
+#include "two_lane_queue.h"
 
 namespace prophet {
 
@@ -176,8 +176,7 @@ class Simulation {
       worker.partitions_left.assign(spec_.tensors.size(), 0);
       worker.emitters_left.assign(spec_.tensors.size(), 0);
       worker.waiting.assign(spec_.operations.size(), 0);
-      worker.push = std::make_unique<ScheduledQueue>(spec_.watchdog_s);
-      worker.pull = std::make_unique<ScheduledQueue>(spec_.watchdog_s);
+      worker.queue = std::make_unique<TwoLaneQueue>(spec_.watchdog_s);
     }
     marks_.assign(static_cast<size_t>(spec_.workers) * spec_.iterations, Mark{});
     recorded_.assign(spec_.workers, false);
@@ -198,16 +197,19 @@ class Simulation {
   // Keeps what happens to the worker's tasks and on its link, and when it computes.
   void record(uint32_t worker) { recorded_.at(worker) = true; }
 
-  void set_plan(std::shared_ptr<const QueuePlan> push, std::shared_ptr<const QueuePlan> pull) {
-    for (Worker& worker : workers_) {
-      worker.push->set_plan(push);
-      worker.pull->set_plan(pull);
+  // Gives all workers the plan; returns its number in their records, kNoPlan for none.
+  uint32_t set_plan(const TwoLanePlan& plan) {
+    uint32_t number = plan.push == nullptr ? kNoPlan : plans_++;
+    for (uint32_t w = 0; w < workers_.size(); ++w) {
+      workers_[w].queue->set_plan(plan);
+      if (recorded_[w]) workers_[w].events.push_back(queue_event(EventKind::kPlan, now_, number));
     }
-    if (!begun_) return;
+    if (!begun_) return number;
     for (uint32_t w = 0; w < workers_.size(); ++w) {
       pump(w, kPush);
       pump(w, kPull);
     }
+    return number;
   }
 
   // Works until `until_s` or for `events`; returns whether every worker has done its iterations. Throws
@@ -246,13 +248,16 @@ class Simulation {
   const std::vector<LinkRecord>& links() const { return links_; }
   uint64_t watchdog_releases() const {
     uint64_t count = 0;
-    for (const Worker& worker : workers_) count += worker.push->watchdog_releases() + worker.pull->watchdog_releases();
+    for (const Worker& worker : workers_) count += worker.queue->watchdog_releases();
     return count;
   }
   const ClusterSpec& spec() const { return spec_; }
 
  private:
-  enum Direction : uint8_t { kPush = 0, kPull = 1 };
+  static constexpr QueueKind kPush = QueueKind::kPush;
+  static constexpr QueueKind kPull = QueueKind::kPull;
+  static constexpr QueueKind kPushesFirst[] = {kPush, kPull};
+  static constexpr QueueKind kRequestsFirst[] = {kPull, kPush};
   enum Message : uint8_t { kPushData, kAcknowledgement, kRequest, kAnswer };
   enum Kind : uint8_t { kOperationEnds, kAskAgain, kSumIsReady, kReachesReceiver, kDelivered, kCollectiveEnds };
 
@@ -267,7 +272,7 @@ class Simulation {
     double time_s;
     uint64_t sequence;
     uint32_t worker;
-    uint32_t what;  // a partition; of kOperationEnds an operation, of kAskAgain a Direction
+    uint32_t what;  // a partition; of kOperationEnds an operation, of kAskAgain a QueueKind
     uint32_t iteration;
     Kind kind;
     Message message;
@@ -295,8 +300,7 @@ class Simulation {
     std::vector<uint32_t> completed;        // by tensor: rounds that are back
     std::vector<uint32_t> partitions_left;  // by tensor: of this round
     std::vector<uint32_t> emitters_left;    // by tensor: operations of this round that are part of its generation
-    std::unique_ptr<ScheduledQueue> push;
-    std::unique_ptr<ScheduledQueue> pull;
+    std::unique_ptr<TwoLaneQueue> queue;
     double asks_again[2] = {kNever, kNever};
     std::vector<Event> events;
   };
@@ -315,7 +319,7 @@ class Simulation {
         double& asks_again = workers_[event.worker].asks_again[event.what];
         if (asks_again == event.time_s) {
           asks_again = kNever;
-          pump(event.worker, static_cast<Direction>(event.what));
+          pump(event.worker, static_cast<QueueKind>(event.what));
         }
         break;
       }
@@ -415,30 +419,26 @@ class Simulation {
     for (uint32_t p = first_partition_[tensor]; p < first_partition_[tensor + 1]; ++p) add(queue_of, p, kPush);
   }
 
-  ScheduledQueue& queue(uint32_t w, Direction direction) {
-    return direction == kPush ? *workers_[w].push : *workers_[w].pull;
+  void add(uint32_t w, uint32_t p, QueueKind lane) {
+    workers_[w].queue->add(lane, Task{p, partitions_[p].tensor, partitions_[p].bytes}, now_);
+    note(w, p, lane, EventKind::kAdd);
   }
 
-  void add(uint32_t w, uint32_t p, Direction direction) {
-    queue(w, direction).add(Task{p, partitions_[p].tensor, partitions_[p].bytes}, now_);
-    note(w, p, direction, EventKind::kAdd);
-  }
-
-  // Asks the queue for all that may start now, and notes when it wants to be asked again.
-  void pump(uint32_t w, Direction direction) {
+  // Asks a lane for all that may start now, and notes when it wants to be asked again.
+  void pump(uint32_t w, QueueKind lane) {
     Worker& worker = workers_[w];
     for (;;) {
-      Decision decision = queue(w, direction).get(now_);
+      Decision decision = worker.queue->get(lane, now_);
       if (!decision.start) {
-        double& asks_again = worker.asks_again[direction];
+        double& asks_again = worker.asks_again[static_cast<int>(lane)];
         if (decision.retry_at < asks_again) {
           asks_again = std::max(decision.retry_at, now_);
-          schedule(asks_again, kAskAgain, w, direction);
+          schedule(asks_again, kAskAgain, w, static_cast<uint32_t>(lane));
         }
         return;
       }
       uint32_t p = static_cast<uint32_t>(decision.task.id);
-      note(w, p, direction, EventKind::kStart);
+      note(w, p, lane, EventKind::kStart);
       // A tensor is on its way only between its generation and the start of the next iteration that needs it, so its
       // round is one more than those that are back.
       uint32_t round = worker.completed[partitions_[p].tensor];
@@ -447,7 +447,7 @@ class Simulation {
         if (recorded_[0]) links_.push_back(LinkRecord{start, end, 0, partitions_[p].bytes, 0, 0});
         schedule(end + spec_.latency_s, kCollectiveEnds, w, p, round);
       } else {
-        send(direction == kPush ? kPushData : kRequest, w, p, round);
+        send(lane == kPush ? kPushData : kRequest, w, p, round);
       }
     }
   }
@@ -496,15 +496,9 @@ class Simulation {
       case kAcknowledgement:
         finish(w, p, kPush);
         add(w, p, kPull);
-        // In a job the two loops race for the wire, unless the push lets the request go first. Elsewhere either wins
+        // In a job the two loops race for the wire, unless pushes let requests go first. Elsewhere either wins
         // about as often; this is the slower way.
-        if (workers_[w].push->requests_first_until(now_) > now_) {
-          pump(w, kPull);
-          pump(w, kPush);
-        } else {
-          pump(w, kPush);
-          pump(w, kPull);
-        }
+        for (QueueKind lane : workers_[w].queue->requests_first(now_) ? kRequestsFirst : kPushesFirst) pump(w, lane);
         break;
       case kRequest:
         requested(w, p, event.iteration);
@@ -517,16 +511,16 @@ class Simulation {
     }
   }
 
-  void finish(uint32_t w, uint32_t p, Direction direction) {
-    queue(w, direction).finish(p, now_);
-    note(w, p, direction, EventKind::kFinish);
+  void finish(uint32_t w, uint32_t p, QueueKind lane) {
+    workers_[w].queue->finish(lane, p, now_);
+    note(w, p, lane, EventKind::kFinish);
   }
 
-  void note(uint32_t w, uint32_t p, Direction direction, EventKind kind) {
+  void note(uint32_t w, uint32_t p, QueueKind lane, EventKind kind) {
     if (!recorded_[w]) return;
     const Partition& partition = partitions_[p];
     workers_[w].events.push_back(Event{now_, partition.tensor, partition.bytes, static_cast<uint16_t>(partition.number),
-                                       direction, static_cast<uint8_t>(kind), 0});
+                                       static_cast<uint8_t>(lane), static_cast<uint8_t>(kind), 0});
   }
 
   void pushed(uint32_t w, uint32_t p, uint32_t round) {
@@ -586,8 +580,9 @@ class Simulation {
       const Worker& worker = workers_[w];
       if (worker.iteration == spec_.iterations) continue;
       return "worker " + std::to_string(w) + " is in iteration " + std::to_string(worker.iteration) + " with " +
-             std::to_string(worker.operations_left) + " operations to go, " + std::to_string(worker.push->pending()) +
-             " pushes and " + std::to_string(worker.pull->pending()) + " pulls waiting";
+             std::to_string(worker.operations_left) + " operations to go, " +
+             std::to_string(worker.queue->lane(kPush).pending()) + " pushes and " +
+             std::to_string(worker.queue->lane(kPull).pending()) + " pulls waiting";
     }
     return "all workers are done";
   }
@@ -611,6 +606,7 @@ class Simulation {
   uint64_t next_sequence_ = 0;
   uint64_t events_ = 0;
   uint32_t finished_ = 0;
+  uint32_t plans_ = 0;
   double now_ = 0;
   bool begun_ = false;
 };

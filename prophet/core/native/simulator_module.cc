@@ -6,6 +6,10 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <optional>
+#include <string_view>
+
+#include "plan_codec.h"
 #include "simulator.h"
 
 namespace py = pybind11;
@@ -66,10 +70,10 @@ void bind_simulator(py::module_& m) {
       .def("record", &Simulation::record, py::arg("worker"))
       .def(
           "set_plan",
-          [](Simulation& simulation, std::shared_ptr<QueuePlan> push, std::shared_ptr<QueuePlan> pull) {
-            simulation.set_plan(push, pull);
+          [](Simulation& simulation, std::optional<std::string_view> plan) {
+            return simulation.set_plan(decode_plan_or_none(plan));
           },
-          py::arg("push"), py::arg("pull"))
+          py::arg("plan"), "Bytes of prophet/core/plan_codec.py, or None")
       .def("run", &Simulation::run, py::arg("until_s"), py::arg("events"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("now", &Simulation::now)
       .def_property_readonly("events", &Simulation::events)
@@ -84,7 +88,7 @@ void bind_simulator(py::module_& m) {
       .def(
           "take_events",
           [](Simulation& simulation, uint32_t worker) { return array_of(simulation.take_events(worker)); },
-          py::arg("worker"), "Events of prophet/model.py's EVENT_DTYPE")
+          py::arg("worker"), "Events of prophet/core/events.py's EVENT_DTYPE")
       .def_property_readonly("computing", [](const Simulation& simulation) { return array_of(simulation.computing()); })
       .def_property_readonly("links", [](const Simulation& simulation) { return array_of(simulation.links()); });
 }

@@ -18,7 +18,6 @@ from prophet.core.graph import Graph, Operation, OperationKind, training_graph
 from prophet.core.network import Network
 from prophet.core.plan import Deadline, Plan
 from prophet.core.profile import GradientProfile, Profile
-from prophet.core.queue import ScheduledQueue
 from prophet.models.profiles import resnet50
 from prophet.policies.algorithms.caramel import (
     Batch,
@@ -46,6 +45,7 @@ from prophet.policies.algorithms.caramel import (
     windows_of_profile,
 )
 from prophet.policies.caramel import Caramel
+from support.lanes import ScheduledQueue
 
 UNIT = Network(1.0)
 """One byte a second without overhead: bytes are seconds."""

@@ -15,7 +15,6 @@ from prophet.core.errors import UserError
 from prophet.core.graph import Graph, Operation, OperationKind, training_graph
 from prophet.core.network import Network
 from prophet.core.profile import GradientProfile, Profile
-from prophet.core.queue import ScheduledQueue
 from prophet.policies.algorithms.pace import (
     Problem,
     Segment,
@@ -30,6 +29,7 @@ from prophet.policies.algorithms.pace import (
     slot_schedule,
 )
 from prophet.policies.pace import Pace
+from support.lanes import ScheduledQueue
 
 ONE_BYTE_A_SECOND = Network(1.0)
 

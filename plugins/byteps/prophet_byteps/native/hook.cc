@@ -1,6 +1,6 @@
 // The BytePS hook: takes over the PUSH and PULL queues of an unmodified BytePS core.
 //
-// Rule of this file: glue between BytePS's threads and prophet::ScheduledQueue. It owns the lock, the
+// Rule of this file: glue between BytePS's threads and prophet::TwoLaneQueue. It owns the lock, the
 // clock and the waiting; it decides nothing. What it knows of BytePS is in originals.h and layout.h.
 //
 // How it takes over. BytePS's core calls addTask, getTask and reportFinish of its scheduled queues
@@ -13,10 +13,6 @@
 // stage: both happen in the same call, right after the acknowledgement or the data came. The stage after PUSH is PULL,
 // but for one machine with several PCIe switches: it has no servers, PUSH is a barrier of its GPUs, and COPYH2D
 // follows.
-//
-// Requests first. An acknowledged push makes two things possible: the request for its pull, and the next push. They
-// leave by the same socket, where the request, a few bytes, would wait for the whole push. So the PUSH loop gets no
-// task until the PULL loop has sent what it could, for as long as our queue finds worth it.
 //
 // How much is in flight. A push or a pull is one message to a server and one back, and ps-lite as released stops for
 // good with 1,000 messages queued each way of a connection: a send that waits for room keeps the lock that receiving
@@ -54,7 +50,8 @@
 #include "lane.h"
 #include "layout.h"
 #include "originals.h"
-#include "queue.h"
+#include "plan_codec.h"
+#include "two_lane_queue.h"
 
 namespace {
 
@@ -80,7 +77,6 @@ constexpr size_t kReadyChecks = 256;                         // of tasks whose d
 constexpr auto kIdleWait = std::chrono::milliseconds(20);    // nothing to do: until an add, at most this
 constexpr auto kReadyPoll = std::chrono::microseconds(100);  // something there, but its data is not ready
 constexpr double kReadyPoll_s = 1e-4;
-constexpr double kNoRequest = -1.0;
 
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
@@ -115,14 +111,16 @@ class Signal {
 
 struct Hook {
   std::mutex mutex;  // guards everything below it
+  std::unique_ptr<prophet::TwoLaneQueue> queue;
   std::unique_ptr<Lane> push, pull;
   prophet::EventLog events{kEventCapacity};
-  double requests_first_until = kNoRequest;  // since a task came to PULL, until its loop comes back without one
-  double check_held_at = 0;                  // when the held pushes may be looked at again
-  double moved_s = 0;                        // when something last came, left or was answered
+  double check_held_at = 0;  // when the held pushes may be looked at again
+  double moved_s = 0;        // when something last came, left or was answered
   int checked = 0;
   char why_aside[160] = "";
   uint64_t tasks = 0;
+  uint32_t plans = 0;                // taken up so far
+  uint32_t plan = prophet::kNoPlan;  // the number of the one in force
 
   EntryLayout layout{32};
   std::atomic<bool> attached{false};  // the originals are known
@@ -196,6 +194,7 @@ void step_aside(const char* why) {
   Hook& h = hook();
   if (!h.active.exchange(false)) return;
   std::snprintf(h.why_aside, sizeof(h.why_aside), "%s", why);
+  h.queue->clear();
   for (Stage stage : {Stage::kPush, Stage::kPull}) {
     BytePSScheduledQueue* original = queue_of(stage);
     for (Entry& entry : h.lane(stage).forget()) {
@@ -212,12 +211,12 @@ void forget_all() {
   {
     std::lock_guard<std::mutex> lock(h.mutex);
     if (!h.attached) return;
+    h.queue->clear();
     dropped[0] = h.push->forget();
     dropped[1] = h.pull->forget();
     h.push->left_in_original = pending_in(queue_of(Stage::kPush));
     h.pull->left_in_original = pending_in(queue_of(Stage::kPull));
-    h.requests_first_until = kNoRequest;
-    if (h.tasks > 0) h.events.mark_gap();
+    if (h.tasks > 0) h.events.forgotten(now_s(), h.plan);
   }
   wake_lanes();
 }
@@ -247,16 +246,16 @@ TakeOver take_over(Stage stage, const Entry& entry) {
   double now = now_s();
   if (stage > Stage::kPush) result.wake_push = finish(*h.push, entry, now) && h.push->has_waiting();
   if (stage > Stage::kPull) result.wake_pull = finish(*h.pull, entry, now) && h.pull->has_waiting();
-  if (stage != Stage::kPush && stage != Stage::kPull) return result;
+  if (stage != Stage::kPush && stage != Stage::kPull) {
+    if (h.queue->empty()) h.events.empty(now, h.plan);
+    return result;
+  }
   if (h.checked < kTasksChecked) {
     ++h.checked;
     if (const char* why = prophet::why_insane(entry.get(), h.layout, stage)) {
       step_aside(why);
       return result;
     }
-  }
-  if (stage == Stage::kPull && h.requests_first_until == kNoRequest) {
-    h.requests_first_until = h.push->scheduler.requests_first_until(now);
   }
   ++h.tasks;
   Lane& lane = h.lane(stage);
@@ -269,13 +268,6 @@ TakeOver take_over(Stage stage, const Entry& entry) {
   }
   result.taken = true;
   return result;
-}
-
-// The PULL loop has sent what it could, and a push may follow. The lock is held.
-void requests_are_sent() {
-  Hook& h = hook();
-  bool waited_for = std::exchange(h.requests_first_until, kNoRequest) != kNoRequest;
-  if (waited_for && h.push->has_waiting()) signal_of(Stage::kPush).raise();
 }
 
 // Held pushes give no signal when they become ready. The lock is held, so not many are looked at, nor often.
@@ -304,14 +296,9 @@ std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stag
   }
   double now = now_s();
   look_at_held(lane, now);
-  prophet::Decision decision;
-  if (stage == Stage::kPush && now < h.requests_first_until) {
-    decision.retry_at = h.requests_first_until;
-  } else {
-    decision = lane.scheduler.get(now);
-  }
+  prophet::Decision decision = h.queue->get(lane.kind, now);
   if (!decision.start) {
-    if (stage == Stage::kPull) requests_are_sent();
+    if (decision.frees_push && h.push->has_waiting()) signal_of(Stage::kPush).raise();
     double wait_s = std::min(decision.retry_at - now, std::chrono::duration<double>(kIdleWait).count());
     auto wait = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(wait_s, 0.0)));
     return {nullptr, lane.polls() ? std::min<Clock::duration>(wait, kReadyPoll) : wait};
@@ -454,22 +441,6 @@ std::shared_ptr<NcclGroupEntry> NcclManager::DequeueGroup() {
 // What plugins/byteps/prophet_byteps/hook.py calls through ctypes.
 extern "C" {
 
-struct prophet_plan {
-  int32_t ranked;
-  int32_t credit_counts_only_urgent;
-  uint64_t credit;
-  double bandwidth, overhead_s, deadline_slack_s;
-  uint64_t gradient_count;
-  const uint32_t* gradient_ids;
-  const int32_t* ranks;
-  const int32_t* groups;
-  const double* generation_s;
-  const uint64_t* sizes;
-  uint64_t deadline_count;
-  const double* deadline_times;
-  const int32_t* deadline_ranks;
-};
-
 // Of each lane (PUSH, PULL): what waits, what is in flight, and of that the longest: its gradient, and since when.
 struct prophet_lane_status {
   uint64_t waiting, in_flight;
@@ -485,6 +456,15 @@ struct prophet_status {
   int32_t active;
   char why_aside[160];
 };
+
+// What Python must have alike; asked before anything else.
+struct prophet_layouts {
+  uint32_t event_version, event_bytes, plan_version, most_in_flight;
+};
+
+void prophet_hook_layouts(prophet_layouts* out) {
+  *out = prophet_layouts{prophet::kEventVersion, sizeof(Event), prophet::kPlanVersion, kMostInFlight};
+}
 
 // Finds BytePS's own functions in its loaded library. 0, or -1 with the missing name in `why`.
 int prophet_hook_attach(const char* library, int old_string_abi, double watchdog_s, char* why, size_t why_bytes) {
@@ -502,8 +482,9 @@ int prophet_hook_attach(const char* library, int old_string_abi, double watchdog
     }
   }
   h.layout.name_bytes = old_string_abi ? 8 : 32;
-  h.push = std::make_unique<Lane>(QueueKind::kPush, watchdog_s, kMostInFlight);
-  h.pull = std::make_unique<Lane>(QueueKind::kPull, watchdog_s, kMostInFlight);
+  h.queue = std::make_unique<prophet::TwoLaneQueue>(watchdog_s, kMostInFlight);
+  h.push = std::make_unique<Lane>(QueueKind::kPush, *h.queue);
+  h.pull = std::make_unique<Lane>(QueueKind::kPull, *h.queue);
   h.attached = true;
   h.active = true;
   return 0;
@@ -520,31 +501,30 @@ void prophet_hook_step_aside(const char* why) {
 
 void prophet_hook_identity(int by_priority) { hook().by_priority = by_priority != 0; }
 
-int prophet_hook_set_plan(int queue, const prophet_plan* given) {
-  auto plan = std::make_shared<prophet::QueuePlan>();
-  plan->ranked = given->ranked != 0;
-  plan->credit_counts_only_urgent = given->credit_counts_only_urgent != 0;
-  plan->credit = given->credit;
-  plan->bandwidth = given->bandwidth;
-  plan->overhead_s = given->overhead_s;
-  plan->deadline_slack_s = given->deadline_slack_s;
-  for (uint64_t i = 0; i < given->gradient_count; ++i) {
-    plan->gradients[given->gradient_ids[i]] =
-        prophet::GradientPlan{given->ranks[i], given->groups[i], given->generation_s[i]};
-    if (given->groups[i] != prophet::kNoGroup) plan->group_bytes[given->groups[i]] += given->sizes[i];
-  }
-  for (uint64_t i = 0; i < given->deadline_count; ++i) {
-    plan->deadlines.push_back(prophet::Deadline{given->deadline_times[i], given->deadline_ranks[i]});
+// Takes up a plan, as the bytes of plan_codec.h. Its number in the record of events, or -1 with one line in `why` where
+// it cannot be taken; the plan before stays then.
+int64_t prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t why_bytes) {
+  prophet::TwoLanePlan plan;
+  try {
+    plan = prophet::decode_plan(bytes, size);
+  } catch (const std::exception& error) {
+    std::snprintf(why, why_bytes, "%s", error.what());
+    return -1;
   }
   Hook& h = hook();
+  uint32_t number;
   {
     std::lock_guard<std::mutex> lock(h.mutex);
-    if (!h.attached) return -1;
-    Lane& lane = queue == static_cast<int>(QueueKind::kPush) ? *h.push : *h.pull;
-    lane.scheduler.set_plan(std::move(plan));
+    if (!h.attached) {
+      std::snprintf(why, why_bytes, "the hook is not attached");
+      return -1;
+    }
+    h.queue->set_plan(std::move(plan));
+    number = h.plan = h.plans++;
+    h.events.append(prophet::queue_event(EventKind::kPlan, now_s(), number));
   }
-  signal_of(queue == static_cast<int>(QueueKind::kPush) ? Stage::kPush : Stage::kPull).raise();
-  return 0;
+  wake_lanes();
+  return number;
 }
 
 size_t prophet_hook_drain(Event* out, size_t capacity) {
@@ -567,12 +547,13 @@ void prophet_hook_status(prophet_status* out) {
     prophet_lane_status& status = out->lanes[static_cast<int>(lane->kind)];
     std::optional<Lane::Oldest> oldest = lane->oldest_in_flight();
     status.waiting = lane->waiting();
-    status.in_flight = lane->scheduler.in_flight();
+    const prophet::ScheduledQueue& queue = h.queue->lane(lane->kind);
+    status.in_flight = queue.in_flight();
     status.oldest_s = oldest ? now - oldest->started_s : -1.0;
     status.oldest_gradient = oldest ? oldest->gradient : 0;
-    out->in_flight_bytes += lane->scheduler.in_flight_bytes();
-    out->watchdog_releases += lane->scheduler.watchdog_releases();
+    out->in_flight_bytes += queue.in_flight_bytes();
   }
+  out->watchdog_releases = h.queue->watchdog_releases();
 }
 
 // Waits until a tensor has completed since `seen`, at most `limit_s`; returns the new count.

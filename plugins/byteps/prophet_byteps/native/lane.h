@@ -1,4 +1,4 @@
-// One taken-over queue, PUSH or PULL: our scheduler, and the BytePS entries behind its task ids.
+// One taken-over queue, PUSH or PULL: the BytePS entries behind the task ids of our queue's lane.
 //
 // Rule of this file: which entry waits, is in flight or is not ready, and since when. Time is passed in, and the caller
 // locks. Nothing here calls BytePS; what is forgotten is handed out, so that the caller can drop it without the lock
@@ -16,16 +16,15 @@
 
 #include "events.h"
 #include "originals.h"
-#include "queue.h"
+#include "two_lane_queue.h"
 
 namespace prophet {
 
 class Lane {
  public:
-  Lane(QueueKind kind, double watchdog_s, size_t most_in_flight) : kind(kind), scheduler(watchdog_s, most_in_flight) {}
+  Lane(QueueKind kind, TwoLaneQueue& queue) : kind(kind), queue_(queue) {}
 
   const QueueKind kind;
-  ScheduledQueue scheduler;
   uint32_t left_in_original = 0;  // chosen, but BytePS found them not ready
 
   bool has_waiting() const { return !pending_.empty() || !not_ready_.empty() || left_in_original > 0; }
@@ -60,11 +59,11 @@ class Lane {
 
   void schedule_as(uint64_t id, const Entry& entry, uint32_t gradient, uint32_t bytes, double now) {
     known_[entry.get()] = Known{id, gradient, kNever};
-    scheduler.add(Task{id, gradient, bytes}, now);
+    queue_.add(kind, Task{id, gradient, bytes}, now);
     pending_.emplace(id, entry);
   }
 
-  // The entry of a task that the scheduler has just started.
+  // The entry of a task that the queue has just started.
   Entry started(const Task& task, double now) {
     auto it = pending_.find(task.id);
     Entry entry = std::move(it->second);
@@ -76,12 +75,13 @@ class Lane {
   // False where the entry is none of ours, or of an engine that is gone.
   bool finish(TensorTableEntry* entry, double now) {
     auto it = known_.find(entry);
-    if (it == known_.end() || !scheduler.finish(it->second.id, now)) return false;
+    if (it == known_.end() || !queue_.finish(kind, it->second.id, now)) return false;
     known_.erase(it);
     return true;
   }
 
-  // Everything that waits, in order of arrival; then nothing is known any more, in flight or not.
+  // Everything that waits, in order of arrival; then nothing is known any more, in flight or not. The queue is to be
+  // cleared as well, by who has both lanes.
   std::vector<Entry> forget() {
     std::vector<std::pair<uint64_t, Entry>> waiting(pending_.begin(), pending_.end());
     waiting.insert(waiting.end(), not_ready_.begin(), not_ready_.end());
@@ -91,7 +91,6 @@ class Lane {
     pending_.clear();
     not_ready_.clear();
     known_.clear();
-    scheduler.clear();
     left_in_original = 0;
     return entries;
   }
@@ -117,6 +116,7 @@ class Lane {
     double started_s = kNever;  // until it is in flight
   };
 
+  TwoLaneQueue& queue_;
   std::unordered_map<uint64_t, Entry> pending_;         // by task id
   std::unordered_map<TensorTableEntry*, Known> known_;  // pending, held or in flight
   std::deque<std::pair<uint64_t, Entry>> not_ready_;    // held

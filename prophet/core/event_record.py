@@ -1,0 +1,129 @@
+"""A job's record of its transfers: the events, and the plans that the queue followed.
+
+What belongs here: what is kept of them in memory, and the file in which they are left (.npz). What the events mean is
+in prophet/core/events.py; prophet/simulate/replay.py decides anew what is recorded. Times are seconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet.core.errors import UserError
+from prophet.core.events import EVENT_DTYPE, EVENT_VERSION, NO_PLAN, QueueEvent
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """Events (EVENT_DTYPE) in the order in which the queue was called, and what else its decisions hang on.
+
+    `plans`: by number, the bytes of those that the events name (prophet/core/plan_codec.py). `watchdog_s` and
+    `most_in_flight` (None: no limit) are the queue's own.
+    """
+
+    events: NDArray[Any]
+    plans: Mapping[int, bytes] = field(default_factory=dict)
+    watchdog_s: float = 1.0
+    most_in_flight: int | None = None
+
+
+class RecordBuffer:
+    """The newest `most_events` events, and the plans that these may name."""
+
+    def __init__(self, most_events: int) -> None:
+        self._most = most_events
+        self._pieces: deque[NDArray[Any]] = deque()
+        self._count = 0
+        self._lost = 0
+        self._plans: dict[int, bytes] = {}
+
+    def keep(self, events: NDArray[Any]) -> None:
+        """Takes in events, in order; as many of the oldest are dropped, a piece at a time."""
+        if not len(events):
+            return
+        self._pieces.append(events)
+        self._count += len(events)
+        while self._count > self._most:
+            self._drop(self._pieces.popleft())
+
+    def keep_plan(self, number: int, encoded: bytes) -> None:
+        """Takes in a plan that the queue has taken up."""
+        self._plans[number] = encoded
+
+    def record(self, watchdog_s: float, most_in_flight: int | None) -> EventRecord:
+        """What is kept. Where older events were dropped the first one says so, as in the hook's own log."""
+        events = np.concatenate([np.zeros(0, EVENT_DTYPE), *self._pieces])
+        if self._lost and len(events):
+            events["gap"][0] = min(int(events["gap"][0]) + self._lost, NO_PLAN)
+        return EventRecord(events, dict(self._plans), watchdog_s, most_in_flight)
+
+    def _drop(self, piece: NDArray[Any]) -> None:
+        self._count -= len(piece)
+        self._lost += len(piece)
+        numbers = piece["gradient"][piece["kind"] >= QueueEvent.PLAN]
+        numbers = numbers[numbers != NO_PLAN]
+        if len(numbers):
+            # Numbers rise, and what is left may name the newest of those that were dropped.
+            newest = int(numbers[-1])
+            self._plans = {number: plan for number, plan in self._plans.items() if number >= newest}
+
+
+def save_record(record: EventRecord, path: Path) -> None:
+    """Writes `path` as it is called. Raises OSError."""
+    numbers = sorted(record.plans)
+    with path.open("wb") as file:
+        np.savez(
+            file,
+            version=np.uint32(EVENT_VERSION),
+            events=record.events,
+            plan_numbers=np.array(numbers, np.uint32),
+            plan_bytes=np.array([len(record.plans[number]) for number in numbers], np.uint64),
+            plans=np.frombuffer(b"".join(record.plans[number] for number in numbers), np.uint8),
+            watchdog_s=np.float64(record.watchdog_s),
+            most_in_flight=np.uint64(record.most_in_flight or 0),
+        )
+
+
+def load_record(path: Path) -> EventRecord:
+    """Reads what `save_record` wrote. Raises UserError, with one line, for anything else."""
+    loaded = _load(path)
+    if isinstance(loaded, np.ndarray):
+        raise UserError(f"{path} has events and no plans; a Prophet that keeps both writes PROPHET_EVENTS_OUT anew")
+    with loaded:
+        try:
+            version = int(loaded["version"])
+            if version != EVENT_VERSION:
+                raise UserError(f"{path} is a record of version {version}; this Prophet reads version {EVENT_VERSION}")
+            events, numbers, sizes = loaded["events"], loaded["plan_numbers"].tolist(), loaded["plan_bytes"].tolist()
+            plans, watchdog_s, most = loaded["plans"].tobytes(), float(loaded["watchdog_s"]), loaded["most_in_flight"]
+        except (KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise UserError(f"{path} is no record of events: {error}") from None
+    if events.dtype != EVENT_DTYPE or len(plans) != sum(sizes) or len(numbers) != len(sizes):
+        raise UserError(f"{path} is no record of events: its parts do not fit together")
+    ends = np.cumsum([0, *sizes]).tolist()
+    kept = {number: plans[start:end] for number, start, end in zip(numbers, ends, ends[1:], strict=False)}
+    return EventRecord(events, kept, watchdog_s, int(most) or None)
+
+
+def load_events(path: Path) -> NDArray[Any]:
+    """The events of a record, or of an older file that has nothing else (.npy). Raises UserError."""
+    loaded = _load(path)
+    return loaded if isinstance(loaded, np.ndarray) else load_record(path).events
+
+
+def _load(path: Path) -> NDArray[Any] | Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        raise UserError(f"{path} is no record of events, as PROPHET_EVENTS_OUT names one") from None

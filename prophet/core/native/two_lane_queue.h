@@ -1,0 +1,98 @@
+// The pushes and the pulls of one worker: two lanes, and the rule between them.
+//
+// Rule of this file: what one lane owes the other. A pure state machine like queue.h, which is one lane: the BytePS
+// hook, the simulator, the replay of a record and the tests drive this very object.
+//
+// Requests first. An acknowledged push makes two things possible: the request for its pull, and the next push. They
+// leave by the same socket, where the request, a few bytes, would wait for the whole push. So from a task's coming to
+// the pull lane the push lane gives none, until the pull lane has been asked and had nothing more to start. That costs
+// nothing while the wire is predicted to be busy, and lasts no longer.
+#ifndef PROPHET_NATIVE_TWO_LANE_QUEUE_H_
+#define PROPHET_NATIVE_TWO_LANE_QUEUE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "queue.h"
+
+namespace prophet {
+
+enum class QueueKind : uint8_t { kPush = 0, kPull = 1 };
+
+inline constexpr double kMostForRequests_s = 1e-3;  // sending a request takes some 0.1 ms
+
+// Null: order of arrival without limits.
+struct TwoLanePlan {
+  std::shared_ptr<const QueuePlan> push, pull;
+};
+
+class TwoLaneQueue {
+ public:
+  explicit TwoLaneQueue(double watchdog_s = 1.0, size_t most_in_flight = kUnbounded)
+      : push_(watchdog_s, most_in_flight), pull_(watchdog_s, most_in_flight) {}
+
+  // As ScheduledQueue's of the same names, for one lane.
+  bool add(QueueKind kind, const Task& task, double now) {
+    if (!at(kind).add(task, now)) return false;
+    if (kind == QueueKind::kPull && requests_first_until_ == kNoRequest) {
+      requests_first_until_ = std::min(push_.wire_free_at(), now + kMostForRequests_s);
+    }
+    return true;
+  }
+  Decision get(QueueKind kind, double now) {
+    return ask(kind, now, [now](ScheduledQueue& lane) { return lane.get(now); });
+  }
+  Decision look(QueueKind kind, double now) {
+    return ask(kind, now, [now](ScheduledQueue& lane) { return lane.look(now); });
+  }
+  bool finish(QueueKind kind, uint64_t id, double now) { return at(kind).finish(id, now); }
+
+  // Until when pushes let requests go first; kNoRequest where no task has come to the pull lane since that had nothing
+  // to start. Set by a replay only, whose record does not have when the pull lane was asked in vain.
+  static constexpr double kNoRequest = -1.0;
+  double requests_first_until() const { return requests_first_until_; }
+  void set_requests_first_until(double until) { requests_first_until_ = until; }
+
+  // Whether pushes let requests go first at this moment: ask the pull lane before the push lane then.
+  bool requests_first(double now) const { return now < requests_first_until_; }
+
+  void set_plan(TwoLanePlan plan) {
+    push_.set_plan(std::move(plan.push));
+    pull_.set_plan(std::move(plan.pull));
+  }
+
+  // Forgets every task, pending or in flight, where the engine that had them is gone. The plan stays.
+  void clear() {
+    push_.clear();
+    pull_.clear();
+    requests_first_until_ = kNoRequest;
+  }
+
+  const ScheduledQueue& lane(QueueKind kind) const { return kind == QueueKind::kPush ? push_ : pull_; }
+  // Nothing waits and nothing is in flight.
+  bool empty() const { return push_.empty() && pull_.empty(); }
+  uint64_t watchdog_releases() const { return push_.watchdog_releases() + pull_.watchdog_releases(); }
+
+ private:
+  ScheduledQueue& at(QueueKind kind) { return kind == QueueKind::kPush ? push_ : pull_; }
+
+  template <typename Ask>
+  Decision ask(QueueKind kind, double now, Ask ask) {
+    if (kind == QueueKind::kPush && requests_first(now)) return Decision{false, Task{}, requests_first_until_};
+    Decision decision = ask(at(kind));
+    if (kind == QueueKind::kPull && !decision.start) {
+      decision.frees_push = std::exchange(requests_first_until_, kNoRequest) != kNoRequest;
+    }
+    return decision;
+  }
+
+  ScheduledQueue push_, pull_;
+  double requests_first_until_ = kNoRequest;
+};
+
+}  // namespace prophet
+
+#endif  // PROPHET_NATIVE_TWO_LANE_QUEUE_H_

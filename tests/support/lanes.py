@@ -1,0 +1,51 @@
+"""One lane of the scheduled queue by itself, for tests of what a plan does in one direction."""
+
+from __future__ import annotations
+
+from prophet.core.events import QueueKind
+from prophet.core.plan import Plan
+from prophet.core.queue import TwoLaneQueue
+
+
+class ScheduledQueue:
+    """The lane `kind` of a TwoLaneQueue, whose other lane stays empty."""
+
+    def __init__(
+        self, kind: QueueKind = QueueKind.PUSH, watchdog_s: float = 1.0, most_in_flight: int | None = None
+    ) -> None:
+        self.kind = kind
+        self.both = TwoLaneQueue(watchdog_s, most_in_flight)
+
+    def set_plan(self, plan: Plan | None) -> None:
+        self.both.set_plan(plan)
+
+    def add(self, task: int, gradient: int, size_bytes: int, now: float) -> bool:
+        return self.both.add(self.kind, task, gradient, size_bytes, now)
+
+    def get(self, now: float) -> tuple[int | None, float]:
+        return self.both.get(self.kind, now)
+
+    def look(self, now: float) -> tuple[int | None, float]:
+        return self.both.look(self.kind, now)
+
+    def finish(self, task: int, now: float) -> bool:
+        return self.both.finish(self.kind, task, now)
+
+    def clear(self) -> None:
+        self.both.clear()
+
+    @property
+    def pending(self) -> int:
+        return self.both.pending(self.kind)
+
+    @property
+    def in_flight(self) -> int:
+        return self.both.in_flight(self.kind)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        return self.both.in_flight_bytes(self.kind)
+
+    @property
+    def watchdog_releases(self) -> int:
+        return self.both.watchdog_releases
