@@ -1,4 +1,4 @@
-"""Golden files: values that are the same on every run, kept under tests/golden/ so that a change of one shows in a diff.
+"""Golden files: values that every run gives alike, kept under tests/golden/ so that a change of one shows in a diff.
 
 Rule of this file: reading, comparing and writing them. What they hold is each test's business. Numbers are compared to
 the last digit; `pytest --write-golden` (or `make golden`) writes them anew.
