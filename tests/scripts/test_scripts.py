@@ -23,8 +23,9 @@ from typing import Any
 
 import pytest
 
-from scripts.jobs import WORKERS, Cluster, JobFailed
+from scripts.jobs import Cluster, JobFailed
 from support.privileges import skip_without_namespaces
+from support.roles import WORKERS
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
