@@ -34,7 +34,7 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
 
 
 def changed(index: int, key: str, value: object) -> dict[str, Any]:
-    record = json.loads(json.dumps(GOOD))
+    record: dict[str, Any] = json.loads(json.dumps(GOOD))
     record["gradients"][index][key] = value
     return record
 

@@ -6,13 +6,13 @@ import pytest
 
 from prophet.core.steps import find_steps
 from prophet.models import zoo
-from support.golden import Golden
+from support.golden import Golden, Json
 
 
 @pytest.mark.parametrize("model", zoo.MODELS)
 def test_no_size_and_no_time_has_moved(model: str, golden: Golden) -> None:
     profile = zoo.profile(model)
-    steps = []
+    steps: list[Json] = []
     for step in find_steps(profile):
         members = profile.gradients[step.first : step.last + 1]
         steps.append(

@@ -373,7 +373,7 @@ def many_tasks_that_are_not_ready_cost_little(hook: Hook, core: Core) -> None:
     assert [core.get(PUSH) for _ in range(10)] == [-1] * 10
     assert core.asked() - before <= 2 * 10 * 256, "a few at a time: each call looks twice at most"
     core.ready()
-    got = set()
+    got: set[int] = set()
     while len(got) < 5000:
         task = core.get(PUSH)
         if task >= 0:

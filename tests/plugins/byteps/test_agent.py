@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import logging
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +17,7 @@ from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.settings import Settings
 from prophet.learn.learner import Learner
 from prophet.policies import get_policy
-from prophet_byteps import agent, agreement
+from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Job, oldest
 from prophet_byteps.ending import STALLED
 from prophet_byteps.hook import LaneStatus
@@ -58,7 +60,7 @@ def nothing_agreed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(agent.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
@@ -130,9 +132,9 @@ class BytePS(SimpleNamespace):
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What was agreed on or renewed."""
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(agent.atexit, "register", lambda function: None)
-    monkeypatch.setattr(agent.exchange, "agree_on_start", lambda *args: calls.append(("start", *args[1:])))
-    monkeypatch.setattr(agent.exchange, "renew", lambda bps: calls.append(("renew",)))
+    monkeypatch.setattr(atexit, "register", lambda function: None)
+    monkeypatch.setattr(exchange, "agree_on_start", lambda *args: calls.append(("start", *args[1:])))
+    monkeypatch.setattr(exchange, "renew", lambda bps: calls.append(("renew",)))
     return calls
 
 
@@ -165,7 +167,7 @@ def test_a_comparison_that_fails_is_one_warning(
     def fail(*_: Any) -> None:
         raise KeyError("byteps.torch.ops")
 
-    monkeypatch.setattr(agent.exchange, "agree_on_start", fail)
+    monkeypatch.setattr(exchange, "agree_on_start", fail)
     bps = BytePS(2)
     job(None)._agree_at_start(bps, "terms")
     with caplog.at_level(logging.WARNING, logger="prophet"):

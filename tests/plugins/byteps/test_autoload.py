@@ -6,16 +6,20 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+SWITCHED_ON = {"BYTEPS_SCHEDULER": "prophet"}
 CASES = Path(__file__).with_name("autoload_cases.py")
 UNKNOWN = Path(__file__).with_name("unknown_release")
 """A folder with an importable BytePS of a release that Prophet does not know."""
 
 
-def run(case: str, part: str = "", folder: Path = UNKNOWN, **environ: str) -> subprocess.CompletedProcess[str]:
+def run(
+    case: str, part: str = "", environ: Mapping[str, str] = SWITCHED_ON, folder: Path = UNKNOWN
+) -> subprocess.CompletedProcess[str]:
     """Runs a program of autoload_cases.py, with what `folder` holds in front of what is installed."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("BYTEPS_", "PROPHET_"))}
     env = {**clean, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **environ}
@@ -24,12 +28,12 @@ def run(case: str, part: str = "", folder: Path = UNKNOWN, **environ: str) -> su
 
 
 def test_unset_means_that_nothing_of_prophet_is_imported() -> None:
-    done = run("without_prophet", "torch")
+    done = run("without_prophet", "torch", {})
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_set_without_byteps_in_the_program_costs_only_the_import_hook() -> None:
-    done = run("without_byteps", BYTEPS_SCHEDULER="prophet")
+    done = run("without_byteps")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -37,7 +41,7 @@ def test_set_without_byteps_in_the_program_costs_only_the_import_hook() -> None:
 def test_without_the_hook_the_front_end_is_there_all_the_same(part: str) -> None:
     """What goes over the wire must be what the other workers have; only the order may be BytePS's."""
     pytest.importorskip(part)
-    done = run("trains_with_the_front_end", part, BYTEPS_SCHEDULER="prophet")
+    done = run("trains_with_the_front_end", part)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "trains\n131072\n"
     assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -48,7 +52,7 @@ def test_a_front_end_that_cannot_be_installed_leaves_bytepss_own(tmp_path: Path)
     folder = shutil.copytree(UNKNOWN, tmp_path / "release")
     with (folder / "byteps" / "torch" / "__init__.py").open("a") as file:
         file.write("\n\ndel Compression, shutdown, suspend\n")
-    done = run("trains_with_bytepss_own", "torch", folder, BYTEPS_SCHEDULER="prophet")
+    done = run("trains_with_bytepss_own", "torch", folder=folder)
     assert (done.returncode, done.stdout) == (0, "trains\n"), done.stderr
     assert "its front end cannot be installed" in done.stderr
 
@@ -62,7 +66,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_an_unknown_policy_ends_with_one_line_that_lists_the_known_ones() -> None:
-    line = refused(run("trains", "torch", BYTEPS_SCHEDULER="oracle"))
+    line = refused(run("trains", "torch", {"BYTEPS_SCHEDULER": "oracle"}))
     for word in ("oracle", "fifo", "p3", "bytescheduler", "prophet"):
         assert word in line
 
@@ -70,7 +74,7 @@ def test_an_unknown_policy_ends_with_one_line_that_lists_the_known_ones() -> Non
 @pytest.mark.parametrize("part", ["torch", "mxnet"])
 @pytest.mark.parametrize(("name", "text"), [("PROPHET_WATCHDOG_S", "soon"), ("BYTEPS_PARTITION_BYTES", "4MB")])
 def test_a_wrong_setting_ends_with_one_line_that_names_it(part: str, name: str, text: str) -> None:
-    done = run("prints_first", part, **{"BYTEPS_SCHEDULER": "prophet", name: text})
+    done = run("prints_first", part, {**SWITCHED_ON, name: text})
     assert done.stdout == "kept", "what was printed before is lost"
     done.stdout = ""
     assert refused(done).startswith(f"prophet: {name} is '{text}'; it must be")
@@ -80,7 +84,7 @@ def test_a_wrong_setting_ends_with_one_line_that_names_it(part: str, name: str, 
 def test_only_the_first_part_of_byteps_in_a_process_is_scheduled(tmp_path: Path) -> None:
     """The other way round, torch does not survive being imported after stock byteps.mxnet."""
     pytest.importorskip("mxnet")
-    done = run("both_parts", folder=tmp_path, BYTEPS_SCHEDULER="prophet")
+    done = run("both_parts", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "trains\n"), done.stderr
     words = [line for line in done.stderr.splitlines() if "Prophet" in line]
     assert words == ["Prophet schedules byteps.torch in this process, so byteps.mxnet runs with stock BytePS"]

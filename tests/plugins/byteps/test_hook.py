@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -65,14 +66,14 @@ def test_a_library_without_what_the_hook_takes_over_is_refused(tmp_path: Path, c
 
 
 def test_an_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hook.importlib.metadata, "version", lambda name: "0.9")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.9")
     with pytest.raises(HookError, match=r"BytePS 0\.9 is unknown to this Prophet"):
         hook.find_library("torch")
 
 
 def test_no_byteps_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> str:
-        raise hook.importlib.metadata.PackageNotFoundError(name)
+        raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(hook.importlib.metadata, "version", absent)
+    monkeypatch.setattr(importlib.metadata, "version", absent)
     assert hook.check_compatibility() == (False, "no BytePS is installed in this Python")

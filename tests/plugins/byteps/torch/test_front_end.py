@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 import types
 from typing import Any
 
@@ -19,6 +20,7 @@ from support.torch_network import (
     Plain,
     average,
     batch,
+    gradient_of,
     loss_of,
     make_model,
     pair,
@@ -26,6 +28,7 @@ from support.torch_network import (
     same,
     same_model,
     train,
+    weight_of,
     wrap,
 )
 
@@ -74,7 +77,7 @@ def test_groups_and_schedulers(any_order: Network, fusion: bool) -> None:
     """The scheduler runs right after step(): pending updates must not see its new rates."""
     front_end.install(any_order, fusion)
 
-    def make(model: nn.Module) -> torch.optim.Optimizer:
+    def make(model: nn.Sequential) -> torch.optim.Optimizer:
         return torch.optim.AdamW(
             [{"params": model[0].parameters(), "lr": 0.05}, {"params": model[2:].parameters(), "weight_decay": 0.1}],
             0.01,
@@ -120,7 +123,7 @@ def test_step_returns_while_gradients_fly_and_forward_waits_layer_by_layer(netwo
         f"Gradient.{name}" for name in ("2.weight", "2.bias", "3.weight", "3.bias", "5.weight", "5.bias")
     }
     assert not network.flying
-    assert not torch.equal(last, model[5].weight)
+    assert not torch.equal(last, weight_of(model[5]))
 
 
 def test_priorities_names_and_declarations(network: Network) -> None:
@@ -162,13 +165,13 @@ def test_clearing_gradients_waits_for_nothing(network: Network, set_to_none: boo
             assert len(network.flying) == flying
     assert network.flying
     assert all(
-        (p.grad is None) if set_to_none else not p.grad.any()
+        (p.grad is None) if set_to_none else not gradient_of(p).any()
         for m in model
         for p in m._parameters.values()
         if p is not None
     )
     assert same_model(model, truth)
-    assert all(p.grad is None if set_to_none else not p.grad.any() for p in model.parameters())
+    assert all(p.grad is None if set_to_none else not gradient_of(p).any() for p in model.parameters())
 
 
 def test_gradients_never_cleared_are_averages_after_the_update(network: Network) -> None:
@@ -255,7 +258,7 @@ class Branches(nn.Module):
 def test_unused_tied_and_frozen_parameters(any_order: Network, fusion: bool, set_to_none: bool) -> None:
     front_end.install(any_order, fusion)
     truth, model = Branches(), Branches()
-    settings = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+    settings: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
     reference = torch.optim.SGD([p for p in truth.parameters() if p.requires_grad], **settings)
     optimizer = wrap(any_order, model, torch.optim.SGD(model.parameters(), **settings))
     for some_model, some_optimizer in ((truth, Plain(reference)), (model, optimizer)):
@@ -272,11 +275,11 @@ def test_freezing_later_sends_zeros_and_updates_nothing(network: Network) -> Non
     _, _, model, optimizer = pair(network)
     optimizer.zero_grad()
     model[0].requires_grad_(False)
-    before = model[0].weight.clone()
+    before = weight_of(model[0]).clone()
     pushes = len(network.pushed)
     train(model, optimizer, 2, 3)
     assert len(network.pushed) == pushes + 3 * 8, "every tensor in every round, or other workers wait for ever"
-    assert torch.equal(before, model[0].weight)
+    assert torch.equal(before, weight_of(model[0]))
 
 
 def test_closure_sees_averages_and_returns_its_loss(network: Network) -> None:
@@ -298,7 +301,7 @@ def test_closure_sees_averages_and_returns_its_loss(network: Network) -> None:
 def test_step_hooks_run_once_on_averages(network: Network) -> None:
     truth, plain, model, optimizer = pair(network)
     calls = []
-    optimizer.register_step_pre_hook(lambda *_: calls.append([p.grad.clone() for p in model.parameters()]))
+    optimizer.register_step_pre_hook(lambda *_: calls.append([gradient_of(p).clone() for p in model.parameters()]))
     optimizer.register_step_post_hook(lambda *_: calls.append([p.detach().clone() for p in model.parameters()]))
     train(truth, plain, 2, 1)
     train(model, optimizer, 2, 1)
@@ -366,7 +369,7 @@ def test_what_cannot_be_honoured_falls_back_with_one_warning(
     if "environ" in change:
         monkeypatch.setenv(change["environ"], "1")
     if "module" in change:
-        monkeypatch.setitem(front_end.sys.modules, change["module"], types.ModuleType("m"))
+        monkeypatch.setitem(sys.modules, change["module"], types.ModuleType("m"))
     network.workers = 1 if "alone" in change else 2
     with caplog.at_level(logging.WARNING, "prophet"):
         for _ in range(2):
@@ -400,7 +403,7 @@ def test_the_last_updates_arrive_before_byteps_shuts_down(network: Network, end:
     getattr(network, end)()
     assert network.shut_down
     assert not network.flying
-    assert torch.equal(peek(model[0]), truth[0].weight)
+    assert torch.equal(peek(model[0]), weight_of(truth[0]))
 
 
 def test_a_long_wait_is_reported_once(
@@ -427,11 +430,11 @@ def test_flush_gives_up_after_its_limit(network: Network, monkeypatch: pytest.Mo
 
 
 def test_strides_of_the_parameter_are_kept(network: Network) -> None:
-    def make() -> nn.Module:
+    def make() -> nn.Sequential:
         torch.manual_seed(2)
-        return nn.Sequential(nn.Conv2d(1, 4, (2, 3)), nn.Conv2d(4, 3, 1), nn.Flatten(), nn.Linear(3, 3)).to(
-            memory_format=torch.channels_last
-        )
+        made: Any = nn.Sequential(nn.Conv2d(1, 4, (2, 3)), nn.Conv2d(4, 3, 1), nn.Flatten(), nn.Linear(3, 3))
+        strided: nn.Sequential = made.to(memory_format=torch.channels_last)  # torch's annotations have no such keyword
+        return strided
 
     def run(model: nn.Module, optimizer: Any) -> None:
         for number in range(4):
@@ -445,8 +448,8 @@ def test_strides_of_the_parameter_are_kept(network: Network) -> None:
     optimizer = wrap(network, model, torch.optim.Adam(model.parameters(), 0.01))
     run(model, optimizer)
     assert same_model(model, truth)
-    state = optimizer.state[model[1].weight]["exp_avg"]
-    assert state.stride() == model[1].weight.stride()
+    state = optimizer.state[weight_of(model[1])]["exp_avg"]
+    assert state.stride() == weight_of(model[1]).stride()
 
 
 def test_changing_gradients_that_have_left_is_reported(network: Network, caplog: pytest.LogCaptureFixture) -> None:
@@ -476,11 +479,11 @@ def test_a_frozen_or_added_parameter_is_updated_by_its_own_gradient(
         before = copy.deepcopy(dict(model.state_dict()))
         optimizer.zero_grad()
         loss_of(model, number).backward()
-        local = {i: model[i].weight.grad.clone() for i in range(3)}
+        local = {i: gradient_of(weight_of(model[i])).clone() for i in range(3)}
         optimizer.step()
-        assert torch.equal(model[2].weight, before["2.weight"].add(local[2], alpha=-0.3))
-        assert torch.equal(model[1].weight, before["1.weight"].add(local[1], alpha=-0.1))
-        assert torch.equal(model[0].weight, before["0.weight"].add(average(local[0]), alpha=-0.1))
+        assert torch.equal(weight_of(model[2]), before["2.weight"].add(local[2], alpha=-0.3))
+        assert torch.equal(weight_of(model[1]), before["1.weight"].add(local[1], alpha=-0.1))
+        assert torch.equal(weight_of(model[0]), before["0.weight"].add(average(local[0]), alpha=-0.1))
 
 
 def test_sparse_gradients_are_refused_by_name(network: Network) -> None:
