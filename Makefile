@@ -76,7 +76,7 @@ profiles: setup
 
 # What is deterministic, written anew under tests/golden: the diff shows which numbers a change has moved.
 golden: setup
-	$(BIN)/pytest --write-golden tests/models/test_zoo_numbers.py tests/lab/test_simulated_numbers.py tests/tools/test_papers.py
+	$(BIN)/pytest --write-golden $$(grep -rl golden.check tests --include='test_*.py' | grep -v tests/support/)
 
 clean:
 	rm -rf $(VENV) build *.egg-info

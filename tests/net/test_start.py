@@ -63,7 +63,8 @@ def test_a_worker_beside_stock_byteps_ends_and_says_so(testbed: Testbed, tmp_pat
     """What stock BytePS makes of the other's keys is its own affair: it may wait, or its server may fail."""
     assert START_LIMIT_S <= 30
     settings = dict(zip(WORKERS, (ON, {}), strict=True))
-    ends = run_job(testbed, tmp_path, PORT + 3, (JOB_WHERE, "patience_is_short", STEPS), settings, limit_s=15)
+    job = (JOB_WHERE, "patience_is_short", STEPS)
+    ends = run_job(testbed, tmp_path, PORT + 3, job, settings, limit_s=30, awaited=WORKERS[:1])
     assert ends[0].status == 2, ends
     (line,) = ends[0].lines("prophet:")
     assert "not all workers run this Prophet" in line or "another program" in line

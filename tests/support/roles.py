@@ -124,11 +124,13 @@ def run_job(
     settings: Mapping[str, Mapping[str, str]] | None = None,
     limit_s: float = 60.0,
     lives: int = 1,
+    awaited: Sequence[str] = WORKERS,
 ) -> list[Ended]:
-    """Runs `command` with this Python on both workers until they end, or are killed after `limit_s` seconds.
+    """Runs `command` with this Python on both workers until the `awaited` have ended, or for `limit_s` seconds.
 
-    `settings`: more environment, by worker. `lives`: how often the scheduler and the server run, one after another,
-    since they end when all workers have suspended. Returns how the workers ended, in their order.
+    What still runs then is killed. `settings`: more environment, by worker. `lives`: how often the scheduler and the
+    server run, one after another, since they end when all workers have suspended. Returns how the workers ended, in
+    their order.
     """
     settings = settings or {}
     with Job(testbed, folder, port) as job:
@@ -141,7 +143,7 @@ def run_job(
         began = time.monotonic()
         ends: dict[str, tuple[int | None, float]] = {}
         try:
-            while len(ends) < len(WORKERS) and time.monotonic() - began < limit_s:
+            while not ends.keys() >= set(awaited) and time.monotonic() - began < limit_s:
                 for worker in set(WORKERS) - set(ends):
                     with suppress(TimeoutExpired):
                         ends[worker] = processes[worker].wait(0.05), time.monotonic() - began
