@@ -14,12 +14,13 @@ from support.golden import Golden
 
 SCHEDULED = ["fifo", "p3", "bytescheduler", "prophet"]
 FUSED = ["mg-wfbp", "ddp", "horovod", "tictac", "pace", "caramel"]
+# None has jitter: that goes through NumPy's exp(), whose last digit depends on the processor.
 CELLS: Mapping[str, Mapping[str, Any]] = {
     "parameter-server": {"policies": ["stock", "stock-credit", *SCHEDULED, *FUSED]},
     "changing-network": {
         "job.iterations": 30,
         "cluster.bandwidth": [{"at_s": 0, "rate": "250mbit"}, {"at_s": 4, "rate": "100mbit"}],
-        "simulator": {"jitter": 0.05, "stragglers": {"worker1": 1.2}},
+        "simulator": {"stragglers": {"worker1": 1.2}},
         "policies": ["stock", *SCHEDULED],
     },
     "servers-and-traffic": {
