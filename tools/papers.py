@@ -17,9 +17,8 @@ from typing import Any
 
 from rich.console import Console
 
-from prophet.lab.config import Experiment, load_experiment
+from prophet.lab.config import load_experiment
 from prophet.lab.results import summarize
-from prophet.lab.runner import Listener
 from prophet.lab.session import progress_bar
 from prophet.lab.simulated import prepare_experiment, simulate_experiment
 from tools import mlfabric_page, paper_orders
@@ -269,15 +268,6 @@ def study_page(study: Study, cells: Cells, workers: Sequence[int]) -> str:
     return f"## {study.title}\n\n{about}\n\n{rows}\n{study.remarks}\n"
 
 
-def simulated_cells(experiment: Experiment, listener: Listener) -> Cells:
-    """The cells of results.json, simulated. Raises UserError where the config cannot be."""
-    planned = prepare_experiment(experiment)
-    with tempfile.TemporaryDirectory() as folder:
-        done = simulate_experiment(experiment, planned, Path(folder), listener)
-    cells: Cells = summarize(experiment, done)["cells"]
-    return cells
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page; exit status 2 with one line for an error of the user's."""
     parser = argparse.ArgumentParser(prog="python -m tools.papers", description=__doc__)
@@ -293,10 +283,14 @@ def write_page(configs: Path, page: Path) -> int:
     sections = [INTRODUCTION]
     for study in STUDIES:
         experiment = load_experiment(configs / study.config)
-        with progress_bar(experiment, console, recordings=False) as listener:
-            cells = simulated_cells(experiment, listener)
+        planned = prepare_experiment(experiment)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            progress_bar(experiment, console, recordings=False) as listener,
+        ):
+            done = simulate_experiment(experiment, planned, Path(folder), listener)
         workers = [cell.cluster.workers for cell in experiment.cells]
-        sections.append(study_page(study, cells, workers))
+        sections.append(study_page(study, summarize(experiment, done)["cells"], workers))
         if study.config == "tictac.yaml":
             sections.append(paper_orders.section())
     sections.append(mlfabric_page.section(page.parent))
