@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize lint bench validate scaling papers results profiles guard memory backlog clean
+.PHONY: setup demo test sanitize lint bench validate scaling papers results profiles guard memory backlog golden clean
 
 setup: $(STAMP)
 
@@ -79,6 +79,10 @@ backlog: setup
 # The profiles of configs/profiles, recorded from real training: about five minutes on a quiet machine.
 profiles: setup
 	$(BIN)/python -m tools.record
+
+# What is deterministic, written anew under tests/golden: the diff shows which numbers a change has moved.
+golden: setup
+	$(BIN)/pytest --write-golden $$(grep -rl golden.check tests --include='test_*.py' | grep -v tests/support/)
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import settings
+
+from support.golden import FOLDER, Golden
 
 # A shell that starts something in the background lets it ignore Ctrl-C, and programs inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -12,3 +15,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples in every run, and as much time for each as it takes.
 settings.register_profile("deterministic", deadline=None, derandomize=True)
 settings.load_profile("deterministic")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-golden", action="store_true", help="write the files of tests/golden anew")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(FOLDER, write=bool(request.config.getoption("--write-golden")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import signal
 import subprocess
 import sys
@@ -177,14 +179,14 @@ def test_doctor_looks_at_everything_an_experiment_needs() -> None:
 
 
 def test_doctor_says_nothing_of_mxnet_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    find_spec = doctor.importlib.util.find_spec
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "mxnet" else find_spec(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mxnet" else find_spec(name))
     assert not [finding for finding in doctor.examine() if "MXNet" in finding.item]
 
 
 def test_doctor_misses_no_pytorch_where_there_is_mxnet(monkeypatch: pytest.MonkeyPatch) -> None:
-    find_spec = doctor.importlib.util.find_spec
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     items = [finding.item for finding in doctor.examine()]
     assert "PyTorch" not in items and "hook" not in items
     assert "hook (MXNet)" in items
@@ -192,9 +194,9 @@ def test_doctor_misses_no_pytorch_where_there_is_mxnet(monkeypatch: pytest.Monke
 
 def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
-        raise doctor.importlib.metadata.PackageNotFoundError(name)
+        raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.metadata, "version", version)
     told = doctor.obstacle(Contender("stock", "stock"))
     assert told is not None and told.startswith("BytePS: not installed; `python -m prophet_byteps.build install`")
 
@@ -202,8 +204,8 @@ def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
 def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"mxnet": "1.9.1", "numpy": "1.23.5", "torch": "2.13.0"}
     here = {"mxnet", "torch"}
-    monkeypatch.setattr(doctor.importlib.metadata, "version", versions.__getitem__)
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name in here or None)
+    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name in here or None)
     kvstore, ddp = Contender("k", "mxnet-kvstore", framework="mxnet"), Contender("d", "ddp-gloo")
     assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (None, None)
     versions["numpy"] = "2.0.1"

@@ -136,10 +136,10 @@ class QueueMachine(RuleBasedStateMachine):
         while self.pending or self.flying:
             for task in list(self.flying):
                 self.finish_all(task)
-            task, _ = self.queue.get(self.now)
+            started, _ = self.queue.get(self.now)
             if self.pending:
-                assert task is not None, "with nothing in flight a ready task goes"
-                self.flying[task] = self.pending.pop(task)[1]
+                assert started is not None, "with nothing in flight a ready task goes"
+                self.flying[started] = self.pending.pop(started)[1]
         assert self.queue.in_flight_bytes == 0
 
     def finish_all(self, task: int) -> None:
@@ -193,7 +193,8 @@ def test_requests_go_first_while_the_wire_is_busy() -> None:
     assert [queue.get(PUSH, 0.0)[0] for _ in range(3)] == [0, 1, None]
     queue.finish(PUSH, 0, 1e-4)
     queue.add(PULL, 0, 3, 10, 1e-4)
-    assert queue.get(PUSH, 1e-4) == (None, pytest.approx(2e-4)), "until the other is through"
+    task_id, retry_at = queue.get(PUSH, 1e-4)
+    assert task_id is None and retry_at == pytest.approx(2e-4), "until the other is through"
     assert [queue.get(PULL, 1e-4)[0] for _ in range(2)] == [0, None]
     assert queue.get(PUSH, 1e-4)[0] == 2, "the requests have left"
     for task in (1, 2):
@@ -205,7 +206,8 @@ def test_requests_go_first_while_the_wire_is_busy() -> None:
     assert [queue.get(PUSH, 4e-4)[0] for _ in range(2)] == [4, None]
     queue.finish(PUSH, 3, 1e-3)
     queue.add(PULL, 3, 3, 10, 1e-3)
-    assert queue.get(PUSH, 1e-3) == (None, pytest.approx(2e-3)), "at most a millisecond"
+    task_id, retry_at = queue.get(PUSH, 1e-3)
+    assert task_id is None and retry_at == pytest.approx(2e-3), "at most a millisecond"
     assert queue.get(PUSH, 2e-3)[0] == 5, "however long the requests take"
 
 
@@ -297,9 +299,9 @@ def test_the_watchdog_lets_go_beyond_the_places_but_not_without_end() -> None:
         queue.add(task, 0, 10, 0.0)
     now, started = 0.0, 0
     while now < math.inf:
-        task, retry_at = queue.get(now)
-        started += task is not None
-        if task is None:
+        got, retry_at = queue.get(now)
+        started += got is not None
+        if got is None:
             now = retry_at
     assert started == 4 + 2
     assert queue.watchdog_releases == 3, "arrival order leaves one of the four to what is more urgent"
@@ -340,8 +342,8 @@ def test_a_transfer_does_not_run_past_the_next_more_urgent_gradient() -> None:
     for task in range(3):
         queue.add(task, 1, 4, 5.0)  # 0.4 s each: two fit before 6.0, the third does not
     assert [queue.get(5.0)[0] for _ in range(2)] == [0, 1]
-    task, retry_at = queue.get(5.0)
-    assert task is None
+    got, retry_at = queue.get(5.0)
+    assert got is None
     assert retry_at == pytest.approx(6.0, abs=0.11)
     queue.finish(0, 5.4)
     queue.finish(1, 5.8)

@@ -1,12 +1,16 @@
 """Runs the `prophet` command as after `pip install .` in an empty environment: packages of the extras cannot be seen.
 
-Usage: python -P base_install.py ARGUMENT...   What is hidden is all that the base's requirements do not ask for, by the
+Usage: python -P base_install.py ARGUMENT...
+       python -P base_install.py --in-sight MODULE...   prints those of them that can be found
+
+What is hidden is all that the base's requirements do not ask for, by the
 packages' own metadata, so there is no list to keep.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 import sys
 from collections.abc import Sequence
@@ -71,6 +75,9 @@ def hide() -> None:
 
 if __name__ == "__main__":
     hide()
-    from prophet.cli.main import main
+    if sys.argv[1:2] == ["--in-sight"]:
+        print([name for name in sys.argv[2:] if importlib.util.find_spec(name)])
+    else:
+        from prophet.cli.main import main
 
-    main()
+        main()

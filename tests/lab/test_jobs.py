@@ -14,7 +14,7 @@ from prophet.lab.jobs import progress_path
 from prophet.lab.jobs.common import Recorder, arguments
 from prophet.lab.jobs.compute import ComputeClock
 from prophet.lab.jobs.datasets import batches, digits, random_images
-from prophet.lab.jobs.pytorch.replay import ReplayModel
+from prophet.lab.jobs.pytorch.replay import ReplayLayer, ReplayModel
 from prophet.lab.jobs.pytorch.weights import model_record
 
 PROFILE = Profile(
@@ -60,15 +60,18 @@ def test_an_iteration_takes_its_profiles_time_and_hands_over_gradients_in_steps(
     began = clock.now_s
     ready: list[tuple[int, float]] = []
     for index, layer in enumerate(model.layers):
-        layer.weight.register_post_accumulate_grad_hook(
+        layer.get_parameter("weight").register_post_accumulate_grad_hook(
             lambda _, index=index: ready.append((index, clock.now_s - began - 0.3))
         )
     iterate(model)
     assert clock.now_s - began == pytest.approx(0.9)
     assert [index for index, _ in ready] == [2, 1, 0]
     assert [time_s for _, time_s in ready] == [pytest.approx(0.2), pytest.approx(0.2), pytest.approx(0.6)]
-    assert [layer.weight.grad.numel() * 4 for layer in model.layers] == [40, 80, 400]
-    assert all(torch.equal(layer.weight.grad, layer.gradient) for layer in model.layers)
+    gradients = [layer.get_parameter("weight").grad for layer in model.layers]
+    assert [gradient.numel() * 4 for gradient in gradients if gradient is not None] == [40, 80, 400]
+    for gradient, layer in zip(gradients, model.layers, strict=True):
+        assert gradient is not None and isinstance(layer, ReplayLayer)
+        assert torch.equal(gradient, layer.gradient)
 
 
 def test_the_hosts_time_runs_beside_the_compute_and_not_on_top() -> None:

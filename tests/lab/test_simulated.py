@@ -149,7 +149,7 @@ def test_all_configs_of_replays_can_be_simulated() -> None:
     for path in sorted(CONFIGS.glob("replay-*.yaml")):
         for point in load_experiment(path).cells:
             for policy in point.policies:
-                if policy.engine == "byteps" and policy.framework == "torch":
+                if policy.engine.name == "byteps" and policy.framework == "torch":
                     prepare(point, policy)
 
 

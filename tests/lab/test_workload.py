@@ -24,7 +24,7 @@ def test_the_built_in_profile_takes_all_settings(tmp_path: Path) -> None:
     profile = replayed_profile(asked, tmp_path, "x.yaml: job")
     assert len(profile.gradients) == 161
     assert len({gradient.generation_s for gradient in profile.gradients}) == 13
-    assert (profile.backward_s, profile.forward_s) == (pytest.approx(0.6), pytest.approx(0.3))
+    assert (profile.backward_s, profile.forward_s) == pytest.approx((0.6, 0.3))
 
 
 def test_a_recorded_profile_lies_beside_its_config_and_keeps_its_proportions(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from prophet.core.events import EventKind
 from prophet.core.network import Network
@@ -14,7 +17,7 @@ from support.virtual import transfers
 SIZES = [131072, 131072, 20000, 131072, 60000, 4000] * 40
 
 
-def fitted(*streams: np.ndarray) -> Network:
+def fitted(*streams: NDArray[Any]) -> Network:
     fit = TransferFit()
     for stream in streams:
         fit.observe(stream)

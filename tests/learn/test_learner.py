@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
+from numpy.typing import NDArray
 
 from prophet.learn.learner import Learner
 from prophet.policies import get_policy
@@ -16,7 +18,7 @@ def learner(policy: str = "prophet", monitor_s: float = 5.0) -> Learner:
     return Learner(get_policy(policy), monitor_s)
 
 
-def some_iterations(count: int, began: float = 0.0) -> np.ndarray:
+def some_iterations(count: int, began: float = 0.0) -> NDArray[Any]:
     return events([row for n in range(count) for row in iteration(began + n, STEPS)])
 
 

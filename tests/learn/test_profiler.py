@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind
 from prophet.core.steps import find_steps
@@ -220,7 +223,7 @@ def test_setting_up_in_another_order_does_not_shift_the_iterations() -> None:
     assert profiler.iterations == 12
 
 
-def with_gaps(every: int, place: int, count: int) -> np.ndarray:
+def with_gaps(every: int, place: int, count: int) -> NDArray[Any]:
     """40 iterations of 12 events, which lose `count` from `place` on in every `every`th."""
     stream = events([row for n in range(40) for row in iteration(n * PERIOD, STEPS, partitions=2)])
     lost = np.zeros(len(stream), bool)
@@ -228,7 +231,8 @@ def with_gaps(every: int, place: int, count: int) -> np.ndarray:
         lost[began + place : began + place + count] = True
     after = np.flatnonzero(lost[:-1] & ~lost[1:]) + 1
     stream["gap"][after] = count
-    return stream[~lost]
+    kept: NDArray[Any] = stream[~lost]
+    return kept
 
 
 @pytest.mark.parametrize("place", range(12))

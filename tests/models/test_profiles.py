@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from prophet.cli.profiles_view import plot_profile, profile_table
 from prophet.core.errors import UserError
-from prophet.core.network import Network
-from prophet.core.profile import GradientProfile, Profile
 from prophet.core.steps import find_steps
 from prophet.models.profiles import load_profile, resnet50, save_profile
 
@@ -34,7 +31,7 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
 
 
 def changed(index: int, key: str, value: object) -> dict[str, Any]:
-    record = json.loads(json.dumps(GOOD))
+    record: dict[str, Any] = json.loads(json.dumps(GOOD))
     record["gradients"][index][key] = value
     return record
 
@@ -101,22 +98,3 @@ def test_resnet50_cannot_be_scaled_to_less_than_an_element_a_gradient() -> None:
     assert resnet50(10_000).total_bytes == 10_000
     with pytest.raises(UserError, match="total_bytes is 600, too small to scale to; give at least 10 kB"):
         resnet50(600)
-
-
-def test_a_network_is_checked() -> None:
-    with pytest.raises(UserError, match="must be above 0"):
-        Network(0.0)
-    with pytest.raises(UserError, match="must be 0 or more"):
-        Network(1.0, overhead_s=-1.0)
-
-
-def test_ids_must_match_the_gradients() -> None:
-    with pytest.raises(UserError, match="2 ids for 1 gradients"):
-        Profile("p", (GradientProfile("a", 4, 0.0),), ids=(0, 1))
-
-
-def test_the_view(tmp_path: Path) -> None:
-    profile = resnet50(25_600_000)
-    assert profile_table(profile).row_count == 14
-    plot_profile(profile, tmp_path / "pattern.png")
-    assert (tmp_path / "pattern.png").read_bytes().startswith(b"\x89PNG")

@@ -106,7 +106,8 @@ def test_every_task_passes_once_through_suspends_new_plans_and_stepping_aside(
 def what_the_threads_were_given_is_what_the_queue_decides(folder: Path) -> None:
     """The record of that run, replayed: neither the lock nor the log lets two threads' calls change places."""
     events = np.frombuffer((folder / "events").read_bytes(), EVENT_DTYPE)
-    plans, data = {}, (folder / "plans").read_bytes()
+    plans: dict[int, bytes] = {}
+    data = (folder / "plans").read_bytes()
     while data:
         size = int(np.frombuffer(data[: HEADER.itemsize], HEADER)[0]["bytes"])
         plans[len(plans)], data = data[:size], data[size:]

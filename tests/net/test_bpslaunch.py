@@ -7,59 +7,28 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import sys
-import tempfile
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from prophet.lab.testbed import NodeSpec, Testbed
-from support.privileges import skip_without_namespaces
+from prophet.lab.testbed import Testbed
+from support.roles import SERVERS, WORKERS, Job
 
 pytestmark = pytest.mark.engine
 
 BIN = Path(sys.executable).parent
-WORKERS = ("worker0", "worker1")
+LINK_BPS = None
 LIMIT_S = 60.0
 PORT = 23940
 COMMAND = re.compile(r"^```\n(BYTEPS_SCHEDULER=prophet bpslaunch python train\.py)\n```$", re.MULTILINE)
 
-TRAIN = """\
-import hashlib, json
-import torch
-import byteps.torch as bps
-
-bps.init()
-torch.manual_seed(bps.rank())  # the broadcasts make models and rates alike
-model = torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.ReLU(), torch.nn.Linear(300, 10))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01 * (1 + bps.rank()))
-optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-bps.broadcast_parameters(model.state_dict(), root_rank=0)
-bps.broadcast_optimizer_state(optimizer, root_rank=0)
-for _ in range(10):
-    optimizer.zero_grad()
-    model(torch.full((4, 20), 1.0 + bps.rank())).square().mean().backward()
-    optimizer.step()
-weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.state_dict().values())
-group = optimizer.param_groups[0]
-options = {name: value for name, value in group.items() if name != "params"}
-with open("result.json", "w") as file:
-    json.dump({"weights": hashlib.sha256(weights).hexdigest(), "options": options}, file)
-bps.shutdown()
-"""
-
-
-@pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
-    pytest.importorskip("byteps")
-    skip_without_namespaces()
-    with Testbed([NodeSpec(node, None) for node in ("scheduler", "server", *WORKERS)]) as testbed:
-        yield testbed
+TRAIN = Path(__file__).with_name("jobs") / "train.py"
 
 
 def documented_command() -> str:
@@ -70,33 +39,15 @@ def documented_command() -> str:
 
 def launched(testbed: Testbed, folder: Path, port: int, command: str) -> list[dict[str, Any]]:
     """Starts every role with `bpslaunch`, the workers with `command` in a shell, and returns the workers' results."""
-    with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:  # names of UNIX sockets are short
-        processes = {}
-        for node in ("scheduler", "server", *WORKERS):
-            place = folder / node
-            place.mkdir()
-            (place / "train.py").write_text(TRAIN, encoding="utf-8")
-            Path(sockets, node).mkdir()
-            environ = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_", "PROPHET_"))}
-            environ |= {
-                "PATH": f"{BIN}:{environ['PATH']}",
-                "DMLC_ROLE": node.rstrip("0123456789"),
-                "DMLC_NUM_WORKER": str(len(WORKERS)),
-                "DMLC_NUM_SERVER": "1",
-                "DMLC_PS_ROOT_URI": testbed.address("scheduler"),
-                "DMLC_PS_ROOT_PORT": str(port),
-                "DMLC_NODE_HOST": testbed.address(node),
-                "BYTEPS_SOCKET_PATH": str(Path(sockets, node)),
-                "OMP_NUM_THREADS": "1",
-            }
-            line = "bpslaunch"
-            if node in WORKERS:
-                environ |= {"DMLC_WORKER_ID": node.removeprefix("worker"), "PROPHET_STATUS_OUT": "status.json"}
-                line = command
-            processes[node] = testbed.popen(node, ["sh", "-c", line], env=environ, log=place / "log", cwd=place)
+    path = {"PATH": f"{BIN}:{os.environ['PATH']}"}
+    with Job(testbed, folder, port) as job:
+        processes = {node: job.start(node, ["sh", "-c", "bpslaunch"], path) for node in SERVERS}
+        for worker in WORKERS:
+            shutil.copy(TRAIN, job.place(worker))
+            processes[worker] = job.start(worker, ["sh", "-c", command], {**path, "PROPHET_STATUS_OUT": "status.json"})
         end = time.monotonic() + LIMIT_S
         try:
-            for node in (*WORKERS, "server", "scheduler"):
+            for node in (*WORKERS, *SERVERS):
                 status = processes[node].wait(max(0.1, end - time.monotonic()))
                 assert status == 0, f"{node}: {(folder / node / 'log').read_text()[-2000:]}"
         finally:
@@ -107,8 +58,6 @@ def launched(testbed: Testbed, folder: Path, port: int, command: str) -> list[di
 @pytest.mark.netns
 def test_the_pages_command_trains_and_gives_stocks_bits(testbed: Testbed, tmp_path: Path) -> None:
     folders = tmp_path / "stock", tmp_path / "scheduled"
-    for folder in folders:
-        folder.mkdir()
     command = documented_command()
     stock = launched(testbed, folders[0], PORT, command.removeprefix("BYTEPS_SCHEDULER=prophet "))
     scheduled = launched(testbed, folders[1], PORT + 1, command)

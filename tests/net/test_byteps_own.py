@@ -5,7 +5,6 @@ docs/engine.md says which of its tests and examples run on the CPU build, and wh
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import tarfile
@@ -17,7 +16,7 @@ import pytest
 from prophet.lab.testbed import NodeSpec, Testbed
 from prophet_byteps.build.recipe import BYTEPS_VERSION
 from prophet_byteps.build.store import Store
-from support.privileges import skip_without_namespaces
+from support.roles import clean_environ, network
 
 pytest.importorskip("mxnet")
 pytest.importorskip("byteps")
@@ -45,21 +44,19 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[Testbed]:
     """One node: the tests start everything on the loopback, at a port of their own choice."""
-    skip_without_namespaces()
-    with Testbed([NodeSpec("node", None)]) as testbed:
+    with network([NodeSpec("node", None)]) as testbed:
         yield testbed
 
 
 @pytest.mark.parametrize("policy", [None, "prophet"], ids=["stock", "prophet"])
 @pytest.mark.parametrize("name", TESTS)
 def test_it_passes(name: str, policy: str | None, release: Path, testbed: Testbed, tmp_path: Path) -> None:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_", "PROPHET_"))}
+    environ = clean_environ()
     environ |= {
         "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}",
         "BYTEPS_FORCE_DISTRIBUTED": "1",  # the tests set it for their worker alone, and no server would start
         "DMLC_NODE_HOST": "127.0.0.1",
         "BYTEPS_SOCKET_PATH": str(tmp_path),
-        "OMP_NUM_THREADS": "1",
         # They look at the network before they train it, for which MXNet may put weights into a layout of MKLDNN's own;
         # whether BytePS then finds them in time in their usual one is a matter of luck.
         "MXNET_MKLDNN_ENABLED": "0",

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from prophet.lab.testbed import Testbed
-from support.privileges import skip_without_namespaces
-from support.roles import WORKERS, nodes, run_job
+from support.roles import WORKERS, run_job
 
 pytest.importorskip("mxnet")
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 JOB = str(Path(__file__).with_name("jobs") / "mxnet_compressed.py")
 PORT = 24200
-
-
-@pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
-    skip_without_namespaces()
-    with Testbed(nodes(400e6)) as testbed:
-        yield testbed
+LINK_BPS = 400e6
 
 
 def weights(testbed: Testbed, folder: Path, port: int, settings: dict[str, str]) -> str:

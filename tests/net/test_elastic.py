@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from prophet.lab.testbed import Testbed
-from support.privileges import skip_without_namespaces
-from support.roles import WORKERS, Ended, nodes, run_job
+from support.roles import WORKERS, Ended, run_job
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 JOB = str(Path(__file__).with_name("jobs") / "elastic_job.py")
 SUSPENSIONS = 2
 PORT = 24300
-
-
-@pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
-    skip_without_namespaces()
-    with Testbed(nodes(50e6)) as testbed:
-        yield testbed
+LINK_BPS = 50e6
 
 
 def run(testbed: Testbed, folder: Path, port: int, replaced: str, settings: dict[str, str]) -> list[Ended]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ from prophet.core.event_record import load_events
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.lab.testbed import Testbed
 from prophet.models.profiles import load_profile
-from support.privileges import skip_without_namespaces
-from support.roles import WORKERS, nodes, run_job
+from support.roles import WORKERS, run_job
 
 pytest.importorskip("mxnet")
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
@@ -22,13 +20,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.netns]
 JOB = Path(__file__).with_name("jobs") / "mxnet_digits.py"
 ITERATIONS = 30
 PORT = 23900
-
-
-@pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
-    skip_without_namespaces()
-    with Testbed(nodes(400e6)) as testbed:
-        yield testbed
+LINK_BPS = 400e6
 
 
 @pytest.fixture(scope="module")

@@ -189,7 +189,7 @@ def test_a_peer_trains_the_same_model_bit_for_bit(tmp_path: Path) -> None:
     assert min(worker["accuracy"] for one in done.values() for worker in one.workers) > 0.2
 
 
-OCCUPY = "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); print('bound'); time.sleep(600)"
+OCCUPY = str(Path(__file__).with_name("jobs") / "occupy.py")
 
 
 class OccupiedTestbed(Testbed):
@@ -202,7 +202,7 @@ class OccupiedTestbed(Testbed):
 
     def __enter__(self) -> OccupiedTestbed:
         super().__enter__()
-        argv = [sys.executable, "-u", "-c", OCCUPY, str(FIRST_PORT)]
+        argv = [sys.executable, "-P", OCCUPY, str(FIRST_PORT)]
         occupant = self.popen(self._node, argv, env={"PATH": "/usr/bin:/bin"}, log=self._log)
         while "bound" not in self._log.read_text():
             assert occupant.poll() is None, self._log.read_text()

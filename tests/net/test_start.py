@@ -5,7 +5,6 @@ Every worker ends with a line that says who has what, or all train. Who waits fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,22 +12,16 @@ import pytest
 from prophet import __version__
 from prophet.lab.testbed import Testbed
 from prophet_byteps.agreement import START_LIMIT_S
-from support.privileges import skip_without_namespaces
-from support.roles import WORKERS, Ended, nodes, run_job
+from support.roles import WORKERS, Ended, run_job
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
-JOB = str(Path(__file__).with_name("jobs") / "small_job.py")
+JOBS = Path(__file__).with_name("jobs")
+JOB, JOB_WHERE = str(JOBS / "small_job.py"), str(JOBS / "small_job_where.py")
 STEPS = "6"
 PORT = 24100
+LINK_BPS = 400e6
 ON = {"BYTEPS_SCHEDULER": "prophet"}
-
-
-@pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
-    skip_without_namespaces()
-    with Testbed(nodes(400e6)) as testbed:
-        yield testbed
 
 
 def start(testbed: Testbed, folder: Path, port: int, *settings: dict[str, str]) -> list[Ended]:
@@ -66,40 +59,21 @@ def test_workers_that_differ_all_end_and_say_who_has_what(
         assert end.after_s < 40
 
 
-# A program that waits 4 s where it would wait 30; stock BytePS knows nothing of it.
-IMPATIENT = f"""
-import os, runpy, sys
-if "BYTEPS_SCHEDULER" in os.environ:
-    from prophet_byteps import exchange
-    exchange.START_LIMIT_S = 4.0
-sys.argv = ["job", "{STEPS}"]
-runpy.run_path({JOB!r}, run_name="__main__")
-"""
-
-
 def test_a_worker_beside_stock_byteps_ends_and_says_so(testbed: Testbed, tmp_path: Path) -> None:
     """What stock BytePS makes of the other's keys is its own affair: it may wait, or its server may fail."""
     assert START_LIMIT_S <= 30
     settings = dict(zip(WORKERS, (ON, {}), strict=True))
-    ends = run_job(testbed, tmp_path, PORT + 3, ("-c", IMPATIENT), settings, limit_s=15)
+    job = (JOB_WHERE, "patience_is_short", STEPS)
+    ends = run_job(testbed, tmp_path, PORT + 3, job, settings, limit_s=30, awaited=WORKERS[:1])
     assert ends[0].status == 2, ends
     (line,) = ends[0].lines("prophet:")
     assert "not all workers run this Prophet" in line or "another program" in line
 
 
-# A program that makes Prophet know another release only, before the job is run as it is.
-AS_IF_UNKNOWN = f"""
-import os, runpy, sys
-from prophet_byteps import hook
-if os.environ["DMLC_WORKER_ID"] == "1":
-    hook.KNOWN_VERSIONS = ("0.1",)
-sys.argv = ["job", "{STEPS}"]
-runpy.run_path({JOB!r}, run_name="__main__")
-"""
-
-
 def test_a_worker_whose_hook_cannot_act_trains_with_the_others(testbed: Testbed, tmp_path: Path) -> None:
-    ends = run_job(testbed, tmp_path, PORT + 4, ("-c", AS_IF_UNKNOWN), dict.fromkeys(WORKERS, ON))
+    ends = run_job(
+        testbed, tmp_path, PORT + 4, (JOB_WHERE, "worker_1_has_an_unknown_release", STEPS), dict.fromkeys(WORKERS, ON)
+    )
     assert [end.status for end in ends] == [0, 0], ends
     assert ends[0].lines("Prophet") == []
     (warning,) = ends[1].lines("Prophet")
@@ -109,18 +83,10 @@ def test_a_worker_whose_hook_cannot_act_trains_with_the_others(testbed: Testbed,
     assert len({line for end in [*ends, *stock] for line in end.lines("weights")}) == 1
 
 
-# Without a broadcast, which BytePS cannot do with tensors of different lengths.
-WIDER = f"""
-import os, runpy, sys
-import byteps.torch
-byteps.torch.broadcast_parameters = lambda *args, **kwargs: None
-sys.argv = ["job", "{STEPS}", "1024" if os.environ["DMLC_WORKER_ID"] == "0" else "1025"]
-runpy.run_path({JOB!r}, run_name="__main__")
-"""
-
-
 def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbed, tmp_path: Path) -> None:
-    ends = run_job(testbed, tmp_path, PORT + 7, ("-c", WIDER), dict.fromkeys(WORKERS, ON), limit_s=30)
+    ends = run_job(
+        testbed, tmp_path, PORT + 7, (JOB_WHERE, "worker_1_is_wider", STEPS), dict.fromkeys(WORKERS, ON), limit_s=30
+    )
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
         (line,) = end.lines("prophet:")
@@ -128,17 +94,11 @@ def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbe
         assert "worker 1: layout of optimizer 0: " in line
 
 
-DIES = f"""
-import os, runpy, sys
-sys.argv = ["job", "3" if os.environ["DMLC_WORKER_ID"] == "1" else "1000"]
-runpy.run_path({JOB!r}, run_name="__main__")
-os._exit(7)
-"""
-
-
 def test_who_waits_for_a_dead_worker_ends_where_that_is_asked_for(testbed: Testbed, tmp_path: Path) -> None:
     waits = {**ON, "PROPHET_STALL_S": "3"}
-    ends = run_job(testbed, tmp_path, PORT + 6, ("-c", DIES), dict.fromkeys(WORKERS, waits), limit_s=30)
+    ends = run_job(
+        testbed, tmp_path, PORT + 6, (JOB_WHERE, "worker_1_dies", "3"), dict.fromkeys(WORKERS, waits), limit_s=30
+    )
     assert [end.status for end in ends] == [75, 7], ends
     (line,) = ends[0].lines("prophet:")
     assert line.startswith("prophet: no transfer has finished for 3 s: ")

@@ -11,7 +11,6 @@ from prophet.core.events import QueueKind
 from prophet.core.network import Network
 from prophet.core.plan import Deadline, Plan
 from prophet.core.profile import GradientProfile, Profile
-from prophet.learn.replan import plan_changed
 from prophet.models.profiles import resnet50
 from prophet.policies import get_policy
 from support.lanes import ScheduledQueue
@@ -114,15 +113,3 @@ def test_a_thousand_gradients_are_planned() -> None:
     gradients = tuple(GradientProfile(f"g{i}", 4096, 0.6 * (1 - i // 20 / 50), 0.0003) for i in range(1000))
     plan = get_policy("prophet").plan(Profile("big", gradients, tuple(range(1000, 2000))), NETWORK)
     assert plan.push.order == {1000 + i: i for i in range(1000)}
-
-
-def test_a_plan_is_swapped_only_for_a_material_change() -> None:
-    policy = get_policy("prophet")
-    plan = policy.plan(PROFILE, NETWORK)
-    assert not plan_changed(plan, policy.plan(PROFILE, dataclasses.replace(NETWORK, bandwidth=33e6)))
-    assert plan_changed(plan, policy.plan(PROFILE, dataclasses.replace(NETWORK, bandwidth=40e6)))
-    assert plan_changed(policy.plan(None, None), plan)
-    doubled = tuple(dataclasses.replace(g, generation_s=2 * g.generation_s) for g in PROFILE.gradients)
-    assert plan_changed(plan, policy.plan(Profile("doubled", doubled), NETWORK))
-    shifted = tuple(dataclasses.replace(g, generation_s=g.generation_s + 0.001) for g in PROFILE.gradients)
-    assert not plan_changed(plan, policy.plan(Profile("shifted", shifted), NETWORK))

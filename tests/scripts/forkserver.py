@@ -64,7 +64,11 @@ def serve(path: str) -> str:
     listener.listen(16)
     children: list[Child] = []
     while True:
-        waiting = [listener, *(child.ended for child in children), *(child.connection for child in children)]
+        waiting: list[socket.socket | int] = [
+            listener,
+            *(child.ended for child in children),
+            *(child.connection for child in children),
+        ]
         ready, _, _ = select.select(waiting, [], [])
         for child in list(children):
             if child.ended not in ready and child.connection in ready:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import select
 import socket
 import sys
@@ -21,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from prophet.lab.testbed import NodeSpec, Testbed
+from prophet.lab.testbed import Testbed
+from support.roles import ONE_DEVICE, SERVE, SERVERS, WORKERS, Job, clean_environ, nodes
 
-WORKERS = ("worker0", "worker1")
 LINK_BPS = 20e6
 """An iteration's transfers take longer than its compute, so that a missing wait shows."""
 FIRST_PORT = 23000
@@ -44,8 +43,7 @@ class Cluster:
     """
 
     def __init__(self, settings: Mapping[str, str], modules: tuple[str, ...], turns: threading.Semaphore) -> None:
-        limited = [NodeSpec(worker, LINK_BPS) for worker in WORKERS]
-        self._testbed = Testbed([*limited, NodeSpec("server", None), NodeSpec("scheduler", None)])
+        self._testbed = Testbed(nodes(LINK_BPS))
         self._settings = settings
         self._modules = modules
         self._ports = itertools.count(FIRST_PORT)
@@ -57,7 +55,7 @@ class Cluster:
         for worker in WORKERS:
             path = Path(self._sockets.name, worker)
             program = [sys.executable, "-P", str(Path(__file__).with_name("forkserver.py")), str(path), *self._modules]
-            environ = _environ() | self._settings
+            environ = clean_environ() | dict(self._settings)
             self._testbed.popen(worker, program, env=environ, log=path.with_suffix(".log"))
         return self
 
@@ -75,21 +73,15 @@ class Cluster:
         port = next(self._ports)
         others = []
         workers = {}
-        with turn, tempfile.TemporaryDirectory(prefix="prophet-") as sockets:
+        with turn, Job(self._testbed, folder, port) as job:
             try:
-                for node in ("scheduler", "server", *WORKERS):
-                    place = folder / node
-                    place.mkdir(parents=True)
-                    Path(sockets, node).mkdir()
-                    environ = self._roles(node, port) | {"BYTEPS_SOCKET_PATH": str(Path(sockets, node))}
-                    if node in WORKERS:
-                        workers[node] = self._connect(node)
-                        request = {"script": str(script), "folder": str(place), "environ": environ}
-                        workers[node].sendall(json.dumps(request).encode() + b"\n")
-                    else:
-                        command = [sys.executable, "-c", "import byteps.server"]
-                        log = place / "log"
-                        others.append(self._testbed.popen(node, command, env=_environ() | environ, log=log, cwd=place))
+                for node in SERVERS:
+                    others.append(job.start(node, SERVE, ONE_DEVICE))
+                for node in WORKERS:
+                    workers[node] = self._connect(node)
+                    environ = job.variables(node) | ONE_DEVICE
+                    request = {"script": str(script), "folder": str(job.place(node)), "environ": environ}
+                    workers[node].sendall(json.dumps(request).encode() + b"\n")
                 failure = _wait(workers, time.monotonic() + limit_s, results, turn.close)
             finally:
                 for connection in workers.values():
@@ -117,27 +109,6 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise JobFailed(f"no forkserver on {worker}: {path.with_suffix('.log').read_text()[-2000:]}")
             time.sleep(0.02)
-
-    def _roles(self, node: str, port: int) -> dict[str, str]:
-        return {
-            "DMLC_ROLE": node.rstrip("0123456789"),
-            "DMLC_WORKER_ID": node.removeprefix("worker"),
-            "DMLC_NUM_WORKER": str(len(WORKERS)),
-            "DMLC_NUM_SERVER": "1",
-            "DMLC_PS_ROOT_URI": self._testbed.address("scheduler"),
-            "DMLC_PS_ROOT_PORT": str(port),
-            "DMLC_NODE_HOST": self._testbed.address(node),
-            "BYTEPS_LOCAL_RANK": "0",
-            "BYTEPS_LOCAL_SIZE": "1",
-            "BYTEPS_FORCE_DISTRIBUTED": "1",
-            "NVIDIA_VISIBLE_DEVICES": "0",
-        }
-
-
-def _environ() -> dict[str, str]:
-    """This process's environment without what would switch something on, and one thread for each process."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_", "PROPHET_"))}
-    return kept | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def _wait(

@@ -23,8 +23,9 @@ from typing import Any
 
 import pytest
 
-from scripts.jobs import WORKERS, Cluster, JobFailed
+from scripts.jobs import Cluster, JobFailed
 from support.privileges import skip_without_namespaces
+from support.roles import WORKERS
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
@@ -75,7 +76,8 @@ def framework_of(name: str) -> str:
 def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     """Jobs of all chosen scripts; one with stock BytePS and one with Prophet train at a time."""
     skip_without_namespaces()
-    chosen = [item.callspec.params["name"] for item in request.session.items if item.path == Path(__file__)]
+    items = [item for item in request.session.items if item.path == Path(__file__)]
+    chosen = [str(item.callspec.params["name"]) for item in items if isinstance(item, pytest.Function)]
     names = [name for name in chosen if importlib.util.find_spec(framework_of(name))]
     turns = {mode: threading.Semaphore(1) for mode in MODES}
     with contextlib.ExitStack() as stack:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
 from prophet.lab.config import Cell
@@ -161,7 +162,7 @@ def status(**changes: Any) -> dict[str, Any]:
     }
 
 
-def recorded_events(marks: Sequence[Mapping[str, float]], gradients: int = 3) -> np.ndarray:
+def recorded_events(marks: Sequence[Mapping[str, float]], gradients: int = 3) -> NDArray[Any]:
     """Every gradient pushed, then pulled, in each iteration, one after another; and a broadcast at the start."""
     rows = [(marks[0]["start"], 0x80000001, 4, 0, QueueKind.PUSH, kind, 0) for kind in EventKind]
     for mark in marks:

@@ -1,6 +1,7 @@
-"""The roles of a real BytePS job on the testbed, for tests: scheduler, servers and workers as users start them.
+"""The networks and roles of real BytePS jobs, for tests: scheduler, server and workers as users start them.
 
-Rule of this file: environments, processes and their ends. What a job computes is the test's own script.
+Rule of this file: the testbed's nodes, each role's environment, folder and process, and how they end. What a job
+computes is the test's own script.
 """
 
 from __future__ import annotations
@@ -9,27 +10,98 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import TimeoutExpired
+from subprocess import Popen, TimeoutExpired
+from types import TracebackType
+from typing import Self
 
 from prophet.lab.testbed import NodeSpec, Testbed
+from support.privileges import skip_without_namespaces
 
 WORKERS = ("worker0", "worker1")
 SERVERS = ("scheduler", "server")
+SERVE = [sys.executable, "-c", "import byteps.server"]
+SERVE_AGAIN = str(Path(__file__).with_name("serve_again.py"))
+SWITCHES = ("BYTEPS_", "DMLC_", "PROPHET_")
+"""How the variables begin that would switch something on."""
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+ONE_DEVICE = {
+    "BYTEPS_LOCAL_RANK": "0",
+    "BYTEPS_LOCAL_SIZE": "1",
+    "BYTEPS_FORCE_DISTRIBUTED": "1",
+    "NVIDIA_VISIBLE_DEVICES": "0",
+}
+"""What bpslaunch would set of a process that is alone on its machine."""
 
-SERVE = """
-import subprocess, sys
-for _ in range({}):
-    subprocess.run([sys.executable, "-c", "import byteps.server"], check=True)
-"""
 
-
-def nodes(bandwidth: float) -> list[NodeSpec]:
+def nodes(bandwidth: float | None) -> list[NodeSpec]:
     """Two workers at `bandwidth` bits per second, and a server and a scheduler that are not limited."""
     return [*(NodeSpec(worker, bandwidth) for worker in WORKERS), *(NodeSpec(node, None) for node in SERVERS)]
+
+
+@contextmanager
+def network(specs: Sequence[NodeSpec]) -> Iterator[Testbed]:
+    """A testbed of these nodes; skips the test where there can be none."""
+    skip_without_namespaces()
+    with Testbed(list(specs)) as testbed:
+        yield testbed
+
+
+def clean_environ() -> dict[str, str]:
+    """This process's environment without any switch, and one thread for each library's loops."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(SWITCHES)}
+    return kept | dict.fromkeys(THREADS, "1")
+
+
+class Job:
+    """The roles of one job, each with its output in the file `log` of a folder of its own, `folder`/ROLE.
+
+    Ends nothing: who starts processes ends them.
+    """
+
+    def __init__(self, testbed: Testbed, folder: Path, port: int) -> None:
+        self._testbed = testbed
+        self._folder = folder
+        self._port = port
+        self._sockets = tempfile.TemporaryDirectory(prefix="prophet-")  # names of UNIX sockets are short
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sockets.cleanup()
+
+    def place(self, node: str) -> Path:
+        """The role's folder."""
+        place = self._folder / node
+        place.mkdir(parents=True, exist_ok=True)
+        return place
+
+    def variables(self, node: str) -> dict[str, str]:
+        """What a user of BytePS sets for the role at this node before bpslaunch."""
+        sockets = Path(self._sockets.name, node)
+        sockets.mkdir(exist_ok=True)
+        variables = {
+            "DMLC_ROLE": node.rstrip("0123456789"),
+            "DMLC_NUM_WORKER": str(len(WORKERS)),
+            "DMLC_NUM_SERVER": "1",
+            "DMLC_PS_ROOT_URI": self._testbed.address("scheduler"),
+            "DMLC_PS_ROOT_PORT": str(self._port),
+            "DMLC_NODE_HOST": self._testbed.address(node),
+            "BYTEPS_SOCKET_PATH": str(sockets),
+        }
+        return variables | ({"DMLC_WORKER_ID": node.removeprefix("worker")} if node in WORKERS else {})
+
+    def start(self, node: str, command: Sequence[str], settings: Mapping[str, str]) -> Popen[bytes]:
+        """Starts a role's process in its folder, with `settings` beside the role's variables."""
+        place = self.place(node)
+        environ = clean_environ() | self.variables(node) | dict(settings)
+        return self._testbed.popen(node, command, env=environ, log=place / "log", cwd=place)
 
 
 @dataclass(frozen=True)
@@ -52,44 +124,26 @@ def run_job(
     settings: Mapping[str, Mapping[str, str]] | None = None,
     limit_s: float = 60.0,
     lives: int = 1,
+    awaited: Sequence[str] = WORKERS,
 ) -> list[Ended]:
-    """Runs `command` with this Python on both workers until they end, or are killed after `limit_s` seconds.
+    """Runs `command` with this Python on both workers until the `awaited` have ended, or for `limit_s` seconds.
 
-    Each role works in a folder of its own, `folder`/ROLE, with its output in the file `log`. `settings`: more
-    environment, by worker. `lives`: how often the scheduler and the server run, one after another, since they end when
-    all workers have suspended. Returns how the workers ended, in their order.
+    What still runs then is killed. `settings`: more environment, by worker. `lives`: how often the scheduler and the
+    server run, one after another, since they end when all workers have suspended. Returns how the workers ended, in
+    their order.
     """
     settings = settings or {}
-    with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:  # names of UNIX sockets are short
-        processes = {}
-        for node in (*SERVERS, *WORKERS):
-            place = folder / node
-            place.mkdir(parents=True)
-            Path(sockets, node).mkdir()
-            environ = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_", "PROPHET_"))}
-            environ |= {
-                "DMLC_ROLE": node.rstrip("0123456789"),
-                "DMLC_NUM_WORKER": str(len(WORKERS)),
-                "DMLC_NUM_SERVER": "1",
-                "DMLC_PS_ROOT_URI": testbed.address("scheduler"),
-                "DMLC_PS_ROOT_PORT": str(port),
-                "DMLC_NODE_HOST": testbed.address(node),
-                "BYTEPS_LOCAL_RANK": "0",
-                "BYTEPS_LOCAL_SIZE": "1",
-                "BYTEPS_FORCE_DISTRIBUTED": "1",
-                "BYTEPS_SOCKET_PATH": str(Path(sockets, node)),
-                "NVIDIA_VISIBLE_DEVICES": "0",
-                "OMP_NUM_THREADS": "1",
-            }
-            role_command = [sys.executable, "-c", SERVE.format(lives)]
-            if node in WORKERS:
-                environ |= {"DMLC_WORKER_ID": node.removeprefix("worker"), **settings.get(node, {})}
-                role_command = [sys.executable, "-P", *command]
-            processes[node] = testbed.popen(node, role_command, env=environ, log=place / "log", cwd=place)
+    with Job(testbed, folder, port) as job:
+        for node in SERVERS:
+            job.start(node, [sys.executable, "-P", SERVE_AGAIN, str(lives)], ONE_DEVICE)
+        processes = {
+            worker: job.start(worker, [sys.executable, "-P", *command], {**ONE_DEVICE, **settings.get(worker, {})})
+            for worker in WORKERS
+        }
         began = time.monotonic()
         ends: dict[str, tuple[int | None, float]] = {}
         try:
-            while len(ends) < len(WORKERS) and time.monotonic() - began < limit_s:
+            while not ends.keys() >= set(awaited) and time.monotonic() - began < limit_s:
                 for worker in set(WORKERS) - set(ends):
                     with suppress(TimeoutExpired):
                         ends[worker] = processes[worker].wait(0.05), time.monotonic() - began

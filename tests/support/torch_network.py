@@ -118,6 +118,19 @@ def peek(module: nn.Module, name: str = "weight") -> torch.Tensor:
         return param.detach().clone()
 
 
+def weight_of(module: nn.Module, name: str = "weight") -> nn.Parameter:
+    """A parameter, used as any program uses it."""
+    value = getattr(module, name)
+    assert isinstance(value, nn.Parameter)
+    return value
+
+
+def gradient_of(param: torch.Tensor) -> torch.Tensor:
+    """Its gradient, which must be there."""
+    assert param.grad is not None
+    return param.grad
+
+
 def make_model() -> nn.Sequential:
     torch.manual_seed(3)
     return nn.Sequential(
@@ -169,7 +182,7 @@ def wrap(network: Network, model: nn.Module, optimizer: torch.optim.Optimizer, *
     return network.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **more)
 
 
-def pair(network: Network, lr: float = 0.1, **more: Any) -> tuple[nn.Module, Plain, nn.Module, Any]:
+def pair(network: Network, lr: float = 0.1, **more: Any) -> tuple[nn.Sequential, Plain, nn.Sequential, Any]:
     """A model trained by plain SGD, and its twin under the front end, past its probation."""
     truth, model = make_model(), make_model()
     plain = Plain(torch.optim.SGD(truth.parameters(), lr, momentum=0.9))

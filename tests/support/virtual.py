@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
 
 
-def events(rows: Iterable[tuple[float, int, int, int, EventKind]]) -> np.ndarray:
+def events(rows: Iterable[tuple[float, int, int, int, EventKind]]) -> NDArray[Any]:
     """Push events from (time_s, gradient, partition, bytes, kind), in order of time."""
     records = [(t, g, size, p, QueueKind.PUSH, kind, 0) for t, g, p, size, kind in sorted(rows, key=lambda row: row[0])]
     return np.array(records, EVENT_DTYPE)
@@ -34,7 +36,7 @@ def transfers(
     began: float = 0.0,
     in_flight: int = 4,
     ack_jitter_s: float = 0.0,
-) -> np.ndarray:
+) -> NDArray[Any]:
     """Pushes of partitions over a link, `in_flight` at a time; acknowledgements come in order.
 
     With `ack_jitter_s`, they are late by that on average, and one that overtakes waits: they come in bunches.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,13 @@ import torch
 from torch import nn
 
 from prophet_byteps import hook
-from prophet_byteps.torch import front_end
 from tools import guard
 
 
 def test_costs_are_measured_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(guard, "REPEATS", 2)
     monkeypatch.setattr(hook, "_loaded", None)
-    monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
+    monkeypatch.setattr(atexit, "register", lambda function: None)
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(30)))
     cost = guard.measure("small", model, torch.randn(2, 3, 4))
     assert cost.parameters == 60

@@ -1,27 +1,34 @@
 """`python -m tools.mlfabric`: what it prints, and that bad input is one line and exit status 2."""
 
+from __future__ import annotations
+
 import json
+from pathlib import Path
+from typing import TypeAlias
 
 import pytest
+from _pytest.capture import CaptureResult
 
 from prophet.studies.mlfabric.tables import TableCell
 from tools import mlfabric, mlfabric_page
 
+Capture: TypeAlias = pytest.CaptureFixture[str]
 
-def train(capsys, *arguments):
+
+def train(capsys: Capture, *arguments: str) -> tuple[int, CaptureResult[str]]:
     status = mlfabric.main(["train", "--seconds", "3", *arguments])
     return status, capsys.readouterr()
 
 
 @pytest.mark.parametrize("method", ["mlfabric-a", "mlfabric-s", "mlfabric-stale", "async", "rr-sync"])
-def test_a_job_is_trained(capsys, method):
+def test_a_job_is_trained(capsys: Capture, method: str) -> None:
     status, printed = train(capsys, "--method", method, "--json")
     found = json.loads(printed.out)
     assert status == 0 and found["updates_applied"] > 0
     assert 0 < found["loss_above_least"] < found["loss"] < 0.6932
 
 
-def test_bounds_are_kept_and_shown(capsys):
+def test_bounds_are_kept_and_shown(capsys: Capture) -> None:
     _, printed = train(capsys, "--delay-bound", "8", "--divergence-bound", "2", "--momentum", "0.5", "--json")
     found = json.loads(printed.out)
     assert found["greatest_delay"] == 8 and found["updates_dropped"] > 0
@@ -45,13 +52,13 @@ def test_bounds_are_kept_and_shown(capsys):
         (["--workers", "3", "--machines", "4"], "3 workers on 4 machines"),
     ],
 )
-def test_bad_input_is_one_line(capsys, arguments, line):
+def test_bad_input_is_one_line(capsys: Capture, arguments: list[str], line: str) -> None:
     status, printed = train(capsys, *arguments)
     assert status == 2 and printed.out == ""
     assert line in printed.err and printed.err.startswith("prophet: ") and printed.err.count("\n") == 1
 
 
-def test_a_profile_gives_size_and_computing_time(capsys, tmp_path):
+def test_a_profile_gives_size_and_computing_time(capsys: Capture, tmp_path: Path) -> None:
     parse = mlfabric._arguments().parse_args
     of_profile = mlfabric.setting_of_arguments(parse(["train", "--profile", "resnet50", "--compute-s", "0.2"]))
     assert (of_profile.model_bytes, of_profile.compute_s) == (102_228_128, 0.2)
@@ -60,14 +67,14 @@ def test_a_profile_gives_size_and_computing_time(capsys, tmp_path):
     assert status == 2 and printed.err.count("\n") == 1 and "bad.json" in printed.err
 
 
-def test_the_scheduler_is_timed(capsys, monkeypatch):
+def test_the_scheduler_is_timed(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlfabric, "PAPER_SCHEDULING_MS", {10: 30.0, 20: 440.0})
     assert mlfabric.main(["scheduler", "--repeats", "1"]) == 0
     assert "20 updates" in capsys.readouterr().out
     assert mlfabric.main(["scheduler", "--repeats", "0"]) == 2
 
 
-def test_the_page_shows_medians_beside_the_papers_numbers(monkeypatch):
+def test_the_page_shows_medians_beside_the_papers_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [TableCell("C2", "N1", ratio, 0.5, 0.4, 0.8, 0.25, 30) for ratio in (0.3, 0.5, 0.4)]
     assert mlfabric_page.table_2_row(cells) == (
         "C2-N1",

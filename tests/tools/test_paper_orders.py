@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import pytest
@@ -9,14 +10,22 @@ import pytest
 from prophet.core.errors import UserError
 from prophet.core.graph import Graph, Operation, OperationKind
 from prophet.policies.algorithms.tictac import flat_graph, graph_time, sequential_graph
-from tools.paper_orders import NETWORK, balanced, forward_orders, judge
+from support.golden import Golden
+from tools.paper_orders import NETWORK, Order, balanced, forward_orders, judge, training_orders
 
 LAYER_S = (2 << 20) / NETWORK.bandwidth
 
 
+@pytest.fixture(scope="module")
+def inference() -> list[Order]:
+    pytest.importorskip("mxnet")
+    return forward_orders()
+
+
 def test_order_is_worth_nothing_where_layers_are_side_by_side() -> None:
     found = judge("par", flat_graph(time_s=LAYER_S))
-    assert (found.speedup, found.gain) == (pytest.approx(1.0), 0.0)
+    assert found.speedup == pytest.approx(1.0)
+    assert found.gain == 0.0
     assert found.chance == found.tio == found.tao == pytest.approx(31 / 32)
 
 
@@ -39,12 +48,21 @@ def test_the_rate_balances_computing_with_receiving() -> None:
     assert sum(oracle(o) for o in graph.computing) == pytest.approx(sum(oracle(o) for o in graph.transfers))
 
 
-def test_the_models_of_the_paper() -> None:
-    pytest.importorskip("mxnet")
-    for found in forward_orders():
+def test_the_models_of_the_paper(inference: list[Order]) -> None:
+    for found in inference:
         assert found.speedup > 0.9, "what the paper chose its batch sizes for"
         assert found.tao > 0.95 and found.tio > 0.95
         assert found.chance <= found.tao
+
+
+def test_no_number_of_a_toy_has_moved(golden: Golden) -> None:
+    toys = [judge("par", flat_graph(time_s=LAYER_S)), judge("seq", sequential_graph(time_s=LAYER_S))]
+    golden.check("papers/tictac-toys", [dataclasses.asdict(order) for order in toys])
+
+
+def test_no_number_of_a_model_has_moved(inference: list[Order], golden: Golden) -> None:
+    golden.check("papers/tictac-inference", [dataclasses.asdict(order) for order in inference])
+    golden.check("papers/tictac-training", [dataclasses.asdict(order) for order in training_orders()])
 
 
 def test_without_mxnet_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +19,9 @@ from prophet.core.errors import UserError
 from prophet.lab.testbed import NodeSpec, Testbed, require_namespaces
 from prophet.lab.testbed import testbed as testbed_module
 from prophet.lab.testbed.shaping import LARGEST_PACKET_BYTES, MAX_BANDWIDTH_BPS, token_bucket
-from support.privileges import skip_without_namespaces
+from support.roles import network
 
+HARNESS = Path(__file__).with_name("harness.py")
 MEASURE_S = 0.9
 TOLERANCE = 0.10
 
@@ -29,8 +29,7 @@ TOLERANCE = 0.10
 @pytest.fixture(scope="module")
 def three_nodes() -> Iterator[Testbed]:
     """As root; without it the tests in a user namespace of their own still run."""
-    skip_without_namespaces()
-    with Testbed([NodeSpec("worker0", 100e6), NodeSpec("worker1", 1e9), NodeSpec("server", None)]) as testbed:
+    with network([NodeSpec("worker0", 100e6), NodeSpec("worker1", 1e9), NodeSpec("server", None)]) as testbed:
         yield testbed
 
 
@@ -135,11 +134,10 @@ def test_program_gets_its_environment_folder_and_network(three_nodes: Testbed, t
 
 @pytest.mark.netns
 def test_program_runs_on_its_nodes_cores(tmp_path: Path) -> None:
-    skip_without_namespaces()
     mine = sorted(os.sched_getaffinity(0))
     nodes = [NodeSpec("worker0", None, (mine[-1],)), NodeSpec("server", None)]
     script = "grep Cpus_allowed_list /proc/self/status | cut -f 2"
-    with Testbed(nodes) as testbed:
+    with network(nodes) as testbed:
         assert output_of(testbed, "worker0", script, tmp_path / "log") == f"{mine[-1]}\n"
         everywhere = Path("/proc/self/status").read_text().split("Cpus_allowed_list:\t")[1].split()[0]
         assert output_of(testbed, "server", script, tmp_path / "log") == f"{everywhere}\n"
@@ -196,33 +194,8 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-HARNESS = textwrap.dedent(
-    """
-    import os, sys, time
-    from pathlib import Path
-    from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
-    how = sys.argv[1]
-    reexec_in_user_namespace()
-    with Testbed([NodeSpec("worker0", 100e6), NodeSpec("server", None)]) as testbed:
-        script = "echo started; trap '' HUP; sleep 1000 & sleep 1000"
-        log = Path(sys.argv[2])
-        testbed.popen("worker0", ["sh", "-c", script], env={"PATH": os.environ["PATH"]}, log=log)
-        while "started" not in log.read_text():
-            time.sleep(0.01)
-        print(*[os.stat(path).st_ino for path in testbed._namespaces], flush=True)
-        if how == "wait":
-            time.sleep(1000)
-        if how == "error":
-            raise ValueError("a bug in the harness")
-        if how == "measure":
-            for a, b in (("worker0", "server"), ("server", "worker0")):
-                print(testbed.measure(a, b, 0.9))
-    """
-)
-
-
 def harness(how: str, log: Path, *before: str) -> subprocess.Popen[str]:
-    command = [*before, sys.executable, "-P", "-c", HARNESS, how, str(log)]
+    command = [*before, sys.executable, "-P", str(HARNESS), how, str(log)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

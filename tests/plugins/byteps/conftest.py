@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 
 import pytest
@@ -26,7 +27,7 @@ def _network(network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Netw
     monkeypatch.setattr(hook, "_loaded", network)
     monkeypatch.setattr(torch_engine, "_warned", set())
     monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
-    monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
+    monkeypatch.setattr(atexit, "register", lambda function: None)
     front_end.install(network, fusion=False)
     yield network
     network.shutdown()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import logging
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,7 +60,7 @@ def nothing_agreed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(agent.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
@@ -130,7 +132,7 @@ class BytePS(SimpleNamespace):
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What was agreed on or renewed."""
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(agent.atexit, "register", lambda function: None)
+    monkeypatch.setattr(atexit, "register", lambda function: None)
     monkeypatch.setattr(exchange, "agree_on_start", lambda *args: calls.append(("start", *args[1:])))
     monkeypatch.setattr(exchange, "renew", lambda bps: calls.append(("renew",)))
     return calls

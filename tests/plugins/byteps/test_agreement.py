@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -198,8 +199,8 @@ def test_after_a_resume_all_is_said_again_to_whoever_is_there_now() -> None:
 def alone(monkeypatch: pytest.MonkeyPatch) -> Agreement:
     """One of two workers, where the other one never answers and time passes by itself."""
     clock = [0.0]
-    monkeypatch.setattr(agreement.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(agreement.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + 1.0))
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + 1.0))
     monkeypatch.setattr(agreement, "_active", None)
     monkeypatch.setattr(agreement, "_stall_s", None)
     return Server(2).agreement(0)

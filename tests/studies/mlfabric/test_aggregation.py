@@ -1,36 +1,50 @@
 """Algorithm 3 of MLfabric and its mirror for models: the paper's figures, its listing, brute force, properties."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
 from itertools import combinations_with_replacement
+from typing import TypeAlias
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prophet.studies.mlfabric.aggregation import Group, aggregate
+from prophet.studies.mlfabric.aggregation import Aggregation, Group, aggregate
 from prophet.studies.mlfabric.distribution import distribute
 from prophet.studies.mlfabric.network import NetworkState
 from prophet.studies.mlfabric.ordering import Update
 
 SERVER = 0
+Instance: TypeAlias = tuple[list[Update], NetworkState, list[int]]
+Assigned: TypeAlias = list[int | None]
+"""The aggregator of each update; None for one that goes straight to the server."""
 
 
-def even(nodes, rate=1.0):
+def even(nodes: int, rate: float = 1.0) -> NetworkState:
     return NetworkState.of_rates([rate] * nodes, [rate] * nodes)
 
 
-def updates(count, first_node=1, size=1.0):
+def updates(count: int, first_node: int = 1, size: float = 1.0) -> list[Update]:
     return [Update(place, first_node + place, size) for place in range(count)]
 
 
-def shape(aggregation):
+def shape(aggregation: Aggregation) -> list[tuple[list[int], int | None]]:
     return [([update.id for update in group.updates], group.aggregator) for group in aggregation.groups]
 
 
-def listing(order, network, aggregators, now_s=0.0, busy_until_s=-math.inf):
+def listing(
+    order: list[Update],
+    network: NetworkState,
+    aggregators: Sequence[int],
+    now_s: float = 0.0,
+    busy_until_s: float = -math.inf,
+) -> tuple[float, Assigned | None]:
     """Algorithm 3 word for word, every case to its end, with the two mends that aggregation.py names."""
 
-    def det_agg(direct):
-        state, latest, assigned = network.copy(), max(now_s, busy_until_s), []
+    def det_agg(direct: int) -> tuple[float, Assigned | None]:
+        state, latest = network.copy(), max(now_s, busy_until_s)
+        assigned: Assigned = []
         for update in order[:direct]:
             latest = max(latest, state.reserve(update.node, SERVER, update.size_bytes, now_s))
             assigned.append(None)
@@ -55,7 +69,7 @@ def listing(order, network, aggregators, now_s=0.0, busy_until_s=-math.inf):
     return min((det_agg(direct) for direct in range(len(order) + 1)), key=lambda case: case[0])
 
 
-def best_cut(order, network, aggregators):
+def best_cut(order: list[Update], network: NetworkState, aggregators: Sequence[int]) -> float:
     """The least end of all cuts into runs that keep the paper's constraint, aggregators in their order."""
     best = math.inf
     for cuts in combinations_with_replacement(range(len(order) + 1), len(aggregators)):
@@ -75,7 +89,7 @@ def best_cut(order, network, aggregators):
     return best
 
 
-def test_figure_2_two_straight_and_a_sum_of_two():
+def test_figure_2_two_straight_and_a_sum_of_two() -> None:
     found = aggregate(updates(4), even(6), SERVER, [5], 0.0)
     assert shape(found) == [([0], None), ([1], None), ([2, 3], 5)]
     third = found.groups[2]
@@ -85,7 +99,7 @@ def test_figure_2_two_straight_and_a_sum_of_two():
     assert aggregate(updates(4), even(6), SERVER, [], 0.0).end_s == 4.0
 
 
-def test_figure_6_a_run_ends_where_the_server_would_have_to_wait():
+def test_figure_6_a_run_ends_where_the_server_would_have_to_wait() -> None:
     # Three straight ones keep the server busy until 6; u4 and u5 reach the aggregator by 6, u6 would at 9.
     order = [Update(place, 1 + place, 2.0 if place < 3 else 3.0) for place in range(6)]
     found = aggregate(order, even(9), SERVER, [7, 8], 0.0)
@@ -97,7 +111,7 @@ def test_figure_6_a_run_ends_where_the_server_would_have_to_wait():
     )
 
 
-def test_while_earlier_batches_keep_the_server_busy_summing_costs_nothing():
+def test_while_earlier_batches_keep_the_server_busy_summing_costs_nothing() -> None:
     network = even(6)
     network.reserve(5, SERVER, 3.0, 0.0)
     found = aggregate(updates(3), network, SERVER, [4], 0.0, busy_until_s=3.0)
@@ -105,23 +119,23 @@ def test_while_earlier_batches_keep_the_server_busy_summing_costs_nothing():
     assert found.end_s == 4.0
 
 
-def test_an_update_at_the_aggregators_own_node_is_there_at_once():
+def test_an_update_at_the_aggregators_own_node_is_there_at_once() -> None:
     found = aggregate(updates(2), even(3), SERVER, [2], 0.0, busy_until_s=1.0)
     assert found.groups[0].arrivals_s == (1.0, 0.0)
 
 
-def test_no_run_weighs_more_than_it_may():
+def test_no_run_weighs_more_than_it_may() -> None:
     found = aggregate(updates(4), even(6), SERVER, [4, 5], 0.0, 9.0, weights=[1.0, 1.0, 1.5, 9.0], most=2.0)
     for group in found.groups:
         assert len(group.updates) == 1 or [u.id for u in group.updates] == [0, 1]
 
 
-def test_nothing_is_nothing():
+def test_nothing_is_nothing() -> None:
     assert aggregate([], even(2), SERVER, [1], 3.0).end_s == 3.0
 
 
 @st.composite
-def orders(draw, most=7, uniform=False):
+def orders(draw: st.DrawFn, most: int = 7, uniform: bool = False) -> Instance:
     nodes = draw(st.integers(2, 6))
     speed = st.just(4) if uniform else st.integers(1, 12)
     network = NetworkState.of_rates(
@@ -141,7 +155,7 @@ def orders(draw, most=7, uniform=False):
 
 @settings(max_examples=150, deadline=None)
 @given(orders(), st.floats(-1, 12))
-def test_it_is_the_listing(instance, busy_until_s):
+def test_it_is_the_listing(instance: Instance, busy_until_s: float) -> None:
     order, network, aggregators = instance
     found = aggregate(order, network, SERVER, aggregators, 0.0, busy_until_s)
     end, assigned = listing(order, network, aggregators, 0.0, busy_until_s)
@@ -151,7 +165,9 @@ def test_it_is_the_listing(instance, busy_until_s):
 
 @settings(max_examples=150, deadline=None)
 @given(orders(), st.floats(-1, 12))
-def test_it_keeps_the_order_is_never_later_than_none_and_never_lets_the_server_wait(instance, busy_until_s):
+def test_it_keeps_the_order_is_never_later_than_none_and_never_lets_the_server_wait(
+    instance: Instance, busy_until_s: float
+) -> None:
     order, network, aggregators = instance
     before = [link.rates for link in network.downlinks]
     found = aggregate(order, network, SERVER, aggregators, 0.0, busy_until_s)
@@ -172,7 +188,7 @@ def test_it_keeps_the_order_is_never_later_than_none_and_never_lets_the_server_w
     assert [link.times for link in again.uplinks] == [link.times for link in found.network.uplinks]
 
 
-def remake(group: Group, state):
+def remake(group: Group, state: NetworkState) -> None:
     if group.aggregator is None:
         assert state.reserve(group.updates[0].node, SERVER, group.size_bytes, 0.0) == group.end_s
         return
@@ -183,7 +199,7 @@ def remake(group: Group, state):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 8), st.integers(0, 3))
-def test_on_equal_nics_the_greedy_runs_are_the_best_ones(count, aggregators):
+def test_on_equal_nics_the_greedy_runs_are_the_best_ones(count: int, aggregators: int) -> None:
     order, network = updates(count), even(count + 5)
     nodes = list(range(count + 1, count + 1 + aggregators))
     best = best_cut(order, network, nodes) if nodes else float(count)
@@ -192,14 +208,14 @@ def test_on_equal_nics_the_greedy_runs_are_the_best_ones(count, aggregators):
 
 @settings(max_examples=80, deadline=None)
 @given(orders(most=6))
-def test_no_cut_is_better_by_more_than_the_greedy_choice_costs(instance):
+def test_no_cut_is_better_by_more_than_the_greedy_choice_costs(instance: Instance) -> None:
     # On unequal NICs greedy runs may lose to others; they never win, as brute force has them among its cuts.
     order, network, aggregators = instance
     if aggregators:
         assert best_cut(order, network, aggregators) <= aggregate(order, network, SERVER, aggregators, 0.0).end_s + 1e-9
 
 
-def test_distribution_is_figure_2_turned_round():
+def test_distribution_is_figure_2_turned_round() -> None:
     # Four readers, one distributor: the server sends to it first, then two of its own; the last has it at 3, not 4.
     found = distribute([1, 2, 3, 4], 1.0, even(6), SERVER, [5], 0.0)
     assert found.end_s == 3.0
@@ -212,7 +228,7 @@ def test_distribution_is_figure_2_turned_round():
 
 @settings(max_examples=100, deadline=None)
 @given(orders(), st.floats(0, 3))
-def test_every_reader_gets_the_model_once_and_only_after_its_source_has_it(instance, now_s):
+def test_every_reader_gets_the_model_once_and_only_after_its_source_has_it(instance: Instance, now_s: float) -> None:
     order, network, distributors = instance
     readers = [update.node for update in order]
     found = distribute(readers, 5.0, network, SERVER, distributors, now_s)
@@ -229,7 +245,7 @@ def test_every_reader_gets_the_model_once_and_only_after_its_source_has_it(insta
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 4))
-def test_on_equal_nics_a_tree_of_models_is_never_slower_than_one_after_another(readers, distributors):
+def test_on_equal_nics_a_tree_of_models_is_never_slower_than_one_after_another(readers: int, distributors: int) -> None:
     network = even(readers + distributors + 1)
     nodes = list(range(1, readers + 1))
     found = distribute(nodes, 1.0, network, SERVER, range(readers + 1, readers + 1 + distributors), 0.0)

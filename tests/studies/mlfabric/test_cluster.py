@@ -1,15 +1,20 @@
 """MLfabric's cluster on a virtual clock: settings, the wire, workers, servers of all three kinds, the replica."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from prophet.core.errors import UserError
 from prophet.studies.mlfabric.cluster import (
@@ -36,8 +41,9 @@ from prophet.studies.mlfabric.settings import (
     Stragglers,
     TrafficMix,
 )
-from prophet.studies.mlfabric.wire import Wire
+from prophet.studies.mlfabric.wire import Sent, Wire
 
+Vector: TypeAlias = NDArray[np.float64]
 CALM = Setting(Stragglers(0.0, 1.0), TrafficMix((10 * GBIT,), (1.0,)))
 """No stragglers, no traffic."""
 SMALL = Setting(workers=6, machines=3, seed=4)
@@ -46,39 +52,42 @@ SMALL = Setting(workers=6, machines=3, seed=4)
 class Following:
     """Models are the vectors of Eq. 2 with real momentum; everything that happens is written down."""
 
-    def __init__(self, momentum=0.0, seed=0):
+    def __init__(self, momentum: float = 0.0, seed: int = 0) -> None:
         self.momentum = momentum
         self.random = np.random.default_rng(seed)
-        self.server, self.replica = [np.zeros(4)] * 2, [np.zeros(4)] * 2
-        self.computed, self.steps, self.apart = [], [], 0.0
+        self.server: list[Vector] = [np.zeros(4)] * 2
+        self.replica: list[Vector] = [np.zeros(4)] * 2
+        self.computed: list[tuple[int, int, bytes]] = []
+        self.steps: list[list[bytes]] = []
+        self.apart = 0.0
 
-    def read(self):
+    def read(self) -> int:
         return len(self.steps)
 
-    def compute(self, worker, model):
+    def compute(self, worker: int, model: int) -> tuple[Vector, float]:
         update = self.random.normal(size=4)
         update *= self.random.uniform(0.2, 1.0) / np.linalg.norm(update)
         self.computed.append((worker, model, update.tobytes()))
         return update, float(np.linalg.norm(update))
 
-    def move(self, models, updates):
+    def move(self, models: list[Vector], updates: Sequence[Vector]) -> None:
         models.append(models[-1] + sum(updates[1:], updates[0]) + self.momentum * (models[-1] - models[-2]))
 
-    def apply(self, updates):
+    def apply(self, updates: Sequence[Vector]) -> None:
         self.steps.append([update.tobytes() for update in updates])
         self.move(self.server, updates)
 
-    def replicate(self, updates):
+    def replicate(self, updates: Sequence[Vector]) -> None:
         self.move(self.replica, updates)
 
-    def observe(self, now_s, applied):
+    def observe(self, now_s: float, applied: int) -> None:
         self.apart = max(self.apart, float(np.linalg.norm(self.server[-1] - self.replica[-1])))
 
 
 # Settings
 
 
-def test_the_papers_settings():
+def test_the_papers_settings() -> None:
     assert {name: (one.chance, one.factor) for name, one in COMPUTE.items()} == {
         "C1": (0.1, 2.0),
         "C2": (0.1, 4.0),
@@ -98,7 +107,7 @@ def test_the_papers_settings():
     assert Counter(default.machine_of(worker) for worker in range(30)) == dict.fromkeys(range(15), 2)
 
 
-def test_draws_follow_the_chances_and_the_seed():
+def test_draws_follow_the_chances_and_the_seed() -> None:
     rates = Rates.draw(Setting(traffic=NETWORK["N2"], seed=1), 5000.0)
     shares = [float((rates.values == rate).mean()) for rate in NETWORK["N2"].rates]
     assert shares == pytest.approx([0, 0.1, 0.1, 0.1, 0.7], abs=0.01)
@@ -114,7 +123,7 @@ def test_draws_follow_the_chances_and_the_seed():
     assert sum(slow) / len(slow) == pytest.approx(0.1, abs=0.01)
 
 
-def test_a_change_of_rate_is_reported_late():
+def test_a_change_of_rate_is_reported_late() -> None:
     rates = Rates.draw(Setting(traffic=NETWORK["N3"], seed=2), 50.0)
     node = next(n for n in range(15) if rates.values[n, 0, 0] != rates.values[n, 0, 1])
     before, after = rates.values[node, 0, :2]
@@ -152,7 +161,7 @@ def test_a_change_of_rate_is_reported_late():
         (lambda: run(SMALL, replace(mlfabric_a(3), divergence_bound=0.5), horizon_s=5.0), "moves the model by up to 1"),
     ],
 )
-def test_what_cannot_be_is_one_line(make, line):
+def test_what_cannot_be_is_one_line(make: Callable[[], object], line: str) -> None:
     with pytest.raises(UserError) as raised:
         make()
     assert line in str(raised.value) and "\n" not in str(raised.value)
@@ -163,10 +172,11 @@ def test_what_cannot_be_is_one_line(make, line):
 
 @hypothesis_settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 25))
-def test_the_wire_never_carries_more_than_a_nic_and_parts_are_there_before_their_sum(seed, count):
+def test_the_wire_never_carries_more_than_a_nic_and_parts_are_there_before_their_sum(seed: int, count: int) -> None:
     setting = Setting(traffic=NETWORK["N3"], workers=4, machines=4, seed=seed)
     rates, random = Rates.draw(setting, 60.0), np.random.default_rng(seed)
-    wire, sent, now = Wire(rates), [], 0.0
+    wire, now = Wire(rates), 0.0
+    sent: list[Sent] = []
     for _ in range(count):
         now += float(random.uniform(0, 0.3))
         source, destination = random.choice(5, 2, replace=False)
@@ -191,7 +201,7 @@ def test_the_wire_never_carries_more_than_a_nic_and_parts_are_there_before_their
 # Jobs, by hand
 
 
-def test_one_worker_by_hand():
+def test_one_worker_by_hand() -> None:
     # 0.1 s of computing, the batch at 0.2, 0.08 s up; the model down from 0.3 to 0.38, batch at 0.5.
     setting = replace(CALM, workers=1, machines=1)
     record = run(setting, mlfabric_a(1), updates=3)
@@ -199,20 +209,20 @@ def test_one_worker_by_hand():
     assert record.delays == [1, 1, 1]
 
 
-def test_a_ring_by_hand():
+def test_a_ring_by_hand() -> None:
     # 2 * 14 / 15 of 100 MB at 1.25 GB/s take 0.1493 s, of which 0.06 s lie beside computing.
     record = run(CALM, RR_SYNC, updates=60)
     iteration = 0.1 + 2 * 14 / 15 * 0.08 - 0.06
     assert record.applied_s[29::30] == pytest.approx([iteration, 2 * iteration])
 
 
-def test_a_tree_by_hand():
+def test_a_tree_by_hand() -> None:
     # Three machines: both children into the root's NIC, 0.16 s, and both results out of it, 0.16 s.
     record = run(replace(CALM, workers=3, machines=3), TR_SYNC, updates=3)
     assert record.applied_s == pytest.approx([0.1 + 0.16 + 0.16] * 3)
 
 
-def test_an_uncontrolled_server_by_hand():
+def test_an_uncontrolled_server_by_hand() -> None:
     # Figure 1a: all transfers share the server's NIC and end together.
     record = run(replace(CALM, workers=3, machines=3), ASYNC, updates=3)
     assert record.applied_s == pytest.approx([0.1 + 0.24] * 3)
@@ -223,7 +233,7 @@ def test_an_uncontrolled_server_by_hand():
 
 
 @pytest.mark.parametrize("name", list(METHODS))
-def test_the_same_seed_is_the_same_run_and_another_is_not(name):
+def test_the_same_seed_is_the_same_run_and_another_is_not(name: str) -> None:
     setting = Setting(COMPUTE["C2"], NETWORK["N2"], workers=10, machines=5, seed=3)
     first, again = (run(setting, METHODS[name], horizon_s=20.0) for _ in range(2))
     assert first == again
@@ -233,7 +243,7 @@ def test_the_same_seed_is_the_same_run_and_another_is_not(name):
 
 @pytest.mark.parametrize("bound", [1, 4, 7, 12])
 @pytest.mark.parametrize("consistency", [Consistency.ASYNCHRONOUS, Consistency.STALE])
-def test_no_delay_passes_the_bound(bound, consistency):
+def test_no_delay_passes_the_bound(bound: int, consistency: Consistency) -> None:
     setting = Setting(COMPUTE["C2"], NETWORK["N3"], workers=12, machines=6, seed=bound)
     free, held = (
         run(setting, Method(consistency, Transport.MLFABRIC, delay_bound), horizon_s=30.0)
@@ -244,7 +254,7 @@ def test_no_delay_passes_the_bound(bound, consistency):
 
 
 @pytest.mark.parametrize("name", list(METHODS))
-def test_every_update_is_applied_once_or_dropped_once(name):
+def test_every_update_is_applied_once_or_dropped_once(name: str) -> None:
     method = METHODS[name] if name != "mlfabric-a" else mlfabric_a(5)
     learner = Following()
     record = run(replace(SMALL, stragglers=COMPUTE["C2"]), method, learner, horizon_s=30.0)
@@ -265,7 +275,7 @@ def test_every_update_is_applied_once_or_dropped_once(name):
 
 
 @pytest.mark.parametrize("method", [MLFABRIC_S, RR_SYNC, TR_SYNC])
-def test_a_synchronous_step_has_one_update_of_each_worker(method):
+def test_a_synchronous_step_has_one_update_of_each_worker(method: Method) -> None:
     learner = Following()
     run(SMALL, method, learner, updates=30)
     worker_of = {update: worker for worker, _, update in learner.computed}
@@ -275,11 +285,13 @@ def test_a_synchronous_step_has_one_update_of_each_worker(method):
 
 @pytest.mark.parametrize("method", [MLFABRIC_STALE, STALE_SYNC])
 @pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_no_stale_synchronous_worker_is_too_far_ahead(method, staleness):
+def test_no_stale_synchronous_worker_is_too_far_ahead(method: Method, staleness: int) -> None:
     setting = Setting(Stragglers(0.3, 20.0), NETWORK["N1"], workers=5, machines=5)
     learner = Following()
     run(setting, replace(method, staleness=staleness), learner, horizon_s=60.0)
-    done, computed, ahead = Counter(), Counter(), 0
+    done: Counter[int] = Counter()
+    computed: Counter[int] = Counter()
+    ahead = 0
     applied_by = {update: place for place, step in enumerate(learner.steps) for update in step}
     # A worker reads a model for its next round only when nobody is more than K rounds behind it.
     for worker, version, _ in learner.computed:
@@ -292,7 +304,9 @@ def test_no_stale_synchronous_worker_is_too_far_ahead(method, staleness):
 
 @pytest.mark.parametrize("method", [mlfabric_a(8), MLFABRIC_STALE, MLFABRIC_S])
 @pytest.mark.parametrize(("bound", "momentum"), [(2.0, 0.0), (6.0, 0.5), (15.0, 0.8)])
-def test_the_replica_is_never_further_off_than_its_bound_and_follows_bit_for_bit(method, bound, momentum):
+def test_the_replica_is_never_further_off_than_its_bound_and_follows_bit_for_bit(
+    method: Method, bound: float, momentum: float
+) -> None:
     per_step = SMALL.workers if method is MLFABRIC_S else 1
     learner = Following(momentum)
     method = replace(method, divergence_bound=bound * per_step, momentum=momentum)
@@ -303,7 +317,7 @@ def test_the_replica_is_never_further_off_than_its_bound_and_follows_bit_for_bit
     assert record.replicated > 10
 
 
-def test_a_replica_costs_less_the_further_it_may_lag():
+def test_a_replica_costs_less_the_further_it_may_lag() -> None:
     tight, loose = (
         run(Setting(), replace(mlfabric_a(30), divergence_bound=bound), horizon_s=20.0) for bound in (1.0, 30.0)
     )
@@ -311,19 +325,19 @@ def test_a_replica_costs_less_the_further_it_may_lag():
     assert loose.replicated / loose.sent_to_replica > 1.5 * tight.replicated / tight.sent_to_replica
 
 
-def test_summing_makes_a_server_faster_than_sharing_its_nic():
+def test_summing_makes_a_server_faster_than_sharing_its_nic() -> None:
     assert (
         run(Setting(), mlfabric_a(30), horizon_s=20.0).updates_per_s
         > 3 * run(Setting(), ASYNC, horizon_s=20.0).updates_per_s
     )
 
 
-def test_a_late_report_costs_time():
+def test_a_late_report_costs_time() -> None:
     skewed = TrafficMix((GBIT, 10 * GBIT), (0.2, 0.8))
     rates = [run(Setting(traffic=skewed, report_lag_s=lag), mlfabric_a(30), horizon_s=60.0) for lag in (0.0, 2.0)]
     assert rates[0].updates_per_s > rates[1].updates_per_s
 
 
-def test_steps_are_in_the_order_of_time():
+def test_steps_are_in_the_order_of_time() -> None:
     times = run(SMALL, mlfabric_a(6), horizon_s=10.0).applied_s
     assert all(before <= after for before, after in pairwise(times))

@@ -1,5 +1,7 @@
 """MLfabric's links: what a transfer takes, what is left, and fair shares. Hand-computed cases and properties."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np
@@ -8,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prophet.core.errors import UserError
-from prophet.studies.mlfabric.network import Link, NetworkState, end_of
+from prophet.studies.mlfabric.network import Link, NetworkState, Piece, end_of
 from prophet.studies.mlfabric.sharing import SharedNetwork, fair_rates
 
 WIDE = Link.constant(1000.0)
 
 
-def test_a_transfer_takes_all_that_is_left_until_its_bytes_are_through():
+def test_a_transfer_takes_all_that_is_left_until_its_bytes_are_through() -> None:
     # Figure 4b: 30 MB over what is left of a path end at 7: 2 s at 2, 2 s at 4, 3 s at 6 MB/s.
     path = Link.stepwise([2.0, 4.0], [2e6, 4e6, 6e6])
     assert end_of(path, Link.constant(1e9), 30e6, 0.0) == 7.0
 
 
-def test_reserving_leaves_the_rest_of_both_links():
+def test_reserving_leaves_the_rest_of_both_links() -> None:
     # Figure 4c, with a downlink of 5 that is wider than the uplink only at first.
     network = NetworkState([Link.stepwise([2.0, 4.0], [2, 4, 6]), WIDE], [WIDE, Link.constant(5)])
     assert network.reserve(0, 1, 2 * 2 + 2 * 4 + 1 * 5, 0.0) == 5.0
@@ -29,13 +31,13 @@ def test_reserving_leaves_the_rest_of_both_links():
     assert [down.rate_at(t) for t in (0, 2, 4, 5, 9)] == [3, 1, 0, 5, 5]
 
 
-def test_nothing_travels_within_a_node():
+def test_nothing_travels_within_a_node() -> None:
     network = NetworkState.of_rates([1, 1], [1, 1])
     assert network.reserve(0, 0, 100.0, 3.0) == 3.0
     assert network.uplinks[0].rates == [1]
 
 
-def test_a_state_that_was_copied_or_turned_round_keeps_its_own_reservations():
+def test_a_state_that_was_copied_or_turned_round_keeps_its_own_reservations() -> None:
     network = NetworkState.of_rates([1, 2], [3, 4])
     copy, mirror = network.copy(), network.reversed()
     copy.reserve(0, 1, 5.0, 0.0)
@@ -44,12 +46,12 @@ def test_a_state_that_was_copied_or_turned_round_keeps_its_own_reservations():
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
-def test_an_impossible_nic_is_one_line(rate):
+def test_an_impossible_nic_is_one_line(rate: float) -> None:
     with pytest.raises(UserError, match="give every node a positive, finite rate"):
         NetworkState.of_rates([1.0, rate], [1.0, 1.0])
 
 
-def test_links_without_partners_and_transfers_without_end_are_one_line():
+def test_links_without_partners_and_transfers_without_end_are_one_line() -> None:
     with pytest.raises(UserError, match="2 uplinks and 1 downlinks"):
         NetworkState.of_rates([1.0, 1.0], [1.0])
     with pytest.raises(UserError, match="from node 0 to node 1 never ends"):
@@ -60,10 +62,10 @@ rates = st.integers(1, 20).map(float)
 
 
 @st.composite
-def networks(draw):
+def networks(draw: st.DrawFn) -> NetworkState:
     count = draw(st.integers(2, 5))
 
-    def link():
+    def link() -> Link:
         changes = sorted(draw(st.lists(st.integers(1, 30), max_size=3, unique=True)))
         return Link.stepwise([float(c) for c in changes], [draw(rates) for _ in range(len(changes) + 1)])
 
@@ -72,9 +74,11 @@ def networks(draw):
 
 @settings(max_examples=80, deadline=None)
 @given(networks(), st.data())
-def test_no_nic_is_ever_used_beyond_its_rate_and_every_byte_is_accounted_for(network, data):
+def test_no_nic_is_ever_used_beyond_its_rate_and_every_byte_is_accounted_for(
+    network: NetworkState, data: st.DataObject
+) -> None:
     before, nodes = network.copy(), len(network)
-    uses = {side: [[] for _ in range(nodes)] for side in ("up", "down")}
+    uses: dict[str, list[list[Piece]]] = {side: [[] for _ in range(nodes)] for side in ("up", "down")}
     for _ in range(data.draw(st.integers(1, 12))):
         source, destination = data.draw(st.lists(st.integers(0, nodes - 1), min_size=2, max_size=2, unique=True))
         size, start = float(data.draw(st.integers(1, 60))), float(data.draw(st.integers(0, 20)))
@@ -99,13 +103,13 @@ def test_no_nic_is_ever_used_beyond_its_rate_and_every_byte_is_accounted_for(net
 
 @settings(max_examples=60, deadline=None)
 @given(networks(), st.integers(1, 60), st.integers(1, 60))
-def test_a_reservation_makes_no_other_transfer_earlier(network, size, other):
+def test_a_reservation_makes_no_other_transfer_earlier(network: NetworkState, size: int, other: int) -> None:
     alone = network.end(1, 0, float(other), 0.0)
     network.reserve(1, 0, float(size), 0.0)
     assert network.end(1, 0, float(other), 0.0) >= alone
 
 
-def test_what_was_is_forgotten_and_what_comes_is_kept():
+def test_what_was_is_forgotten_and_what_comes_is_kept() -> None:
     network = NetworkState([Link.stepwise([2.0, 9.0], [5, 3, 1]), WIDE], [WIDE, WIDE])
     ends = network.end(0, 1, 40.0, 4.0)
     network.forget(4.0)
@@ -113,7 +117,7 @@ def test_what_was_is_forgotten_and_what_comes_is_kept():
     assert network.end(0, 1, 40.0, 4.0) == ends
 
 
-def test_fair_shares_by_hand():
+def test_fair_shares_by_hand() -> None:
     # Two flows share link 0 (10); the second also needs link 2 (3), so the first has the other 7.
     paths = np.array([[0, 1], [0, 2]])
     assert fair_rates(paths, np.array([10.0, 100.0, 3.0])).tolist() == [7.0, 3.0]
@@ -121,8 +125,10 @@ def test_fair_shares_by_hand():
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(4, 7)), min_size=1, max_size=8), st.lists(rates, min_size=8))
-def test_fair_shares_fill_a_link_of_every_flow_and_none_beyond(pairs, capacities):
-    paths, capacities = np.array(pairs), np.array(capacities[:8])
+def test_fair_shares_fill_a_link_of_every_flow_and_none_beyond(
+    pairs: list[tuple[int, int]], limits: list[float]
+) -> None:
+    paths, capacities = np.array(pairs), np.array(limits[:8])
     shares = fair_rates(paths, capacities)
     load = np.bincount(paths.ravel(), np.repeat(shares, 2), 8)
     assert (load <= capacities * (1 + 1e-9)).all()
@@ -135,7 +141,7 @@ def test_fair_shares_fill_a_link_of_every_flow_and_none_beyond(pairs, capacities
         )
 
 
-def test_shared_transfers_by_hand():
+def test_shared_transfers_by_hand() -> None:
     # Two of 10 bytes into a downlink of 2: 1 each; the second ends at 15 when the first has 5 less to send.
     network = SharedNetwork([5, 5, 5], [5, 5, 2])
     first, second = network.start(0, 2, 5.0, 0.0), network.start(1, 2, 10.0, 0.0)

@@ -1,32 +1,38 @@
 """Section 5.3 of MLfabric: Eq. 11's bound against real models, and what travels to the replica when."""
 
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from prophet.core.errors import UserError
 from prophet.studies.mlfabric.aggregation import aggregate
 from prophet.studies.mlfabric.network import NetworkState
 from prophet.studies.mlfabric.ordering import Update
-from prophet.studies.mlfabric.replication import DivergenceLedger, delayed_from, replicate
-from prophet.studies.mlfabric.scheduler import Kind, Scheduler
+from prophet.studies.mlfabric.replication import DivergenceLedger, Replication, delayed_from, replicate
+from prophet.studies.mlfabric.scheduler import Arrival, Kind, Scheduler
 
 SERVER, REPLICA = 0, 1
+Vector: TypeAlias = NDArray[np.float64]
 
 
-def even(nodes, rate=1.0):
+def even(nodes: int, rate: float = 1.0) -> NetworkState:
     return NetworkState.of_rates([rate] * nodes, [rate] * nodes)
 
 
-def filled(bound, momentum, norms, per_step=1):
+def filled(bound: float, momentum: float, norms: list[float], per_step: int = 1) -> DivergenceLedger:
     ledger = DivergenceLedger(bound, momentum, per_step)
     for norm in norms:
         ledger.add(norm)
     return ledger
 
 
-def models(vectors, momentum, per_step=1):
+def models(vectors: list[Vector], momentum: float, per_step: int = 1) -> list[Vector]:
     """The model after each step, by Eq. 2, from zero."""
     found = [np.zeros(len(vectors[0]))] * 2
     for first in range(0, len(vectors) - per_step + 1, per_step):
@@ -34,7 +40,7 @@ def models(vectors, momentum, per_step=1):
     return found[1:]
 
 
-def test_equations_7_and_8_by_hand():
+def test_equations_7_and_8_by_hand() -> None:
     # h0 = 2, u1 = 3, u2 = 5, momentum 1/2, all in one direction, so that norms add up exactly.
     ledger = filled(100.0, 0.5, [2.0, 3.0, 5.0])
     assert ledger.divergence(3, 1) == (0.5 + 0.25) * 2 + (1 + 0.5) * 3 + 5
@@ -42,7 +48,7 @@ def test_equations_7_and_8_by_hand():
     assert ledger.divergence(2, 2) == 0.0
 
 
-def test_equation_11_as_the_paper_writes_it():
+def test_equation_11_as_the_paper_writes_it() -> None:
     # The root of a sum of products with a1..a6 is the sum of norms: (g + g^2) h + (1 + g) u1 + u2.
     g, h, u1, u2 = 0.9, 0.7, 1.1, 0.4
     a, b = g + g * g, 1 + g
@@ -52,7 +58,9 @@ def test_equation_11_as_the_paper_writes_it():
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0, 0.95), st.integers(1, 12), st.sampled_from([1, 2, 3]))
-def test_models_are_never_further_apart_than_the_bound_says(seed, momentum, count, per_step):
+def test_models_are_never_further_apart_than_the_bound_says(
+    seed: int, momentum: float, count: int, per_step: int
+) -> None:
     vectors = np.random.default_rng(seed).normal(size=(count * per_step, 3))
     ledger = filled(1e9, momentum, np.linalg.norm(vectors, axis=1).tolist(), per_step)
     steps = models(list(vectors), momentum, per_step)
@@ -64,7 +72,7 @@ def test_models_are_never_further_apart_than_the_bound_says(seed, momentum, coun
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.floats(0.1, 2), min_size=1, max_size=12), st.floats(0, 0.6), st.sampled_from([1, 2]))
-def test_needed_is_the_least_position_within_the_bound(norms, momentum, per_step):
+def test_needed_is_the_least_position_within_the_bound(norms: list[float], momentum: float, per_step: int) -> None:
     norms = norms * per_step
     ledger = filled(10.0, momentum, norms, per_step)
     for position in range(len(norms) + 1):
@@ -76,14 +84,14 @@ def test_needed_is_the_least_position_within_the_bound(norms, momentum, per_step
         assert ledger.needed(position) == within[0]
 
 
-def test_a_synchronous_step_moves_the_model_with_its_last_update():
+def test_a_synchronous_step_moves_the_model_with_its_last_update() -> None:
     ledger = filled(10.0, 0.5, [1.0, 2.0, 1.0, 1.0, 5.0], per_step=2)
     assert ledger.weights(0) == [0.0, 3.0, 0.0, 3.5, 0.0]
     assert ledger.weights(3) == [3.5, 0.0]
     assert (len(ledger), ledger.divergence(5, 2)) == (5, 3.5)
 
 
-def test_bounds_that_cannot_be_kept_are_one_line():
+def test_bounds_that_cannot_be_kept_are_one_line() -> None:
     for wrong in (0.0, -1.0, float("nan")):
         with pytest.raises(UserError, match="give a positive number"):
             DivergenceLedger(wrong, 0.0)
@@ -93,7 +101,7 @@ def test_bounds_that_cannot_be_kept_are_one_line():
         filled(1.4, 0.5, [1.0, 1.0])
 
 
-def decide(bound, replica_rate):
+def decide(bound: float, replica_rate: float) -> tuple[Replication, int]:
     """Two updates of norm 1 for a server that gets them at 1 and 2, and a replica whose NIC has this rate."""
     network = NetworkState.of_rates([1.0] * 4, [1.0, replica_rate, 1.0, 1.0])
     order = [Update(0, 2, 1.0), Update(1, 3, 1.0)]
@@ -103,7 +111,7 @@ def decide(bound, replica_rate):
     return found, delayed_from(server, found)
 
 
-def test_what_reaches_the_replica_by_the_servers_last_update_is_frozen_and_the_rest_is_punted():
+def test_what_reaches_the_replica_by_the_servers_last_update_is_frozen_and_the_rest_is_punted() -> None:
     # The first copy travels when its worker has served the server, from 1 to 2, the other one before it.
     found, kept = decide(bound=2.0, replica_rate=1.0)
     assert [group.applied_s for group in found.groups] == [2.0, 2.0]
@@ -113,7 +121,7 @@ def test_what_reaches_the_replica_by_the_servers_last_update_is_frozen_and_the_r
     assert (found.groups, [update.id for update in found.punted], kept) == ((), [0, 1], 2)
 
 
-def test_figure_3_the_servers_last_update_waits_until_the_replica_has_one():
+def test_figure_3_the_servers_last_update_waits_until_the_replica_has_one() -> None:
     found, kept = decide(bound=1.0, replica_rate=1.0)
     assert (found.needed, found.waits) == ((0, 1), (None, 0))
     assert kept == 2  # u1 reaches the replica at 2, when u2 is applied: just in time
@@ -135,7 +143,9 @@ norm_lists = st.lists(st.lists(st.floats(0.1, 1.5), min_size=1, max_size=6), min
 
 @settings(max_examples=80, deadline=None)
 @given(norm_lists, st.floats(3.1, 9), st.floats(0, 0.5), st.integers(0, 2**31), st.sampled_from([1, 3]))
-def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(batches, bound, momentum, seed, per_step):
+def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(
+    batches: list[list[float]], bound: float, momentum: float, seed: int, per_step: int
+) -> None:
     bound *= per_step
     scheduler = Scheduler(
         SERVER,
@@ -147,8 +157,12 @@ def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(bat
         updates_per_step=per_step,
     )
     random = np.random.default_rng(seed)
-    server, replica, ledger = [], [], DivergenceLedger(bound, momentum, per_step)
-    waiting_commits, waiting_copies, number = [], [], 0
+    ledger = DivergenceLedger(bound, momentum, per_step)
+    server: list[Update] = []
+    replica: list[Update] = []
+    waiting_commits: list[Arrival] = []
+    waiting_copies: list[Arrival] = []
+    number = 0
     for norms in batches:
         batch = []
         for norm in norms:
@@ -176,7 +190,7 @@ def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(bat
     assert [*replica, *scheduler.punted] == server
 
 
-def test_a_sum_waits_for_its_parts_and_a_schedule_lists_transfers_in_order():
+def test_a_sum_waits_for_its_parts_and_a_schedule_lists_transfers_in_order() -> None:
     scheduler = Scheduler(SERVER, [5])
     schedule = scheduler.schedule([Update(place, 1 + place, 1.0) for place in range(4)], even(6), 0.0)
     kinds = [transfer.kind for transfer in schedule.transfers]
@@ -186,7 +200,7 @@ def test_a_sum_waits_for_its_parts_and_a_schedule_lists_transfers_in_order():
     assert (schedule.transfers[-1].end_s, scheduler.version) == (3.0, 4)
 
 
-def test_dropped_updates_do_not_count_as_versions():
+def test_dropped_updates_do_not_count_as_versions() -> None:
     scheduler = Scheduler(SERVER, [], delay_bound=1)
     schedule = scheduler.schedule([Update(0, 1, 1.0), Update(1, 2, 1.0)], even(3), 0.0)
     assert [update.id for update in schedule.dropped] == [1]
@@ -194,14 +208,14 @@ def test_dropped_updates_do_not_count_as_versions():
 
 
 @pytest.mark.parametrize("wrong", [{"server": 9}, {"aggregators": [-1]}, {"replica": 6}, {"replica_aggregators": [7]}])
-def test_nodes_that_are_not_there_are_one_line(wrong):
+def test_nodes_that_are_not_there_are_one_line(wrong: dict[str, Any]) -> None:
     scheduler = Scheduler(**{"server": 0, "aggregators": [1], **wrong})
     with pytest.raises(UserError, match="the network has only nodes 0 to 2"):
         scheduler.schedule([Update(0, 2, 1.0)], even(3), 0.0)
     assert scheduler.version == 0
 
 
-def test_an_update_from_a_node_that_is_not_there_is_one_line():
+def test_an_update_from_a_node_that_is_not_there_is_one_line() -> None:
     with pytest.raises(UserError, match="node 3: the network has only nodes 0 to 2"):
         Scheduler(0, []).schedule([Update(0, 3, 1.0)], even(3), 0.0)
     with pytest.raises(UserError, match="delay bound 0"):

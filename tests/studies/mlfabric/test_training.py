@@ -1,6 +1,9 @@
 """The SGD problem that MLfabric trains: its mathematics, the cluster's model against a plain loop, convergence."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +14,13 @@ from prophet.studies.mlfabric.cluster import MLFABRIC_S, RR_SYNC, Method, Transp
 from prophet.studies.mlfabric.cluster import Consistency as Kind
 from prophet.studies.mlfabric.settings import COMPUTE, NETWORK, Setting
 from prophet.studies.mlfabric.tables import PAPER_TABLE_2, random_batch, replication_savings, table_2_cell
-from prophet.studies.mlfabric.training import Sgd, SgdProblem, StepSize, best_step, loss_curves, train
+from prophet.studies.mlfabric.training import Sgd, SgdProblem, StepSize, Vector, best_step, loss_curves, train
 
 PROBLEM = SgdProblem.synthetic(samples=400, dimensions=8, seed=3)
 SETTING = Setting(COMPUTE["C2"], NETWORK["N1"], workers=10, machines=5, seed=1)
 
 
-def test_the_gradient_is_the_losses_slope():
+def test_the_gradient_is_the_losses_slope() -> None:
     model = np.random.default_rng(0).normal(size=8)
     rows = np.arange(400)
     slope = PROBLEM.gradient(model, rows)
@@ -28,7 +31,7 @@ def test_the_gradient_is_the_losses_slope():
         assert slope[place] == pytest.approx(measured, abs=1e-7)
 
 
-def test_the_least_loss_is_where_nothing_is_less():
+def test_the_least_loss_is_where_nothing_is_less() -> None:
     least = PROBLEM.least_loss()
     assert least < PROBLEM.loss(np.zeros(8))
     model = np.zeros(8)
@@ -38,7 +41,7 @@ def test_the_least_loss_is_where_nothing_is_less():
     assert PROBLEM.loss(model) >= least - 1e-12
 
 
-def test_steps_shrink_with_the_bound_and_the_time():
+def test_steps_shrink_with_the_bound_and_the_time() -> None:
     assert StepSize(0.5).at(100) == 0.5
     assert StepSize(0.6, 9).at(4) == pytest.approx(0.6 / math.sqrt(36))
     with pytest.raises(UserError, match="learning rate nan: give a number above 0"):
@@ -48,19 +51,21 @@ def test_steps_shrink_with_the_bound_and_the_time():
 class Noted(Sgd):
     """Writes down from which model each update was made, and in which order updates were applied."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
-        self.versions, self.made, self.order = {id(self._server): 0}, [], []
+        self.versions = {id(self._server): 0}
+        self.made: list[tuple[int, int, int]] = []
+        self.order: list[list[int]] = []
         self.keep = [self._server]
 
-    def compute(self, worker, model):
+    def compute(self, worker: int, model: Vector) -> tuple[Vector, float]:
         update, norm = super().compute(worker, model)
         self.made.append((worker, self.versions[id(model)], self._steps))
         self.keep.append(update)
         self.versions[id(update)] = len(self.made) - 1
         return update, norm
 
-    def apply(self, updates):
+    def apply(self, updates: Sequence[Vector]) -> None:
         self.order.append([self.versions[id(update)] for update in updates])
         super().apply(updates)
         self.keep.append(self._server)
@@ -68,7 +73,7 @@ class Noted(Sgd):
 
 
 @pytest.mark.parametrize("method", [mlfabric_a(6), MLFABRIC_S, Method(Kind.STALE, Transport.MLFABRIC)])
-def test_the_model_is_that_of_a_plain_loop_over_the_same_order(method):
+def test_the_model_is_that_of_a_plain_loop_over_the_same_order(method: Method) -> None:
     learner = Noted(PROBLEM, StepSize(0.05), momentum=0.4, seed=7)
     record = run(SETTING, method, learner, horizon_s=15.0)
     # Eqs. 1 and 2 once more, without a cluster: which worker computed from which version, and what was applied when.
@@ -88,7 +93,7 @@ def test_the_model_is_that_of_a_plain_loop_over_the_same_order(method):
             place += 1
 
 
-def test_training_converges_and_the_same_seed_is_the_same_model_bit_for_bit():
+def test_training_converges_and_the_same_seed_is_the_same_model_bit_for_bit() -> None:
     first, again = (train(SETTING, mlfabric_a(8), PROBLEM, StepSize(1.0), 40.0) for _ in range(2))
     least, began = PROBLEM.least_loss(), PROBLEM.loss(np.zeros(8))
     assert first.curve.losses[-1] - least < 0.03 * (began - least)
@@ -102,18 +107,18 @@ def test_training_converges_and_the_same_seed_is_the_same_model_bit_for_bit():
 class Backwards(Sgd):
     """A broken learner: steps uphill."""
 
-    def compute(self, worker, model):
+    def compute(self, worker: int, model: Vector) -> tuple[Vector, float]:
         update, norm = super().compute(worker, model)
         return -update, norm
 
 
-def test_a_broken_step_does_not_converge():
+def test_a_broken_step_does_not_converge() -> None:
     learner = Backwards(PROBLEM, StepSize(1.0))
     run(SETTING, mlfabric_a(8), learner, horizon_s=40.0)
     assert learner.curve.losses[-1] > PROBLEM.loss(np.zeros(8))
 
 
-def test_a_smaller_delay_bound_needs_fewer_updates():
+def test_a_smaller_delay_bound_needs_fewer_updates() -> None:
     # One step length for all, so long that old updates hurt: what differs at equal counts is the delay alone.
     target, excess, needed = PROBLEM.least_loss() + 0.02, {}, {}
     for bound in (3, 6, None):
@@ -124,14 +129,14 @@ def test_a_smaller_delay_bound_needs_fewer_updates():
     assert needed[3] < needed[6] < needed[None] == math.inf
 
 
-def test_curves_of_several_bounds_share_one_constant():
+def test_curves_of_several_bounds_share_one_constant() -> None:
     curves = loss_curves(SETTING, (4, None), PROBLEM, 1.0, 20.0)
     assert list(curves) == [4, None]
     assert max(curves[4].record.delays) <= 4 < max(curves[None].record.delays)
     assert all(curve.curve.losses[-1] < curve.curve.losses[0] for curve in curves.values())
 
 
-def test_each_method_gets_the_step_that_reaches_the_target_first():
+def test_each_method_gets_the_step_that_reaches_the_target_first() -> None:
     target = PROBLEM.least_loss() * 1.1
     constants = (0.5, 2.0)
     best, trained = best_step(SETTING, RR_SYNC, PROBLEM, constants, target, 30.0)
@@ -144,7 +149,7 @@ def test_each_method_gets_the_step_that_reaches_the_target_first():
         best_step(SETTING, RR_SYNC, PROBLEM, (1e-9,), target, 1.0)
 
 
-def test_a_cell_of_table_2():
+def test_a_cell_of_table_2() -> None:
     cell = table_2_cell("C1", "N1", horizon_s=12.0, problem=PROBLEM, excess=0.3)
     assert set(PAPER_TABLE_2) == {(compute, network) for compute in COMPUTE for network in NETWORK}
     assert cell.throughput == pytest.approx(cell.ring_iteration_s / cell.mlfabric_iteration_s)
@@ -152,12 +157,12 @@ def test_a_cell_of_table_2():
     assert cell.most_delayed <= 30 and 0 <= cell.dropped < 1
 
 
-def test_a_replica_that_may_lag_gets_more_updates_a_message():
+def test_a_replica_that_may_lag_gets_more_updates_a_message() -> None:
     tight, loose = replication_savings((1.0, 20.0), horizon_s=15.0)
     assert tight.saving <= 1.0 < loose.saving and loose.slowdown < tight.slowdown
 
 
-def test_the_batch_of_section_7_4():
+def test_the_batch_of_section_7_4() -> None:
     updates, network = random_batch(100, "uniform", 0)
     assert len(updates) == 100 and len(network) == 51
     deadlines = [update.version + 1 for update in updates]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import io
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -92,9 +94,9 @@ def test_parts_are_built_for_the_frameworks_that_are_there(
 
 def test_without_a_framework_or_build_tools_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(package: str) -> str:
-        raise toolchain.metadata.PackageNotFoundError(package)
+        raise importlib.metadata.PackageNotFoundError(package)
 
-    monkeypatch.setattr(toolchain.metadata, "version", absent)
+    monkeypatch.setattr(importlib.metadata, "version", absent)
     with pytest.raises(UserError, match=r"needs torch, setuptools, wheel in this Python: pip install torch setuptools"):
         toolchain.find_toolchain()
 
@@ -115,7 +117,7 @@ def test_every_part_that_was_built_is_imported_in_a_process_of_its_own(
 
     monkeypatch.setenv("BYTEPS_SCHEDULER", "prophet")
     monkeypatch.setenv("DMLC_ROLE", "worker")
-    monkeypatch.setattr(build.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(UserError, match=r"byteps\.mxnet as built cannot be imported: ImportError: a symbol"):
         build.install(Store(tmp_path), Console(file=io.StringIO()))
     assert imported == ["import byteps.torch", "import byteps.mxnet"]
@@ -225,7 +227,7 @@ def test_a_source_that_is_not_the_published_one_is_removed(tmp_path: Path, monke
 
 
 def test_missing_packages_are_one_line_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(toolchain, "find_zmq", lambda: None)
     with pytest.raises(UserError, match=r"lacks g\+\+, make, libzmq3-dev; .*: apt-get install g\+\+ make libzmq3-dev"):
         toolchain.find_toolchain()

@@ -16,7 +16,7 @@ mx = pytest.importorskip("mxnet")
 
 from mxnet.base import _LIB, check_call
 
-from prophet_byteps import hook
+from prophet_byteps import agreement, hook, partition
 from prophet_byteps.mxnet import front_end
 
 BLOCKED_S = 10.0
@@ -209,7 +209,7 @@ def test_compression_gives_byteps_its_own_partition_size_before_anything_is_cut(
     bps: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(front_end.partition, "give_back", lambda module, largest_sent: asked.append(largest_sent))
+    monkeypatch.setattr(partition, "give_back", lambda module, largest_sent: asked.append(largest_sent))
     bps.byteps_declare_tensor("parameter_0")
     bps.byteps_push_pull(mx.nd.ones((3, 5)), name="parameter_0")
     bps.byteps_push_pull(mx.nd.ones((7,), dtype="float64"), name="parameter_1")
@@ -223,7 +223,7 @@ def test_trainers_tell_each_other_what_they_train_before_the_first_byte(
 ) -> None:
     story: list[tuple[str, ...]] = []
     for word in ("reserve", "propose", "settle"):
-        monkeypatch.setattr(front_end.agreement, word, lambda *what, word=word: story.append((word, *what)))
+        monkeypatch.setattr(agreement, word, lambda *what, word=word: story.append((word, *what)))
     first, second = Job(bps), Job(bps)
     assert story == [("reserve", "trainer 0"), ("reserve", "trainer 1")]
     story.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import types
 from typing import Any
@@ -166,7 +167,7 @@ def test_rounds_begin_anew_after_a_suspend(network: Network) -> None:
 def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network()
     monkeypatch.setattr(hook, "_loaded", network)
-    monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
+    monkeypatch.setattr(atexit, "register", lambda function: None)
     said: list[tuple[str, ...]] = []
     agreement = types.SimpleNamespace(
         propose=lambda topic, text: said.append((topic, text)), settle=lambda topic: said.append((topic,))

@@ -16,7 +16,19 @@ import torch
 from torch import nn
 
 from prophet_byteps.torch import guards as torch_guards
-from support.torch_network import Network, Plain, batch, loss_of, make_model, pair, same, same_model, train, wrap
+from support.torch_network import (
+    Network,
+    Plain,
+    batch,
+    loss_of,
+    make_model,
+    pair,
+    same,
+    same_model,
+    train,
+    weight_of,
+    wrap,
+)
 
 
 @pytest.mark.parametrize(
@@ -148,13 +160,14 @@ def test_a_called_module_has_its_parameters_updated_together(network: Network, m
     assert len(network.flying) == 4
     while network.flying:
         network.deliver()
-    updates = []
+    updates: list[list[int]] = []
     inner = optimizer._prophet._step_without_hooks
-    monkeypatch.setattr(
-        optimizer._prophet,
-        "_step_without_hooks",
-        lambda one: (updates.append([len(group["params"]) for group in one.param_groups]), inner(one)),
-    )
+
+    def noted(part: torch.optim.Optimizer) -> None:
+        updates.append([len(group["params"]) for group in part.param_groups])
+        inner(part)
+
+    monkeypatch.setattr(optimizer._prophet, "_step_without_hooks", noted)
     model(batch(5)[0])
     assert updates == [[2], [2]]
     assert same_model(model, truth)
@@ -182,7 +195,7 @@ def test_a_program_that_knows_no_modules_overlaps_too(any_order: Network) -> Non
 
 def test_a_use_that_was_missed_brings_the_barrier_back(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     _, _, model, optimizer = pair(network)
-    weight = model[0].weight
+    weight = weight_of(model[0])
     train(model, optimizer, 2, 1)
 
     def use() -> None:
@@ -257,7 +270,8 @@ def test_compilation_brings_the_barrier_back(network: Network, after_reset: bool
     try:
         if after_reset:
             torch._dynamo.reset()
-        train(torch.compile(model, backend="eager"), optimizer, 6, 2)
+        compiled: Any = torch.compile(model, backend="eager")
+        train(compiled, optimizer, 6, 2)
     finally:
         torch._dynamo.reset()
     assert not network.flying

@@ -6,6 +6,7 @@ that it really runs; what the program and BytePS do is told to the recorder at t
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -52,7 +53,7 @@ class Recorder(TorchDispatchMode):
     """Who touched which memory last, and whether the next one comes after that."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.streams = {name: FakeStream(self, name) for name in ("default", "main", "left", "right")}
         self.now = self.streams["main"]
         self.host: Clock = {}
@@ -193,8 +194,12 @@ class TwoStreams(nn.Module):
         super().__init__()
         torch.manual_seed(9)
         self.recorder = recorder
-        self.layers = nn.ModuleList([Layer(recorder, "left"), Layer(recorder, "right")])
+        self.left, self.right = Layer(recorder, "left"), Layer(recorder, "right")
         self.shared = Layer(recorder, "main")
+
+    @property
+    def layers(self) -> tuple[Layer, Layer]:
+        return self.left, self.right
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         main, hidden = self.recorder.now, []
@@ -213,7 +218,7 @@ def run(monkeypatch: pytest.MonkeyPatch, recorder: Recorder, fusion: bool = True
     """Trains for some steps under the recorder; raises AssertionError at the first missing wait."""
     network = StreamedNetwork(recorder)
     monkeypatch.setattr(hook, "_loaded", network)
-    monkeypatch.setattr(front_end.atexit, "register", lambda function: None)
+    monkeypatch.setattr(atexit, "register", lambda function: None)
     monkeypatch.setattr(torch_updates, "streams_of", lambda device: FakeStreams(recorder))
     monkeypatch.setattr(torch_references, "outside_of_the_program", lambda types: contextlib.nullcontext())
     for owner, name in ((Bucket, "stage"), (Updates, "_update_here"), (Updates, "synchronize")):

@@ -1,0 +1,26 @@
+"""When a new plan is worth swapping in."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prophet.core.network import Network
+from prophet.core.profile import Profile
+from prophet.learn.replan import plan_changed
+from prophet.models.profiles import resnet50
+from prophet.policies import get_policy
+
+PROFILE = resnet50(25_600_000)
+NETWORK = Network(bandwidth=31.25e6, overhead_s=0.0005, ack_delay_s=0.004)
+
+
+def test_a_plan_is_swapped_only_for_a_material_change() -> None:
+    policy = get_policy("prophet")
+    plan = policy.plan(PROFILE, NETWORK)
+    assert not plan_changed(plan, policy.plan(PROFILE, dataclasses.replace(NETWORK, bandwidth=33e6)))
+    assert plan_changed(plan, policy.plan(PROFILE, dataclasses.replace(NETWORK, bandwidth=40e6)))
+    assert plan_changed(policy.plan(None, None), plan)
+    doubled = tuple(dataclasses.replace(g, generation_s=2 * g.generation_s) for g in PROFILE.gradients)
+    assert plan_changed(plan, policy.plan(Profile("doubled", doubled), NETWORK))
+    shifted = tuple(dataclasses.replace(g, generation_s=g.generation_s + 0.001) for g in PROFILE.gradients)
+    assert not plan_changed(plan, policy.plan(Profile("shifted", shifted), NETWORK))

@@ -1,0 +1,17 @@
+"""The network of each module in this folder: a module's LINK_BPS is its workers' limit in bits per second, or None."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from prophet.lab.testbed import Testbed
+from support.roles import network, nodes
+
+
+@pytest.fixture(scope="module")
+def testbed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
+    pytest.importorskip("byteps")
+    with network(nodes(request.module.LINK_BPS)) as testbed:
+        yield testbed

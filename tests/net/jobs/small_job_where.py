@@ -1,0 +1,55 @@
+"""small_job.py with something amiss: small_job_where.py CASE STEPS
+
+Rule of this file: one function a case, which changes what the case is about and then runs the job as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+JOB = Path(__file__).with_name("small_job.py")
+RANK = os.environ["DMLC_WORKER_ID"]
+
+
+def run(*arguments: str) -> None:
+    sys.argv = [str(JOB), *arguments]
+    runpy.run_path(str(JOB), run_name="__main__")
+
+
+def patience_is_short(steps: str) -> None:
+    """It waits 4 s where it would wait 30; stock BytePS knows nothing of it."""
+    if "BYTEPS_SCHEDULER" in os.environ:
+        from prophet_byteps import exchange
+
+        vars(exchange)["START_LIMIT_S"] = 4.0
+    run(steps)
+
+
+def worker_1_has_an_unknown_release(steps: str) -> None:
+    """Prophet's hook knows another release only."""
+    from prophet_byteps import hook
+
+    if RANK == "1":
+        hook.KNOWN_VERSIONS = ("0.1",)
+    run(steps)
+
+
+def worker_1_is_wider(steps: str) -> None:
+    """Without a broadcast, which BytePS cannot do with tensors of different lengths."""
+    import byteps.torch
+
+    byteps.torch.broadcast_parameters = lambda *args, **kwargs: None
+    run(steps, "1024" if RANK == "0" else "1025")
+
+
+def worker_1_dies(steps: str) -> None:
+    """After its steps, without a word; worker 0 has more of them than it will ever do."""
+    run(steps if RANK == "1" else "1000")
+    os._exit(7)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](sys.argv[2])

@@ -1,0 +1,437 @@
+"""What the native hook does to a stand-in for BytePS's core: a program that test_hook.py runs once for each case.
+
+    hook_cases.py CASE CORE.so [OTHER_CORE.so]
+
+Rule of this file: one function a case, and the core's side of the conversation. A hook takes over functions of its
+process for good, so nothing is loaded before a case is asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
+from prophet.core.network import Network
+from prophet.core.plan import Plan, QueuePlan
+from prophet_byteps.hook import Hook, inspect_library, open_apart
+
+REDUCE, COPY, PUSH, PULL, BROADCAST = 1, 2, 6, 7, 11
+"""Stages of BytePS."""
+NEVER_S = 1e6
+BY_PRIORITY = Plan(push=QueuePlan(order={}), pull=QueuePlan(order={}))
+
+
+def key(gradient: int, partition: int = 0) -> int:
+    return gradient << 16 | partition
+
+
+class Core:
+    """tests/native/fake_core.cc: a test is its loops, its other GPUs, and its network."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        library.core_get.restype = ctypes.c_int64
+        library.core_add_push.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_uint, ctypes.c_int]
+        library.core_not_ready.argtypes = [ctypes.c_uint64]
+        library.core_add.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_int]
+        library.core_add_barrier.argtypes = [ctypes.c_uint64]
+        library.core_asked.restype = ctypes.c_long
+
+    def start(self) -> None:
+        """BytePS begins, or resumes."""
+        self._library.core_start()
+
+    def stop(self) -> None:
+        """BytePS is suspended or shut down."""
+        self._library.core_stop()
+
+    def add(self, *gradients: int, priority: int = 0, stages: bool = True) -> None:
+        """The first partition of each comes to PUSH; without `stages` the task has nowhere to go."""
+        for gradient in gradients:
+            self._library.core_add_push(key(gradient), priority, 100, stages)
+
+    def add_barrier(self, gradient: int) -> None:
+        """As on one machine without servers, where no PULL follows."""
+        self._library.core_add_barrier(key(gradient))
+
+    def add_at(self, stage: int, task: int, *, later: bool = False) -> None:
+        """A task of any stage, by its key; `later`: when the hook is about to wait for one."""
+        self._library.core_add(stage, task, later)
+
+    def get(self, stage: int) -> int:
+        """What the stage's loop gets in one turn: a task's key, or -1."""
+        return int(self._library.core_get(stage))
+
+    def gradient(self, stage: int) -> int:
+        """The same by gradient."""
+        return self.get(stage) >> 16
+
+    def drain(self, stage: int) -> list[int]:
+        """The gradients that the stage's loop gets until there is none."""
+        gradients = []
+        while (task := self.get(stage)) >= 0:
+            gradients.append(task >> 16)
+        return gradients
+
+    def finish(self, stage: int) -> None:
+        """The last one that the stage got is acknowledged, and goes on to its next stage."""
+        self._library.core_finish(stage)
+
+    def lose(self, stage: int) -> None:
+        """It never will be."""
+        self._library.core_lose(stage)
+
+    def transfer(self, count: int) -> None:
+        """Pushes and pulls so many tasks, one after another."""
+        self._library.core_transfer(count)
+
+    def not_ready(self, gradient: int) -> None:
+        """Another GPU has yet to do its part of it."""
+        self._library.core_not_ready(key(gradient))
+
+    def ready(self) -> None:
+        """The other GPUs have done their part of all."""
+        self._library.core_ready()
+
+    def asked(self) -> int:
+        """How often the hook has asked whether a task is ready."""
+        return int(self._library.core_asked())
+
+    def alive(self) -> int:
+        """Tasks that somebody still refers to."""
+        return int(self._library.core_alive())
+
+
+Case = Callable[[Hook, Core], None]
+CASES: dict[str, Case] = {}
+"""What each case is called, and the case."""
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
+    return function
+
+
+@case
+def without_a_plan_tasks_go_in_order_of_arrival(hook: Hook, core: Core) -> None:
+    core.add(3, 1, 2)
+    assert core.drain(PUSH) == [3, 1, 2]
+    assert hook.status().tasks == 3
+
+
+@case
+def a_plan_orders_pushes_and_pulls_and_credit_comes_back_with_the_acknowledgement(hook: Hook, core: Core) -> None:
+    hook.set_plan(Plan(push=QueuePlan(order={}, credit=100), pull=QueuePlan(order={})))
+    core.add(3, 1, 2)
+    assert core.drain(PUSH) == [1]
+    core.finish(PUSH)
+    assert core.drain(PUSH) == [2]
+    core.finish(PUSH)
+    assert core.drain(PULL) == [1, 2]
+    kinds = [(int(e["queue"]), int(e["kind"]), int(e["gradient"])) for e in hook.drain()]
+    push, pull = int(QueueKind.PUSH), int(QueueKind.PULL)
+    assert (push, int(EventKind.FINISH), 1) in kinds
+    assert kinds.index((push, int(EventKind.FINISH), 1)) < kinds.index((pull, int(EventKind.ADD), 1))
+
+
+@case
+def on_a_busy_wire_the_request_for_a_pull_goes_before_the_next_push(hook: Hook, core: Core) -> None:
+    hook.set_plan(Plan(push=QueuePlan(order={}, credit=200), network=Network(1e3)))
+    core.add(1, 2, 3, 4)
+
+    def next_push() -> int:
+        while (task := core.get(PUSH)) < 0:
+            pass
+        return task >> 16
+
+    def started_after_finish() -> float:
+        rows = [e for e in hook.drain() if e["queue"] == QueueKind.PUSH]
+        times = {int(e["kind"]): float(e["time_s"]) for e in rows if e["kind"] != EventKind.ADD}
+        return times[EventKind.START] - times[EventKind.FINISH]
+
+    assert [next_push(), next_push()] == [1, 2]
+    hook.drain()
+    core.finish(PUSH)
+    assert core.gradient(PULL) == 2  # on its way, as far as the hook can tell, until that loop comes back
+    assert next_push() == 3
+    assert started_after_finish() >= 1e-3, "it waited for that loop, and no longer than the limit"
+    core.finish(PUSH)
+    assert core.drain(PULL) == [3]
+    assert next_push() == 4
+
+
+@case
+def a_gradient_is_told_by_its_priority_where_the_front_end_passes_one(hook: Hook, core: Core) -> None:
+    hook.set_identity("priority")
+    hook.set_plan(Plan(push=QueuePlan(order={})))
+    core.add(7, priority=-3)  # gradient 2
+    core.add(8, priority=-1)  # gradient 0
+    core.add(9)  # a broadcast: somebody waits for it now
+    assert core.drain(PUSH) == [9, 8, 7]
+    added = [int(e["gradient"]) for e in hook.drain() if e["kind"] == EventKind.ADD]
+    assert added == [2, 0, 9 | UNPROFILED_GRADIENT]
+
+
+@case
+def a_task_that_other_gpus_have_not_finished_lets_the_next_one_go(hook: Hook, core: Core) -> None:
+    hook.set_plan(Plan(push=QueuePlan(order={})))
+    core.not_ready(1)
+    core.add(1, 2)
+    assert core.drain(PUSH) == [2]
+    core.ready()
+    assert core.drain(PUSH) == [1]
+
+
+@case
+def a_task_that_comes_while_a_loop_waits_is_handed_out_at_once(hook: Hook, core: Core) -> None:
+    """With no task, BytePS's loop would sleep before it asks again."""
+    core.add_at(COPY, 5, later=True)
+    assert core.get(COPY) == 5
+    core.add_at(REDUCE, 6, later=True)
+    assert core.get(REDUCE) == 6
+
+
+@case
+def one_round_of_reduce_and_broadcast_finds_the_tasks_of_both(hook: Hook, core: Core) -> None:
+    def one_round() -> list[int]:
+        return [core.get(stage) for stage in (REDUCE, REDUCE, BROADCAST)]
+
+    core.add_at(BROADCAST, 7)
+    assert one_round() == [-1, -1, 7]
+    core.add_at(REDUCE, 8)
+    core.add_at(BROADCAST, 9)
+    assert one_round() == [8, -1, 9]
+    assert one_round() == [-1, -1, -1]
+    core.add_at(BROADCAST, 10, later=True)  # when the next round is about to begin
+    assert one_round() == [-1, -1, 10]
+
+
+@case
+def where_no_pull_follows_a_push_is_finished_when_it_comes_to_the_next_stage(hook: Hook, core: Core) -> None:
+    """On one machine with several PCIe switches PUSH is a barrier, and COPYH2D comes after it."""
+    hook.set_plan(Plan(push=QueuePlan(order={}, credit=100), pull=QueuePlan(order={})))
+    for gradient in (3, 1, 2):
+        core.add_barrier(gradient)
+    for gradient in (1, 2, 3):
+        assert core.drain(PUSH) == [gradient], "its credit has come back"
+        core.finish(PUSH)
+    assert hook.status().in_flight_bytes == 0
+    finished = [int(e["gradient"]) for e in hook.drain() if e["kind"] == EventKind.FINISH]
+    assert finished == [1, 2, 3]
+
+
+@case
+def neither_direction_has_more_in_flight_than_the_engine_bears(hook: Hook, core: Core) -> None:
+    for plan in (None, Plan(push=QueuePlan(), pull=QueuePlan())):
+        core.stop()
+        core.start()
+        if plan is not None:
+            hook.set_plan(plan)
+        core.add(*range(600))
+        core.drain(PUSH)
+        assert hook.status().pushes.in_flight == 255, "arrival order, credit without limit: all but one place"
+        core.finish(PUSH)
+        assert core.get(PUSH) >= 0
+        assert hook.status().pushes.in_flight == 255
+    core.stop()
+    core.start()
+    hook.set_plan(BY_PRIORITY)
+    for gradient in range(600):
+        core.add(gradient)
+        assert core.get(PUSH) >= 0
+        core.finish(PUSH)
+    core.drain(PULL)
+    assert hook.status().pulls.in_flight == 128, "half of the places are for the most urgent ones"
+    assert hook.status().pulls.waiting == 600 - 128
+
+
+@case
+def pulls_that_are_stuck_leave_a_place_for_each_more_urgent_one(hook: Hook, core: Core) -> None:
+    """Backward hands the least urgent over first, and none is answered until the other workers have pushed it."""
+    hook.set_plan(BY_PRIORITY)
+
+    def pull(gradient: int) -> int:
+        core.add(gradient)
+        assert core.get(PUSH) >= 0
+        core.finish(PUSH)
+        return core.gradient(PULL)
+
+    for gradient in range(299, 171, -1):
+        assert pull(gradient) == gradient
+    assert pull(171) == -1, "half of the places are taken, and the others are for more urgent ones"
+    for gradient in range(126, -1, -1):
+        assert pull(gradient) == gradient
+    assert hook.status().pulls.in_flight == 255, "and one left for what somebody waits for right now"
+
+
+@case
+def what_a_suspended_engine_had_is_forgotten_when_it_resumes(hook: Hook, core: Core) -> None:
+    hook.set_plan(Plan(push=QueuePlan(order={}, credit=100), pull=QueuePlan(order={})))
+    core.add(3, 1, 2)
+    assert core.gradient(PUSH) == 1
+    assert core.alive() == 3
+    core.stop()
+    core.lose(PUSH)
+    core.start()
+    assert core.alive() == 0, "nothing keeps a tensor of the engine that is gone"
+    status = hook.status()
+    assert status.active and status.pending == 0 and status.in_flight_bytes == 0
+    assert core.get(PUSH) == -1
+    core.add(5, 4)
+    assert core.drain(PUSH) == [4], "the plan and its credit are as before"
+    gaps = [int(e["gradient"]) for e in hook.drain() if e["gap"]]
+    assert gaps == [5], "what was open before is unknown from here"
+
+
+@case
+def reset_forgets_what_waits_and_what_is_in_flight(hook: Hook, core: Core) -> None:
+    hook.reset()
+    hook.set_plan(Plan(push=QueuePlan(order={}, credit=200), pull=QueuePlan(order={})))
+    core.not_ready(4)
+    core.add(4, 3, 1, 2)
+    assert core.drain(PUSH) == [1, 2]
+    hook.reset()
+    hook.reset()
+    assert core.alive() == 1, "only the one that the core has sent"
+    core.ready()
+    assert core.get(PUSH) == -1
+    core.finish(PUSH)  # a late answer: this was none of its pushes
+    kinds = [int(e["kind"]) for e in hook.drain() if e["queue"] == QueueKind.PUSH]
+    assert EventKind.FINISH not in kinds
+    assert core.drain(PULL) == [2]
+
+
+@case
+def calls_that_come_when_the_queues_are_gone_do_nothing(hook: Hook, core: Core) -> None:
+    hook.set_plan(BY_PRIORITY)
+    core.add(3, 1, 2)
+    assert core.gradient(PUSH) == 1
+    core.stop()
+    core.finish(PUSH)  # an answer that comes late
+    core.add(7)
+    for stage in (REDUCE, COPY, PUSH, PULL, BROADCAST):
+        assert core.get(stage) == -1
+    hook.step_aside("a test")
+    assert core.alive() == 0
+    assert not hook.status().active
+
+
+@case
+def status_says_which_gradient_waits_for_whom(hook: Hook, core: Core) -> None:
+    status = hook.status()
+    assert status.still_s is None and status.pushes.oldest_gradient is None
+    hook.set_plan(Plan(push=QueuePlan(order={}, credit=200), pull=QueuePlan(order={})))
+    core.add(3, 1, 2)
+    assert core.drain(PUSH) == [1, 2]
+    core.finish(PUSH)  # 2
+    assert core.drain(PULL) == [2]
+    status = hook.status()
+    pushes, pulls = status.pushes, status.pulls
+    assert (pushes.waiting, pushes.in_flight, pushes.oldest_gradient) == (1, 1, 1)
+    assert (pulls.waiting, pulls.in_flight, pulls.oldest_gradient) == (0, 1, 2)
+    assert pushes.oldest_s is not None and pulls.oldest_s is not None and status.still_s is not None
+    assert pushes.oldest_s >= pulls.oldest_s >= status.still_s >= 0
+    assert core.drain(PUSH) == [3]
+    core.finish(PULL)
+    status = hook.status()
+    assert status.pulls.oldest_gradient is None and status.pulls.oldest_s is None
+    assert status.pushes.in_flight == 2
+
+
+@case
+def as_many_events_as_come_between_two_drains_are_kept(hook: Hook, core: Core) -> None:
+    core.transfer(30_000)
+    events = hook.drain()
+    assert len(events) == 180_000
+    assert hook.status().events_dropped == 0
+    assert not events["gap"].any()
+    assert len(hook.drain()) == 0
+
+
+@case
+def where_events_are_dropped_the_first_one_left_says_so(hook: Hook, core: Core) -> None:
+    core.transfer(180_000)
+    events = hook.drain()
+    assert len(events) == 1 << 20
+    lost = 6 * 180_000 - (1 << 20)
+    assert hook.status().events_dropped == lost
+    assert events["gap"].tolist() == [lost] + [0] * (len(events) - 1)
+    core.transfer(1)
+    assert not hook.drain()["gap"].any()
+
+
+@case
+def many_tasks_that_are_not_ready_cost_little(hook: Hook, core: Core) -> None:
+    hook.set_plan(Plan(push=QueuePlan(order={})))
+    for gradient in range(5000):
+        core.not_ready(gradient)
+        core.add(gradient)
+    before = core.asked()
+    assert [core.get(PUSH) for _ in range(10)] == [-1] * 10
+    assert core.asked() - before <= 2 * 10 * 256, "a few at a time: each call looks twice at most"
+    core.ready()
+    got: set[int] = set()
+    while len(got) < 5000:
+        task = core.get(PUSH)
+        if task >= 0:
+            got.add(task >> 16)
+            core.finish(PUSH)
+
+
+@case
+def after_stepping_aside_a_loop_does_not_sleep_over_what_the_engine_has(hook: Hook, core: Core) -> None:
+    """The engine's own PUSH waits for other GPUs without a signal: it is asked whether something waits there."""
+    hook.step_aside("a test")
+    core.add_at(PUSH, key(5), later=True)  # when it is asked that
+    assert core.gradient(PUSH) == 5
+
+
+@case
+def a_task_that_does_not_look_sane_makes_it_step_aside(hook: Hook, core: Core) -> None:
+    hook.set_plan(Plan(push=QueuePlan(order={})))
+    core.add(3, 1)
+    core.add(2, stages=False)
+    status = hook.status()
+    assert not status.active
+    assert status.why_aside == "an impossible list of stages"
+    assert core.drain(PUSH) == [3, 1, 2], "in order of arrival, and nothing lost"
+
+
+@case
+def stepping_aside_hands_everything_back_in_order_of_arrival(hook: Hook, core: Core) -> None:
+    hook.set_plan(Plan(push=QueuePlan(order={})))
+    core.add(3, 1, 2)
+    hook.step_aside("a test")
+    hook.step_aside("again")
+    assert core.drain(PUSH) == [3, 1, 2]
+    assert hook.status().why_aside == "a test"
+
+
+@case
+def another_byteps_in_the_process_keeps_its_own_functions(hook: Hook, core: Core) -> None:
+    hook.set_plan(BY_PRIORITY)
+    other = Core(open_apart(Path(sys.argv[3])))
+    other.start()
+    for gradient in (3, 1, 2):
+        other.add(gradient)
+        core.add(gradient)
+    assert [other.gradient(PUSH) for _ in range(3)] == [2, 1, 3], "its own order: the last first"
+    assert core.drain(PUSH) == [1, 2, 3]
+    assert hook.status().tasks == 3
+
+
+def main(name: str, path: Path) -> None:
+    library = inspect_library(path)
+    hook = Hook.load()
+    core = Core(ctypes.CDLL(str(path)))
+    hook.attach(library, NEVER_S)  # no watchdog, however slow the machine
+    core.start()
+    CASES[name](hook, core)
+    print(f"{name} holds")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

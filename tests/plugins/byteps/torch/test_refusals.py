@@ -1,0 +1,157 @@
+"""What the barrier-free optimizer leaves to BytePS's own or refuses, and what it says then."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from prophet_byteps.torch import updates as torch_updates
+from support.torch_network import (
+    Network,
+    NoCompression,
+    average,
+    gradient_of,
+    loss_of,
+    make_model,
+    pair,
+    same_model,
+    train,
+    weight_of,
+    wrap,
+)
+
+
+class OwnStep(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+class OwnName(torch.optim.SGD):
+    """Keeps torch's step()."""
+
+
+# The first optimizer of a class without a wrapped step() gets one from torch, in its own class: here that is SGD.
+torch.optim.SGD([torch.zeros(1)])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"compression": Network.Compression.fp16}, "compresses"),
+        ({"environ": "BYTEPS_ENABLE_ASYNC"}, "BYTEPS_ENABLE_ASYNC"),
+        ({"module": "byteps.torch.cross_barrier"}, "cross_barrier"),
+        ({"make": OwnStep}, "OwnStep has a step()"),
+        ({"make": torch.optim.LBFGS}, "LBFGS cannot"),
+        ({"make": torch.optim.SparseAdam}, "SparseAdam cannot"),
+        ({"differentiable": True}, "differentiable"),
+        ({"alone": True}, ""),
+    ],
+)
+def test_what_cannot_be_honoured_falls_back_with_one_warning(
+    network: Network,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    change: dict[str, Any],
+    reason: str,
+) -> None:
+    model = make_model()
+    settings = {"differentiable": True} if "differentiable" in change else {}
+    bare = change.get("make", OwnName)(model.parameters(), lr=0.1, **settings)
+    if "environ" in change:
+        monkeypatch.setenv(change["environ"], "1")
+    if "module" in change:
+        monkeypatch.setitem(sys.modules, change["module"], types.ModuleType("m"))
+    network.workers = 1 if "alone" in change else 2
+    with caplog.at_level(logging.WARNING, "prophet"):
+        for _ in range(2):
+            assert wrap(network, model, bare, compression=change.get("compression", NoCompression)) is bare
+    assert network.fell_back == [bare, bare]
+    assert len(caplog.records) == (1 if reason else 0)
+    assert reason in caplog.text
+
+
+def test_a_subclass_that_keeps_step_needs_no_fallback(network: Network) -> None:
+    model = make_model()
+    optimizer = wrap(network, model, OwnName(model.parameters(), 0.1))
+    assert not network.fell_back
+    assert isinstance(optimizer, OwnName)
+    assert type(optimizer).__name__ == "OwnName"
+    assert optimizer.__module__ == network.DistributedOptimizer.__module__ == "byteps.torch"
+
+
+def test_duplicate_names_keep_bytepss_error(network: Network) -> None:
+    model = make_model()
+    named = [("twice", p) for p in model.parameters()]
+    with pytest.raises(ValueError, match="must be unique"):
+        network.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), named_parameters=named)
+
+
+def test_a_long_wait_is_reported_once(
+    network: Network, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, _, model, optimizer = pair(network)
+    train(model, optimizer, 2, 1)
+    clock = iter(range(0, 10**6, 45))
+    monkeypatch.setattr(torch_updates, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    with caplog.at_level(logging.WARNING, "prophet"):
+        assert optimizer.state_dict()
+    assert [record.getMessage() for record in caplog.records] == [
+        "still waiting for the gradient of 0.weight after 60 s"
+    ]
+
+
+def test_flush_gives_up_after_its_limit(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, model, optimizer = pair(network)
+    train(model, optimizer, 2, 1)
+    with monkeypatch.context() as silent:
+        silent.setattr(optimizer._prophet._engine, "wait_activity", lambda limit_s: None)
+        assert not optimizer._prophet.flush(patience_s=0.0)
+    assert optimizer._prophet.flush(patience_s=60.0), "the network moves again"
+
+
+def test_changing_gradients_that_have_left_is_reported(network: Network, caplog: pytest.LogCaptureFixture) -> None:
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    with caplog.at_level(logging.WARNING, "prophet"):
+        optimizer.zero_grad()
+        loss_of(model, 2).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        optimizer.step()
+    assert "call optimizer.synchronize() before changing them" in caplog.text
+    assert same_model(model, truth)
+
+
+def test_a_frozen_or_added_parameter_is_updated_by_its_own_gradient(
+    network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].requires_grad_(False)
+    optimizer = wrap(network, model, torch.optim.SGD(model[:2].parameters(), 0.1))
+    train(model, optimizer, steps=1)
+    model[1].requires_grad_(True)
+    with caplog.at_level(logging.WARNING, "prophet"):
+        optimizer.add_param_group({"params": list(model[2].parameters()), "lr": 0.3})
+    assert "not averaged" in caplog.text
+    for number in range(1, 4):
+        before = copy.deepcopy(dict(model.state_dict()))
+        optimizer.zero_grad()
+        loss_of(model, number).backward()
+        local = {i: gradient_of(weight_of(model[i])).clone() for i in range(3)}
+        optimizer.step()
+        assert torch.equal(weight_of(model[2]), before["2.weight"].add(local[2], alpha=-0.3))
+        assert torch.equal(weight_of(model[1]), before["1.weight"].add(local[1], alpha=-0.1))
+        assert torch.equal(weight_of(model[0]), before["0.weight"].add(average(local[0]), alpha=-0.1))
+
+
+def test_sparse_gradients_are_refused_by_name(network: Network) -> None:
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True))
+    wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(ValueError, match="is sparse"):
+        model(torch.tensor([1, 2])).sum().backward()

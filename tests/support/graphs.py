@@ -1,0 +1,21 @@
+"""Small graphs for the tests of orders: parameters that are received, and operations that wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prophet.core.graph import Graph, Operation, OperationKind
+
+
+def graph(transfers: Mapping[str, int], computing: Mapping[str, tuple[float, str]], name: str = "test") -> Graph:
+    """`transfers`: seconds at one byte a second. `computing`: seconds, and the inputs as one text."""
+    return Graph(
+        name,
+        (
+            *(Operation(key, OperationKind.TRANSFER, size_bytes=size) for key, size in transfers.items()),
+            *(
+                Operation(key, OperationKind.COMPUTE, tuple(inputs.split()), time_s)
+                for key, (time_s, inputs) in computing.items()
+            ),
+        ),
+    )
