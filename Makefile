@@ -34,8 +34,8 @@ test: setup
 	$(BIN)/pytest
 
 # The queue, the simulator and the hook under the compiler's checks of memory, undefined behaviour and data races: about
-# a minute. `make test` makes them as well where the machine can.
-sanitize: setup
+# a minute. Needs no BytePS. `make test` makes them as well where the machine can.
+sanitize: $(VENV)/.package
 	SANITIZERS=required $(BIN)/pytest tests/native
 
 lint: setup

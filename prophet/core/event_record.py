@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prophet.core.errors import UserError
-from prophet.core.events import EVENT_DTYPE, EVENT_VERSION, NO_PLAN, QueueEvent
+from prophet.core.events import BOTH_LANES, EVENT_DTYPE, EVENT_VERSION, NO_PLAN, QueueEvent
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class RecordBuffer:
 
     def _drop(self, piece: NDArray[Any]) -> None:
         self._count -= len(piece)
-        self._lost += len(piece)
+        self._lost += len(piece) + int(piece["gap"].sum())
         numbers = piece["gradient"][piece["kind"] >= QueueEvent.PLAN]
         numbers = numbers[numbers != NO_PLAN]
         if len(numbers):
@@ -95,7 +95,7 @@ def load_record(path: Path) -> EventRecord:
     """Reads what `save_record` wrote. Raises UserError, with one line, for anything else."""
     loaded = _load(path)
     if isinstance(loaded, np.ndarray):
-        raise UserError(f"{path} has events and no plans; a Prophet that keeps both writes PROPHET_EVENTS_OUT anew")
+        raise UserError(f"{path} has events and no plans: an older Prophet wrote it, and it cannot be replayed")
     with loaded:
         try:
             version = int(loaded["version"])
@@ -107,6 +107,9 @@ def load_record(path: Path) -> EventRecord:
             raise UserError(f"{path} is no record of events: {error}") from None
     if events.dtype != EVENT_DTYPE or len(plans) != sum(sizes) or len(numbers) != len(sizes):
         raise UserError(f"{path} is no record of events: its parts do not fit together")
+    of_queue = events["kind"] >= QueueEvent.PLAN
+    if (events["kind"] > max(QueueEvent)).any() or ((events["queue"] >= BOTH_LANES) != of_queue).any():
+        raise UserError(f"{path} is no record of events: it has events of an unknown kind")
     ends = np.cumsum([0, *sizes]).tolist()
     kept = {number: plans[start:end] for number, start, end in zip(numbers, ends, ends[1:], strict=False)}
     return EventRecord(events, kept, watchdog_s, int(most) or None)

@@ -15,8 +15,8 @@ may go again once pulls have been asked for in vain. So all the times are kept u
 for requests, and a push is allowed where one of them allows it.
 
 Where events were lost, or the queue has decided otherwise, its state is unknown. The replay begins again where the
-record says that nothing waited and nothing was in flight. What was learned of the iteration's beginning before that is
-gone, as in the job itself after a suspend.
+record says that nothing waited and nothing was in flight. It does not know when that iteration's backward pass began,
+though, so a deadline in the rest of it may be judged a little differently.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ def replay(record: EventRecord) -> Replay:
 
 
 class _Replayer:
+    """A queue beside the record. `_queue` is None while its state is unknown, and then nothing is checked."""
+
     def __init__(self, record: EventRecord) -> None:
         self._record = record
         self._queue: TwoLaneQueue | None = None
@@ -120,7 +122,7 @@ class _Replayer:
             if kind in (QueueEvent.FORGOTTEN, QueueEvent.EMPTY):
                 self._known_empty(index, QueueEvent(kind), gradient)
             elif kind == QueueEvent.PLAN:
-                self._plans += 1
+                self._plans += gradient != NO_PLAN
                 if self._queue is not None:
                     self._take_up(self._queue, gradient)
             elif self._queue is None:

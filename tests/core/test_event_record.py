@@ -75,15 +75,24 @@ def test_what_is_no_record_is_one_line(tmp_path: Path) -> None:
     np.savez(path, **{**parts, "plan_bytes": np.array([3], np.uint64)})
     with pytest.raises(UserError, match="do not fit together"):
         load_record(path)
+    for field, value in (("kind", 6), ("kind", QueueEvent.EMPTY), ("queue", BOTH_LANES), ("queue", 3)):
+        events = adds(0, 3)
+        events[field][1] = value
+        save_record(EventRecord(events), path)
+        with pytest.raises(UserError, match="it has events of an unknown kind"):
+            load_record(path)
 
 
 def test_the_newest_events_are_kept_and_the_first_says_how_many_are_lost() -> None:
     buffer = RecordBuffer(most_events=6)
-    for first in (0, 3, 6):
-        buffer.keep(adds(first, 3))
+    pieces = [adds(first, 3) for first in (0, 3, 6)]
+    pieces[0]["gap"][1] = 5
+    for piece in pieces:
+        buffer.keep(piece)
     record = buffer.record(1.0, None)
     assert record.events["gradient"].tolist() == [3, 4, 5, 6, 7, 8]
-    assert record.events["gap"].tolist() == [3, 0, 0, 0, 0, 0]
+    assert record.events["gap"].tolist() == [3 + 5, 0, 0, 0, 0, 0]
+    assert buffer.record(1.0, None).events["gap"][0] == 3 + 5, "and asking again changes nothing"
 
 
 def test_a_plan_is_kept_as_long_as_an_event_may_name_it() -> None:

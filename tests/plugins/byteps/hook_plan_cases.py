@@ -36,7 +36,7 @@ class Job:
         self.core.core_add_push.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_uint, ctypes.c_int]
         self.hook.attach(library, WATCHDOG_S)
         self.core.core_start()
-        self.kept = RecordBuffer(1 << 20)
+        self.kept = RecordBuffer(1 << 21)
 
     def add(self, gradient: int, size: int = 100) -> None:
         self.core.core_add_push(gradient << 16, 0, size, 1)
@@ -133,7 +133,36 @@ def replayed(job: Job) -> None:
     assert record.events["gradient"][kinds == QueueEvent.PLAN].max() == 11 < NO_PLAN
 
 
-CASES: dict[str, Callable[[Job], None]] = {"refused": refused, "logged": logged, "replayed": replayed}
+def overflowed(job: Job) -> None:
+    """More happens between two drains than the log holds: the rest is checked from where nothing was there."""
+    job.take_up(Plan(push=QueuePlan(order={})))
+    job.core.core_transfer(180_000)
+    job.drain()
+    for gradient in (5, 4):
+        job.add(gradient)
+    assert job.get(PUSH) == 4, "what was lost is known to have left nothing only when that is said"
+    job.core.core_finish(PUSH)
+    assert job.get(PULL) == 4 and job.get(PUSH) == 5
+    job.core.core_finish(PULL)
+    job.core.core_finish(PUSH)
+    assert job.get(PULL) == 5
+    job.core.core_finish(PULL)
+    job.core.core_transfer(100)
+    job.drain()
+    record = job.kept.record(WATCHDOG_S, job.hook.most_in_flight)
+    result = replay(record)
+    (unchecked,) = result.unchecked
+    assert (result.same, result.differences) == (200, ())
+    assert unchecked.first == 0 and record.events["kind"][unchecked.end] == QueueEvent.EMPTY
+    assert unchecked.lost == job.hook.status().events_dropped > 0
+
+
+CASES: dict[str, Callable[[Job], None]] = {
+    "refused": refused,
+    "logged": logged,
+    "replayed": replayed,
+    "overflowed": overflowed,
+}
 
 if __name__ == "__main__":
     CASES[sys.argv[1]](Job(Path(sys.argv[2])))
