@@ -83,19 +83,19 @@ def _work(traced: fx.GraphModule, examples: Sequence[Any]) -> dict[str, tuple[fl
     from torch import fx
     from torch.utils.flop_counter import FlopCounterMode
 
-    found: dict[str, tuple[float, float]] = {}
+    work: dict[str, tuple[float, float]] = {}
 
     class Counting(fx.Interpreter):  # type: ignore[misc, unused-ignore]
         def run_node(self, n: fx.Node) -> Any:
             with FlopCounterMode(display=False) as counter:
                 result = super().run_node(n)
             products = float(counter.get_total_flops())
-            found[n.name] = (products, 0.0 if products or _moves_nothing(n) else float(_numbers(result)))
+            work[n.name] = (products, 0.0 if products or _moves_nothing(n) else float(_numbers(result)))
             return result
 
     with torch.no_grad():
         Counting(traced).run(*examples)
-    return found
+    return work
 
 
 def _moves_nothing(node: fx.Node) -> bool:
@@ -108,7 +108,7 @@ def _numbers(result: Any) -> int:
     if hasattr(result, "numel"):
         return int(result.numel())
     if isinstance(result, list | tuple):
-        return sum(_numbers(one) for one in result)
+        return sum(_numbers(element) for element in result)
     return 0
 
 
@@ -123,8 +123,8 @@ def _steps(traced: fx.GraphModule, names: Mapping[int, str], work: Mapping[str, 
             if key is not None:
                 parameter_of[node.name] = key
         elif node.op.startswith("call_"):
-            given = [one.name for one in node.all_input_nodes]
-            parameters = [parameter_of[one] for one in given if one in parameter_of]
+            inputs = [source.name for source in node.all_input_nodes]
+            parameters = [parameter_of[source] for source in inputs if source in parameter_of]
             if node.op == "call_module":
                 for parameter in traced.get_submodule(str(node.target)).parameters():
                     if id(parameter) in names:
@@ -133,7 +133,7 @@ def _steps(traced: fx.GraphModule, names: Mapping[int, str], work: Mapping[str, 
             steps.append(
                 Step(
                     node.name,
-                    tuple(one for one in given if one in computing),
+                    tuple(source for source in inputs if source in computing),
                     tuple(dict.fromkeys(parameters)),
                     products,
                     others,
@@ -144,7 +144,7 @@ def _steps(traced: fx.GraphModule, names: Mapping[int, str], work: Mapping[str, 
 
 
 def _attribute(module: torch.nn.Module, path: str) -> Any:
-    found: Any = module
+    value: Any = module
     for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value

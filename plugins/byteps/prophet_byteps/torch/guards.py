@@ -194,11 +194,11 @@ def _flush_all() -> None:
         owner.flush()
 
 
-def _use(found: Watched | tuple[Slot, ...]) -> None:
+def _use(used: Watched | tuple[Slot, ...]) -> None:
     """A function of torch gets a tensor that is watched, or one that shares memory with some that are pending."""
     if torch.compiler.is_compiling():
         return
-    for slot in found.slots if isinstance(found, Watched) else found:
+    for slot in used.slots if isinstance(used, Watched) else used:
         _reach(slot)
 
 
@@ -339,9 +339,9 @@ def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(reduce)
     def wrapper(tensor: torch.Tensor) -> Any:
         _touch(tensor)
-        found = _pending.get(references.storage_key(tensor))
-        if found is not None:
-            _use(found)
+        pending = _pending.get(references.storage_key(tensor))
+        if pending is not None:
+            _use(pending)
         watched = _watched.get(id(tensor))
         if watched is not None:
             watched.memory.sent = True

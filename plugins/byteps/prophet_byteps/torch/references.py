@@ -99,15 +99,15 @@ class _References(TorchFunctionMode):
 
     def _look(self, values: Iterable[Any]) -> None:
         for tensor in _tensors(values):
-            found = self._pending.get(storage_key(tensor))
-            if found is not None:
-                self._use(found)
+            pending = self._pending.get(storage_key(tensor))
+            if pending is not None:
+                self._use(pending)
 
     def _note(self, values: Iterable[Any]) -> None:
         for tensor in _tensors(values):
-            found = self._watched.get(id(tensor))
-            if found is not None:
-                self._use(found)
+            watched = self._watched.get(id(tensor))
+            if watched is not None:
+                self._use(watched)
 
 
 _CONTAINERS = (list, tuple, dict)

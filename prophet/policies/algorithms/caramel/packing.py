@@ -85,16 +85,16 @@ def pack(
     takes = [network.transfer_s(batch.size_bytes) for batch in batches]
     by_size = sorted(range(len(batches)), key=lambda index: -batches[index].size_bytes)
     before, after = _Free(backward_s), _Free(forward_s)
-    found: dict[int, tuple[Place, float]] = {}
+    starts: dict[int, tuple[Place, float]] = {}
     left = []
     for index in by_size:
         start = before.earliest(batches[index].generated_s, takes[index])
         if start is not None:
-            found[index] = Place.BACKWARD, start
+            starts[index] = Place.BACKWARD, start
             continue
         start = after.latest(batches[index].read_s, takes[index]) if forward else None
         if start is not None:
-            found[index] = Place.FORWARD, start
+            starts[index] = Place.FORWARD, start
         else:
             left.append(index)
     # Two ends: transfers follow each other after the one and before the other. The gap holds what lies beyond both.
@@ -106,18 +106,18 @@ def pack(
         early_end = min(head, batches[index].read_s)
         early = max(0.0, takes[index] - early_end) - underrun
         if not forward or late <= early + ROUNDING_S:
-            found[index] = Place.AFTER_BACKWARD, late_start
+            starts[index] = Place.AFTER_BACKWARD, late_start
             tail = late_start + takes[index]
             overrun += late
         else:
-            found[index] = Place.BEFORE_FORWARD, early_end - takes[index]
+            starts[index] = Place.BEFORE_FORWARD, early_end - takes[index]
             head = early_end - takes[index]
             underrun += early
     gap = overrun + underrun
     shift = {Place.BACKWARD: 0.0, Place.AFTER_BACKWARD: 0.0}
     began = backward_s + gap
     slots = []
-    for index, (place, start) in found.items():
+    for index, (place, start) in starts.items():
         start += shift.get(place, began)
         slots.append(Slot(index, place, start, start + takes[index]))
     slots.sort(key=lambda slot: (slot.start_s, slot.end_s))

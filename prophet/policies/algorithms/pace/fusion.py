@@ -204,18 +204,18 @@ def best_fusion(graph: Graph, network: Network) -> Fusion:
     For a graph in which tails do not rise with releases this is `balanced_fusion`. Raises UserError as it does.
     """
     chain = Chain(graph, network)
-    found = _balanced(chain)
+    best = _balanced(chain)
     if not chain.rises:
-        return chain.fusion(found)
-    low, high = chain.least_s, chain.iteration_s(found)
+        return chain.fusion(best)
+    low, high = chain.least_s, chain.iteration_s(best)
     while high - low > ROUNDING * high:
         middle = (low + high) / 2
         starts = _within(chain, middle)
         if starts is None:
             low = middle
         else:
-            found, high = starts, min(middle, chain.iteration_s(starts))
-    return chain.fusion(_within(chain, high * (1 + ROUNDING)) or found)
+            best, high = starts, min(middle, chain.iteration_s(starts))
+    return chain.fusion(_within(chain, high * (1 + ROUNDING)) or best)
 
 
 def _within(chain: Chain, limit_s: float) -> tuple[int, ...] | None:

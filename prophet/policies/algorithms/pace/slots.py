@@ -57,16 +57,16 @@ def slot_schedule(problem: Problem) -> tuple[Segment, ...]:
     ends = slot + 1 + tail[candidate]
     possible = np.unique(ends[ends >= (release + length + tail).max()])
     low, high = 0, len(possible) - 1
-    found: NDArray[np.int64] | None = None
-    while found is None or low < high:
+    feasible: NDArray[np.int64] | None = None
+    while feasible is None or low < high:
         middle = (low + high) // 2
         allowed = ends <= possible[middle]
         carried = _assign(candidate[allowed], slot[allowed], length, horizon)
         if carried is None:
             low = middle + 1
         else:
-            found, high = carried, middle
-    return _segments(found)
+            feasible, high = carried, middle
+    return _segments(feasible)
 
 
 def _assign(

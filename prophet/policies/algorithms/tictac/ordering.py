@@ -63,7 +63,7 @@ def received(graph: Graph) -> tuple[Operation, ...]:
 def properties(graph: Graph, oracle: TimeOracle) -> dict[str, Properties]:
     """Algorithm 1 with every transfer of `received(graph)` outstanding, by name."""
     state = _Outstanding(graph, oracle)
-    return {state.names[place]: found for place, found in state.properties().items()}
+    return {state.names[place]: values for place, values in state.properties().items()}
 
 
 def tao(graph: Graph, oracle: TimeOracle) -> dict[str, int]:
@@ -74,10 +74,10 @@ def tao(graph: Graph, oracle: TimeOracle) -> dict[str, int]:
     state = _Outstanding(graph, oracle)
     order: dict[str, int] = {}
     while state.outstanding:
-        found = state.properties()
+        values = state.properties()
         best = -1
         for place in state.candidates():
-            if best < 0 or precedes(found[place], found[best]):
+            if best < 0 or precedes(values[place], values[best]):
                 best = place
         state.complete(best)
         order[state.names[best]] = len(order)
@@ -91,12 +91,12 @@ def tio(graph: Graph) -> dict[str, int]:
     counter of section 5.1 needs it: three transfers of which the first two are equal get 0, 0, 2. A transfer
     that nothing waits for together with another has no M+ and comes last.
     """
-    found = properties(graph, general_time)
+    values = properties(graph, general_time)
     order: dict[str, int] = {}
     number, previous = 0, -1.0
-    for count, name in enumerate(sorted(found, key=lambda name: found[name].impending_s)):
-        if found[name].impending_s > previous:
-            number, previous = count, found[name].impending_s
+    for count, name in enumerate(sorted(values, key=lambda name: values[name].impending_s)):
+        if values[name].impending_s > previous:
+            number, previous = count, values[name].impending_s
         order[name] = number
     return order
 
@@ -191,9 +191,9 @@ class _Outstanding:
 
 
 def _bits(mask: int) -> list[int]:
-    found = []
+    places = []
     while mask:
         low = mask & -mask
-        found.append(low.bit_length() - 1)
+        places.append(low.bit_length() - 1)
         mask ^= low
-    return found
+    return places
