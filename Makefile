@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test lint bench validate scaling papers results profiles guard memory backlog clean
+.PHONY: setup demo test lint bench validate scaling papers results profiles guard memory backlog release clean
 
 setup: $(STAMP)
 
@@ -73,6 +73,10 @@ backlog: setup
 # The profiles of configs/profiles, recorded from real training: about five minutes on a quiet machine.
 profiles: setup
 	$(BIN)/python -m tools.record
+
+# Source distribution and wheel, built and tried: about two minutes.
+release: setup
+	$(BIN)/python -m tools.release --out dist
 
 clean:
 	rm -rf $(VENV) build *.egg-info
