@@ -5,11 +5,9 @@ drains the hook's events, hands them to the Learner, and swaps in the plan where
 Whatever goes wrong in here is one warning, and from then on BytePS runs in order of arrival. Three things end the
 process, each with one line: a wrong setting, workers that disagree, and, where PROPHET_STALL_S asks for it, a stall.
 
-What is the worker's own and what is the job's. Order, credit, groups and deadlines are each worker's own: a server
-takes keys in any order. The partition size, the names of the tensors, their number and the order in which they are
-declared are the job's: they decide which keys there are and how long each is. Those come from the settings and from
-the front end, never from the policy or the hook. So a worker without the hook keeps them, and where the front end fails
-the workers agree, or end, before anything is sent.
+Order, credit, groups and deadlines are each worker's own; partition size and tensors are the job's, and come from the
+settings and the front end alone (docs/decisions/sizes-of-the-job.md). So a worker without the hook keeps them, and
+where the front end fails the workers agree, or end, before anything is sent.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ still runs, and a layer can start while others wait for their updates. Three thi
   backward makes them.
 
 Two keys a gradient, used in turn: a worker that runs ahead must not overwrite at the server what a slower one has
-yet to receive. torch_buckets.py has the argument; its one condition, no push before the last pull of the same gradient
+yet to receive (docs/decisions/two-keys-a-gradient.md). Its condition, no push before the last pull of the same gradient
 is over, is kept by MXNet's dependencies.
 
 BytePS compresses each partition by itself, so a job that compresses gets BytePS's own partition size (partition.py).

@@ -1,6 +1,6 @@
 """Memory of a parameter that somebody holds who asks torch nothing: another process, NumPy, another library.
 
-Rule of this file: what torch_references.py cannot see, because no function of torch is called when it is read. Here it
+Rule of this file: what references.py cannot see, because no function of torch is called when it is read. Here it
 is noticed that such a hold exists, and the parameter's update must then be in place when step() returns.
 
 A tensor's pages are shared with other processes once multiprocessing has sent it or `share_memory_()` was called. NumPy

@@ -6,13 +6,13 @@ a pending update is brought up to date
 - when its module is called, when it is read as an attribute of a module, when it comes out of
   `named_parameters()` or `parameters()`, or out of a parameter group of its optimizer;
 - when any function of torch gets it, or what shares its memory, in the thread that called step()
-  (torch_references.py): a list of parameters that the program kept is no way round;
+  (references.py): a list of parameters that the program kept is no way round;
 - when it is copied, pickled, or sent to another process.
 
 All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
 before TorchScript's code runs and before a transform of torch.func, in which nothing may be written.
 
-Where somebody holds a parameter's memory without asking torch (torch_aliases.py), and from the start of the first
+Where somebody holds a parameter's memory without asking torch (aliases.py), and from the start of the first
 compilation, step() waits, as stock BytePS does. One way is out of reach: a reference to the tensor itself that another
 thread or a C++ extension uses. Where gradients show it, step() waits from then on.
 The patches do nothing while they are traced, so they break no graph.
