@@ -44,7 +44,7 @@ def graph_of_symbol(
     `times_s` covers the operation, of its result as `NODE_output`, as `symbol.get_internals()` names it.
 
     Computing is called `forward.NODE` (and `backward.NODE`), a transfer like its parameter. The work of a convolution
-    or a dense layer follows from weight and result; any other operator costs one a number of its result.
+    or a dense layer follows from weight and result; any other operator is one operation for each number of its result.
 
     Raises UserError for what is no symbol, for a shape that is missing or unknown, and as `worker_graph` does.
     """

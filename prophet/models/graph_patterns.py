@@ -20,7 +20,7 @@ class Pattern(enum.StrEnum):
 
     RECEIVE: each parameter is received, then forward: inference, and the forward part of TicTac.
     WORKER: the same, then backward, and `gradient.PARAMETER` is sent: a worker of TicTac's parameter server.
-    EXCHANGE: backward, then a transfer a parameter (a push and pull, or an all-reduce), then the forward pass of
+    EXCHANGE: backward, then a transfer for each parameter (a push and pull, or an all-reduce), then the forward pass of
     the next iteration: what Prophet, PACE and Caramel schedule.
     """
 

@@ -35,8 +35,8 @@ def graph_of_module(
     Computing is called `forward.NODE` (and `backward.NODE`), NODE being torch.fx's name: the path of a module with
     underscores. A transfer has the name of its parameter as `named_parameters` gives it, and a weight that is used in
     several places is one transfer. Frozen parameters and buffers do not travel. The work of matrix products and
-    convolutions is counted by torch's FlopCounterMode; any other operation costs one a number of its result, which is
-    far too little on memory-bound devices: pass `times_s` where that matters, by operation.
+    convolutions is counted by torch's FlopCounterMode; any other node is one operation for each number of its result,
+    which is far too little on memory-bound devices: pass `times_s`, by operation, where that matters.
 
     Raises UserError where torch is missing, where torch.fx cannot trace the model (control flow that depends on
     data), where `inputs` do not fit it, and as `worker_graph` does.
@@ -49,7 +49,7 @@ def graph_of_module(
     title = name or type(module).__name__
     names = {id(parameter): key for key, parameter in module.named_parameters() if parameter.requires_grad}
     sizes = {key: p.numel() * p.element_size() for key, p in module.named_parameters() if p.requires_grad}
-    # A tensor that is no parameter and no buffer stays what it is, and is stood in for when it is read.
+    # A tensor that is no parameter and no buffer stays as it is, and is replaced when it is read.
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     stand_ins: dict[int, Any] = {}  # deepcopy takes these in place of weights, which may be larger than memory
     for tensor in itertools.chain(module.parameters(), module.buffers()):

@@ -109,7 +109,7 @@ class Job:
     def start(self, module: ModuleType) -> None:
         """Takes over the queues of the BytePS module just imported, and starts to learn.
 
-        What the workers of a job must have alike (names, order and sizes of keys) does not hang on the hook: without
+        What the workers of a job must have alike (names, order and sizes of keys) does not depend on the hook: without
         it the front end is installed all the same, and only the order of transfers is BytePS's.
         """
         self._attach()
@@ -118,7 +118,7 @@ class Job:
             front_end = importlib.import_module(f"prophet_byteps.{self._framework}.front_end")
             front_end.install(module, fusion=self._settings.fusion, agreement=agreement)
         except Exception as error:
-            # Keys are BytePS's own then. That is well where it is so on every worker, and they agree on that.
+            # Keys are BytePS's own then. That works if it is so on every worker, which they compare.
             layout = ", keys as in stock BytePS"
             why = f"its front end cannot be installed ({type(error).__name__}: {error})"
             if self._aside:

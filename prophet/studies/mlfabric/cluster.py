@@ -145,7 +145,7 @@ class Counting:
 
 @dataclass
 class Record:
-    """What a run was.
+    """What happened in a run.
 
     One entry for each applied update, in order: `applied_s`, `delays` (Eq. 9's: the version after it is applied less
     the one that it was computed from) and `by_worker`. `sent_to_server`, `sent_to_replica` count transfers that
@@ -415,7 +415,7 @@ class _Scheduled:
                 self._copies.update({update.id: cluster.payload(update) for update in arrival.updates})
         cluster.record.sent_to_server += len(schedule.commits)
         cluster.record.sent_to_replica += len(schedule.copies)
-        # Each side waits for its own earlier updates and for the other side's position; one of the two can always go.
+        # Server and replica each wait for their own earlier updates and the other's position; one can always go on.
         commits, copies = list(schedule.commits), list(schedule.copies)
         server, replica = self._server_at, self._replica_at
         while commits or copies:

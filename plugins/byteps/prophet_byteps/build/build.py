@@ -1,6 +1,6 @@
 """From BytePS's source release to an installed wheel: fetch, unpack, edit, compile, keep, install.
 
-All outside commands of the engine but those that look at the machine (`toolchain.py`) are run here.
+All outside commands of the CPU build, except those that look at the machine (`toolchain.py`) are run here.
 """
 
 from __future__ import annotations

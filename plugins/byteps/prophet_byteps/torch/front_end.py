@@ -32,7 +32,7 @@ from prophet_byteps.torch.updates import Updates
 OLDEST_TORCH = (2, 4)
 """The first with all that the front end calls (`torch.is_autocast_enabled(device_type)` is the newest)."""
 EXIT_PATIENCE_S = 5.0
-"""How long a process that ends bears with transfers that do not move, though other workers may need them."""
+"""A process that ends waits so long for transfers that do not move, since other workers may need them."""
 
 
 def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:

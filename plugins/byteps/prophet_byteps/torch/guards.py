@@ -6,7 +6,7 @@ a pending update is brought up to date
 - when its module is called, when it is read as an attribute of a module, when it comes out of
   `named_parameters()` or `parameters()`, or out of a parameter group of its optimizer;
 - when any function of torch gets it, or what shares its memory, in the thread that called step()
-  (references.py): a list of parameters that the program kept is no way round;
+  (references.py), so a list of parameters that the program kept is covered as well;
 - when it is copied, pickled, or sent to another process.
 
 All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
@@ -95,7 +95,7 @@ def keep(owner: Any, slots: Iterable[Slot]) -> set[Bucket]:
             assert bucket is not None
             try:
                 storage = param.untyped_storage()
-            except NotImplementedError:  # It has none of the usual kind: nobody could say who uses it.
+            except NotImplementedError:  # It has no storage of the usual kind, so its uses cannot be noticed.
                 exposed.add(bucket)
                 continue
             if slot.watched.memory.exposed(storage, param.is_cpu):
@@ -334,7 +334,7 @@ def _patch_what_modes_do_not_see() -> None:
 
 
 def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """multiprocessing has a table of its own, and a queue's thread, which no mode of ours watches, goes by it."""
+    """multiprocessing pickles by a table of its own, and in a queue's thread, where no mode of ours watches."""
 
     @functools.wraps(reduce)
     def wrapper(tensor: torch.Tensor) -> Any:

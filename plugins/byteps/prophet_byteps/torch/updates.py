@@ -198,7 +198,7 @@ class Updates:
 
     @staticmethod
     def _hook(slot: Slot, method: Callable[[Slot], None]) -> Callable[[torch.Tensor], None]:
-        """A tensor's hooks are out of sight of the garbage collector: they must not keep the optimizer alive."""
+        """The garbage collector does not see a tensor's hooks, so they must not keep the optimizer alive."""
         reference, name = weakref.ref(slot), method.__name__
 
         def hook(_tensor: torch.Tensor) -> None:

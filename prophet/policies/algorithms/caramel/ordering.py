@@ -107,7 +107,7 @@ def check_order(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
 
 
 def ancestors(graph: Graph) -> list[int]:
-    """By place in `graph.operations`: all that it waits for, directly or not, as an integer with a bit a place."""
+    """By place in `graph.operations`: all that it waits for, directly or not: an integer with a bit for each place."""
     place = {operation.name: index for index, operation in enumerate(graph.operations)}
     above: list[int] = []
     for operation in graph.operations:  # inputs come first

@@ -9,7 +9,7 @@ unless the network is too slow: in it nothing is computed. The paper's steps:
 2. Each is put beside computing: in the backward pass, any time after it is ready; if that is not feasible, in the
    forward pass, any time before it is read.
 3. Each that is left goes beyond computing: after the end of the backward pass or before the start of the forward
-   pass, whichever makes the gap grow less.
+   pass, whichever lengthens the gap less.
 
 Where the paper leaves something open: step 2 takes the earliest feasible time in the backward pass and the latest in
 the forward pass, which keeps the end of the one and the start of the other free for step 3; equal batches keep their
@@ -97,7 +97,8 @@ def pack(
             starts[index] = Place.FORWARD, start
         else:
             left.append(index)
-    # Two ends: transfers follow each other after the one and before the other. The gap holds what lies beyond both.
+    # What is left goes to the ends of the passes: after the last transfer of backward, or before the first of forward.
+    # The gap holds what reaches beyond the passes.
     tail, head = before.last_busy, after.first_busy
     overrun = underrun = 0.0
     for index in left:

@@ -57,7 +57,7 @@ def windows_of_graph(graph: Graph, order: Sequence[str] | None = None) -> Window
 
     What no transfer waits for is the forward pass, one operation after another as the graph has them. A parameter
     that nothing reads may travel until that pass ends. Raises UserError where computing that a transfer waits for
-    itself waits for a transfer (a graph of TicTac's worker, say): no window can be told there.
+    itself waits for a transfer (a graph of TicTac's worker, say): such a parameter has no window.
     """
     steps = activations(graph, order)
     backward = {name for activation in steps for name in activation.computed}

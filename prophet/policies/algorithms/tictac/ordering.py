@@ -3,8 +3,8 @@
 Rule of this file: Algorithms 1 to 3 of TicTac as pure functions; what an order is worth is worker.py's.
 
 Two things make Algorithm 1 cheap. Computing operations that depend on the same outstanding transfers become ready
-together, so they are kept as one load, in a table by their set of transfers; a set is one integer with a bit a
-transfer. And when a transfer leaves the outstanding set, sets that differ in nothing else fall together, so the table
+together, so they are kept as one load, in a table by their set of transfers; a set is one integer with a bit for each
+transfer. And when a transfer leaves the outstanding set, sets that differed in it alone become equal, so the table
 shrinks as the order grows. Times are kept in whole picoseconds: sums are then exact, and what is equal in the paper's
 arithmetic is equal here, which matters since ties decide (Algorithm 2, line 7).
 
@@ -14,7 +14,7 @@ Where the paper leaves something open:
   derived from, and which puts the worse order of its own Figure 2 first. `precedes` is Eq. 5.
 - It calls the comparator transitive. Eq. 5 alone is, as a strict order, but with the tie-break by M+ it is not: A may
   precede C by Eq. 5 while both tie with B, and then M+ can close a circle. "The minimum" is therefore what one
-  pass over the candidates in graph order leaves standing, and of two equals the first.
+  pass over the candidates in graph order ends with, and of two equals the first.
 - Its receives are leaves of the graph. Here a transfer may also wait for computing, or for another transfer; then it is
   a candidate only once the transfers before it have their numbers.
 - Only a transfer that something waits for gets a number: a gradient sent to a server blocks nothing on this worker.
@@ -113,9 +113,9 @@ def whole(graph: Graph, oracle: TimeOracle, operation: Operation) -> int:
 
 
 class _Outstanding:
-    """The outstanding transfers R and what hangs on them; `complete` takes one out.
+    """The outstanding transfers R and the computing that waits for them; `complete` takes one out.
 
-    Transfers are places in `names`, sets of transfers integers with one bit a place.
+    Transfers are places in `names`, sets of transfers are integers with one bit for each place.
     """
 
     def __init__(self, graph: Graph, oracle: TimeOracle) -> None:
