@@ -21,7 +21,7 @@ $(VENV)/.package: $(VENV)/.packages $(NATIVE)
 	$(BIN)/pip install --quiet --no-deps --editable .
 	@touch $@
 
-# The CPU engine is built once and cached in the user's cache folder, keyed by what it is built from.
+# BytePS for the CPU is built once and cached in the user's cache folder, keyed by what it is built from.
 $(STAMP): $(VENV)/.package $(BUILDER)
 	$(BIN)/python -m prophet_byteps.build install
 	@touch $@

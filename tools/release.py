@@ -23,7 +23,7 @@ import tarfile
 import tempfile
 import venv
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from prophet import __version__
@@ -89,11 +89,13 @@ def release(folder: Path) -> int:
     tracked = run("git", "ls-files").splitlines()
     for old in folder.glob(f"{NAME}-*"):
         old.unlink()
-    run(sys.executable, "-m", "build", "--outdir", str(folder), shown=True)
+    print("building the source distribution, and the wheel from it")
+    run(sys.executable, "-m", "build", "--quiet", "--outdir", str(folder))
     sdist, wheel = only(folder, f"{NAME}-{__version__}.tar.gz"), only(folder, f"{NAME}-{__version__}-*.whl")
     problems = [*sdist_problems(names_of_sdist(sdist), tracked), *wheel_problems(names_of_wheel(wheel), tracked)]
     if problems:
         raise UserError("; ".join(problems))
+    print("checking them, and the wheel in an environment of its own")
     run(sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel))
     with tempfile.TemporaryDirectory() as place:
         check_installed(wheel, Path(place))
@@ -139,21 +141,20 @@ def check_installed(wheel: Path, place: Path) -> None:
             raise UserError(f"the autoload does not go by {SCHEDULER}: with {environ} it should say {expected}")
 
 
-def run(*command: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None, shown: bool = False) -> str:
-    """What the command prints. Raises UserError with its last line where it fails; `shown`: its output is for people.
+def run(*command: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> str:
+    """What the command prints. Raises UserError with its last line where it fails.
 
     It sees nothing of this checkout and of this process's settings but `environ`.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PROPHET_", "BYTEPS_"))}
-    output = None if shown else subprocess.PIPE
     try:
-        done = subprocess.run(command, cwd=cwd, env=kept | dict(environ or {}), stdout=output, stderr=output, text=True)
+        done = subprocess.run(command, cwd=cwd, env=kept | dict(environ or {}), capture_output=True, text=True)
     except FileNotFoundError:
         raise UserError(f"{command[0]} is not installed") from None
     if done.returncode != 0:
-        words: Sequence[str] = ((done.stderr or "") + (done.stdout or "")).strip().splitlines()
+        words = (done.stderr + done.stdout).strip().splitlines()
         raise UserError(f"{' '.join(command[:4])} ended with status {done.returncode}: {words[-1] if words else ''}")
-    return done.stdout or ""
+    return done.stdout
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -31,7 +31,7 @@ _STOOD_IN = ("nccl_static", "numa")
 
 
 def install(store: Store, console: Console) -> Path:
-    """Put the engine into the running interpreter's environment, building it unless the store has it.
+    """Put BytePS into the running interpreter's environment, building it unless the store has it.
 
     Returns the wheel. Raises UserError if the machine lacks something, the build fails, or another BytePS is installed.
     """
