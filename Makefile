@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize lint bench validate scaling papers results profiles guard memory backlog golden clean
+.PHONY: setup demo test sanitize lint bench validate scaling papers results profiles guard memory backlog golden release clean
 
 setup: $(STAMP)
 
@@ -21,7 +21,7 @@ $(VENV)/.package: $(VENV)/.packages $(NATIVE)
 	$(BIN)/pip install --quiet --no-deps --editable .
 	@touch $@
 
-# The CPU engine is built once and cached in the user's cache folder, keyed by what it is built from.
+# BytePS for the CPU is built once and cached in the user's cache folder, keyed by what it is built from.
 $(STAMP): $(VENV)/.package $(BUILDER)
 	$(BIN)/python -m prophet_byteps.build install
 	@touch $@
@@ -83,6 +83,10 @@ profiles: setup
 # What is deterministic, written anew under tests/golden: the diff shows which numbers a change has moved.
 golden: setup
 	$(BIN)/pytest --write-golden $$(grep -rl golden.check tests --include='test_*.py' | grep -v tests/support/)
+
+# Source distribution and wheel, built and tried: about two minutes.
+release: setup
+	$(BIN)/python -m tools.release --out dist
 
 clean:
 	rm -rf $(VENV) build *.egg-info

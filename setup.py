@@ -87,12 +87,15 @@ setup(
         # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy.
         "mxnet": ["mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel"],
         "dev": [
+            "build==1.6.1",
             "clang-format==23.1.5",
             "hypothesis>=6.100",
             "import-linter==2.16",
             "mypy==2.4.1",
+            "pre-commit==4.7.0",
             "pytest>=8",
             "ruff==0.17.5",
+            "twine==7.0.0",
             "types-psutil",
             "types-PyYAML",
         ],

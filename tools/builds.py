@@ -1,7 +1,7 @@
 """Jobs on either build of BytePS: with the corrections, as installed, and with the faults that it was released with.
 
 Rule of this file: where a build is, one job on it from start to end, and how that ended. What is counted is the tools'
-that run them (backlog.py, memory.py). A job that stands still is told from a slow one by its network: nothing of
+that run them (backlog.py, memory.py). A job that stands still differs from a slow one in its network: nothing of
 note has gone through any worker's interface for a while.
 """
 

@@ -94,7 +94,7 @@ def timed(work: Callable[[], Any]) -> float:
 def measure(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: float | None = None) -> Cost:
     """Costs of one model; `iteration_s` where its computing is slept elsewhere.
 
-    What a forward pass costs more when it is watched hangs on its calls and not on what they compute, so both are
+    What watching adds to a forward pass depends on its calls and not on what they compute, so both are
     measured on one sample, where computing does not hide the difference.
     """
     sample = inputs[:1, :1]

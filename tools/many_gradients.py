@@ -1,4 +1,4 @@
-"""A training script whose gradients have the number and the size that it is told: what the maintainers' jobs train.
+"""A training script with as many gradients, and of such a size, as its arguments say: what the maintainers' jobs train.
 
     many_gradients.py GRADIENTS BYTES ITERATIONS
 

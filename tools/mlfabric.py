@@ -68,49 +68,49 @@ def scheduler_table(times: dict[tuple[str, int], dict[int, float]]) -> Table:
     return table
 
 
-def setting_of_arguments(given: argparse.Namespace) -> Setting:
+def setting_of_arguments(options: argparse.Namespace) -> Setting:
     """The cluster that the arguments describe. Raises UserError where it cannot be."""
     try:
-        bandwidth = parse_rate(given.bandwidth) / 8
-        size = None if given.model_size is None else parse_size(given.model_size)
+        bandwidth = parse_rate(options.bandwidth) / 8
+        size = None if options.model_size is None else parse_size(options.model_size)
     except ValueError as error:
         raise UserError(str(error)) from None
     model_bytes, compute_s = RESNET50_BYTES, 0.1
-    if given.profile is not None:
-        profile = BUILTIN[given.profile]() if given.profile in BUILTIN else load_profile(Path(given.profile))
+    if options.profile is not None:
+        profile = BUILTIN[options.profile]() if options.profile in BUILTIN else load_profile(Path(options.profile))
         model_bytes, compute_s = profile.total_bytes, profile.forward_s + profile.backward_s
     return Setting(
-        COMPUTE[given.compute],
-        NETWORK[given.network],
-        given.workers,
-        max(1, given.workers // 2) if given.machines is None else given.machines,
+        COMPUTE[options.compute],
+        NETWORK[options.network],
+        options.workers,
+        max(1, options.workers // 2) if options.machines is None else options.machines,
         bandwidth,
         model_bytes if size is None else size,
-        compute_s if given.compute_s is None else given.compute_s,
-        seed=given.seed,
+        compute_s if options.compute_s is None else options.compute_s,
+        seed=options.seed,
     )
 
 
-def train_job(given: argparse.Namespace) -> dict[str, object]:
+def train_job(options: argparse.Namespace) -> dict[str, object]:
     """Trains as the arguments say; what became of it, in seconds, bytes and updates."""
-    setting = setting_of_arguments(given)
+    setting = setting_of_arguments(options)
     method = replace(
-        METHODS[given.method],
-        delay_bound=given.delay_bound,
-        staleness=given.staleness,
-        divergence_bound=given.divergence_bound,
-        momentum=given.momentum,
+        METHODS[options.method],
+        delay_bound=options.delay_bound,
+        staleness=options.staleness,
+        divergence_bound=options.divergence_bound,
+        momentum=options.momentum,
     )
     problem = SgdProblem.synthetic()
     # A synchronous step sums all workers' updates.
     share = setting.workers if method.consistency is Consistency.SYNCHRONOUS else 1
-    trained = train(setting, method, problem, StepSize(given.learning_rate / share), given.seconds)
+    trained = train(setting, method, problem, StepSize(options.learning_rate / share), options.seconds)
     return _summary(trained, setting.workers, problem.least_loss())
 
 
 def _summary(trained: Trained, workers: int, least_loss: float) -> dict[str, object]:
     record = trained.record
-    found: dict[str, object] = {
+    summary: dict[str, object] = {
         "updates_applied": len(record.applied_s),
         "updates_dropped": len(record.dropped_s),
         "seconds_for_as_many_updates_as_workers": workers / record.updates_per_s if record.applied_s else None,
@@ -123,8 +123,8 @@ def _summary(trained: Trained, workers: int, least_loss: float) -> dict[str, obj
         "loss_above_least": trained.curve.losses[-1] - least_loss,
     }
     if trained.most_diverged is not None:
-        found["greatest_divergence"] = trained.most_diverged
-    return found
+        summary["greatest_divergence"] = trained.most_diverged
+    return summary
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -155,24 +155,24 @@ def _arguments() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 2 with one line for an error of the user's."""
-    given = _arguments().parse_args(arguments)
-    return exit_status(lambda: show(given))
+    options = _arguments().parse_args(arguments)
+    return exit_status(lambda: show(options))
 
 
-def show(given: argparse.Namespace) -> int:
+def show(options: argparse.Namespace) -> int:
     """Does what was asked for and prints it. Raises UserError."""
     console = Console()
-    if given.command == "scheduler":
-        if given.repeats < 1:
-            raise UserError(f"--repeats {given.repeats}: give 1 or more")
-        console.print(scheduler_table(scheduler_times(given.repeats)))
+    if options.command == "scheduler":
+        if options.repeats < 1:
+            raise UserError(f"--repeats {options.repeats}: give 1 or more")
+        console.print(scheduler_table(scheduler_times(options.repeats)))
         return 0
-    found = train_job(given)
-    if given.json:
-        print(json.dumps(found, indent=2))
+    summary = train_job(options)
+    if options.json:
+        print(json.dumps(summary, indent=2))
         return 0
     table = Table("", "value")
-    for name, value in found.items():
+    for name, value in summary.items():
         table.add_row(name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
     console.print(table)
     return 0

@@ -245,14 +245,14 @@ def convergence(figures: Path) -> str:
     rows = [
         (
             "none" if bound is None else str(bound),
-            f"{statistics.fmean(one.record.delays):.1f} ({max(one.record.delays)})",
-            f"{one.record.dropped_part:.0%}",
-            str(len(one.record.delays)),
-            f"{one.curve.losses[-1] - least:.4f}",
-            shown(one.curve.updates_to(least + NEAR), ""),
-            shown(one.curve.time_to(least + NEAR), " s"),
+            f"{statistics.fmean(trained.record.delays):.1f} ({max(trained.record.delays)})",
+            f"{trained.record.dropped_part:.0%}",
+            str(len(trained.record.delays)),
+            f"{trained.curve.losses[-1] - least:.4f}",
+            shown(trained.curve.updates_to(least + NEAR), ""),
+            shown(trained.curve.time_to(least + NEAR), " s"),
         )
-        for bound, one in curves.items()
+        for bound, trained in curves.items()
     ]
     near = f"loss within {NEAR:g} of the least"
     columns = (
@@ -264,7 +264,7 @@ def convergence(figures: Path) -> str:
         f"updates until {near}",
         f"time until {near}",
     )
-    words = CONVERGENCE_WORDS.format(constant=constant, constants=", ".join(f"{one:g}" for one in CONSTANTS))
+    words = CONVERGENCE_WORDS.format(constant=constant, constants=", ".join(f"{step:g}" for step in CONSTANTS))
     picture = f"![loss above the least over time and over updates, by delay bound]({FIGURE})\n"
     return "\n".join((words, table(columns, rows), picture, CONVERGENCE_REMARKS))
 

@@ -41,7 +41,7 @@ class Outlook:
 
 
 def outlook(profile: Profile, bits_per_s: float, workers: int = 2, servers: int = 1) -> Outlook:
-    """Plans and simulates: one limited link a worker, servers without a limit.
+    """Plans and simulates: each worker has a limited link, servers have none.
 
     A policy that cannot run on such a job is left out. Raises UserError where the cluster is impossible.
     """

@@ -1,6 +1,6 @@
 """A profile for people: a table of its steps, and generation time by gradient as a figure.
 
-Rule of this file: presentation; the steps are found in prophet/learn/profiler.py.
+Rule of this file: presentation; the steps are found in prophet/core/steps.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from prophet.core.steps import find_steps
 
 
 def profile_table(profile: Profile) -> Table:
-    """One row a step of the stepwise pattern, most urgent first."""
+    """One row for each step of the stepwise pattern, most urgent first."""
     steps = find_steps(profile)
     table = Table(title=f"{profile.name}: {len(profile.gradients)} gradients in {len(steps)} steps")
     for heading in ("gradients", "bytes", "generated at", "gap before", "forward"):
@@ -37,7 +37,7 @@ def profile_table(profile: Profile) -> Table:
 
 
 def plot_profile(profile: Profile, path: Path) -> None:
-    """Writes generation time by gradient, like the paper's Fig. 4, one colour a step. Raises MissingPackage."""
+    """Writes generation time by gradient, like the paper's Fig. 4, a colour for each step. Raises MissingPackage."""
     pyplot = need_pyplot("--plot")
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     colours = pyplot.get_cmap("tab20")

@@ -1,1 +1,1 @@
-"""Values and the native queue: what everything else is made of, and knows nothing of it."""
+"""Values and the native queue. Everything else is built on these; they import nothing of it."""

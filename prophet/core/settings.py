@@ -37,8 +37,8 @@ BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
 BYTEPS_LOCAL_RANK = "BYTEPS_LOCAL_RANK"
 
 DEFAULT_PARTITION_BYTES = 128 * 1024
-"""What is in flight delays an urgent gradient, so small is good as long as the cost of a message is
-hidden: 128 KiB take 4 ms at 250 Mbit/s and 1 ms at 1 Gbit/s. docs/enabling.md has the measurements."""
+"""What is in flight delays an urgent gradient, so small is good as long as the cost of a message is hidden
+(docs/decisions/partition-size.md)."""
 LEAST_PARTITION_BYTES = 4096
 MOST_PARTITION_BYTES = 2**31 - 1
 """BytePS reads the number into an int."""

@@ -46,7 +46,7 @@ def format_rate(bits_per_s: float) -> str:
 
 
 def format_size(size_bytes: float) -> str:
-    """`25.6MB`; multiples of 1 KiB that are no round decimal number as `512KiB`."""
+    """`25.6MB`; a multiple of 1 KiB that is not round in decimal is written `512KiB`."""
     if size_bytes % 1024 == 0 and size_bytes % 1000 != 0:
         return _format(size_bytes, "B", ("Gi", "Mi", "Ki"))
     return _format(size_bytes, "B", ("G", "M", "k", ""))

@@ -26,31 +26,33 @@ from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind, unbroken
 from prophet.core.network import Network
 
 WINDOW_S = 15.0
-"""How far back transfers count."""
+"""Transfers older than this do not count."""
 MOST_TRANSFERS = 20_000
-"""And how many count at most, so that a fit costs little on a fast network."""
+"""At most so many of them count, so that a fit is cheap on a fast network."""
 LEAST_TRANSFERS = 20
 STRETCH = 32
-"""Pushes in one piece of line. A stall shifts all that comes after it, so it may spoil one piece only."""
+"""The line is fitted in stretches of so many pushes, each with an offset of its own. A stall delays all pushes after
+it, and so it spoils one stretch and not the rest."""
 LEAST_STRETCH = 4
 LIKELY_OVERHEAD_S = 0.25e-3
-"""Where sizes differ too little to tell overhead from rate, overhead is about this small or smaller."""
+"""About the most that the overhead is taken to be where sizes are too much alike to separate it from the rate."""
 FIT_ROUNDS = 6
 STEP_CHANGE = 1.2
-"""The newest STEP_STRETCHES slower or faster than the ones before by this are a new network."""
+"""The network has changed where the newest STEP_STRETCHES stretches are slower or faster by this factor than the ones
+before."""
 STEP_STRETCHES = 6
 DELAY_QUANTILE = 0.1
-"""Acknowledgements share the downlink with the pulls and queue behind them, the more so the more is in flight. What a
-credit must cover is the delay without that, so it is nearly the least one seen."""
+"""The acknowledgement delay is this quantile of those seen. Acknowledgements queue behind pulls on the downlink, the
+more the more is in flight; a credit must cover the delay without that queue, which is nearly the least one."""
 
 FRAMING = 1.05
 """Bytes on the interface for each byte handed to it: headers of Ethernet, IP, TCP and the engine."""
 TRAFFIC_WINDOW_S = 5.0
-"""NIC counters are compared over this time: what is in flight when a sample is taken must not matter."""
+"""NIC counters are compared over this time, so long that what is in flight at either end does not matter."""
 OTHER_TRAFFIC_SHARE = 0.05
-"""Less than this share of the rate is not told from framing."""
+"""Other traffic below this share of the rate cannot be distinguished from framing, and counts as none."""
 LEAST_SHARE = 0.5
-"""Of a link that others fill while we are silent, we get at least this once we send."""
+"""Others may fill the link while this job is silent. Once it sends, it gets at least this share of the link."""
 
 _TRANSFER = np.dtype([("start_s", "<f8"), ("finish_s", "<f8"), ("bytes", "<f8")])
 
@@ -107,7 +109,7 @@ class TransferFit:
 
 @dataclass(frozen=True)
 class _Line:
-    """A fit, and of each stretch: where it starts in the transfers, and its time over the fitted time."""
+    """A fit. Of each stretch: the place of its first transfer, and its time divided by the fitted time."""
 
     overhead_s: float
     seconds_per_byte: float
@@ -115,7 +117,7 @@ class _Line:
     slowness: NDArray[Any]
 
     def changed(self) -> bool:
-        """Whether the newest stretches, but for one that stalled, agree on another rate than those before."""
+        """Whether the newest stretches (one of them may have stalled) agree on another rate than those before."""
         if len(self.slowness) < 2 * STEP_STRETCHES:
             return False
         before = float(np.median(self.slowness[:-STEP_STRETCHES]))
@@ -131,9 +133,9 @@ def _found_idle(transfers: NDArray[Any]) -> NDArray[Any]:
 def _line(transfers: NDArray[Any]) -> _Line | None:
     """Least squares of finish times on (pushes, bytes) so far, each stretch with an offset of its own.
 
-    Stretches that lie off the line weigh less (a stall is no property of the link), and the overhead is
-    drawn towards 0 by as much as LIKELY_OVERHEAD_S says against the scatter: a ridge, which also settles
-    the case of equal sizes, where everything is rate. Neither result is below 0.
+    Stretches far from the line weigh less: a stall is no property of the link. The fit is a ridge regression that
+    draws the overhead towards 0, the harder the more the times scatter compared with LIKELY_OVERHEAD_S. So where all
+    sizes are equal, the whole time is put down to the rate. Neither result is below 0.
     """
     numbers = np.arange(len(transfers))
     position = numbers - np.maximum.accumulate(np.where(_found_idle(transfers), numbers, 0))

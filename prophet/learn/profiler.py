@@ -23,13 +23,13 @@ from prophet.core.profile import GradientProfile, Profile
 from prophet.core.steps import split_times
 
 WINDOW = 50
-"""Iterations that the estimate is made of; the paper profiles 50."""
+"""The estimate is made from so many iterations at most; the paper profiles 50."""
 WARM_UP = 2
 """First iterations set up tensors and connections and say nothing about the job."""
 FIRST_ESTIMATE = 3
-"""Iterations after warm-up that make a first estimate."""
+"""So many iterations after the warm-up are enough for a first estimate."""
 SHIFT_ROWS = FIRST_ESTIMATE
-"""So many iterations in a row that are longer or shorter by SHIFT_RATIO are a new pace, not stragglers."""
+"""So many iterations in a row that are longer or shorter by SHIFT_RATIO mean a new pace, such as another batch size."""
 SHIFT_RATIO = 1.2
 FORWARD_IDS = -0.9
 """Correlation of ids with the order of generation from which they are taken to be in forward order."""
@@ -110,9 +110,9 @@ class JobProfiler:
         self._open = rows[start:][-MOST_OPEN:]
 
     def _first_whole(self, rows: NDArray[Any], start: int, end: int) -> int:
-        """Where the first iteration with a beginning begins, if events before `start` were lost.
+        """The place of the first event of a whole iteration, if events before `start` were lost.
 
-        Where the gradients' usual times, which rise within an iteration, fall by the most.
+        Within an iteration the gradients' usual times rise, so it is where they fall by the most.
         """
         usual = np.array([self._usual.get(gradient, np.nan) for gradient in rows["gradient"][start : end + 1].tolist()])
         known = np.flatnonzero(~np.isnan(usual))
@@ -121,12 +121,12 @@ class JobProfiler:
         return start + int(known[1 + np.argmin(np.diff(usual[known]))])
 
     def _cut(self, rows: NDArray[Any], start: int, end: int) -> int:
-        """Where the iteration from `start` ends, if the first repetition is at `end`.
+        """The place where the iteration from `start` ends, if the first gradient that comes again is at `end`.
 
-        Earlier, where the gradient that opens an iteration was skipped, or where `start` is not the beginning of one:
-        what opens the next iteration then repeats nothing. With ids in forward order, as the front end gives them, it
-        is told by their greatest rise (they fall during backward) together with the longest pause (forward), and
-        otherwise by that pause and by its usual time.
+        It may be earlier: where the first gradient of the next iteration was skipped in this one, or where `start` is
+        in the middle of an iteration, that gradient comes for the first time. Then its place is where ids rise most
+        (with ids in forward order, as the front end gives them, they fall during backward) if the longest pause, which
+        is forward, is there too. With other ids it is the longest pause, if what follows it usually comes early.
         """
         window = rows[start : end + 1]
         opens = start + 1 + int(np.argmax(np.diff(window["time_s"])))
@@ -177,7 +177,7 @@ class JobProfiler:
         When backward begins and how long forward takes are not events. Backward is taken to begin one
         typical step before the first gradient; forward is the least time seen from gradient 0 to the
         next iteration's first gradient, less that step, shared out like the backward time. Where the job
-        always waits for its network, that wait is in it: forward is what it takes at most.
+        always waits for its network, that wait is included: the result is the most that forward may take.
         """
         estimate = self._estimated()
         return estimate.profile if estimate else None
@@ -201,7 +201,7 @@ class _Estimate:
 
 
 def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
-    # A gradient that most iterations lack (a branch taken once) is no part of the pattern.
+    # A gradient that is missing from most iterations (a branch taken once) is no part of the pattern.
     ids, counts = np.unique(np.concatenate([row.ids for row in rows]), return_counts=True)
     ids = ids[counts * 2 > len(rows)]
     if not len(ids):

@@ -44,7 +44,7 @@ def graph_of_symbol(
     `times_s` covers the operation, of its result as `NODE_output`, as `symbol.get_internals()` names it.
 
     Computing is called `forward.NODE` (and `backward.NODE`), a transfer like its parameter. The work of a convolution
-    or a dense layer follows from weight and result; any other operator costs one a number of its result.
+    or a dense layer follows from weight and result; any other operator is one operation for each number of its result.
 
     Raises UserError for what is no symbol, for a shape that is missing or unknown, and as `worker_graph` does.
     """
@@ -52,27 +52,27 @@ def graph_of_symbol(
         shapes = _inferred(symbol, shapes, name)
         symbol = symbol.tojson()
     nodes = _nodes(symbol, name)
-    known = {key: tuple(int(one) for one in shape) for key, shape in shapes.items()}
+    known = {key: tuple(int(length) for length in shape) for key, shape in shapes.items()}
     auxiliary: set[int] = set()
     for node in nodes:
         first = AUXILIARY_FROM.get(node["op"])
         if first is not None:
-            auxiliary.update(given for given, *_ in node["inputs"][first:])
+            auxiliary.update(index for index, *_ in node["inputs"][first:])
     parameters: dict[int, str] = {}
     computing: set[int] = set()
     sizes: dict[str, int] = {}
     steps: list[ForwardStep] = []
     for place, node in enumerate(nodes):
-        given = [index for index, *_ in node["inputs"]]
+        sources = [index for index, *_ in node["inputs"]]
         if node["op"] != "null":
             products, others = 0.0, 0.0
             if flops_per_s is not None and not _timed(node["name"], pattern, times_s or {}):
-                products, others = _work(node, [nodes[index] for index in given], known, name)
+                products, others = _work(node, [nodes[index] for index in sources], known, name)
             steps.append(
                 ForwardStep(
                     node["name"],
-                    tuple(dict.fromkeys(nodes[index]["name"] for index in given if index in computing)),
-                    tuple(dict.fromkeys(parameters[index] for index in given if index in parameters)),
+                    tuple(dict.fromkeys(nodes[index]["name"] for index in sources if index in computing)),
+                    tuple(dict.fromkeys(parameters[index] for index in sources if index in parameters)),
                     products,
                     others,
                 )
@@ -102,9 +102,10 @@ def _nodes(text: str, name: str) -> list[dict[str, Any]]:
     for place, node in enumerate(nodes):
         if not isinstance(node, dict) or not isinstance(node.get("op"), str) or not isinstance(node.get("name"), str):
             raise UserError(f"{where}: nodes[{place}] must be a mapping with 'op', 'name' and 'inputs'")
-        given = node.get("inputs")
-        if not isinstance(given, list) or not all(
-            isinstance(one, list) and one and isinstance(one[0], int) and 0 <= one[0] < place for one in given
+        inputs = node.get("inputs")
+        if not isinstance(inputs, list) or not all(
+            isinstance(entry, list) and entry and isinstance(entry[0], int) and 0 <= entry[0] < place
+            for entry in inputs
         ):
             raise UserError(
                 f"{where}: nodes[{place}] ({node['name']}): 'inputs' must be lists that begin with an earlier node"
@@ -114,8 +115,8 @@ def _nodes(text: str, name: str) -> list[dict[str, Any]]:
 
 def _attributes(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """`attrs`; MXNet before 1.0 wrote `attr` and `param`."""
-    found = [node.get(key) for key in ("param", "attr", "attrs")]
-    return {key: value for one in found if isinstance(one, dict) for key, value in one.items()}
+    mappings = [node.get(key) for key in ("param", "attr", "attrs")]
+    return {key: value for mapping in mappings if isinstance(mapping, dict) for key, value in mapping.items()}
 
 
 def _shape(node: Mapping[str, Any], shapes: Mapping[str, Shape], name: str) -> Shape:
@@ -127,7 +128,7 @@ def _shape(node: Mapping[str, Any], shapes: Mapping[str, Shape], name: str) -> S
     except (ValueError, SyntaxError):
         shape = None
     # Gluon writes 0, and with NumPy shapes -1, for what it does not know yet.
-    if not isinstance(shape, tuple) or not all(isinstance(one, int) and one > 0 for one in shape):
+    if not isinstance(shape, tuple) or not all(isinstance(length, int) and length > 0 for length in shape):
         raise UserError(f"symbol {name!r}: the shape of {node['name']!r} is unknown; give it in 'shapes'")
     return shape
 
@@ -141,7 +142,7 @@ def _number_bytes(node: Mapping[str, Any], name: str) -> int:
 
 
 def _work(
-    node: Mapping[str, Any], given: Sequence[Mapping[str, Any]], shapes: Mapping[str, Shape], name: str
+    node: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]], shapes: Mapping[str, Shape], name: str
 ) -> tuple[float, float]:
     """Floating-point operations of products, and of the rest."""
     results = _results(node["name"], shapes)
@@ -153,14 +154,14 @@ def _work(
     numbers = sum(math.prod(shape) for shape in results)
     if node["op"] in ("Convolution", "Convolution_v1", "FullyConnected"):
         # Every number of the result is a product with one row of the weight: (outputs, what a row has ...).
-        return 2.0 * numbers * math.prod(_shape(given[1], shapes, name)[1:]), 0.0
+        return 2.0 * numbers * math.prod(_shape(inputs[1], shapes, name)[1:]), 0.0
     if node["op"] == "Deconvolution":
         # Every number of the input is multiplied with its part of the weight: (inputs, outputs / groups, kernel ...).
-        source = given[0]
+        source = inputs[0]
         read = [_shape(source, shapes, name)] if source["op"] == "null" else _results(source["name"], shapes)
         if not read:
             raise UserError(f"symbol {name!r}: the shape of '{source['name']}_output' is unknown; give it in 'shapes'")
-        return 2.0 * math.prod(read[0]) * math.prod(_shape(given[1], shapes, name)[1:]), 0.0
+        return 2.0 * math.prod(read[0]) * math.prod(_shape(inputs[1], shapes, name)[1:]), 0.0
     return 0.0, float(numbers)
 
 
@@ -182,4 +183,4 @@ def _inferred(symbol: Any, shapes: Mapping[str, Sequence[int]], name: str) -> di
         raise UserError(f"symbol {name!r}: its shapes cannot be inferred from 'shapes' ({line})") from error
     if results is None:
         raise UserError(f"symbol {name!r}: its shapes cannot be inferred; give those of all data in 'shapes'")
-    return dict(zip(internals.list_outputs(), (tuple(one) for one in results), strict=True))
+    return dict(zip(internals.list_outputs(), (tuple(shape) for shape in results), strict=True))

@@ -20,7 +20,7 @@ class Pattern(enum.StrEnum):
 
     RECEIVE: each parameter is received, then forward: inference, and the forward part of TicTac.
     WORKER: the same, then backward, and `gradient.PARAMETER` is sent: a worker of TicTac's parameter server.
-    EXCHANGE: backward, then a transfer a parameter (a push and pull, or an all-reduce), then the forward pass of
+    EXCHANGE: backward, then a transfer for each parameter (a push and pull, or an all-reduce), then the forward pass of
     the next iteration: what Prophet, PACE and Caramel schedule.
     """
 
@@ -95,8 +95,8 @@ class _Build:
             for parameter in step.parameters:
                 if parameter in self._readers:
                     self._readers[parameter].append(step.name)
-            for given in dict.fromkeys(step.inputs):
-                self._users[given].append(step.name)
+            for source in dict.fromkeys(step.inputs):
+                self._users[source].append(step.name)
             if self._parameters(step) or self._trained.intersection(step.inputs):
                 self._trained.add(step.name)
 
@@ -124,7 +124,7 @@ class _Build:
         for parameter in self._read():
             inputs = tuple(f"backward.{reader}" for reader in self._readers[parameter])
             yield Operation(parameter, OperationKind.TRANSFER, inputs, size_bytes=self._bytes[parameter])
-        followed = {given for operation in backward for given in operation.inputs}
+        followed = {source for operation in backward for source in operation.inputs}
         last = tuple(operation.name for operation in backward if operation.name not in followed)
         for step in self._steps:
             yield self._forward(step, after=() if step.inputs else last)
@@ -136,7 +136,7 @@ class _Build:
         return tuple(parameter for parameter in step.parameters if parameter in self._readers)
 
     def _forward(self, step: ForwardStep, after: tuple[str, ...] = ()) -> Operation:
-        inputs = (*after, *(f"forward.{given}" for given in step.inputs), *self._parameters(step))
+        inputs = (*after, *(f"forward.{source}" for source in step.inputs), *self._parameters(step))
         return self._compute(f"forward.{step.name}", inputs, step.product_flops + step.other_flops)
 
     def _backward(

@@ -35,8 +35,8 @@ def graph_of_module(
     Computing is called `forward.NODE` (and `backward.NODE`), NODE being torch.fx's name: the path of a module with
     underscores. A transfer has the name of its parameter as `named_parameters` gives it, and a weight that is used in
     several places is one transfer. Frozen parameters and buffers do not travel. The work of matrix products and
-    convolutions is counted by torch's FlopCounterMode; any other operation costs one a number of its result, which is
-    far too little on memory-bound devices: pass `times_s` where that matters, by operation.
+    convolutions is counted by torch's FlopCounterMode; any other node is one operation for each number of its result,
+    which is far too little on memory-bound devices: pass `times_s`, by operation, where that matters.
 
     Raises UserError where torch is missing, where torch.fx cannot trace the model (control flow that depends on
     data), where `inputs` do not fit it, and as `worker_graph` does.
@@ -49,7 +49,7 @@ def graph_of_module(
     title = name or type(module).__name__
     names = {id(parameter): key for key, parameter in module.named_parameters() if parameter.requires_grad}
     sizes = {key: p.numel() * p.element_size() for key, p in module.named_parameters() if p.requires_grad}
-    # A tensor that is no parameter and no buffer stays what it is, and is stood in for when it is read.
+    # A tensor that is no parameter and no buffer stays as it is, and is replaced when it is read.
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     stand_ins: dict[int, Any] = {}  # deepcopy takes these in place of weights, which may be larger than memory
     for tensor in itertools.chain(module.parameters(), module.buffers()):
@@ -83,19 +83,19 @@ def _work(traced: fx.GraphModule, examples: Sequence[Any]) -> dict[str, tuple[fl
     from torch import fx
     from torch.utils.flop_counter import FlopCounterMode
 
-    found: dict[str, tuple[float, float]] = {}
+    work: dict[str, tuple[float, float]] = {}
 
     class Counting(fx.Interpreter):  # type: ignore[misc, unused-ignore]
         def run_node(self, n: fx.Node) -> Any:
             with FlopCounterMode(display=False) as counter:
                 result = super().run_node(n)
             products = float(counter.get_total_flops())
-            found[n.name] = (products, 0.0 if products or _moves_nothing(n) else float(_numbers(result)))
+            work[n.name] = (products, 0.0 if products or _moves_nothing(n) else float(_numbers(result)))
             return result
 
     with torch.no_grad():
         Counting(traced).run(*examples)
-    return found
+    return work
 
 
 def _moves_nothing(node: fx.Node) -> bool:
@@ -108,7 +108,7 @@ def _numbers(result: Any) -> int:
     if hasattr(result, "numel"):
         return int(result.numel())
     if isinstance(result, list | tuple):
-        return sum(_numbers(one) for one in result)
+        return sum(_numbers(element) for element in result)
     return 0
 
 
@@ -125,8 +125,8 @@ def _steps(
             if key is not None:
                 parameter_of[node.name] = key
         elif node.op.startswith("call_"):
-            given = [one.name for one in node.all_input_nodes]
-            parameters = [parameter_of[one] for one in given if one in parameter_of]
+            inputs = [source.name for source in node.all_input_nodes]
+            parameters = [parameter_of[source] for source in inputs if source in parameter_of]
             if node.op == "call_module":
                 for parameter in traced.get_submodule(str(node.target)).parameters():
                     if id(parameter) in names:
@@ -135,7 +135,7 @@ def _steps(
             steps.append(
                 ForwardStep(
                     node.name,
-                    tuple(one for one in given if one in computing),
+                    tuple(source for source in inputs if source in computing),
                     tuple(dict.fromkeys(parameters)),
                     products,
                     others,
@@ -146,7 +146,7 @@ def _steps(
 
 
 def _attribute(module: torch.nn.Module, path: str) -> Any:
-    found: Any = module
+    value: Any = module
     for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value

@@ -1,7 +1,7 @@
-"""Profiles from files and from the shelf.
+"""Profiles from files, and the built-in ones.
 
 Rule of this file: reading, checking and writing the JSON form of a Profile, and the names of the built-in ones,
-which prophet/models/zoo/ makes from layer shapes. Learning a profile from a running job is profiler.py's.
+which prophet/models/zoo/ makes from layer shapes. Learning one from a running job is in prophet/learn/profiler.py.
 """
 
 from __future__ import annotations

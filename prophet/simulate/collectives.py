@@ -62,7 +62,7 @@ def double_tree(workers: int, latency_s: float, bandwidth: float, reduction_rate
     Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
     Computing 35(12), 2009: a worker is inside one tree and a leaf of the other, so it sends s bytes to reduce and s to
     broadcast. This is the limit of a perfect pipeline: it leaves out what filling it and the latency of
-    its blocks cost, so it is a lower bound, and for few workers it is above `ring` all the same.
+    its blocks cost, so it is a lower bound, and yet above `ring` for few workers.
     """
     _check(workers, latency_s, bandwidth, reduction_rate)
     depth = math.ceil(math.log2(workers))

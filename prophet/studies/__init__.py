@@ -1,1 +1,1 @@
-"""Systems of their own, studied on a simulator of theirs."""
+"""Systems that are not policies for the queue, each with a simulator of its own."""

@@ -97,8 +97,8 @@ def test_a_script_ends_with_the_bits_of_stock(jobs: Jobs, name: str) -> None:
     stock = jobs.result("stock", name)
     assert stock[0]["weights"] == stock[1]["weights"], "stock's workers differ: the script shows nothing"
     scheduled = jobs.result("prophet", name)
-    for worker, expected, found in zip(WORKERS, stock, scheduled, strict=True):
-        other = [value for value in expected if found.get(value) != expected[value]]
+    for worker, expected, measured in zip(WORKERS, stock, scheduled, strict=True):
+        other = [value for value in expected if measured.get(value) != expected[value]]
         assert not other, f"{worker} ended with other {' and '.join(other)}"
     for worker in WORKERS:
         status = json.loads((jobs.place("prophet", name) / worker / "status.json").read_text())

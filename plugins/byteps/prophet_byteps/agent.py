@@ -9,11 +9,9 @@ A script's data loaders and evaluations import BytePS too and send nothing. So w
 imported when it begins to: with bps.init(), in the program's own thread. The agent's might be in the middle of an
 import when the program forks, and then the child could never import that module.
 
-What is the worker's own and what is the job's. Order, credit, groups and deadlines are each worker's own: a server
-takes keys in any order. The partition size, the names of the tensors, their number and the order in which they are
-declared are the job's: they decide which keys there are and how long each is. Those come from the settings and from
-the front end, never from the policy or the hook. So a worker without the hook keeps them, and where the front end fails
-the workers agree, or end, before anything is sent.
+Order, credit, groups and deadlines are each worker's own; partition size and tensors are the job's, and come from the
+settings and the front end alone (docs/decisions/sizes-of-the-job.md). So a worker without the hook keeps them, and
+where the front end fails the workers agree, or end, before anything is sent.
 """
 
 from __future__ import annotations
@@ -121,7 +119,7 @@ class Agent:
     def start(self, module: ModuleType) -> None:
         """Takes over the queues of the BytePS module just imported, and starts to learn.
 
-        What the workers of a job must have alike (names, order and sizes of keys) does not hang on the hook: without
+        What the workers of a job must have alike (names, order and sizes of keys) does not depend on the hook: without
         it the front end is installed all the same, and only the order of transfers is BytePS's.
         """
         self._attach()
@@ -130,7 +128,7 @@ class Agent:
             front_end = importlib.import_module(f"prophet_byteps.{self._framework}.front_end")
             front_end.install(module, fusion=self._settings.fusion, agreement=agreement)
         except Exception as error:
-            # Keys are BytePS's own then. That is well where it is so on every worker, and they agree on that.
+            # Keys are BytePS's own then. That works if it is so on every worker, which they compare.
             layout = ", keys as in stock BytePS"
             why = f"its front end cannot be installed ({type(error).__name__}: {error})"
             if self._aside:

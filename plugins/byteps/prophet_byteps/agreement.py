@@ -3,11 +3,10 @@
 Rule of this file: rows, topics, and the line that says who has what. How a page of bytes travels is behind
 `PageExchange` (exchange.py); the clock is in `wait` alone.
 
-BytePS numbers tensors in the order in which a worker declares them and cuts them by that worker's partition size.
-Where workers differ in either, keys of different lengths meet at the server: it waits for ever, adds what does not
-belong together, or reads past a buffer. So each worker writes what it has as text. Each text is a row of fixed length
-in a tensor of bytes; a worker fills its own row and leaves the others zero, and the sum, which is what BytePS computes,
-has all rows. Every worker compares the same rows, so all go on or all end.
+Where workers number or cut tensors differently, keys of different lengths meet at the server
+(docs/decisions/agreement-through-the-engine.md). So each worker writes what it has as text. Each text is a row of fixed
+length in a tensor of bytes; a worker fills its own row and leaves the others zero, and the sum, which is what BytePS
+computes, has all rows. Every worker compares the same rows, so all go on or all end.
 
     agreement.propose(topic, text)   sends this worker's text; returns at once
     agreement.settle(topic)          waits until all have answered; the process ends where they differ
@@ -15,18 +14,14 @@ has all rows. Every worker compares the same rows, so all go on or all end.
 Every worker must propose the same topics in the same order; `reserve` fixes a topic's place before its text is known.
 The agent asks once a second as well, so a worker that never settles ends too.
 
-What makes this work whatever else differs:
-- A topic travels in a slot. The tensors of SLOTS slots are declared before the program declares any, so their numbers
-  do not hang on how many tensors a worker has; a row says which topic it is about, so workers that came to their topics
-  in different orders find out.
-- A page has 4096 bytes, the least that BytePS's partition size can be, so it is one partition on every worker.
-- A page has 16 rows, and a slot 16 pages whatever the number of workers is (more where there are more than 256), so a
-  job that changes its number of workers keeps its numbering. Only pages with rows are sent.
+It must work whatever else differs:
+- A topic travels in a slot. The tensors of SLOTS slots are declared before the program declares any. A row says which
+  topic it is about.
+- A slot is used once; a topic proposed again with another text takes the next one. So two keys are not needed here.
+- A page is one partition on every worker. A slot has 16 pages whatever the number of workers is (more where there are
+  more than 256), of which those with rows are sent.
 - ROW_BYTES, PAGE_BYTES, SLOTS, MAGIC and the names never change between releases: a worker must be able to read what
   another release says.
-
-A slot is used once. A topic proposed again with another text takes the next one, so no round ever meets the one before
-it at the server, and the two keys a gradient of torch_buckets.py are not needed here.
 """
 
 from __future__ import annotations

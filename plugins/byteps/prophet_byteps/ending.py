@@ -18,7 +18,7 @@ STALLED = 75
 
 
 def say(line: str) -> None:
-    """One line on standard error, whole whoever else writes there."""
+    """One line on standard error, in one write, so that other writers do not get in between."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
         sys.stderr.write(f"prophet: {line}\n")
         sys.stderr.flush()

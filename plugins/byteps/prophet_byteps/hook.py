@@ -275,7 +275,7 @@ class Hook:
         self._native.prophet_hook_step_aside(why.encode()[:159])
 
     def set_identity(self, by: str) -> None:
-        """How a task's gradient is told: "priority" (index = -priority - 1) or "key" (declared key)."""
+        """Where a task's gradient id comes from: "priority" (id = -priority - 1) or "key" (declared key)."""
         self._native.prophet_hook_identity(int({"priority": True, "key": False}[by]))
 
     def set_plan(self, plan: Plan) -> TakenPlan:

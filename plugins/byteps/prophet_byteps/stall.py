@@ -1,4 +1,4 @@
-"""When transfers have stopped, and what can be told of who waits for whom.
+"""When transfers have stopped, and what is known of who waits for whom.
 
 Rule of this file: pure; the time is passed in. The agent says once a second whether something finished and whether
 something is under way, and logs or ends the process.

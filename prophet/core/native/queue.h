@@ -16,10 +16,8 @@
 // Places. A host whose engine bears only so many messages at once gives `most_in_flight`, and then each task in flight
 // takes one of so many places. The more urgent a task is, the more of them it may fill: rank -1 (what somebody waits
 // for right now) all of them, rank 0 all but one, and so on down to half. So each rank before that point has a place
-// that no less urgent task can take: where all that is in flight is stuck, as pulls are until every worker has pushed,
-// a more urgent task still goes. (Of what is in flight when rank r finds none, the latest start that was less urgent
-// left at least one for r; so r's own, or more urgent ones, took it, and one of these is still in flight.) The
-// watchdog may go past by half as much again, and nothing goes beyond that.
+// that no less urgent task can take, and a more urgent task goes even where all that is in flight is stuck, as pulls
+// may be (docs/decisions/places-in-flight.md). The watchdog may go past by half as much again, and nothing beyond that.
 #ifndef PROPHET_NATIVE_QUEUE_H_
 #define PROPHET_NATIVE_QUEUE_H_
 
@@ -61,8 +59,8 @@ struct Deadline {
 
 struct QueuePlan {
   bool ranked = false;  // false: arrival order
-  // Pulls are answered only when every worker has pushed, so a credit on pulls counts only what is at
-  // least as urgent as the candidate: a stuck pull can never starve a more urgent one.
+  // For pulls, which may be stuck: what is less urgent than the candidate does not count
+  // (docs/decisions/no-credit-on-pulls.md).
   bool credit_counts_only_urgent = false;
   uint64_t credit = kUnlimited;             // bytes in flight
   std::vector<Deadline> deadlines;          // by time

@@ -6,7 +6,7 @@
 // Requests first. An acknowledged push makes two things possible: the request for its pull, and the next push. They
 // leave by the same socket, where the request, a few bytes, would wait for the whole push. So from a task's coming to
 // the pull lane the push lane gives none, until the pull lane has been asked and had nothing more to start. That costs
-// nothing while the wire is predicted to be busy, and lasts no longer.
+// nothing while the wire is predicted to be busy, and lasts no longer (docs/decisions/requests-before-pushes.md).
 #ifndef PROPHET_NATIVE_TWO_LANE_QUEUE_H_
 #define PROPHET_NATIVE_TWO_LANE_QUEUE_H_
 

@@ -69,7 +69,7 @@ def transformer() -> list[Layer]:
 def transformer_untied() -> list[Layer]:
     """PACE's Transformer (INFOCOM 2020, table II): 91.8 million parameters in 164 tensors, 6 + 6 layers, 512 wide.
 
-    So many tensors has the Transformer of Sockeye, MXNet's translator: query, key and value of self-attention are one
+    The Transformer of Sockeye, MXNet's translator, has as many tensors: query, key and value of self-attention are one
     matrix, attention has no biases, encoder and decoder end in a normalisation, and no embedding is shared.
     """
     width, tokens = 512, TRANSFORMER_TOKENS

@@ -23,7 +23,7 @@ def googlenet() -> list[Layer]:
     shapes.convolution("conv2", 64, 192, 3, 56)
     inputs = 192
     # The columns of table 1: #1x1, #3x3 reduce, #3x3, #5x5 reduce, #5x5, pool proj; and the pixels.
-    for name, (one, reduce3, three, reduce5, five, pool), pixels in (
+    for name, (conv1, reduce3, conv3, reduce5, conv5, pool), pixels in (
         ("inception3a", (64, 96, 128, 16, 32, 32), 28),
         ("inception3b", (128, 128, 192, 32, 96, 64), 28),
         ("inception4a", (192, 96, 208, 16, 48, 64), 14),
@@ -34,13 +34,13 @@ def googlenet() -> list[Layer]:
         ("inception5a", (256, 160, 320, 32, 128, 128), 7),
         ("inception5b", (384, 192, 384, 48, 128, 128), 7),
     ):
-        shapes.convolution(f"{name}.1x1", inputs, one, 1, pixels)
+        shapes.convolution(f"{name}.1x1", inputs, conv1, 1, pixels)
         shapes.convolution(f"{name}.3x3reduce", inputs, reduce3, 1, pixels)
-        shapes.convolution(f"{name}.3x3", reduce3, three, 3, pixels)
+        shapes.convolution(f"{name}.3x3", reduce3, conv3, 3, pixels)
         shapes.convolution(f"{name}.5x5reduce", inputs, reduce5, 1, pixels)
-        shapes.convolution(f"{name}.5x5", reduce5, five, 5, pixels)
+        shapes.convolution(f"{name}.5x5", reduce5, conv5, 5, pixels)
         shapes.convolution(f"{name}.pool", inputs, pool, 1, pixels)
-        inputs = one + three + five + pool
+        inputs = conv1 + conv3 + conv5 + pool
     shapes.dense("fc", inputs, CLASSES)
     return shapes.layers
 

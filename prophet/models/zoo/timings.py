@@ -23,7 +23,7 @@ REFERENCE_MODEL = "resnet50"
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that `device` computes for a batch of `batch_size` samples; `derived` says how they were had."""
+    """Seconds that `device` computes for a batch of `batch_size` samples; `derived` says how they were obtained."""
 
     model: str
     device: str
@@ -179,7 +179,8 @@ _SIMILAR: dict[str, tuple[str, ...]] = {
     "gtx-1080-ti": ("p100", "v100", "titan-x-maxwell", "k80"),
     "v100": ("p100", "gtx-1080-ti", "titan-x-maxwell", "k80"),
 }
-"""Whose ratio of a model to ResNet-50 stands in for a device's own: the nearest architecture first."""
+"""For a device without a time of some model: devices whose ratio of that model to ResNet-50 is used instead, the most
+similar first."""
 
 DEVICES = tuple(_SIMILAR)
 

@@ -145,7 +145,7 @@ class Counting:
 
 @dataclass
 class Record:
-    """What a run was.
+    """What happened in a run.
 
     One entry for each applied update, in order: `applied_s`, `delays` (Eq. 9's: the version after it is applied less
     the one that it was computed from) and `by_worker`. `sent_to_server`, `sent_to_replica` count transfers that
@@ -285,8 +285,8 @@ class _Cluster:
 
     def copied(self, arrived: Sequence[tuple[int, Any]]) -> None:
         """Updates with their workers are at the replica, which steps as the server does."""
-        for one in arrived:
-            self._at_replica.append(one)
+        for update in arrived:
+            self._at_replica.append(update)
             if len(self._at_replica) == self.updates_per_step:
                 step, self._at_replica = _by_worker(self._at_replica), []
                 self.learner.replicate([payload for _, payload in step])
@@ -317,16 +317,16 @@ class _Cluster:
         self._held.append(worker)
         slowest = min(self._clocks) if self.method.consistency is Consistency.STALE else math.inf
         held, self._held = self._held, []
-        for one in held:
-            if self._clocks[one] - slowest <= self.method.staleness:
-                self._transport.pull(one)
+        for waiting in held:
+            if self._clocks[waiting] - slowest <= self.method.staleness:
+                self._transport.pull(waiting)
             else:
-                self._held.append(one)
+                self._held.append(waiting)
 
 
 def _by_worker(arrived: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
     """In the order of workers, so that no sum depends on who arrived first."""
-    return sorted(arrived, key=lambda one: one[0])
+    return sorted(arrived, key=lambda update: update[0])
 
 
 class _Transport(Protocol):
@@ -415,7 +415,7 @@ class _Scheduled:
                 self._copies.update({update.id: cluster.payload(update) for update in arrival.updates})
         cluster.record.sent_to_server += len(schedule.commits)
         cluster.record.sent_to_replica += len(schedule.copies)
-        # Each side waits for its own earlier updates and for the other side's position; one of the two can always go.
+        # Server and replica each wait for their own earlier updates and the other's position; one can always go on.
         commits, copies = list(schedule.commits), list(schedule.copies)
         server, replica = self._server_at, self._replica_at
         while commits or copies:
@@ -547,7 +547,7 @@ class _Tree(_AllReduce):
         down: dict[int, list[Sent]] = {0: up.get(0, [])}
         for node in range(1, setting.machines):
             down[node] = [self._wire.send((node - 1) // 2, node, size, now, down[(node - 1) // 2])]
-        return max((one.end_s for sent in down.values() for one in sent), default=now)
+        return max((message.end_s for sent in down.values() for message in sent), default=now)
 
 
 _TRANSPORTS: dict[Transport, Callable[[_Cluster, Rates], _Transport]] = {

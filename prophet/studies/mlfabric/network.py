@@ -181,7 +181,7 @@ class NetworkState:
     __slots__ = ("downlinks", "uplinks")
 
     def __init__(self, uplinks: Iterable[Link], downlinks: Iterable[Link]) -> None:
-        """Both lists have one link a node. Raises UserError where they differ in length."""
+        """Both lists have one link for each node. Raises UserError where they differ in length."""
         self.uplinks = list(uplinks)
         self.downlinks = list(downlinks)
         if len(self.uplinks) != len(self.downlinks):

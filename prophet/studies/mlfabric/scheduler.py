@@ -4,7 +4,7 @@ Rule of this file: what one batch decides and what it leaves behind for the next
 network's state and the moment, and answers with transfers.
 
 A schedule lists transfers in the order in which they are to be reserved, which is also their priority on the wire:
-whoever carries them out gives each what those before it leave. So a network that turns out slower or faster than was
+each gets what those before it leave. So a network that turns out slower or faster than was
 reported changes times but neither orders nor bounds: delays are places in an order, and a commit names the position
 that the replica must have reached.
 """

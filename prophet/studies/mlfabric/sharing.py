@@ -21,7 +21,7 @@ ROUNDING_S = 1e-9
 
 
 def fair_rates(paths: NDArray[np.intp], capacities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Max-min fair rates. `paths` has shape (flows, links a flow), `capacities` one entry a link; bytes per second."""
+    """Max-min fair rates. `paths`: shape (flows, links of a flow); `capacities`: one a link. Bytes per second."""
     rates = np.full(len(paths), np.inf)
     left, open_flows = capacities.astype(float), np.ones(len(paths), bool)
     while open_flows.any():

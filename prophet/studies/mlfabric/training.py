@@ -98,10 +98,10 @@ class LossCurve:
 
     def time_to(self, loss: float) -> float:
         """When the loss was first at or below this; infinity if never."""
-        return next((time for time, one in zip(self.times_s, self.losses, strict=True) if one <= loss), math.inf)
+        return next((time for time, now in zip(self.times_s, self.losses, strict=True) if now <= loss), math.inf)
 
     def updates_to(self, loss: float) -> float:
-        return next((count for count, one in zip(self.updates, self.losses, strict=True) if one <= loss), math.inf)
+        return next((count for count, now in zip(self.updates, self.losses, strict=True) if now <= loss), math.inf)
 
 
 @dataclass
@@ -240,10 +240,10 @@ def best_step(
     best: tuple[float, Trained] | None = None
     limit = horizon_s
     for constant in constants:
-        one = train(setting, method, problem, StepSize(constant / share), limit, target)
-        reached = one.curve.time_to(target)
+        trained = train(setting, method, problem, StepSize(constant / share), limit, target)
+        reached = trained.curve.time_to(target)
         if reached < (math.inf if best is None else best[1].curve.time_to(target)):
-            best, limit = (constant, one), reached
+            best, limit = (constant, trained), reached
     if best is None:
         raise UserError(f"no step of {list(constants)} reaches a loss of {target} in {horizon_s} s: give others")
     return best

@@ -49,7 +49,7 @@ class Wire:
         start = max((sent.end_s for sent in after), default=now_s)
         end, pieces = self._true.pieces(source, destination, size_bytes, max(now_s, start))
         self._true.take(source, destination, pieces)
-        sent = Sent(self._count, source, destination, tuple(one.id for one in after), pieces, end)
+        sent = Sent(self._count, source, destination, tuple(earlier.id for earlier in after), pieces, end)
         self._count += 1
         self._under_way.append(sent)
         return sent

@@ -1,4 +1,4 @@
-"""The engine: BytePS 0.2.5.post15 for machines without a GPU, built from its source release on PyPI and cached.
+"""The CPU build: BytePS 0.2.5.post15 for machines without a GPU, from its source release on PyPI, cached.
 
 Only experiments and tests need it; a machine with its own BytePS uses nothing of it. `python -m prophet_byteps.build
 install` fetches BytePS's source, mends it by rules (`compatibility.py`, `corrections.py`), builds it against small

@@ -1,4 +1,4 @@
-"""The command line of the engine: install or build it, say where its wheel is, remove what is cached."""
+"""The command line of the CPU build of BytePS: install or build it, say where its wheel is, remove what is cached."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """From BytePS's source release to an installed wheel: fetch, unpack, edit, compile, keep, install.
 
-All outside commands of the engine but those that look at the machine (`toolchain.py`) are run here.
+All outside commands of the CPU build, except those that look at the machine (`toolchain.py`) are run here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STOOD_IN = ("nccl_static", "numa")
 
 
 def install(store: Store, console: Console) -> Path:
-    """Put the engine into the running interpreter's environment, building it unless the store has it.
+    """Put BytePS into the running interpreter's environment, building it unless the store has it.
 
     Returns the wheel. Raises UserError if the machine lacks something, the build fails, or another BytePS is installed.
     """

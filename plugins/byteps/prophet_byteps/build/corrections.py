@@ -1,6 +1,6 @@
 """Edits that mend faults in BytePS 0.2.5.post15 and its ps-lite which made jobs hang, crash or crawl.
 
-They are in the engine, so every policy runs on the same mended base and comparisons between policies stay fair.
+They are in the CPU build, so every contender on BytePS runs on the same mended base and comparisons stay fair.
 
 Receiving. ps-lite's ZeroMQ van receives without blocking, in a loop, under the one mutex that every send needs: idle
 threads keep the mutex from those that have something to do. They now wait, outside the mutex, on the socket's file
@@ -20,9 +20,9 @@ any more; what is in flight is bounded by the queues above.
 Stopping. With a linger of 0 a node that closed its sockets dropped what was still in them: the scheduler's last
 answers, and others waited for them.
 
-Freeing. Of every message that arrived, the part that describes it was never freed, nor what held its parts together;
-and with a small part ZeroMQ keeps all that it read at once. At 1 Gbit/s and partitions of 128 KiB a worker grew by
-37 MB a second, one of stock BytePS with its large partitions by 2.
+Freeing. Of every message that arrived, the part that describes it was never freed, nor the list of its parts; and
+ZeroMQ keeps all that it read together with a small part for as long as that part is kept. At 1 Gbit/s and partitions of
+128 KiB a worker grew by 37 MB a second, one of stock BytePS with its large partitions by 2.
 
 Summing. A server keeps one buffer a key and overwrites it at the first push of a new round, while the answer to a
 slower worker's pull may still be on its way out of that memory (it is sent without a copy), so workers ended with
@@ -35,9 +35,9 @@ that ever had its name, which may be gone by then: `push_pull` into a new tensor
 
 Placing. The hash functions read a number's text through a pointer into a string that no longer existed.
 
-Launching. bpslaunch gives each process cores of its own: of half of the machine's (the others it takes for their
-hyper-threads) once more half. Of two cores nothing was left, and it ended in an IndexError; without NUMA information,
-in a TypeError. A process for which there are no cores now starts on all of them, as its worker() provides for.
+Launching. bpslaunch gives each process cores of its own. It takes half of the machine's cores for hyper-threads, and
+gives away half of the rest. Of two cores nothing was left, and it ended in an IndexError; without NUMA information, in
+a TypeError. A process for which there are no cores now starts on all of them, as its worker() provides for.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ class Rule:
 
     def apply(self, text: str) -> str:
         """Return `text` with this edit made. Raises UserError unless `old` occurs exactly `count` times."""
-        found = text.count(self.old)
-        if found != self.count:
+        count = text.count(self.old)
+        if count != self.count:
             raise UserError(
                 f"engine: {self.file}: an edit expects {_brief(self.old)} {self.count} time(s) but the source has it"
-                f" {found} time(s); this is not the BytePS source the edits were written for"
+                f" {count} time(s); this is not the BytePS source the edits were written for"
             )
         return text.replace(self.old, self.new)
 

@@ -1,4 +1,4 @@
-"""Where built engines are kept: one folder a recipe, in the user's cache folder.
+"""Where built wheels of BytePS are kept: one folder a recipe, in the user's cache folder.
 
     <cache>/prophet/engine/
         source/           BytePS's source release, as fetched

@@ -17,7 +17,7 @@ still runs, and a layer can start while others wait for their updates. Three thi
   backward makes them.
 
 Two keys a gradient, used in turn: a worker that runs ahead must not overwrite at the server what a slower one has
-yet to receive. torch_buckets.py has the argument; its one condition, no push before the last pull of the same gradient
+yet to receive (docs/decisions/two-keys-a-gradient.md). Its condition, no push before the last pull of the same gradient
 is over, is kept by MXNet's dependencies.
 
 BytePS compresses each partition by itself, so a job that compresses gets BytePS's own partition size (partition.py).
@@ -47,7 +47,7 @@ _EXACT = (np.float32, np.float64)
 def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
     """Prepares `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here.
 
-    `agreement` tells workers apart that would send other tensors: the module, or what has its functions.
+    `agreement` ends the job where workers would send different tensors: the module, or what has its functions.
     """
     hook.set_identity("priority")
     push_pull, declare = bps.byteps_push_pull, bps.byteps_declare_tensor
@@ -166,7 +166,7 @@ def _plain(bps: Any, trainer: Any, parameter: Any) -> bool:
     """Whether the gradient is sent as it is, is dense and of a type that scales exactly."""
     return (
         type(trainer._intra_compressors[parameter.name]) is type(bps.Compression.none)
-        # What BytePS itself compresses is told by attributes of this kind.
+        # Attributes of this kind mark what BytePS itself compresses.
         and not any(name.startswith("byteps_") for name in vars(parameter))
         and parameter._grad_stype == "default"
         and parameter._grad[0].dtype in _EXACT

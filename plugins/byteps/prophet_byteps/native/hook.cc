@@ -3,30 +3,21 @@
 // Rule of this file: glue between BytePS's threads and prophet::TwoLaneQueue. It owns the lock, the
 // clock and the waiting; it decides nothing. What it knows of BytePS is in originals.h and layout.h.
 //
-// How it takes over. BytePS's core calls addTask, getTask and reportFinish of its scheduled queues
-// through the procedure linkage table, and exports them. This library defines the same functions and
-// is loaded first with RTLD_GLOBAL, so the core's calls come here; BytePS's own are found by dlsym in
-// its library. PUSH and PULL tasks wait in our queue. A task that is chosen goes through BytePS's own
-// queue after all (added and taken at once), which keeps its readiness checks and its tracing.
+// How it takes over (docs/decisions/taking-over-by-symbol.md). This library defines addTask, getTask and reportFinish
+// of BytePS's scheduled queues and is loaded first with RTLD_GLOBAL, so the core's calls come here. PUSH and PULL
+// tasks wait in our queue. A task that is chosen goes through BytePS's own queue after all, added and taken at once,
+// which keeps its readiness checks and its tracing.
 //
 // How a finish is known. BytePS reports only a size, so a push or a pull is finished when its task is added to a later
 // stage: both happen in the same call, right after the acknowledgement or the data came. The stage after PUSH is PULL,
 // but for one machine with several PCIe switches: it has no servers, PUSH is a barrier of its GPUs, and COPYH2D
 // follows.
 //
-// How much is in flight. A push or a pull is one message to a server and one back, and ps-lite as released stops for
-// good with 1,000 messages queued each way of a connection: a send that waits for room keeps the lock that receiving
-// needs. Neither queue ever holds more than what is unanswered, so that cannot come about where at most kMostInFlight
-// pushes and as many pulls are (with what the watchdog adds, 768). Nor do workers wait for each other because of it.
-// A push is acknowledged when it arrives, whatever other workers do: pushes drain, and all that programs hand over is
-// pushed. A pull is then answered once every worker has handed its key over; so what is in flight is answered, and
-// what is held goes, unless some program hands a key over only after an answer that is held elsewhere. The gradients
-// of an iteration are handed over without waiting for any answer of theirs. What a program does wait for at once (a
-// metric, a broadcast) has a place that no gradient takes, by a ranked plan (queue.h). And where neither helps, with
-// hundreds of calls in another order on each worker and waits in between, the watchdog lets held ones go.
+// How much is in flight. At most kMostInFlight pushes and as many pulls: ps-lite as released stops for good with 1,000
+// messages queued each way of a connection. docs/decisions/places-in-flight.md says why no worker waits for ever.
 //
-// Polling. BytePS's loops poll with sleeps of a microsecond. A loop that finds nothing waits here until
-// a task is added to one of its queues, which leaves the processor to the job.
+// Waiting. BytePS's loops poll with sleeps of a microsecond. A loop that finds nothing waits here until a task is added
+// to one of its queues, which leaves the processor to the job (docs/decisions/waiting-instead-of-polling.md).
 //
 // Suspending. BytePS deletes its queues when it is suspended or shut down, and makes new ones when it resumes. What
 // waited or was in flight before belongs to an engine that is gone: it is forgotten when a queue is made, and when

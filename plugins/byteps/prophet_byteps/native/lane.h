@@ -72,7 +72,7 @@ class Lane {
     return entry;
   }
 
-  // False where the entry is none of ours, or of an engine that is gone.
+  // False where the entry was never taken over, or belongs to a BytePS that was shut down.
   bool finish(TensorTableEntry* entry, double now) {
     auto it = known_.find(entry);
     if (it == known_.end() || !queue_.finish(kind, it->second.id, now)) return false;

@@ -1,12 +1,12 @@
-"""Memory of a parameter that somebody holds who asks torch nothing: another process, NumPy, another library.
+"""Memory of a parameter that is read without calling torch: by another process, NumPy or another library.
 
-Rule of this file: what torch_references.py cannot see, because no function of torch is called when it is read. Here it
-is noticed that such a hold exists, and the parameter's update must then be in place when step() returns.
+Rule of this file: what references.py cannot see, because no function of torch is called when it is read. Here it
+is noticed that somebody holds the memory; the parameter's update must then be in place when step() returns.
 
-A tensor's pages are shared with other processes once multiprocessing has sent it or `share_memory_()` was called. NumPy
-and others get them on a processor only, by `numpy()` or `__dlpack__()`, which are watched here. Whether they still have
-them, the storage's count of references tells: torch counts one for the tensor and one for whoever asks. Before an
-optimizer was wrapped nobody watched, so a storage that is held by more than its parameter then counts as lent.
+Other processes share a tensor's memory once multiprocessing has sent it or `share_memory_()` was called. NumPy and
+other libraries get the memory of CPU tensors only, by `numpy()` or `__dlpack__()`, which are watched here. Whether they
+still have it, the storage's count of references says: torch counts one for the tensor and one for the object that asks.
+Nothing was watched before the first optimizer was wrapped, so a storage with more holders then counts as lent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 _count_of: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 _ALONE = 2
-"""A storage's count where only its tensor holds it, and the storage object that the question is asked with."""
+"""A storage's count of references where nobody else holds it: its tensor, and the storage object that asks."""
 
 
 class Memory:
@@ -32,14 +32,14 @@ class Memory:
         self._key = 0
 
     def note(self, param: torch.Tensor) -> None:
-        """Takes notice of where the parameter is now, and of whoever holds it already."""
+        """Remembers where the parameter is now, and whether somebody else holds its memory already."""
         if param.is_cpu:
             storage = param.untyped_storage()
             self._follow(storage._cdata)
             self.lent |= _held_by_others(storage._cdata)
 
     def exposed(self, storage: torch.UntypedStorage, is_cpu: bool) -> bool:
-        """Whether somebody may read the parameter, whose storage this is, and nobody sees it."""
+        """Whether somebody may read the parameter, whose storage this is, without being noticed."""
         if not is_cpu:
             return self.sent
         key = storage._cdata
@@ -53,12 +53,12 @@ class Memory:
 
 
 def _held_by_others(key: int) -> bool:
-    """Whether anything but its tensor holds the storage; to be asked with a storage object at hand."""
+    """Whether anything but its tensor holds the storage. The caller must hold a storage object of it."""
     return _count_of is not None and _count_of(key) > _ALONE
 
 
 _memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
-"""By the key of the storage, of parameters on a processor."""
+"""By the key of the storage, of parameters on the CPU."""
 
 
 def install() -> None:

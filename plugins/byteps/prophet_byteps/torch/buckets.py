@@ -3,16 +3,10 @@
 Rule of this file: buffers, handles and rounds; it knows parameters as tensors with a gradient, but no
 optimizer and no module.
 
-Two keys a gradient. BytePS's server keeps one sum for each key, and the first push of a new round
-overwrites it, while a slower worker's pull of the last round may not have been answered yet: that worker
-then gets one worker's gradient for an average, and replicas part. With stock BytePS it takes a worker that
-falls a whole iteration behind; without the barrier in step() it would be common. So each bucket owns two
-BytePS tensors and uses them in turn. That is enough: a worker pushes round n+2 of a bucket only after its
-own pull of round n+1 returned; that pull returns only after every worker pushed round n+1; and a worker
-pushes round n+1 only after its pull of round n returned. So when the sum of round n is overwritten, everyone
-has read it. The argument needs one thing of this file's user: no push before the last pull of the same
-bucket is over (`Bucket.stage` insists). And it needs keys of its own for each bucket: parameters of two
-optimizers may have equal names, and their rounds know nothing of each other.
+Two keys a gradient. A server overwrites a key's sum at the first push of a new round, while a slower worker may
+still wait for the last one. So each bucket has two BytePS tensors and uses them in turn
+(docs/decisions/two-keys-a-gradient.md has the argument). It needs two things: no push before the last pull of the same
+bucket is over (`Bucket.stage` insists), and tensors of its own for each bucket.
 
 Fusion copies elements without mixing them, and BytePS adds and divides element by element, so a fused
 gradient has the same bits as one that travels alone.
@@ -44,7 +38,7 @@ class Slot:
     `touched`: the program reached the parameter in a way that is watched since the last step.
     `group`: the parameter group whose hyper-parameters the pending update takes, None for no update.
     `position`: the parameter's place among all that the optimizer updates.
-    `watched`: what all optimizers of this parameter share (torch_guards.py).
+    `watched`: what all optimizers of this parameter share (guards.py).
     """
 
     def __init__(self, owner: Any, name: str, param: torch.Tensor, passes: int) -> None:

@@ -4,7 +4,8 @@ Rule of this file: what the program sees, i.e. the function, the optimizer it re
 own is used instead. Stock BytePS waits in step() until every averaged gradient is there. Here step()
 returns at once, and each parameter is updated, by the program's own torch.optim optimizer, when it is next
 used; the next forward pass starts while later layers' gradients are still on the wire. The values are the
-same bits; torch_updates.py and torch_buckets.py say why, torch_guards.py what counts as a use.
+same bits; updates.py and buckets.py say why, guards.py what counts as a use, and
+docs/decisions/step-without-barrier.md why it is done so.
 
 Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of
 the forward pass.
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 OLDEST_TORCH = (2, 4)
 """The first with all that the front end calls (`torch.is_autocast_enabled(device_type)` is the newest)."""
 EXIT_PATIENCE_S = 5.0
-"""How long a process that ends bears with transfers that do not move, though other workers may need them."""
+"""A process that ends waits so long for transfers that do not move, since other workers may need them."""
 
 logger = logging.getLogger("prophet")
 

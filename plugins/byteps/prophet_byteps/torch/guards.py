@@ -6,13 +6,13 @@ a pending update is brought up to date
 - when its module is called, when it is read as an attribute of a module, when it comes out of
   `named_parameters()` or `parameters()`, or out of a parameter group of its optimizer;
 - when any function of torch gets it, or what shares its memory, in the thread that called step()
-  (torch_references.py): a list of parameters that the program kept is no way round;
+  (references.py), so a list of parameters that the program kept is covered as well;
 - when it is copied, pickled, or sent to another process.
 
 All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
 before TorchScript's code runs and before a transform of torch.func, in which nothing may be written.
 
-Where somebody holds a parameter's memory without asking torch (torch_aliases.py), and from the start of the first
+Where somebody holds a parameter's memory without asking torch (aliases.py), and from the start of the first
 compilation, step() waits, as stock BytePS does. One way is out of reach: a reference to the tensor itself that another
 thread or a C++ extension uses. Where gradients show it, step() waits from then on.
 The patches do nothing while they are traced, so they break no graph.
@@ -95,7 +95,7 @@ def keep(owner: Any, slots: Iterable[Slot]) -> set[Bucket]:
             assert bucket is not None
             try:
                 storage = param.untyped_storage()
-            except NotImplementedError:  # It has none of the usual kind: nobody could say who uses it.
+            except NotImplementedError:  # It has no storage of the usual kind, so its uses cannot be noticed.
                 exposed.add(bucket)
                 continue
             if slot.watched.memory.exposed(storage, param.is_cpu):
@@ -194,11 +194,11 @@ def _flush_all() -> None:
         owner.flush()
 
 
-def _use(found: Watched | tuple[Slot, ...]) -> None:
+def _use(used: Watched | tuple[Slot, ...]) -> None:
     """A function of torch gets a tensor that is watched, or one that shares memory with some that are pending."""
     if torch.compiler.is_compiling():
         return
-    for slot in found.slots if isinstance(found, Watched) else found:
+    for slot in used.slots if isinstance(used, Watched) else used:
         _reach(slot)
 
 
@@ -334,14 +334,14 @@ def _patch_what_modes_do_not_see() -> None:
 
 
 def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """multiprocessing has a table of its own, and a queue's thread, which no mode of ours watches, goes by it."""
+    """multiprocessing pickles by a table of its own, and in a queue's thread, where no mode of ours watches."""
 
     @functools.wraps(reduce)
     def wrapper(tensor: torch.Tensor) -> Any:
         _touch(tensor)
-        found = _pending.get(references.storage_key(tensor))
-        if found is not None:
-            _use(found)
+        pending = _pending.get(references.storage_key(tensor))
+        if pending is not None:
+            _use(pending)
         watched = _watched.get(id(tensor))
         if watched is not None:
             watched.memory.sent = True

@@ -1,7 +1,7 @@
 """BytePS as the PyTorch front end needs it: one for all optimizers of a process.
 
-Rule of this file: what is the process's and not an optimizer's: names and ids, pushes and handles, and what the other
-workers are told.
+Rule of this file: what is the process's and not an optimizer's: names and ids, pushes and handles, and what
+other workers must have alike.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Engine:
     """BytePS as the front end needs it, shared by all optimizers of the process.
 
     `bps` is the module byteps.torch; `wait_activity(limit_s)` returns when some tensor has completed; `progress()`
-    differs from what it was before where something has moved since. `agreement` tells workers apart that would send
-    other tensors: the module, or what has its functions.
+    differs from what it was before where something has moved since. `agreement` ends the job where workers would send
+    different tensors: the module, or what has its functions.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Uses of a parameter that no module sees: through a reference to the tensor, or to anything that shares its memory.
 
-Rule of this file: torch's function mode and its place among other modes. What a use leads to is torch_guards.py's.
+Rule of this file: torch's function mode and its place among other modes. What a use leads to is guards.py's.
 
 While updates are pending, a TorchFunctionMode sees every function and attribute of torch that this thread calls, and
 finds, by their storage, the tensors among its arguments that share the memory of a pending one: the parameter itself,
@@ -99,15 +99,15 @@ class _References(TorchFunctionMode):
 
     def _look(self, values: Iterable[Any]) -> None:
         for tensor in _tensors(values):
-            found = self._pending.get(storage_key(tensor))
-            if found is not None:
-                self._use(found)
+            pending = self._pending.get(storage_key(tensor))
+            if pending is not None:
+                self._use(pending)
 
     def _note(self, values: Iterable[Any]) -> None:
         for tensor in _tensors(values):
-            found = self._watched.get(id(tensor))
-            if found is not None:
-                self._use(found)
+            watched = self._watched.get(id(tensor))
+            if watched is not None:
+                self._use(watched)
 
 
 _CONTAINERS = (list, tuple, dict)

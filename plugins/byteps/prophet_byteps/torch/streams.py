@@ -13,7 +13,7 @@ What torch orders by itself is what one stream does, one thing after another. Fi
 - An update runs on the stream on which step() was called, its home, as the optimizer would have. The stream that is
   current where the parameter is used waits for it, then and at each later use.
 - The next copy into the tensor waits until that update has read the average.
-- What the update reads or writes on its home may have been allocated on another stream: the allocator is told.
+- What the update reads or writes on its home may have been allocated on another stream: so the allocator has to know.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Stream = Any
 
 
 class Streams:
-    """Those of one device. This one has none: what torch is told is done when the call returns."""
+    """Those of one device. This one has none: a call of torch has done its work when it returns."""
 
     def current(self) -> Stream:
         """The stream that is current in this thread."""

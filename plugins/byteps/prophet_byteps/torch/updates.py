@@ -2,7 +2,7 @@
 
 Rule of this file: one optimizer's rounds, from gradients that appear in backward to the updates that its
 own torch.optim class makes of them, as late as the next use of each parameter. BytePS is reached through
-`Engine` only; who uses a parameter is torch_guards.py's to notice.
+`Engine` only; who uses a parameter is guards.py's to notice.
 
 An update runs the optimizer's own step() on a view of its parameter groups that holds only the parameters
 whose averages are there, with their averages in place of `.grad`. Every optimizer of torch.optim but LBFGS
@@ -198,7 +198,7 @@ class Updates:
 
     @staticmethod
     def _hook(slot: Slot, method: Callable[[Slot], None]) -> Callable[[torch.Tensor], None]:
-        """A tensor's hooks are out of sight of the garbage collector: they must not keep the optimizer alive."""
+        """The garbage collector does not see a tensor's hooks, so they must not keep the optimizer alive."""
         reference, name = weakref.ref(slot), method.__name__
 
         def hook(_tensor: torch.Tensor) -> None:

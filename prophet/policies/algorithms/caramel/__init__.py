@@ -2,8 +2,8 @@
 
 `ordering` finds the best order of computing and `enforcement` makes it the only one; `windows` says between when and
 when each parameter may travel; `batching` joins small ones; `packing` gives every batch its time in the backward or
-the forward pass; `depth` says into how many chunks a transfer is cut; `metrics` is what came of it. The policy for the
-queue is prophet/policies/caramel.py, the costs of the collectives are prophet/simulate/collectives.py.
+the forward pass; `depth` says into how many chunks a transfer is cut; `metrics` says how well it went. The policy for
+the queue is prophet/policies/caramel.py, the costs of the collectives are prophet/simulate/collectives.py.
 """
 
 from prophet.policies.algorithms.caramel.batching import Batch, batch, fit_network, threshold_bytes

@@ -1,4 +1,4 @@
-"""What an iteration made of network and processor: the overlap coefficient, the ratio, and the utilisation.
+"""How well an iteration used network and processor: the overlap coefficient, the ratio, and the utilisation.
 
 Rule of this file: Caramel's section 3.1 as formulas of three times: of an iteration (T), of its transfers alone (N) and
 of its computing alone (C), all in seconds. Measured times may make a coefficient leave [0, 1] a little; that is

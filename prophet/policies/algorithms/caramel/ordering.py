@@ -76,14 +76,14 @@ def activations(graph: Graph, order: Sequence[str] | None = None) -> tuple[Activ
     place = {operation.name: index for index, operation in enumerate(graph.operations)}
     computing = computing_bits(graph)
     done, now = 0, 0
-    found = []
+    result = []
     for name in order:
         new = above[place[name]] & computing & ~done
         done |= new
         operations = [graph.operations[index] for index in places(new)]
         now += sum(_picoseconds(operation.time_s) for operation in operations)
-        found.append(Activation(name, tuple(operation.name for operation in operations), now / PICOSECONDS))
-    return tuple(found)
+        result.append(Activation(name, tuple(operation.name for operation in operations), now / PICOSECONDS))
+    return tuple(result)
 
 
 def check_order(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ def check_order(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
 
 
 def ancestors(graph: Graph) -> list[int]:
-    """By place in `graph.operations`: all that it waits for, directly or not, as an integer with a bit a place."""
+    """By place in `graph.operations`: all that it waits for, directly or not: an integer with a bit for each place."""
     place = {operation.name: index for index, operation in enumerate(graph.operations)}
     above: list[int] = []
     for operation in graph.operations:  # inputs come first
@@ -129,12 +129,12 @@ def computing_bits(graph: Graph) -> int:
 
 def places(bits: int) -> list[int]:
     """The places of the bits that are set, in order."""
-    found = []
+    indices = []
     while bits:
         least = bits & -bits
-        found.append(least.bit_length() - 1)
+        indices.append(least.bit_length() - 1)
         bits ^= least
-    return found
+    return indices
 
 
 def _needed(graph: Graph) -> NDArray[np.bool_]:

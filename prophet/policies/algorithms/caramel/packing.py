@@ -9,7 +9,7 @@ unless the network is too slow: in it nothing is computed. The paper's steps:
 2. Each is put beside computing: in the backward pass, any time after it is ready; if that is not feasible, in the
    forward pass, any time before it is read.
 3. Each that is left goes beyond computing: after the end of the backward pass or before the start of the forward
-   pass, whichever makes the gap grow less.
+   pass, whichever lengthens the gap less.
 
 Where the paper leaves something open: step 2 takes the earliest feasible time in the backward pass and the latest in
 the forward pass, which keeps the end of the one and the start of the other free for step 3; equal batches keep their
@@ -85,19 +85,20 @@ def pack(
     takes = [network.transfer_s(batch.size_bytes) for batch in batches]
     by_size = sorted(range(len(batches)), key=lambda index: -batches[index].size_bytes)
     before, after = _Free(backward_s), _Free(forward_s)
-    found: dict[int, tuple[Place, float]] = {}
+    starts: dict[int, tuple[Place, float]] = {}
     left = []
     for index in by_size:
         start = before.earliest(batches[index].generated_s, takes[index])
         if start is not None:
-            found[index] = Place.BACKWARD, start
+            starts[index] = Place.BACKWARD, start
             continue
         start = after.latest(batches[index].read_s, takes[index]) if forward else None
         if start is not None:
-            found[index] = Place.FORWARD, start
+            starts[index] = Place.FORWARD, start
         else:
             left.append(index)
-    # Two ends: transfers follow each other after the one and before the other. The gap holds what lies beyond both.
+    # What is left goes to the ends of the passes: after the last transfer of backward, or before the first of forward.
+    # The gap holds what reaches beyond the passes.
     tail, head = before.last_busy, after.first_busy
     overrun = underrun = 0.0
     for index in left:
@@ -106,18 +107,18 @@ def pack(
         early_end = min(head, batches[index].read_s)
         early = max(0.0, takes[index] - early_end) - underrun
         if not forward or late <= early + ROUNDING_S:
-            found[index] = Place.AFTER_BACKWARD, late_start
+            starts[index] = Place.AFTER_BACKWARD, late_start
             tail = late_start + takes[index]
             overrun += late
         else:
-            found[index] = Place.BEFORE_FORWARD, early_end - takes[index]
+            starts[index] = Place.BEFORE_FORWARD, early_end - takes[index]
             head = early_end - takes[index]
             underrun += early
     gap = overrun + underrun
     shift = {Place.BACKWARD: 0.0, Place.AFTER_BACKWARD: 0.0}
     began = backward_s + gap
     slots = []
-    for index, (place, start) in found.items():
+    for index, (place, start) in starts.items():
         start += shift.get(place, began)
         slots.append(PackedSlot(index, place, start, start + takes[index]))
     slots.sort(key=lambda slot: (slot.start_s, slot.end_s))

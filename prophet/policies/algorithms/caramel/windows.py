@@ -44,12 +44,12 @@ class Windows:
 
 def windows_of_profile(profile: Profile) -> Windows:
     """Layers one after another: parameter n of the result is that of gradient N-1-n, the n-th to be generated."""
-    found = []
+    windows = []
     read_s = 0.0
     for gradient in profile.gradients:
-        found.append(Window(gradient.name, gradient.size_bytes, gradient.generation_s, read_s))
+        windows.append(Window(gradient.name, gradient.size_bytes, gradient.generation_s, read_s))
         read_s += gradient.forward_s
-    return Windows(tuple(reversed(found)), profile.backward_s, read_s)
+    return Windows(tuple(reversed(windows)), profile.backward_s, read_s)
 
 
 def windows_of_graph(graph: Graph, order: Sequence[str] | None = None) -> Windows:
@@ -57,11 +57,11 @@ def windows_of_graph(graph: Graph, order: Sequence[str] | None = None) -> Window
 
     What no transfer waits for is the forward pass, one operation after another as the graph has them. A parameter
     that nothing reads may travel until that pass ends. Raises UserError where computing that a transfer waits for
-    itself waits for a transfer (a graph of TicTac's worker, say): no window can be told there.
+    itself waits for a transfer (a graph of TicTac's worker, say): such a parameter has no window.
     """
-    found = activations(graph, order)
-    backward = {name for activation in found for name in activation.computed}
-    backward_s = found[-1].time_s if found else 0.0
+    steps = activations(graph, order)
+    backward = {name for activation in steps for name in activation.computed}
+    backward_s = steps[-1].time_s if steps else 0.0
     transfers = {operation.name for operation in graph.transfers}
     read_s: dict[str, float] = {}
     now = 0.0
@@ -85,6 +85,6 @@ def windows_of_graph(graph: Graph, order: Sequence[str] | None = None) -> Window
             activation.time_s,
             read_s.get(activation.transfer, now),
         )
-        for activation in found
+        for activation in steps
     )
     return Windows(windows, backward_s, now)

@@ -157,9 +157,9 @@ def balanced_fusion(graph: Graph, network: Network) -> Fusion:
 
     The chain is the transfers in order of release (Lemma 2). An all-reduce of s bytes takes `network.transfer_s(s)`,
     whose overhead is what fusion saves. The number R goes up from 1 to n as in the paper, which for large n has a
-    stochastic search instead. No such thing is needed: R groups never end before (first release) + R overheads + (all
-    bytes) + (least tail), which rises with R, so once that is past the best iteration found, the rest are worse. Nor
-    need one look further once no partition at all can be better.
+    stochastic search instead. That is not needed: R groups never end before (first release) + R overheads + (all
+    bytes) + (least tail). This rises with R, so once it exceeds the best iteration so far, all larger R are worse. The
+    search also ends once no partition at all can be better.
 
     O(n^2 log n) for n transfers where what is released later is the more urgent too, as in a chain of layers
     (`least_time_of_chain` is the oracle). Elsewhere each R takes a schedule, O(R log R) in Python; there, of the
@@ -188,34 +188,35 @@ def _balanced(chain: Chain) -> tuple[int, ...]:
 def best_fusion(graph: Graph, network: Network) -> Fusion:
     """The best of all partitions of the chain into neighbours, which the paper does not look for; O(n) a probe.
 
-    Balance is not the goal but the way to it: Algorithm 1 sees one partition for each R, and where sizes differ much
-    another can be better. Where what is released later is the more urgent too, the best one can be had. Let a group
-    that begins at place s end before place e and m(e) groups follow it; by `least_time_of_chain` the iteration ends
-    by `limit` if and only if for every group
+    Algorithm 1 looks at one balanced partition for each R, and where sizes differ much another one can be better. The
+    best can be computed where what is released later is also the more urgent. Let a group begin at place s and end
+    before place e, and let m(e) groups follow it. By `least_time_of_chain` the iteration ends by `limit` if and only if
+    for every group
 
         release(e - 1) + tail(e - 1) + (1 + m(e)) overheads + (all bytes from s on) / bandwidth <= limit.
 
-    So the fewer groups follow, the better for those in front, and going backwards through the places, the least m(s)
-    for which this can be met is enough to know. It never falls as s goes back (a partition from s on, without its
-    first member, is one from s + 1 on), so it is m(s + 1) or one more, and for each of the two the earliest e with so
-    many groups behind it is the easiest. Bisection over `limit`, between the least that any partition can reach and
-    what Algorithm 1 found, does the rest, and of the best partitions it is one with the fewest groups.
+    The fewer groups follow, the easier this is for those in front. So it is enough to know m(s), the least number of
+    groups from s on with which it can be met, and to go backwards through the places. m(s) never falls as s goes back
+    (a partition from s on, without its first member, is one from s + 1 on), so it is m(s + 1) or one more. For each of
+    the two, the earliest e with so many groups behind it is the easiest. A bisection over `limit` lies between the
+    least that any partition can reach and what Algorithm 1 found. Of the best partitions the result has the fewest
+    groups.
 
     For a graph in which tails do not rise with releases this is `balanced_fusion`. Raises UserError as it does.
     """
     chain = Chain(graph, network)
-    found = _balanced(chain)
+    best = _balanced(chain)
     if not chain.rises:
-        return chain.fusion(found)
-    low, high = chain.least_s, chain.iteration_s(found)
+        return chain.fusion(best)
+    low, high = chain.least_s, chain.iteration_s(best)
     while high - low > ROUNDING * high:
         middle = (low + high) / 2
         starts = _within(chain, middle)
         if starts is None:
             low = middle
         else:
-            found, high = starts, min(middle, chain.iteration_s(starts))
-    return chain.fusion(_within(chain, high * (1 + ROUNDING)) or found)
+            best, high = starts, min(middle, chain.iteration_s(starts))
+    return chain.fusion(_within(chain, high * (1 + ROUNDING)) or best)
 
 
 def _within(chain: Chain, limit_s: float) -> tuple[int, ...] | None:

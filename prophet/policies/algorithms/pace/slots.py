@@ -12,7 +12,7 @@ alone:
     An iteration that ends by `end` exists if and only if constraints 3, 6, 7 and 8 have a solution in which x_i(t) =
     0 wherever t + 1 + tail(i) > end. The least such `end` is one of the finitely many t + 1 + tail(i), and whoever
     meets it meets a later one too: a binary search over them ends at the optimum of (10), and (10) is what (14) is
-    made from. The paper's lambdas are x and 1 - x (12, 13); without the weights nothing is left for them to do.
+    made from. The paper's lambdas are x and 1 - x (12, 13); without the weights they are not needed.
 
 Each x_i(t) is in one constraint 3 and in one constraint 6: the matrix is the incidence matrix of a bipartite graph
 (transfers and slots) and totally unimodular, which is Theorem 2. So the corners of the program are whole numbers, and
@@ -57,16 +57,16 @@ def slot_schedule(problem: Problem) -> tuple[Segment, ...]:
     ends = slot + 1 + tail[candidate]
     possible = np.unique(ends[ends >= (release + length + tail).max()])
     low, high = 0, len(possible) - 1
-    found: NDArray[np.int64] | None = None
-    while found is None or low < high:
+    feasible: NDArray[np.int64] | None = None
+    while feasible is None or low < high:
         middle = (low + high) // 2
         allowed = ends <= possible[middle]
         carried = _assign(candidate[allowed], slot[allowed], length, horizon)
         if carried is None:
             low = middle + 1
         else:
-            found, high = carried, middle
-    return _segments(found)
+            feasible, high = carried, middle
+    return _segments(feasible)
 
 
 def _assign(
@@ -75,8 +75,8 @@ def _assign(
     """The transfer in each slot (-1: none), shape (horizon,), if every transfer gets its `length`; otherwise None.
 
     Variable k is x of transfer `candidate[k]` in slot `slot[k]`. The program serves as many slots as it can instead
-    of asking whether all can be served: it always has a solution, so an infeasible one need not be told from a
-    failure.
+    of asking whether all can be served: it always has a solution, so a program that cannot be solved is always a
+    failure of the solver.
     """
     from scipy.optimize import LinearConstraint, milp
     from scipy.sparse import csc_array

@@ -3,8 +3,8 @@
 Rule of this file: Algorithms 1 to 3 of TicTac as pure functions; what an order is worth is worker.py's.
 
 Two things make Algorithm 1 cheap. Computing operations that depend on the same outstanding transfers become ready
-together, so they are kept as one load, in a table by their set of transfers; a set is one integer with a bit a
-transfer. And when a transfer leaves the outstanding set, sets that differ in nothing else fall together, so the table
+together, so they are kept as one load, in a table by their set of transfers; a set is one integer with a bit for each
+transfer. And when a transfer leaves the outstanding set, sets that differed in it alone become equal, so the table
 shrinks as the order grows. Times are kept in whole picoseconds: sums are then exact, and what is equal in the paper's
 arithmetic is equal here, which matters since ties decide (Algorithm 2, line 7).
 
@@ -14,7 +14,7 @@ Where the paper leaves something open:
   derived from, and which puts the worse order of its own Figure 2 first. `precedes` is Eq. 5.
 - It calls the comparator transitive. Eq. 5 alone is, as a strict order, but with the tie-break by M+ it is not: A may
   precede C by Eq. 5 while both tie with B, and then M+ can close a circle. "The minimum" is therefore what one
-  pass over the candidates in graph order leaves standing, and of two equals the first.
+  pass over the candidates in graph order ends with, and of two equals the first.
 - Its receives are leaves of the graph. Here a transfer may also wait for computing, or for another transfer; then it is
   a candidate only once the transfers before it have their numbers.
 - Only a transfer that something waits for gets a number: a gradient sent to a server blocks nothing on this worker.
@@ -63,7 +63,7 @@ def received(graph: Graph) -> tuple[Operation, ...]:
 def properties(graph: Graph, oracle: TimeOracle) -> dict[str, Properties]:
     """Algorithm 1 with every transfer of `received(graph)` outstanding, by name."""
     state = _Outstanding(graph, oracle)
-    return {state.names[place]: found for place, found in state.properties().items()}
+    return {state.names[place]: values for place, values in state.properties().items()}
 
 
 def tao(graph: Graph, oracle: TimeOracle) -> dict[str, int]:
@@ -74,10 +74,10 @@ def tao(graph: Graph, oracle: TimeOracle) -> dict[str, int]:
     state = _Outstanding(graph, oracle)
     order: dict[str, int] = {}
     while state.outstanding:
-        found = state.properties()
+        values = state.properties()
         best = -1
         for place in state.candidates():
-            if best < 0 or precedes(found[place], found[best]):
+            if best < 0 or precedes(values[place], values[best]):
                 best = place
         state.complete(best)
         order[state.names[best]] = len(order)
@@ -91,12 +91,12 @@ def tio(graph: Graph) -> dict[str, int]:
     counter of section 5.1 needs it: three transfers of which the first two are equal get 0, 0, 2. A transfer
     that nothing waits for together with another has no M+ and comes last.
     """
-    found = properties(graph, general_time)
+    values = properties(graph, general_time)
     order: dict[str, int] = {}
     number, previous = 0, -1.0
-    for count, name in enumerate(sorted(found, key=lambda name: found[name].impending_s)):
-        if found[name].impending_s > previous:
-            number, previous = count, found[name].impending_s
+    for count, name in enumerate(sorted(values, key=lambda name: values[name].impending_s)):
+        if values[name].impending_s > previous:
+            number, previous = count, values[name].impending_s
         order[name] = number
     return order
 
@@ -113,9 +113,9 @@ def whole(graph: Graph, oracle: TimeOracle, operation: Operation) -> int:
 
 
 class _Outstanding:
-    """The outstanding transfers R and what hangs on them; `complete` takes one out.
+    """The outstanding transfers R and the computing that waits for them; `complete` takes one out.
 
-    Transfers are places in `names`, sets of transfers integers with one bit a place.
+    Transfers are places in `names`, sets of transfers are integers with one bit for each place.
     """
 
     def __init__(self, graph: Graph, oracle: TimeOracle) -> None:
@@ -191,9 +191,9 @@ class _Outstanding:
 
 
 def _bits(mask: int) -> list[int]:
-    found = []
+    places = []
     while mask:
         low = mask & -mask
-        found.append(low.bit_length() - 1)
+        places.append(low.bit_length() - 1)
         mask ^= low
-    return found
+    return places

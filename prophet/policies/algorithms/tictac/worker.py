@@ -82,10 +82,10 @@ class Worker:
         Equals go in graph order, or with `random` in any order, which is TensorFlow without TicTac (section 3,
         "Priority"). An operation without a number goes after those with one; the paper lets it go at any time.
         """
-        given = priorities or {}
+        numbers = priorities or {}
         count = len(self._times)
         ties = random.permutation(count).tolist() if random is not None else range(count)
-        rank = [(given.get(operation.name, math.inf), ties[i]) for i, operation in enumerate(self.graph.operations)]
+        rank = [(numbers.get(operation.name, math.inf), ties[i]) for i, operation in enumerate(self.graph.operations)]
         waits_for = list(self._waits_for)
         ready: list[list[tuple[tuple[float, int], int]]] = [[], [], []]
         for place in range(count):

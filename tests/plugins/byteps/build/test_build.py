@@ -1,4 +1,4 @@
-"""The CPU engine without building it: its rules, what its cache depends on, and what is said when things lack."""
+"""The CPU build of BytePS without building it: its rules, what its cache depends on, what is said when things lack."""
 
 from __future__ import annotations
 
