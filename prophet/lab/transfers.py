@@ -6,7 +6,6 @@ Rule of this file: events and marks in, plain values out. Times are seconds on t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
+from prophet.lab.jobs.record import Mark, WorkerRecord
 from prophet.lab.runs import BYTEPS_TRACE, CellRuns
 
 WORKER = "worker0"
@@ -36,15 +36,15 @@ class Transfer:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A worker's transfers and its iterations' marks (`start`, `backward`, `backward_end`)."""
+    """A worker's transfers and its iterations' marks."""
 
     policy: str
     transfers: tuple[Transfer, ...]
-    marks: tuple[Mapping[str, float], ...]
+    marks: tuple[Mark, ...]
 
     def iterations(self, first: int, count: int) -> tuple[float, float]:
         """From the start of backward of iteration `first` to that of `first + count`."""
-        return self.marks[first]["backward"], self.marks[first + count]["backward"]
+        return self.marks[first].backward, self.marks[first + count].backward
 
 
 def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
@@ -70,13 +70,13 @@ def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
     return tuple(transfers)
 
 
-def read_byteps_trace(path: Path, worker: Mapping[str, Any]) -> tuple[Transfer, ...]:
+def read_byteps_trace(path: Path, worker: WorkerRecord) -> tuple[Transfer, ...]:
     """Transfers from BytePS's own trace, whose times are microseconds of the wall clock.
 
     `worker` is the result of the worker that wrote it: the names of its parameters in order, and how far
     the wall clock was ahead of the steady one.
     """
-    indices = {f"Comm.byteps.Gradient.{name}": index for index, name in enumerate(worker["parameters"])}
+    indices = {f"Comm.byteps.Gradient.{name}": index for index, name in enumerate(worker.parameters)}
     events = [e for e in json.loads(path.read_text(encoding="utf-8"))["traceEvents"] if e["pid"] in indices]
     # The whole of an operation, which is on record without a stage, begins when its gradient is there.
     generated: dict[str, list[float]] = {}
@@ -91,7 +91,7 @@ def read_byteps_trace(path: Path, worker: Mapping[str, Any]) -> tuple[Transfer, 
         queue, ts = QueueKind[stage], float(event["ts"])
         earlier = [time for time in generated.get(event["pid"], []) if time <= ts]
         added = earlier[-1] if queue is QueueKind.PUSH and earlier else ts
-        start_s, added_s = (time / 1e6 - worker["wall_minus_steady_s"] for time in (ts, added))
+        start_s, added_s = (time / 1e6 - worker.wall_minus_steady_s for time in (ts, added))
         # It records no sizes.
         transfers.append(
             Transfer(
@@ -119,7 +119,7 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
         events = run.folder / f"{WORKER}.events.npy"
         trace = run.folder / f"{WORKER}.trace" / BYTEPS_TRACE
         if events.exists():
-            recorded.append(RecordedRun(name, pair_events(np.load(events)), tuple(worker["marks"])))
+            recorded.append(RecordedRun(name, pair_events(np.load(events)), tuple(worker.marks)))
         elif trace.exists():
-            recorded.append(RecordedRun(name, read_byteps_trace(trace, worker), tuple(worker["marks"])))
+            recorded.append(RecordedRun(name, read_byteps_trace(trace, worker), tuple(worker.marks)))
     return recorded

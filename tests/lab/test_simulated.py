@@ -66,7 +66,7 @@ def test_waits_are_what_an_iteration_takes_beyond_computing(tmp_path: Path) -> N
         waits = waits_of(run, point.profile, 3)
         assert sum(waits) + compute_s == pytest.approx(float(marks[4] - marks[3]), rel=1e-6)
         shown = measures(run, point.profile, 2)
-        assert shown["processor_utilisation"] == pytest.approx(compute_s / float(marks[4] - marks[3]), rel=0.02)
+        assert shown.processor_utilisation == pytest.approx(compute_s / float(marks[4] - marks[3]), rel=0.02)
         processor, up, down = utilisation(run, 3, bins=50)
         width = float(marks[4] - marks[3]) / 50
         assert float(processor.sum()) * width == pytest.approx(compute_s, rel=1e-6)

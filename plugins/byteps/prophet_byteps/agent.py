@@ -37,6 +37,7 @@ from prophet.core import settings as names
 from prophet.core.errors import UserError
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind
 from prophet.core.settings import Settings, from_environ
+from prophet.core.status import AgentStatus, HookStatus, LaneStatus
 from prophet.learn.bandwidth import interface_towards, sample_nic
 from prophet.learn.learner import DRAIN_S, Learner
 from prophet.models.profiles import save_profile
@@ -44,7 +45,7 @@ from prophet.policies import get_policy
 from prophet_byteps import agreement, exchange, partition
 from prophet_byteps import hook as hook_module
 from prophet_byteps.ending import STALLED, end_process
-from prophet_byteps.hook import Hook, HookError, LaneStatus, Library, Status
+from prophet_byteps.hook import Hook, HookError, Library
 from prophet_byteps.stall import Oldest, StallDetector, Verdict, story
 
 EVENTS_KEPT = 2_000_000
@@ -234,7 +235,7 @@ class Job:
             self._released = status.watchdog_releases
         self._watch_for_a_stall(now, bool(np.any(events["kind"] == EventKind.FINISH)), status)
 
-    def _watch_for_a_stall(self, now: float, finished: bool, status: Status) -> None:
+    def _watch_for_a_stall(self, now: float, finished: bool, status: HookStatus) -> None:
         push, pull = oldest(status.pushes), oldest(status.pulls)
         under_way = status.in_flight_bytes > 0 or push is not None or pull is not None
         verdict = self._stall.turn(now, finished, under_way)
@@ -270,20 +271,19 @@ class Job:
 
     def _write_status(self, path: Path) -> None:
         learner = self._learner
-        network = learner.monitor.network
-        record = {
-            "policy": self._settings.policy,
-            "stepped_aside": self._aside,
-            "plans": self._plans,
-            "agent_cpu_s": self._busy_s,
-            "partition_bytes": self._settings.partition_bytes,
-            "push_credit": learner.plan.push.credit,
-            "pull_credit": learner.plan.pull.credit,
-            "deadlines": [dataclasses.asdict(deadline) for deadline in learner.plan.push.deadlines],
-            "network": dataclasses.asdict(network) if network else None,
-            "hook": dataclasses.asdict(self._hook.status()) if self._hook else None,
-        }
-        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        status = AgentStatus(
+            policy=self._settings.policy,
+            stepped_aside=self._aside,
+            plans=self._plans,
+            agent_cpu_s=self._busy_s,
+            partition_bytes=self._settings.partition_bytes,
+            push_credit=learner.plan.push.credit,
+            pull_credit=learner.plan.pull.credit,
+            deadlines=tuple(learner.plan.push.deadlines),
+            network=learner.monitor.network,
+            hook=self._hook.status() if self._hook else None,
+        )
+        path.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n", encoding="utf-8")
 
 
 def oldest(lane: LaneStatus) -> Oldest | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +20,14 @@ import psutil
 from numpy.typing import NDArray
 
 from prophet.lab.jobs import progress_path
+from prophet.lab.jobs.record import Mark, Spec, WorkerRecord, read_spec, write_record
 
 
 @dataclass(frozen=True)
 class Arguments:
     """The command line: the specification of the job, where its result goes, and what moves the gradients."""
 
-    spec: dict[str, Any]
+    spec: Spec
     out: Path
     exchange: str
 
@@ -39,7 +39,7 @@ def arguments(description: str | None, exchanges: Iterable[str]) -> Arguments:
     parser.add_argument("--out", type=Path, required=True, help="JSON: where the result goes")
     parser.add_argument("--exchange", choices=sorted(exchanges), required=True, help="what moves the gradients")
     options = parser.parse_args()
-    return Arguments(json.loads(options.spec.read_text(encoding="utf-8")), options.out, options.exchange)
+    return Arguments(read_spec(options.spec), options.out, options.exchange)
 
 
 class Recorder:
@@ -71,25 +71,25 @@ class Recorder:
         self._resident_bytes.append(self._process.memory_info().rss)
         self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
 
-    def write(self, parameters: Sequence[str], digest: str, extra: Mapping[str, Any]) -> None:
-        """Writes the result: marks, start-up time, memory, weights, `extra`, and how to read a trace of BytePS.
+    def write(self, parameters: Sequence[str], digest: str, rank: int, accuracy: float | None = None) -> None:
+        """Writes the result: marks, start-up time, memory, weights, and how to read a trace of BytePS.
 
-        `parameters` are the names of the model's parameters in order, `digest` is that of its final weights.
+        `parameters` are the names of the model's parameters in order, `digest` is that of its final weights,
+        `accuracy` what it reached, in a job that can be scored.
         """
-        starts = [mark["start"] for mark in self._marks]
-        result = {
-            "iteration_s": [after - before for before, after in itertools.pairwise(starts)],
-            "marks": self._marks,
-            "start_s": self._first_done_s,
-            "resident_bytes": self._resident_bytes,
-            "wall_minus_steady_s": time.time() - time.monotonic(),
-            "parameters": list(parameters),
-            "weights_sha256": digest,
-            **extra,
-        }
-        partial = self._out.with_suffix(".partial")
-        partial.write_text(json.dumps(result), encoding="utf-8")
-        partial.replace(self._out)
+        marks = [Mark(**mark) for mark in self._marks]
+        record = WorkerRecord(
+            iteration_s=[after.start - before.start for before, after in itertools.pairwise(marks)],
+            marks=marks,
+            start_s=self._first_done_s,
+            resident_bytes=self._resident_bytes,
+            wall_minus_steady_s=time.time() - time.monotonic(),
+            parameters=list(parameters),
+            weights_sha256=digest,
+            rank=rank,
+            accuracy=accuracy,
+        )
+        write_record(record, self._out)
 
 
 def weights_sha256(weights: Mapping[str, NDArray[Any]]) -> str:

@@ -13,12 +13,12 @@ import pytest
 from prophet import __version__
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.settings import Settings
+from prophet.core.status import LaneStatus
 from prophet.learn.learner import Learner
 from prophet.policies import get_policy
 from prophet_byteps import agent, agreement
 from prophet_byteps.agent import Job, oldest
 from prophet_byteps.ending import STALLED
-from prophet_byteps.hook import LaneStatus
 from prophet_byteps.stall import Oldest
 
 
