@@ -70,6 +70,10 @@ memory: setup
 backlog: setup
 	$(BIN)/python -m tools.backlog
 
+# The JSON schemas of what the project writes, from their types.
+schemas: setup
+	$(BIN)/python -m tools.schemas
+
 # The profiles of configs/profiles, recorded from real training: about five minutes on a quiet machine.
 profiles: setup
 	$(BIN)/python -m tools.record

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from prophet.core.errors import UserError
 from prophet.core.profile import PROFILE_SCHEMA, GradientProfile, Profile
@@ -36,20 +36,20 @@ class GradientEntry:
     forward_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProfileFile:
     """A profile's file; `source` says how it was made. Gradients are in forward order, times in seconds."""
 
-    schema: int
-    name: str
-    source: str
+    schema: Literal[1] = PROFILE_SCHEMA
+    name: str = ""
+    source: str = ""
     gradients: list[GradientEntry]
 
 
 def save_profile(profile: Profile, path: Path, source: str) -> None:
     """Writes `profile` as JSON, whole or not at all; `source` says how it was made."""
     entries = [GradientEntry(g.name, g.size_bytes, g.generation_s, g.forward_s) for g in profile.gradients]
-    record = ProfileFile(PROFILE_SCHEMA, profile.name, source, entries)
+    record = ProfileFile(name=profile.name, source=source, gradients=entries)
     unfinished = path.with_name(path.name + ".part")
     unfinished.write_text(json.dumps(dataclasses.asdict(record), indent=1) + "\n", encoding="utf-8")
     unfinished.replace(path)
