@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test lint bench validate scaling papers results profiles guard memory backlog clean
+.PHONY: setup demo test lint bench validate replay scaling papers results pages schemas profiles guard memory backlog clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cc')
 
+# The queue and the planner, beside the last figures of this machine (docs/results/data/bench.jsonl).
 bench: setup
 	$(BIN)/python -m tools.bench build/bench.json
 
@@ -46,9 +47,13 @@ bench: setup
 validate: setup
 	$(BIN)/python -m tools.validate --out build
 
+# ResNet-50's gradients under every policy on a real slow network: about fifteen minutes on a quiet machine.
+replay: setup
+	$(BIN)/python -m tools.replay
+
 # How the simulator's cost grows: about five minutes.
 scaling: setup
-	$(BIN)/python -m tools.scaling --out build
+	$(BIN)/python -m tools.scaling
 
 # The papers' tables, simulated: about two minutes.
 papers: setup
@@ -69,6 +74,10 @@ memory: setup
 # Whether jobs of many small gradients end on BytePS as released: up to half an hour.
 backlog: setup
 	$(BIN)/python -m tools.backlog
+
+# The pages of docs/results from what is kept in docs/results/data; nothing is measured.
+pages: setup
+	$(BIN)/python -m tools.pages
 
 # The JSON schemas of what the project writes, from their types.
 schemas: setup

@@ -8,17 +8,15 @@ it can be interrupted and goes on with more starts later. None is repeated for h
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from prophet.core import settings
@@ -26,12 +24,16 @@ from prophet.core.errors import UserError
 from prophet.core.units import format_rate, parse_rate
 from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.contenders import STOCK, Policy
+from prophet.lab.records import first_error
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from tools import kept
 from tools.builds import BUILDS, Ended, Job, Limits, provide_build, run_job
 from tools.exit_status import exit_status
 from tools.markdown import table
-from tools.record import processor
+from tools.provenance import Provenance, here
 
+PAGE = "backlog.md"
+NAME = "backlog"
 POLICIES = (STOCK, "fifo", "p3", "prophet")
 SIZE_BYTES = 4_096
 ITERATIONS = 3
@@ -69,8 +71,29 @@ def row(policy: str, starts: Sequence[Start]) -> tuple[str, ...]:
     return (policy, *(str(len(group)) for group in (starts, trained, *stopped, others)), took)
 
 
-def page(starts: Sequence[Start], build: str, job: Job, rate: float, limits: Limits, where: str, date: str) -> str:
+@dataclass(frozen=True)
+class Starts:
+    """What the page is made from: which job was started how often, and each end. `rate` is in bits per second."""
+
+    build: str
+    job: Job
+    rate: float
+    limits: Limits
+    starts: Sequence[Start]
+
+
+def page(results: Path) -> str:
+    """The page, from what is kept."""
+    found = kept.kept(results, NAME, Starts)
+    if found is None:
+        return kept.joined("# Many small gradients", kept.otherwise(results, NAME, "make backlog"))
+    measured, data = found
+    return text(data, measured)
+
+
+def text(data: Starts, measured: Provenance) -> str:
     """The page as Markdown."""
+    starts, job, limits, rate = data.starts, data.job, data.limits, format_rate(data.rate)
     names = [name for name in POLICIES if any(start.policy == name for start in starts)]
     rows = [row(name, [start for start in starts if start.policy == name]) for name in names]
     columns = (
@@ -82,10 +105,10 @@ def page(starts: Sequence[Start], build: str, job: Job, rate: float, limits: Lim
     late = [f"- {start.policy}: {start.why}, {start.stage}" for start in starts if start.end in ("failed", "late")]
     return f"""# Many small gradients
 
-Made by `make backlog` on {date}: {where}, {os.cpu_count()} cores.
+Made by `make backlog`. {measured.line()}
 
 A job with {job.gradients:,} gradients of {job.size_bytes} bytes, nothing fused, {job.iterations} iterations, two
-workers at {format_rate(rate)} and a server, on BytePS as {build}. BytePS is real; the machines are network namespaces
+workers at {rate} and a server, on BytePS as {data.build}. BytePS is real; the machines are network namespaces
 of one. A job has stopped when nothing has moved on the workers' links for {limits.still_s:g} s: at the start, before
 the first number has gone to all workers and back, or after that. It is late when it is not over after
 {limits.whole_s:g} s.
@@ -99,9 +122,10 @@ def read_starts(path: Path) -> list[Start]:
     """The starts that were counted already, none where there is no file. Raises UserError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        raw: list[Mapping[str, Any]] = [json.loads(line) for line in lines]
-        return [Start(**start) for start in raw]
-    except (OSError, ValueError, TypeError) as error:
+        return [TypeAdapter(Start).validate_json(line) for line in lines]
+    except ValidationError as error:
+        raise UserError(f"{path}: cannot be read as starts ({first_error(error)}); remove it") from None
+    except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as starts ({error}); remove it") from None
 
 
@@ -113,9 +137,9 @@ def run(given: argparse.Namespace) -> int:
     rate: float = given.rate
     env = provide_build(given.build, given.out, console)
     job, limits = Job(given.gradients, SIZE_BYTES, ITERATIONS), Limits(given.still, given.limit)
-    kept = given.out / f"starts-{given.build}-{job.gradients}-{rate:.0f}.jsonl"
+    counts = given.out / f"starts-{given.build}-{job.gradients}-{rate:.0f}.jsonl"
     given.out.mkdir(parents=True, exist_ok=True)
-    starts = read_starts(kept)
+    starts = read_starts(counts)
     with Testbed([NodeSpec(node, cluster.bandwidth.rate(node)) for node in cluster.nodes]) as testbed:
         for number in range(given.starts):
             for name in POLICIES:
@@ -129,14 +153,13 @@ def run(given: argparse.Namespace) -> int:
                     name, run_job(testbed, cluster, policy, job, folder, port, limits), time.monotonic() - began
                 )
                 starts.append(start)
-                with kept.open("a", encoding="utf-8") as lines:
+                with counts.open("a", encoding="utf-8") as lines:
                     lines.write(json.dumps(asdict(start)) + "\n")
                 said = f"{name} {number + 1}: {start.end} {start.stage}, {start.seconds:.0f} s {start.why}"
                 console.print(said, markup=False, soft_wrap=True)
-    today = datetime.date.today().isoformat()
-    text = page(starts, given.build, job, rate, limits, processor(), today)
-    given.page.write_text(text, encoding="utf-8")
-    console.print(f"the page is {given.page}", markup=False, soft_wrap=True)
+    kept.keep(given.results, NAME, Starts, Starts(given.build, job, rate, limits, starts), here())
+    (given.results / PAGE).write_text(page(given.results), encoding="utf-8")
+    console.print(f"the page is {given.results / PAGE}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -151,7 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs and writes; exit status 2 with one line for an error of the user's."""
     parser = argparse.ArgumentParser(prog="python -m tools.backlog", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/backlog"), help="folder for the starts")
-    parser.add_argument("--page", type=Path, default=Path("docs/results/backlog.md"))
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--build", choices=BUILDS, default="released")
     parser.add_argument("--gradients", type=int, default=3000)
     parser.add_argument("--rate", type=_rate, default="100mbit", help="of each worker's link")
