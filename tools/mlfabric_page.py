@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from prophet.studies.mlfabric.tables import PAPER_SCHEDULING_MS, PAPER_TABLE_2, Cell
 from tools.markdown import table
-from tools.mlfabric_runs import CONSTANTS, FIGURE, NEAR, Converged, MlfabricRuns, SchedulingTime, TextNumbers
+from tools.mlfabric_runs import CONSTANTS, FIGURE, NEAR, Converged, MlfabricRuns, Scheduling, TextNumbers
 from tools.words import span
 
 Row = Sequence[str]
@@ -41,7 +41,7 @@ SCHEDULER_WORDS = """\
 One batch with deadlines from Uniform(1, 2 n) for n updates, on n / 2 nodes and a server; ordering and aggregation;
 medians of five batches. The paper gives neither the nodes' rates nor the number of aggregators, so both are varied, nor
 its machine; its scheduler is C++, this one Python. Milliseconds of one thread's processor time, which are wall time on
-an idle core; machine and day are at the top of the page.
+an idle core; the load average was {load:.1f} before, and machine and day are at the top of the page.
 """
 
 CONVERGENCE_WORDS = """\
@@ -105,7 +105,7 @@ def table_2_remarks(runs: MlfabricRuns) -> str:
     return f"""\
 The paper's table does not come out: an iteration of simulated MLfabric-A takes {span(slower, "{:.1f}".format)} times as
 long as the simulated ring's, where the paper has it 1.2 to 3 times as fast. One effect has the paper's direction:
-MLfabric fares best where stragglers are slowest (C2) in {" and ".join(straggling) or "no traffic"}. Why it differs:
+MLfabric fares best where stragglers are slowest (C2) in {", ".join(straggling) or "no traffic"}. Why it differs:
 
 - The paper's ring is several times slower than bytes and rates make it. For LDA it takes 1.26 s an iteration (below),
   and {ring_s} s here. Section 2 has it slow down 8 times in C2-N1; here it is {slowed} times. Undisturbed they agree:
@@ -164,20 +164,20 @@ what can be there by the server's last update (section 5.3), and that leaves lit
 """
 
 
-def scheduling(times: Sequence[SchedulingTime]) -> str:
+def scheduling(measured: Scheduling) -> str:
     """Section 7.4's times."""
     rows: list[Row] = [
         (time.rates, str(time.aggregators), *(f"{milliseconds:.0f} ms" for milliseconds in time.by_updates_ms.values()))
-        for time in times
+        for time in measured.times
     ]
     rows.append(("**the paper**", "", *(f"{milliseconds:.0f} ms" for milliseconds in PAPER_SCHEDULING_MS.values())))
-    slowest = {count: max(time.by_updates_ms[count] for time in times) for count in PAPER_SCHEDULING_MS}
+    slowest = {count: max(time.by_updates_ms[count] for time in measured.times) for count in PAPER_SCHEDULING_MS}
     beaten = "; ".join(
         f"{count} updates: {slowest[count]:.0f} ms at worst, the paper {paper:.0f}"
         for count, paper in PAPER_SCHEDULING_MS.items()
     )
     columns = ("NICs", "aggregators", *(f"{count} updates" for count in PAPER_SCHEDULING_MS))
-    return "\n".join((SCHEDULER_WORDS, table(columns, rows), f"{beaten}.\n"))
+    return "\n".join((SCHEDULER_WORDS.format(load=measured.load), table(columns, rows), f"{beaten}.\n"))
 
 
 def convergence(runs: MlfabricRuns) -> str:

@@ -6,6 +6,7 @@ Rule of this file: what is simulated and timed, and no words; mlfabric_page.py m
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -70,6 +71,14 @@ class SchedulingTime:
 
 
 @dataclass(frozen=True)
+class Scheduling:
+    """Section 7.4; `load` is the machine's load average of the last minute before."""
+
+    load: float
+    times: Sequence[SchedulingTime]
+
+
+@dataclass(frozen=True)
 class Converged:
     """A job with one delay bound; None where it did not come near the least loss."""
 
@@ -89,7 +98,7 @@ class MlfabricRuns:
 
     table_2: Sequence[Sequence[Cell]]
     text: TextNumbers
-    scheduling: Sequence[SchedulingTime]
+    scheduling: Scheduling
     constant: float
     convergence: Sequence[Converged]
 
@@ -142,9 +151,11 @@ def text_numbers() -> TextNumbers:
     )
 
 
-def scheduling() -> list[SchedulingTime]:
+def scheduling() -> Scheduling:
     """Section 7.4's times, measured here."""
-    return [SchedulingTime(rates, aggregators, row) for (rates, aggregators), row in scheduler_times().items()]
+    load = os.getloadavg()[0]
+    times = [SchedulingTime(rates, aggregators, row) for (rates, aggregators), row in scheduler_times().items()]
+    return Scheduling(load, times)
 
 
 def convergence(figures: Path) -> tuple[float, list[Converged]]:

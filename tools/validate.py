@@ -42,8 +42,8 @@ INTRODUCTION = f"""# The simulator against real runs
 
 Made by `make validate` from `{CONFIG}`: median iteration times, real ones from `prophet run`
 (real BytePS on shaped veth pairs, computing replaced by sleeping), simulated ones from `prophet simulate`."""
-LEFT_OUT = """What the simulator leaves out: that workers, server and network share a few cores. That shows where messages
-are many."""
+LEFT_OUT = """What the simulator leaves out: that workers, server and network share a few cores. That shows where
+messages are many."""
 
 
 @dataclass(frozen=True)
