@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
 from prophet.core.errors import UserError
 from prophet.lab.config import Experiment
@@ -42,7 +42,7 @@ class Point:
 class Study:
     """A config that was run: its content, and its cells."""
 
-    config: Mapping[str, Any]
+    config: Mapping[str, JsonValue]
     points: Sequence[Point]
 
 

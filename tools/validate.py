@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.table import Table
 
 from prophet.core.errors import UserError
-from prophet.core.units import format_rate
 from prophet.lab.config import load_experiment
 from prophet.lab.records import read_results
 from prophet.lab.results import describe_setting
@@ -80,7 +79,7 @@ def compare(points: Sequence[Point]) -> list[Compared]:
             compared.append(
                 Compared(
                     name,
-                    format_rate(point.cell.setting["bandwidth"]),
+                    describe_setting({"bandwidth": point.cell.setting["bandwidth"]}),
                     describe_setting(point.cell.setting),
                     real.median_s,
                     simulated.median_s,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from prophet.core.errors import UserError
 from prophet.core.network import Network
@@ -104,7 +104,7 @@ class PolicyResult(_Part):
 class CellResult(_Part):
     """One point of a sweep. `ratios` are stock's iteration time over each policy's: above 1 is faster than stock."""
 
-    setting: dict[str, Any]
+    setting: dict[str, JsonValue]
     """What was varied, by the last part of its key; `bandwidth` in bits per second."""
     emulated: str = ""
     narrow_link: str | None = None
@@ -125,7 +125,7 @@ class Results(_Part):
     """results.json."""
 
     schema_: Literal[1] = Field(default=SCHEMA, alias="schema")
-    config: dict[str, Any]
+    config: dict[str, JsonValue]
     """The content of the config file."""
     repeats: int | None = None
     cells: list[CellResult]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_jsonable_python
 
 from prophet.core.units import format_rate, format_size
 from prophet.lab.config import Cell, Experiment
@@ -34,7 +35,7 @@ def summarize(experiment: Experiment, cells: Sequence[CellRuns]) -> Results:
     """results.json as a value."""
     return Results(
         schema=SCHEMA,
-        config=dict(experiment.source),
+        config=to_jsonable_python(experiment.source),
         repeats=experiment.repeats,
         cells=[summarize_cell(cell) for cell in cells],
     )
@@ -53,7 +54,7 @@ def summarize_cell(done: CellRuns) -> CellResult:
     medians = {name: policy.median_s for name, policy in policies.items() if policy.median_s is not None}
     stock = medians.get(STOCK)
     return CellResult(
-        setting=dict(cell.setting),
+        setting=to_jsonable_python(cell.setting),
         emulated=emulation(cell, simulated=done.simulated),
         narrow_link=narrow,
         links=dict(done.links),
@@ -212,7 +213,7 @@ def failures(results: Results) -> int:
     return sum(policy.error is not None for cell in results.cells for policy in cell.policies.values())
 
 
-def describe_setting(setting: Mapping[str, Any]) -> str:
+def describe_setting(setting: Mapping[str, object]) -> str:
     """A cell in a few words: `250mbit, total_bytes 25.6MB`."""
     words = []
     for key, value in setting.items():
@@ -221,7 +222,8 @@ def describe_setting(setting: Mapping[str, Any]) -> str:
         elif key == "policies":
             continue
         else:
-            words.append(f"{key} {format_size(value) if key.endswith('_bytes') else value}")
+            shown = format_size(value) if isinstance(value, int | float) and key.endswith("_bytes") else value
+            words.append(f"{key} {shown}")
     return ", ".join(words)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from prophet import __version__
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.settings import Settings
 from prophet.core.status import LaneStatus
+from prophet.lab.records import read_status
 from prophet.learn.learner import Learner
 from prophet.policies import get_policy
 from prophet_byteps import agent, agreement
@@ -173,3 +175,12 @@ def test_a_comparison_that_fails_is_one_warning(
     assert [record.getMessage() for record in caplog.records] == [
         "Prophet cannot compare the workers' settings: KeyError: 'byteps.torch.ops'"
     ]
+
+
+def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:
+    settings = Settings(policy="prophet", status_out=tmp_path / "status.json")
+    learner = Learner(get_policy("prophet"), settings.monitor_s)
+    Job("torch", settings, learner, None, None, "no hook")._write_status(tmp_path / "status.json")
+    status = read_status(tmp_path / "status.json")
+    assert (status.policy, status.plans, status.hook, status.network) == ("prophet", 0, None, None)
+    assert status.partition_bytes == settings.partition_bytes
