@@ -84,10 +84,10 @@ class Starts:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    found = kept.kept(results, NAME, Starts)
-    if found is None:
+    stored = kept.kept(results, NAME, Starts)
+    if stored is None:
         return kept.joined("# Many small gradients", kept.otherwise(results, NAME, "make backlog"))
-    measured, data = found
+    measured, data = stored
     return text(data, measured)
 
 
@@ -129,25 +129,25 @@ def read_starts(path: Path) -> list[Start]:
         raise UserError(f"{path}: cannot be read as starts ({error}); remove it") from None
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Makes the starts that are missing, and the page of all. Raises UserError."""
     console = Console()
     reexec_in_user_namespace()
-    cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": given.rate})
-    rate: float = given.rate
-    env = provide_build(given.build, given.out, console)
-    job, limits = Job(given.gradients, SIZE_BYTES, ITERATIONS), Limits(given.still, given.limit)
-    counts = given.out / f"starts-{given.build}-{job.gradients}-{rate:.0f}.jsonl"
-    given.out.mkdir(parents=True, exist_ok=True)
+    cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": options.rate})
+    rate: float = options.rate
+    env = provide_build(options.build, options.out, console)
+    job, limits = Job(options.gradients, SIZE_BYTES, ITERATIONS), Limits(options.still, options.limit)
+    counts = options.out / f"starts-{options.build}-{job.gradients}-{rate:.0f}.jsonl"
+    options.out.mkdir(parents=True, exist_ok=True)
     starts = read_starts(counts)
     with Testbed([NodeSpec(node, cluster.bandwidth.rate(node)) for node in cluster.nodes]) as testbed:
-        for number in range(given.starts):
+        for number in range(options.starts):
             for name in POLICIES:
                 if sum(start.policy == name for start in starts) > number:
                     continue
                 more = {} if name == STOCK else {settings.SCHEDULER: name, settings.FUSION: "0"}
                 policy = Policy(name, name, {**env, **more})
-                folder, port = given.out / f"{name}-{number}", FIRST_PORT + len(starts) % PORTS
+                folder, port = options.out / f"{name}-{number}", FIRST_PORT + len(starts) % PORTS
                 began = time.monotonic()
                 start = counted(
                     name, run_job(testbed, cluster, policy, job, folder, port, limits), time.monotonic() - began
@@ -157,9 +157,9 @@ def run(given: argparse.Namespace) -> int:
                     lines.write(json.dumps(asdict(start)) + "\n")
                 said = f"{name} {number + 1}: {start.end} {start.stage}, {start.seconds:.0f} s {start.why}"
                 console.print(said, markup=False, soft_wrap=True)
-    kept.keep(given.results, NAME, Starts, Starts(given.build, job, rate, limits, starts), here())
-    (given.results / PAGE).write_text(page(given.results), encoding="utf-8")
-    console.print(f"the page is {given.results / PAGE}", markup=False, soft_wrap=True)
+    kept.keep(options.results, NAME, Starts, Starts(options.build, job, rate, limits, starts), here())
+    (options.results / PAGE).write_text(page(options.results), encoding="utf-8")
+    console.print(f"the page is {options.results / PAGE}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -181,8 +181,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--starts", type=int, default=5, help="of each policy")
     parser.add_argument("--still", type=float, default=30.0, help="seconds without traffic that are a stop")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds for each start")
-    given = parser.parse_args(arguments)
-    return exit_status(lambda: run(given))
+    options = parser.parse_args(arguments)
+    return exit_status(lambda: run(options))
 
 
 if __name__ == "__main__":

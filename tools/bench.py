@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -30,6 +31,8 @@ from tools.provenance import Provenance, here
 PENDING = 10_000
 OPERATIONS = 200_000
 GRADIENTS = 1_000
+BUSY = 0.5
+"""A load average above which figures are of more than this process."""
 FIGURES: Mapping[str, str] = {
     "queue_ops_per_s": f"get and finish a second, {PENDING:,} tasks waiting",
     "get_p99_us": "microseconds for 99% of gets",
@@ -40,10 +43,14 @@ FIGURES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the history: the figures by name, and where they were measured."""
+    """One line of the history: the figures by name, and where they were measured.
+
+    `load` is the machine's load average of the last minute before.
+    """
 
     measured: Provenance
     figures: Mapping[str, float]
+    load: float
 
 
 _ENTRY = TypeAdapter(Entry)
@@ -120,7 +127,8 @@ def main(arguments: list[str] | None = None) -> int:
 def run(file: Path | None, results: Path) -> int:
     """Does what `main` says. Raises UserError and OSError; an entry is added only when all was measured."""
     entries = history(results)
-    entry = Entry(here(), measure())
+    load = os.getloadavg()[0]
+    entry = Entry(here(), measure(), load)
     before = last(entries, entry.measured.machine)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -129,8 +137,13 @@ def run(file: Path | None, results: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as lines:
         lines.write(_ENTRY.dump_json(entry).decode() + "\n")
+    from tools import replay  # whose page has these figures, too
+
+    (results / replay.PAGE).write_text(replay.page(results), encoding="utf-8")
     for name, value in entry.figures.items():
         print(f"{name:26} {value:>12} {change(name, value, before)}".rstrip())
+    if load > BUSY:
+        print(f"the load average was {load:.1f} before: leave the machine idle for figures that can be compared")
     if before is None:
         print(f"no earlier figures of this machine ({entry.measured.machine})")
     else:

@@ -191,10 +191,10 @@ def chain() -> tuple[nn.Module, torch.Tensor]:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    found = kept.kept(results, NAME, GuardData)
-    if found is None:
+    stored = kept.kept(results, NAME, GuardData)
+    if stored is None:
         return kept.joined(TITLE, ABOUT, kept.otherwise(results, NAME, "make guard"))
-    measured, data = found
+    measured, data = stored
     how = (
         f"{measured.line()} PyTorch {data.torch}, processor time of one process on one core, {data.repeats} "
         "interleaved repeats (the least of the first two columns, else medians); BytePS is stood in for, and nothing "

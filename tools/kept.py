@@ -67,8 +67,13 @@ def small(cell: CellResult) -> CellResult:
     return cell.model_copy(update={"policies": policies})
 
 
-def keep(results: Path, name: str, kind: type[T], data: T, measured: Provenance) -> None:
-    """Writes data/`name`.json, whole or not at all."""
+def keep(
+    results: Path, name: str, kind: type[T], data: T, measured: Provenance, *, replaces: Sequence[str] = ()
+) -> None:
+    """Writes data/`name`.json, whole or not at all, and removes the notes that it takes the place of.
+
+    They are that of the same name, and those that `replaces` names.
+    """
     content = {
         "schema": 1,
         "measured": TypeAdapter(Provenance).dump_python(measured),
@@ -79,6 +84,8 @@ def keep(results: Path, name: str, kind: type[T], data: T, measured: Provenance)
     partial = path.with_suffix(".partial")
     partial.write_text(_compact(json.dumps(content, indent=1, allow_nan=False)) + "\n", encoding="utf-8")
     partial.replace(path)
+    for gone in (name, *replaces):
+        (results / "notes" / f"{gone}.md").unlink(missing_ok=True)
 
 
 def kept(results: Path, name: str, kind: type[T]) -> tuple[Provenance, T] | None:

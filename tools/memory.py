@@ -98,10 +98,10 @@ def messages(job: Job, partition_bytes: int) -> int:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    found = kept.kept(results, NAME, list[Samples])
-    if found is None:
+    stored = kept.kept(results, NAME, list[Samples])
+    if stored is None:
         return kept.joined("# Memory", kept.otherwise(results, NAME, "make memory"))
-    measured, runs = found
+    measured, runs = stored
     return text(runs, measured)
 
 

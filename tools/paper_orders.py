@@ -128,9 +128,9 @@ def measure() -> Orders:
     return Orders(forward_orders(), training_orders())
 
 
-def section(found: Orders) -> str:
+def section(judged: Orders) -> str:
     """The table as a section of docs/results/papers.md."""
     parts = ["## TicTac: ordering efficiency of one worker, 1 Gbit/s\n", ABOUT + "\n"]
-    for title, orders in (("Inference", found.inference), ("Training", found.training)):
+    for title, orders in (("Inference", judged.inference), ("Training", judged.training)):
         parts += [f"{title}:\n", table(COLUMNS, [order.row() for order in orders])]
     return "\n".join([*parts, REMARKS, ""])

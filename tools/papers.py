@@ -53,10 +53,10 @@ class PapersData:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    found = kept.kept(results, NAME, PapersData)
-    if found is None:
+    stored = kept.kept(results, NAME, PapersData)
+    if stored is None:
         return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, "make papers"))
-    measured, data = found
+    measured, data = stored
     sections = [INTRODUCTION, measured.line("Simulated")]
     for study in STUDIES:
         sections.append(section(study, data.studies[study.config]))

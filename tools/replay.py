@@ -30,6 +30,8 @@ from tools.words import ahead, speedup, standing
 CONFIGS = Path("configs")
 PAGE = "replay.md"
 REPLAY, SWEEP = "replay-resnet50", "sweep-bytescheduler"
+BANDWIDTHS, COSTS = "replay-bandwidths", "replay-costs"
+"""Notes of sections that have no data of their own."""
 FIGURES = {"iteration-times.png": "replay-resnet50.png", "transfers-0.png": "replay-resnet50-transfers.png"}
 """Files of a run, and what they are called beside the page."""
 OTHERS = ("stock", "stock-credit", "fifo", "p3", "bytescheduler")
@@ -75,13 +77,13 @@ def page(results: Path) -> str:
     parts += ["## From 100 Mbit/s to 1 Gbit/s", BANDWIDTHS_ABOUT]
     bandwidths = kept.kept(results, validate.NAME, Study)
     if bandwidths is None:
-        parts.append(kept.otherwise(results, "replay-bandwidths", "make validate"))
+        parts.append(kept.otherwise(results, BANDWIDTHS, "make validate"))
     else:
         measured, data = bandwidths
         lead = ahead(data.points, "prophet", OTHERS)
         parts += [measured.line(), by_setting(data.points), f"Prophet is at least as fast as all others {lead}."]
     parts += ["## What it costs"]
-    parts += [overheads(replay[1].points)] if replay else [kept.otherwise(results, "replay-costs", "make replay")]
+    parts += [overheads(replay[1].points)] if replay else [kept.otherwise(results, COSTS, "make replay")]
     parts += [queue_costs(results), kept.note(results, "replay-seen")]
     return kept.joined(*parts)
 
@@ -143,8 +145,10 @@ def queue_costs(results: Path) -> str:
     last = bench.last(bench.history(results))
     if last is None:
         return ""
-    rows = [(words, f"{last.figures[name]:,g}") for name, words in bench.FIGURES.items() if name in last.figures]
-    return kept.joined(f"`make bench`: {last.measured.line('measured')}", table(("", ""), rows))
+    rows = [(words, f"{last.figures[name]:,.10g}") for name, words in bench.FIGURES.items() if name in last.figures]
+    return kept.joined(
+        f"`make bench`: {last.measured.line('measured')} Load average before: {last.load:.1f}.", table(("", ""), rows)
+    )
 
 
 def run(name: str, out: Path, results: Path, repeats: int | None) -> None:
@@ -155,7 +159,7 @@ def run(name: str, out: Path, results: Path, repeats: int | None) -> None:
     if name == REPLAY:
         for file, called in FIGURES.items():
             shutil.copyfile(out / name / file, results / called)
-    kept.keep(results, name, Study, data, here())
+    kept.keep(results, name, Study, data, here(), replaces=(COSTS,) if name == REPLAY else ())
 
 
 def main(arguments: list[str] | None = None) -> int:

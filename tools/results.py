@@ -34,6 +34,8 @@ from tools.real_tables import overheads, patterns
 CONFIGS = Path("configs")
 PAGE = "real.md"
 COMMAND = "make results"
+OVERHEADS = "real-overheads"
+"""The note on what Prophet costs, until a study is kept."""
 
 INTRODUCTION = """# The paper's experiments on real engines
 
@@ -77,11 +79,11 @@ def page(results: Path) -> str:
     points: list[Point] = []
     for study in STUDIES:
         sections += [f"## {study.title}", f"`configs/{study.config}`. {study.about}"]
-        found = kept.kept(results, data_name(study), Study)
-        if found is None:
-            sections.append(kept.otherwise(results, data_name(study), f"{COMMAND}"))
+        stored = kept.kept(results, data_name(study), Study)
+        if stored is None:
+            sections.append(kept.otherwise(results, data_name(study), COMMAND))
             continue
-        measured, data = found
+        measured, data = stored
         points += data.points
         sections += [measured.line(), study.tables(data.points), study.remarks(data.points)]
         sections += [f"![{Path(name).stem}]({figure(study, name)})" for name in study.figures]
@@ -89,9 +91,8 @@ def page(results: Path) -> str:
     sections += [f"## {PATTERNS_TITLE}", PATTERNS_ABOUT, patterns(profiles)]
     sections += [f"![{profile.name}]({pattern_figure(profile)})" for profile in profiles if drawn(profile)]
     sections += [f"## {OVERHEAD_TITLE}", OVERHEAD_ABOUT]
-    sections += [overheads(points)] if points else []
-    sections += [kept.note(results, "real-overheads") if len(points) == 0 else "", kept.note(results, "real")]
-    return kept.joined(*sections)
+    sections += [overheads(points) if points else kept.otherwise(results, OVERHEADS, COMMAND)]
+    return kept.joined(*sections, kept.note(results, "real-seen"))
 
 
 def recorded() -> list[Profile]:
@@ -119,7 +120,7 @@ def measure(study: RealStudy, results: Path, out: Path, *, fresh: bool) -> None:
     data = kept.study_of(experiment, read_results(folder / "results.json"), simulated)
     for name in study.figures:
         shutil.copyfile(folder / name, results / figure(study, name))
-    kept.keep(results, data_name(study), Study, data, here())
+    kept.keep(results, data_name(study), Study, data, here(), replaces=(OVERHEADS,))
 
 
 def as_json(experiment: Experiment) -> object:

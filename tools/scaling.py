@@ -47,10 +47,10 @@ class Row:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    found = kept.kept(results, NAME, list[Row])
-    if found is None:
+    stored = kept.kept(results, NAME, list[Row])
+    if stored is None:
         return kept.joined(TITLE, kept.otherwise(results, NAME, "make scaling"))
-    measured, rows = found
+    measured, rows = stored
     cells = [
         (
             str(row.workers),

@@ -99,12 +99,12 @@ def verdict(cells: Sequence[Compared]) -> Verdict:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    found = kept.kept(results, NAME, Study)
+    stored = kept.kept(results, NAME, Study)
     sections = [INTRODUCTION]
-    if found is None:
+    if stored is None:
         sections.append(kept.otherwise(results, NAME, "make validate"))
     else:
-        measured, data = found
+        measured, data = stored
         cells = compare(data.points)
         rows = [
             (cell.setting, cell.policy, f"{cell.real_s:.3f}", f"{cell.simulated_s:.3f}", f"{cell.error:+.1%}")
@@ -173,8 +173,11 @@ def validate(
     content["cells"] = [dataclasses.asdict(cell) for cell in cells]
     (out / "validation.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     if real is None:
-        kept.keep(results, NAME, Study, data, here())
+        from tools import replay  # whose page has these runs, too
+
+        kept.keep(results, NAME, Study, data, here(), replaces=(replay.BANDWIDTHS,))
         (results / PAGE).write_text(page(results), encoding="utf-8")
+        (results / replay.PAGE).write_text(replay.page(results), encoding="utf-8")
     _print(cells, summary)
     return 0 if summary.good else 1
 

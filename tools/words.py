@@ -58,7 +58,7 @@ def standing(cell: CellResult, name: str, others: Sequence[str]) -> str:
     if not ratios:
         return f"At {setting} there is nothing to compare {name} with."
     parts = ", ".join(f"{ratio:.2f} as {other}" for other, ratio in ratios.items())
-    times = {policy: found.median_s for policy, found in cell.policies.items() if found.median_s is not None}
+    times = {policy: result.median_s for policy, result in cell.policies.items() if result.median_s is not None}
     fastest = min(times, key=lambda policy: times[policy])
     lead = times[name] / times[fastest] - 1
     best = f"{name} is the fastest of all" if fastest == name else f"the fastest is {fastest}, {lead:.1%} ahead of it"

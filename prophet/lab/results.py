@@ -69,8 +69,8 @@ def with_gradient_times(results: Results, times: Sequence[Mapping[str, Sequence[
     """`results` with each policy's `gradient`, by cell and policy, where it was recorded and measured."""
     cells = []
     for cell, by_policy in zip(results.cells, times, strict=True):
-        ways = {name: found for name, found in by_policy.items() if found and cell.measured(name)}
-        policies = {name: _with(cell.policies[name], gradient=mean_s(found)) for name, found in ways.items()}
+        ways = {name: way for name, way in by_policy.items() if way and cell.measured(name)}
+        policies = {name: _with(cell.policies[name], gradient=mean_s(way)) for name, way in ways.items()}
         cells.append(cell.model_copy(update={"policies": {**cell.policies, **policies}}))
     return results.model_copy(update={"cells": cells})
 

@@ -41,7 +41,7 @@ def test_a_line_that_is_no_entry_is_named_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "bench.jsonl").write_text('{"figures": {}}\n')
+    (tmp_path / "data" / "bench.jsonl").write_text('{"figures": {}, "load": 0}\n')
     assert run(tmp_path, MINE, 1, monkeypatch) == 2
     assert "bench.jsonl: line 1 is no entry (measured: field required); remove it" in capsys.readouterr().err
     assert not (tmp_path / "build").exists()

@@ -40,9 +40,9 @@ def test_a_study_is_small_and_has_its_workers_and_the_same_floats(tmp_path: Path
     results = read_results(tmp_path / "out" / "results.json")
     study = kept.study_of(experiment, results, results)
     kept.keep(tmp_path, "study", Study, study, PROVENANCE)
-    found = kept.kept(tmp_path, "study", Study)
-    assert found is not None
-    (point,) = found[1].points
+    shown = kept.kept(tmp_path, "study", Study)
+    assert shown is not None
+    (point,) = shown[1].points
     before = results.cells[0].policies["prophet"]
     assert point.workers == 2 and point.simulated == point.cell
     assert point.cell.policies["prophet"].iteration_s == before.iteration_s
@@ -59,6 +59,10 @@ def test_a_note_stands_in_until_there_is_data(tmp_path: Path) -> None:
     (tmp_path / "notes" / "peers.md").write_text("*A note of 2026-01-01.*\n")
     assert kept.otherwise(tmp_path, "peers", "make results") == "*A note of 2026-01-01.*\n"
     assert kept.note(tmp_path, "others") == ""
+    (tmp_path / "notes" / "costs.md").write_text("*A note of 2026-01-01.*\n")
+    (tmp_path / "notes" / "seen.md").write_text("*A note of 2026-01-01.*\n")
+    kept.keep(tmp_path, "peers", Numbers, Numbers([]), PROVENANCE, replaces=("costs",))
+    assert [path.name for path in (tmp_path / "notes").iterdir()] == ["seen.md"]
 
 
 def test_the_line_names_day_commit_and_machine() -> None:

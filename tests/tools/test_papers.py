@@ -22,7 +22,7 @@ def points_of(study: PaperStudy) -> list[Point]:
     """Every policy of the study's config, each a tenth slower than the one before; prophet and pace first."""
     points = []
     for place in load_experiment(CONFIGS / study.config).cells:
-        names = sorted((found.name for found in place.policies), key=lambda name: name not in ("prophet", "pace"))
+        names = sorted((shown.name for shown in place.policies), key=lambda name: name not in ("prophet", "pace"))
         times = {name: policy(1 + rank / 10, processor_utilisation=0.5) for rank, name in enumerate(names)}
         points.append(Point(cell(**times), place.cluster.workers))
     return points
@@ -51,5 +51,5 @@ def test_a_study_is_simulated_and_kept_small(tmp_path: Path) -> None:
     data = papers.simulated(study, tmp_path, Console(file=io.StringIO()))
     (point,) = data.points
     assert point.workers == 2 and point.cell.ratios["prophet"] > 1.5
-    assert all(found.over_time is None for found in point.cell.policies.values())
+    assert all(shown.over_time is None for shown in point.cell.policies.values())
     assert paper_studies.gains(data.points, "prophet", "stock")[0] > 0.5

@@ -26,8 +26,8 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_a_cell_is_a_table_that_names_its_narrow_link_and_what_failed() -> None:
-    found = cell(prophet=policy(gradient={"wait_s": 0.1, "total_s": 0.2}, accuracy=0.97), p3=failed("p3 is not here"))
-    text = real_tables.all_cells([Point(found, 2)])
+    shown = cell(prophet=policy(gradient={"wait_s": 0.1, "total_s": 0.2}, accuracy=0.97), p3=failed("p3 is not here"))
+    text = real_tables.all_cells([Point(shown, 2)])
     assert text.startswith("250mbit; narrow link: worker uplink; lower bound 0.600 s")
     _, _, ours, other = rows(text)
     assert ours == ["prophet", "0.900", "0.800-1.000", "100.0", "1.90", "1.50", "200", "97.0%"]
@@ -38,8 +38,8 @@ def test_rates_of_one_worker_stand_beside_the_papers() -> None:
     tables = real_tables.beside_paper(
         ["1 Gbit/s"], {"p3": [25.16], "prophet": [None]}, {"p3": "p3-paper", "prophet": "prophet"}, ["p3"]
     )
-    found = rows(tables([Point(cell(**{"p3-paper": policy(), "prophet": policy(), "p3": failed("hung")}), 2)]))
-    assert found[0] == [
+    shown = rows(tables([Point(cell(**{"p3-paper": policy(), "prophet": policy(), "p3": failed("hung")}), 2)]))
+    assert shown[0] == [
         "setting",
         "narrow link",
         "p3, paper",
@@ -48,14 +48,14 @@ def test_rates_of_one_worker_stand_beside_the_papers() -> None:
         "prophet, here",
         "p3 with Prophet's partitions, here",
     ]
-    assert found[2] == ["1 Gbit/s", "worker uplink", "25.16", "50.0", "-", "50.0", "failed"]
+    assert shown[2] == ["1 Gbit/s", "worker uplink", "25.16", "50.0", "-", "50.0", "failed"]
 
 
 def test_real_and_simulated_stand_side_by_side() -> None:
     real = cell(prophet=policy(), stock=policy())
     simulated = cell(prophet=policy(samples_per_s=120.0), stock=policy(samples_per_s=80.0))
-    found = rows(real_tables.worker_counts([Point(real, 2, simulated)]))
-    assert found[2] == ["2", "worker uplink", "50.0", "60.0", "50.0", "40.0"]
+    shown = rows(real_tables.worker_counts([Point(real, 2, simulated)]))
+    assert shown[2] == ["2", "worker uplink", "50.0", "60.0", "50.0", "40.0"]
 
 
 def test_recorded_patterns_have_their_steps() -> None:
@@ -65,8 +65,8 @@ def test_recorded_patterns_have_their_steps() -> None:
 
 def test_a_part_that_was_measured_says_so_and_what_prophet_costs(tmp_path: Path) -> None:
     agent = {"cpu_share": 0.004, "plans": 2, "watchdog_releases": 0}
-    found = cell(prophet=policy(agent=agent, start_s=6.9), stock=policy(1.8, start_s=10.4))
-    kept.keep(tmp_path, "real-peers", Study, Study({}, [Point(found, 2)]), PROVENANCE)
+    shown = cell(prophet=policy(agent=agent, start_s=6.9), stock=policy(1.8, start_s=10.4))
+    kept.keep(tmp_path, "real-peers", Study, Study({}, [Point(shown, 2)]), PROVENANCE)
     text = tool.page(tmp_path)
     assert "## Every scheduler that runs here\n\n`configs/peers.yaml`. Medians of interleaved runs." in text
     assert PROVENANCE.line() in text
@@ -111,8 +111,8 @@ def test_results_of_the_same_config_are_not_run_again(tmp_path: Path, monkeypatc
     for _ in range(2):
         tool.measure(study, tmp_path, tmp_path / "out", fresh=False)
     assert runs == ["small"]
-    found = kept.kept(tmp_path, "real-small", Study)
-    assert found is not None and found[1].points[0].workers == 2
+    shown = kept.kept(tmp_path, "real-small", Study)
+    assert shown is not None and shown[1].points[0].workers == 2
     assert (tmp_path / "real-small-iteration-times.png").read_text() == "a figure"
     written(changed(REPLAY, "job.iterations", 9), tmp_path)
     tool.measure(study, tmp_path, tmp_path / "out", fresh=False)

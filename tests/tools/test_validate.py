@@ -40,8 +40,8 @@ def test_a_run_is_kept_and_makes_the_page(tmp_path: Path, monkeypatch: pytest.Mo
     def run(experiment: Any, folder: Path) -> int:
         simulate_session(experiment, folder)
         results = read_results(folder / "results.json").as_json()
-        for found in results["cells"][0]["policies"].values():
-            found["iteration_s"]["median"] *= 1.05
+        for shown in results["cells"][0]["policies"].values():
+            shown["iteration_s"]["median"] *= 1.05
         write_results(Results.model_validate(results), folder / "results.json")
         return 0
 
