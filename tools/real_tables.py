@@ -76,15 +76,26 @@ def by_profile(points: Sequence[Point]) -> str:
 
 
 def by_setting(points: Sequence[Point]) -> str:
-    """Seconds an iteration, a row for each setting, and what prophet's is of the lower bound."""
+    """Seconds an iteration, a row for each setting, and prophet's beside the lower bound and the best other."""
     names = list(points[0].cell.policies)
     rows = []
     for cell in (point.cell for point in points):
         bound, ours = cell.lower_bound_s, cell.measured("prophet")
         of_bound = "-" if bound is None or ours is None or ours.median_s is None else f"{ours.median_s / bound:.2f}"
         shown = "-" if bound is None else f"{bound:.3f}"
-        rows.append((describe_setting(cell.setting), *(seconds(cell, name) for name in names), shown, of_bound))
-    return table(("network, gradients", *(f"{name} (s)" for name in names), "bound (s)", "prophet, of the bound"), rows)
+        times = [policy.median_s for name, policy in cell.policies.items() if name != "prophet" and policy.median_s]
+        lead = "-" if ours is None or ours.median_s is None or not times else f"{ours.median_s / min(times) - 1:+.1%}"
+        rows.append((describe_setting(cell.setting), *(seconds(cell, name) for name in names), shown, of_bound, lead))
+    return table(
+        (
+            "network, gradients",
+            *(f"{name} (s)" for name in names),
+            "bound (s)",
+            "prophet, of the bound",
+            "against the best other",
+        ),
+        rows,
+    )
 
 
 def seconds(cell: CellResult, name: str) -> str:

@@ -14,7 +14,8 @@ from prophet.core.network import Network
 from prophet.core.plan import Deadline
 from prophet.core.status import AgentStatus, HookStatus
 from prophet.lab.jobs.record import Mark, Spec, WorkerRecord, read_spec, write_record
-from prophet.lab.records import read_results, read_status, read_worker, write_results
+from prophet.lab.records import RECORDS, read_results, read_status, read_worker, write_results
+from prophet.models.profiles import load_profile
 
 OLDEST: dict[str, Any] = {
     "schema": 1,
@@ -110,3 +111,13 @@ def test_a_status_comes_back_and_one_of_an_older_hook_is_read(tmp_path: Path) ->
 def test_a_script_takes_its_part_of_the_spec(tmp_path: Path) -> None:
     spec = {"kind": "digits", "iterations": 5, "seed": 1, "batch_size": 8, "model": "mlp", "target_accuracy": 0.9}
     assert read_spec(written(tmp_path, spec)) == Spec(5, 1, 8, model="mlp")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "configs/profiles").glob("*.json")), ids=lambda path: path.stem
+)
+def test_the_shipped_profiles_are_of_the_published_type(path: Path) -> None:
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    stored = dict(RECORDS)["profile"].validate_python(raw)
+    assert len(stored.gradients) == len(load_profile(path).gradients)
+    assert dataclasses.asdict(stored) == raw

@@ -69,3 +69,9 @@ def test_a_run_is_kept_with_its_figures(tmp_path: Path, monkeypatch: pytest.Monk
     experiment = load_experiment(Path("configs/sweep-bytescheduler.yaml"))
     assert text.count("| 0.900 | 0.900 | 0.900 | 0.900 | 0.900 |") == 5, "five credits by five partition sizes"
     assert len(experiment.cells[0].policies) == 26
+
+
+def test_rates_have_prophet_beside_the_bound_and_the_best_other(tmp_path: Path) -> None:
+    point = Point(cell(stock=policy(1.8), p3=policy(1.0), prophet=policy(0.9), fifo=failed("hung")), 2)
+    kept.keep(tmp_path, "validation", Study, Study({}, [point]), PROVENANCE)
+    assert "| 250mbit | 1.800 | 1.000 | 0.900 | failed | 0.600 | 1.50 | -10.0% |" in replay.page(tmp_path)
