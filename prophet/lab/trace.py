@@ -8,17 +8,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from prophet.lab.transfers import WORKER, RecordedRun
 
 ITERATIONS = 3
+Event = dict[str, Any]
+"""One event of the format, whose keys go by its kind."""
 
 
-def trace_events(run: RecordedRun, process: int) -> list[dict[str, object]]:
+def trace_events(run: RecordedRun, process: int) -> list[Event]:
     """One process a policy, with threads for compute, push and pull; times start at the first iteration shown."""
     first = max(0, len(run.marks) - 1 - ITERATIONS)
     began, ended = run.iterations(first, min(ITERATIONS, len(run.marks) - 1 - first))
-    events: list[dict[str, object]] = [
+    events: list[Event] = [
         {"ph": "M", "name": "process_name", "pid": process, "args": {"name": f"{run.policy} ({WORKER})"}}
     ]
 

@@ -11,9 +11,10 @@ from rich.console import Console
 from prophet.lab.config import load_experiment
 from support.configs import REPLAY, written
 from support.results import cell, policy
-from tools import paper_studies, papers
-from tools.kept import Point
+from tools import papers
+from tools.kept import Point, Study
 from tools.paper_studies import STUDIES, PaperStudy
+from tools.words import gains
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "papers"
 
@@ -31,7 +32,7 @@ def points_of(study: PaperStudy) -> list[Point]:
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.config)
 def test_the_configs_have_what_tables_and_remarks_ask_for(study: PaperStudy) -> None:
     points = points_of(study)
-    text = papers.section(study, papers.Study({}, points))
+    text = papers.section(study, Study({}, points))
     assert text.startswith(f"## {study.title}\n\n`configs/papers/{study.config}`.")
     assert text.count("\n|") == len(points) + 2
     assert "failed" not in text and "not measured" not in text and "unknown" not in text
@@ -52,4 +53,4 @@ def test_a_study_is_simulated_and_kept_small(tmp_path: Path) -> None:
     (point,) = data.points
     assert point.workers == 2 and point.cell.ratios["prophet"] > 1.5
     assert all(shown.over_time is None for shown in point.cell.policies.values())
-    assert paper_studies.gains(data.points, "prophet", "stock")[0] > 0.5
+    assert gains(data.points, "prophet", "stock")[0] > 0.5

@@ -12,11 +12,11 @@ from prophet.lab.records import Results, write_results
 from prophet.models.profiles import resnet50
 from support.configs import REPLAY, changed, written
 from support.results import cell, failed, policy
-from tools import kept, real_studies, real_tables
+from tools import kept, real_tables
 from tools import results as tool
 from tools.kept import Point, Study
 from tools.provenance import Provenance
-from tools.real_studies import RealStudy
+from tools.real_studies import STUDIES, RealStudy
 
 PROVENANCE = Provenance("2026-01-02", "abc1234", "a processor", 2)
 
@@ -73,10 +73,10 @@ def test_a_part_that_was_measured_says_so_and_what_prophet_costs(tmp_path: Path)
     assert "At 250mbit prophet is 2.00 as stock (times as fast); prophet is the fastest of all." in text
     assert "![iteration-times](real-peers-iteration-times.png)" in text
     assert ["250mbit", "0.40%", "6.9", "10.4"] in rows(text)
-    assert text.count("Not measured yet: `make results`.") == len(tool.STUDIES) - 1
+    assert text.count("Not measured yet: `make results`.") == len(STUDIES) - 1
 
 
-@pytest.mark.parametrize("study", tool.STUDIES, ids=lambda study: study.config)
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.config)
 def test_the_configs_of_the_page_have_what_its_tables_and_remarks_ask_for(study: RealStudy) -> None:
     experiment = load_experiment(Path(__file__).parents[2] / "configs" / study.config)
     points = [
@@ -106,7 +106,7 @@ def test_results_of_the_same_config_are_not_run_again(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(tool, "run_session", run)
     monkeypatch.setattr(tool, "CONFIGS", tmp_path)
-    study = RealStudy("small.yaml", "Small", "", real_studies.all_cells, ("iteration-times.png",))
+    study = RealStudy("small.yaml", "Small", "", real_tables.all_cells, ("iteration-times.png",))
     written(REPLAY, tmp_path)
     for _ in range(2):
         tool.measure(study, tmp_path, tmp_path / "out", fresh=False)
