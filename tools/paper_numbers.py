@@ -14,7 +14,7 @@ from tools.words import speedup
 
 
 @dataclass(frozen=True)
-class Rates:
+class PublishedRates:
     """Samples a second of one worker: the paper's by row and policy, beside the simulated."""
 
     labels: tuple[str, ...]
@@ -34,7 +34,7 @@ class Rates:
         return table
 
 
-TABLE_2 = Rates(
+TABLE_2 = PublishedRates(
     ("1 Gbit/s", "2", "3", "4", "4.5", "6", "10 (not a comparison)"),
     {
         "prophet": (27.7, 47.9, 60, 67.06, 69.29, 69.5, 70.6),
@@ -43,7 +43,7 @@ TABLE_2 = Rates(
         "stock": (None,) * 7,
     },
 )
-TABLE_3 = Rates(
+TABLE_3 = PublishedRates(
     ("ResNet-18 (16)", "ResNet-18 (64)", "ResNet-50 (16)", "ResNet-50 (32)", "ResNet-50 (64)"),
     {
         "prophet": (32.46, 153, 14.44, 34.8, 60),
@@ -52,12 +52,14 @@ TABLE_3 = Rates(
         "stock": (None, 110, None, None, None),
     },
 )
-HETEROGENEOUS = Rates(("one worker at 500 Mbit/s",), {"prophet": (26.4,), "bytescheduler": (25.8,), "stock": (15.09,)})
-FIG_12 = Rates(("2 workers", "4", "6", "8"), {"prophet": (69.94, None, None, 68.83), "stock": (None,) * 4})
+HETEROGENEOUS = PublishedRates(
+    ("one worker at 500 Mbit/s",), {"prophet": (26.4,), "bytescheduler": (25.8,), "stock": (15.09,)}
+)
+FIG_12 = PublishedRates(("2 workers", "4", "6", "8"), {"prophet": (69.94, None, None, 68.83), "stock": (None,) * 4})
 
 
 @dataclass(frozen=True)
-class Gains:
+class PublishedGains:
     """How much faster one policy is than others, in percent of training speed; the paper's are ranges or words."""
 
     labels: tuple[str, ...]
@@ -78,12 +80,12 @@ class Gains:
         ]
 
 
-FIG_8 = Gains(
+FIG_8 = PublishedGains(
     tuple(f"{model}, {workers}" for model in ("ResNet-50", "VGG-16", "Transformer", "Seq2Seq") for workers in (8, 16)),
     "pace",
     {"wfbp": "20 to 36%", "horovod": "3 to 32%", "tictac": "13 to 21%"},
 )
-FIG_9 = Gains(
+FIG_9 = PublishedGains(
     (
         *("ResNet-50, 2 Gbit/s", "6", "12", "20"),
         *("VGG-16, 2 Gbit/s", "12", "20"),
@@ -98,7 +100,7 @@ FIG_9 = Gains(
         "tictac": "-",
     },
 )
-TICTAC = Gains(
+TICTAC = PublishedGains(
     ("Inception-v3", "ResNet-50", "VGG-16", "AlexNet"),
     "tictac",
     {"fifo": "up to 20% in training, 82% in inference", "tictac-tio": "about 0"},

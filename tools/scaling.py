@@ -35,7 +35,7 @@ SIZES = ((1, 1000), (10, 1000), (100, 1000), (1000, 1000), (100, 10_000), (300, 
 
 
 @dataclass(frozen=True)
-class Row:
+class SizeCost:
     """One size: seconds of one iteration and the transfers that lead to the next, events, and peak memory."""
 
     workers: int
@@ -47,7 +47,7 @@ class Row:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, list[Row])
+    stored = kept.kept(results, NAME, list[SizeCost])
     if stored is None:
         return kept.joined(TITLE, kept.otherwise(results, NAME, "make scaling"))
     measured, rows = stored
@@ -79,7 +79,7 @@ def profile(gradients: int) -> Profile:
     )
 
 
-def measure(workers: int, gradients: int) -> Row:
+def measure(workers: int, gradients: int) -> SizeCost:
     """One iteration, and the transfers that lead to the next: seconds, events and peak memory of this process."""
     from prophet.policies import get_policy
     from prophet.simulate import Cluster, Costs, Options, job_of_profile, simulate
@@ -93,10 +93,12 @@ def measure(workers: int, gradients: int) -> Row:
     # The second iteration's forward pass needs every transfer of the first.
     run = simulate(job, cluster, get_policy("prophet"), Options(iterations=2))
     wall_s = time.perf_counter() - began
-    return Row(workers, gradients, wall_s, run.happenings, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    return SizeCost(
+        workers, gradients, wall_s, run.happenings, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
 
 
-def draw(rows: list[Row], path: Path) -> None:
+def draw(rows: list[SizeCost], path: Path) -> None:
     """Wall time over n log n, on logarithmic axes: a straight line of slope 1 is what is wanted."""
     pyplot = need_pyplot()
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
@@ -131,7 +133,7 @@ def run(results: Path) -> int:
     rows = []
     for workers, gradients in SIZES:
         command = [sys.executable, "-m", "tools.scaling", "--one", str(workers), str(gradients)]
-        row = Row(**json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        row = SizeCost(**json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
         rows.append(row)
         print(
             f"{row.workers:5} workers {row.gradients:6} gradients: {row.wall_s:7.2f} s, {row.events:>11,} events,"
@@ -139,7 +141,7 @@ def run(results: Path) -> int:
             flush=True,
         )
     draw(rows, results / FIGURE)
-    kept.keep(results, NAME, list[Row], rows, here())
+    kept.keep(results, NAME, list[SizeCost], rows, here())
     (results / PAGE).write_text(page(results), encoding="utf-8")
     return 0
 

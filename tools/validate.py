@@ -58,7 +58,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class WithinBounds:
     """How many of `cells` are within 10%, the worst error as a part of 1, and whether that is enough."""
 
     cells: int
@@ -89,12 +89,12 @@ def compare(points: Sequence[Point]) -> list[Compared]:
     return compared
 
 
-def verdict(cells: Sequence[Compared]) -> Verdict:
+def verdict(cells: Sequence[Compared]) -> WithinBounds:
     """How many cells are within the bounds, and whether that is enough."""
     errors = [abs(cell.error) for cell in cells]
     within = sum(error <= USUAL for error in errors)
     good = bool(errors) and within >= SHARE * len(errors) and max(errors) <= WORST
-    return Verdict(len(errors), within, max(errors, default=None), good)
+    return WithinBounds(len(errors), within, max(errors, default=None), good)
 
 
 def page(results: Path) -> str:
@@ -182,12 +182,12 @@ def validate(
     return 0 if summary.good else 1
 
 
-def _said(summary: Verdict) -> str:
+def _said(summary: WithinBounds) -> str:
     worst = "" if summary.worst is None else f"; the worst is {summary.worst:.1%} off"
     return f"{summary.within_10_percent} of {summary.cells} cells are within {USUAL:.0%}{worst}."
 
 
-def _print(cells: Sequence[Compared], summary: Verdict) -> None:
+def _print(cells: Sequence[Compared], summary: WithinBounds) -> None:
     shown = Table("setting", "policy", "real s", "simulated s", "error")
     for cell in cells:
         numbers = (f"{cell.real_s:.3f}", f"{cell.simulated_s:.3f}", f"{cell.error:+.1%}")

@@ -45,7 +45,7 @@ class GradientTimes(_Part):
     total_s: float
 
 
-class Tuning(_Part):
+class TunedSizes(_Part):
     """What a search chose, in bytes, and its trials: credit, partition size, seconds."""
 
     credit_bytes: int
@@ -80,7 +80,7 @@ class PolicyResult(_Part):
     downlink_bytes_per_s: float | None = None
     over_time: OverTime | None = None
     events: int | None = None
-    tuning: Tuning | None = None
+    tuning: TunedSizes | None = None
     start_s: float | None = None
     """From the start of a process to the end of its first iteration."""
     weights_sha256: str | list[str] | None = None

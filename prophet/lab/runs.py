@@ -12,7 +12,7 @@ from pathlib import Path
 from prophet.core.status import AgentStatus
 from prophet.lab.config import Cell
 from prophet.lab.jobs.record import WorkerRecord
-from prophet.lab.records import Tuning
+from prophet.lab.records import TunedSizes
 from prophet.simulate.measures import Measures
 
 BYTEPS_TRACE = Path("0", "comm.json")
@@ -34,7 +34,7 @@ class Run:
     log_tail: Mapping[str, Sequence[str]] = field(default_factory=dict)
     measures: Measures | None = None
     """What only a simulation can measure."""
-    tuning: Tuning | None = None
+    tuning: TunedSizes | None = None
     """What a search chose, where the policy was tuned."""
 
 

@@ -15,7 +15,7 @@ from prophet.core import settings
 from prophet.core.optional import require
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Policy
-from prophet.lab.records import Tuning
+from prophet.lab.records import TunedSizes
 from prophet.lab.runs import Run
 from prophet.policies.autotune import DEFAULT_INITIAL, tune
 
@@ -36,7 +36,7 @@ class Tuned:
     """A policy with the sizes that were best; `record` is for results.json, None where nothing was tuned."""
 
     policy: Policy
-    record: Tuning | None = None
+    record: TunedSizes | None = None
 
 
 def tune_policy(cell: Cell, policy: Policy, run: RunOnce) -> Tuned:
@@ -55,7 +55,7 @@ def tune_policy(cell: Cell, policy: Policy, run: RunOnce) -> Tuned:
     initial = min(policy.tune, DEFAULT_INITIAL)
     tuning = tune(evaluate, trials=policy.tune, initial=initial, seed=cell.job.seed)
     best = tuning.best
-    record = Tuning(
+    record = TunedSizes(
         credit_bytes=best.credit_bytes,
         partition_bytes=best.partition_bytes,
         trials=[(trial.credit_bytes, trial.partition_bytes, trial.seconds) for trial in tuning.trials],
