@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.kept import Point
 from tools.paper_numbers import FIG_12, HETEROGENEOUS, TABLE_2, TABLE_3
 from tools.real_tables import all_cells, beside_paper, by_profile, samples_per_s, worker_counts
-from tools.words import ahead, gains, span, standing
+from tools.words import ahead, gains, span, standing, without_prophet
 
 SCALED = "Bytes and rates are an eighth of the paper's, so times are the paper's."
 TWO_WORKERS = f"{SCALED} Two workers, not seven."
@@ -43,9 +43,8 @@ class RealStudy:
 
 
 def _standings(points: Sequence[Point]) -> str:
-    """A sentence for each cell: prophet against each engine that is not Prophet's."""
-    others = ("stock", "ddp-gloo", "mxnet-kvstore", "mxnet-p3")
-    return " ".join(standing(point.cell, "prophet", others) for point in points)
+    """A sentence for each cell: prophet against everything that ran without Prophet."""
+    return " ".join(standing(point.cell, "prophet", without_prophet(point.cell)) for point in points)
 
 
 def _peers(points: Sequence[Point]) -> str:

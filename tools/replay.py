@@ -34,7 +34,6 @@ BANDWIDTHS, COSTS = "replay-bandwidths", "replay-costs"
 """Notes of sections that have no data of their own."""
 FIGURES = {"iteration-times.png": "replay-resnet50.png", "transfers-0.png": "replay-resnet50-transfers.png"}
 """Files of a run, and what they are called beside the page."""
-OTHERS = ("stock", "stock-credit", "fifo", "p3", "bytescheduler")
 
 INTRODUCTION = """# Real runs: ResNet-50's gradients on slow networks
 
@@ -62,8 +61,9 @@ def page(results: Path) -> str:
         parts.append(kept.otherwise(results, REPLAY, "make replay"))
     else:
         measured, data = replay
-        cells = [point.cell for point in data.points]
-        parts += [measured.line(), all_cells(data.points), *(standing(cell, "prophet", OTHERS) for cell in cells)]
+        (cell,) = (point.cell for point in data.points)
+        others = [name for name in cell.policies if name != "prophet"]
+        parts += [measured.line(), all_cells(data.points), standing(cell, "prophet", others)]
         parts += [weights(data.points), "![iteration times](replay-resnet50.png)"]
         parts += [TRANSFERS, "![transfers](replay-resnet50-transfers.png)"]
     parts += ["## ByteScheduler at its best", SWEEP_ABOUT]

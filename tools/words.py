@@ -51,6 +51,11 @@ def count(some: int, whole: int) -> str:
     return f"in {some} of {whole} rows" if some else "in no row"
 
 
+def without_prophet(cell: CellResult) -> list[str]:
+    """The policies of a cell in whose processes there was no Prophet, nor its agent."""
+    return [name for name, policy in cell.policies.items() if name != "prophet" and policy.agent is None]
+
+
 def standing(cell: CellResult, name: str, others: Sequence[str]) -> str:
     """How many times as fast `name` is as each of `others` in one cell, and by how much the fastest is ahead of it."""
     ratios = {other: ratio for other in others if (ratio := speedup(cell, name, other)) is not None}

@@ -7,7 +7,7 @@ import pytest
 from prophet.lab.records import CellResult
 from support.results import cell, policy
 from tools.kept import Point
-from tools.words import ahead, count, gains, span, speedup, standing
+from tools.words import ahead, count, gains, span, speedup, standing, without_prophet
 
 
 def two() -> list[Point]:
@@ -42,3 +42,9 @@ def test_who_is_ahead_in_a_cell() -> None:
     assert said == "At 250mbit prophet is 2.00 as stock (times as fast); the fastest is p3, 11.1% ahead of it."
     assert standing(two()[1].cell, "prophet", ["stock"]).endswith("prophet is the fastest of all.")
     assert standing(first, "nobody", ["stock"]) == "At 250mbit there is nothing to compare nobody with."
+
+
+def test_what_ran_without_prophet_has_no_agent() -> None:
+    agent = {"cpu_share": 0.01, "plans": 1, "watchdog_releases": 0}
+    both = cell(prophet=policy(agent=agent), p3=policy(agent=agent), stock=policy(), other=policy())
+    assert without_prophet(both) == ["stock", "other"]
