@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize lint bench validate scaling papers results profiles guard memory backlog golden release clean
+.PHONY: setup demo test sanitize lint bench validate replay scaling papers results pages schemas profiles guard memory backlog golden release clean
 
 setup: $(STAMP)
 
@@ -45,6 +45,7 @@ lint: setup
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cc')
 
+# The queue and the planner, beside the last figures of this machine (docs/results/data/bench.jsonl).
 bench: setup
 	$(BIN)/python -m tools.bench build/bench.json
 
@@ -52,9 +53,13 @@ bench: setup
 validate: setup
 	$(BIN)/python -m tools.validate --out build
 
+# ResNet-50's gradients under every policy on a real slow network: about fifteen minutes on a quiet machine.
+replay: setup
+	$(BIN)/python -m tools.replay
+
 # How the simulator's cost grows: about five minutes.
 scaling: setup
-	$(BIN)/python -m tools.scaling --out build
+	$(BIN)/python -m tools.scaling
 
 # The papers' tables, simulated: about two minutes.
 papers: setup
@@ -75,6 +80,14 @@ memory: setup
 # Whether jobs of many small gradients end on BytePS as released: up to half an hour.
 backlog: setup
 	$(BIN)/python -m tools.backlog
+
+# The pages of docs/results from what is kept in docs/results/data; nothing is measured.
+pages: setup
+	$(BIN)/python -m tools.pages
+
+# The JSON schemas of what the project writes, from their types.
+schemas: setup
+	$(BIN)/python -m tools.schemas
 
 # The profiles of configs/profiles, recorded from real training: about five minutes on a quiet machine.
 profiles: setup

@@ -8,17 +8,15 @@ it can be interrupted and goes on with more starts later. None is repeated for h
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from prophet.core import settings
@@ -27,12 +25,16 @@ from prophet.core.units import format_rate, parse_rate
 from prophet.engines.spec import STOCK
 from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.contenders import Contender
+from prophet.lab.records import first_error
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from tools import kept
 from tools.builds import BUILDS, Ended, Limits, ManyGradientsJob, provide_build, run_job
 from tools.exit_status import exit_status
 from tools.markdown import table
-from tools.record import processor
+from tools.provenance import Provenance, here
 
+PAGE = "backlog.md"
+NAME = "backlog"
 POLICIES = (STOCK, "fifo", "p3", "prophet")
 SIZE_BYTES = 4_096
 ITERATIONS = 3
@@ -70,10 +72,29 @@ def row(policy: str, starts: Sequence[Start]) -> tuple[str, ...]:
     return (policy, *(str(len(group)) for group in (starts, trained, *stopped, others)), took)
 
 
-def page(
-    starts: Sequence[Start], build: str, job: ManyGradientsJob, rate: float, limits: Limits, where: str, date: str
-) -> str:
+@dataclass(frozen=True)
+class Starts:
+    """What the page is made from: which job was started how often, and each end. `rate` is in bits per second."""
+
+    build: str
+    job: ManyGradientsJob
+    rate: float
+    limits: Limits
+    starts: Sequence[Start]
+
+
+def page(results: Path) -> str:
+    """The page, from what is kept."""
+    stored = kept.kept(results, NAME, Starts)
+    if stored is None:
+        return kept.joined("# Many small gradients", kept.otherwise(results, NAME, "make backlog"))
+    measured, data = stored
+    return text(data, measured)
+
+
+def text(data: Starts, measured: Provenance) -> str:
     """The page as Markdown."""
+    starts, job, limits, rate = data.starts, data.job, data.limits, format_rate(data.rate)
     names = [name for name in POLICIES if any(start.policy == name for start in starts)]
     rows = [row(name, [start for start in starts if start.policy == name]) for name in names]
     columns = (
@@ -85,10 +106,10 @@ def page(
     late = [f"- {start.policy}: {start.why}, {start.stage}" for start in starts if start.end in ("failed", "late")]
     return f"""# Many small gradients
 
-Made by `make backlog` on {date}: {where}, {os.cpu_count()} cores.
+Made by `make backlog`. {measured.line()}
 
 A job with {job.gradients:,} gradients of {job.size_bytes} bytes, nothing fused, {job.iterations} iterations, two
-workers at {format_rate(rate)} and a server, on BytePS as {build}. BytePS is real; the machines are network namespaces
+workers at {rate} and a server, on BytePS as {data.build}. BytePS is real; the machines are network namespaces
 of one. A job has stopped when nothing has moved on the workers' links for {limits.still_s:g} s: at the start, before
 the first number has gone to all workers and back, or after that. It is late when it is not over after
 {limits.whole_s:g} s.
@@ -102,44 +123,44 @@ def read_starts(path: Path) -> list[Start]:
     """The starts that were counted already, none where there is no file. Raises UserError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        raw: list[Mapping[str, Any]] = [json.loads(line) for line in lines]
-        return [Start(**start) for start in raw]
-    except (OSError, ValueError, TypeError) as error:
+        return [TypeAdapter(Start).validate_json(line) for line in lines]
+    except ValidationError as error:
+        raise UserError(f"{path}: cannot be read as starts ({first_error(error)}); remove it") from None
+    except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as starts ({error}); remove it") from None
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Makes the starts that are missing, and the page of all. Raises UserError."""
     console = Console()
     reexec_in_user_namespace()
-    cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": given.rate})
-    rate: float = given.rate
-    env = provide_build(given.build, given.out, console)
-    job, limits = ManyGradientsJob(given.gradients, SIZE_BYTES, ITERATIONS), Limits(given.still, given.limit)
-    kept = given.out / f"starts-{given.build}-{job.gradients}-{rate:.0f}.jsonl"
-    given.out.mkdir(parents=True, exist_ok=True)
-    starts = read_starts(kept)
+    cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": options.rate})
+    rate: float = options.rate
+    env = provide_build(options.build, options.out, console)
+    job, limits = ManyGradientsJob(options.gradients, SIZE_BYTES, ITERATIONS), Limits(options.still, options.limit)
+    counts = options.out / f"starts-{options.build}-{job.gradients}-{rate:.0f}.jsonl"
+    options.out.mkdir(parents=True, exist_ok=True)
+    starts = read_starts(counts)
     with Testbed([NodeSpec(node, cluster.bandwidth.rate(node)) for node in cluster.nodes]) as testbed:
-        for number in range(given.starts):
+        for number in range(options.starts):
             for name in POLICIES:
                 if sum(start.policy == name for start in starts) > number:
                     continue
                 more = {} if name == STOCK else {settings.SCHEDULER: name, settings.FUSION: "0"}
                 policy = Contender(name, name, {**env, **more})
-                folder, port = given.out / f"{name}-{number}", FIRST_PORT + len(starts) % PORTS
+                folder, port = options.out / f"{name}-{number}", FIRST_PORT + len(starts) % PORTS
                 began = time.monotonic()
                 start = counted(
                     name, run_job(testbed, cluster, policy, job, folder, port, limits), time.monotonic() - began
                 )
                 starts.append(start)
-                with kept.open("a", encoding="utf-8") as lines:
+                with counts.open("a", encoding="utf-8") as lines:
                     lines.write(json.dumps(asdict(start)) + "\n")
                 said = f"{name} {number + 1}: {start.end} {start.stage}, {start.seconds:.0f} s {start.why}"
                 console.print(said, markup=False, soft_wrap=True)
-    today = datetime.date.today().isoformat()
-    text = page(starts, given.build, job, rate, limits, processor(), today)
-    given.page.write_text(text, encoding="utf-8")
-    console.print(f"the page is {given.page}", markup=False, soft_wrap=True)
+    kept.keep(options.results, NAME, Starts, Starts(options.build, job, rate, limits, starts), here())
+    (options.results / PAGE).write_text(page(options.results), encoding="utf-8")
+    console.print(f"the page is {options.results / PAGE}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -154,15 +175,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs and writes; exit status 2 with one line for an error of the user's."""
     parser = argparse.ArgumentParser(prog="python -m tools.backlog", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/backlog"), help="folder for the starts")
-    parser.add_argument("--page", type=Path, default=Path("docs/results/backlog.md"))
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--build", choices=BUILDS, default="released")
     parser.add_argument("--gradients", type=int, default=3000)
     parser.add_argument("--rate", type=_rate, default="100mbit", help="of each worker's link")
     parser.add_argument("--starts", type=int, default=5, help="of each policy")
     parser.add_argument("--still", type=float, default=30.0, help="seconds without traffic that are a stop")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds for each start")
-    given = parser.parse_args(arguments)
-    return exit_status(lambda: run(given))
+    options = parser.parse_args(arguments)
+    return exit_status(lambda: run(options))
 
 
 if __name__ == "__main__":

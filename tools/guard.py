@@ -1,7 +1,7 @@
 """What it costs to notice every use of a parameter: the page docs/results/guard.md.
 
-Rule of this file: measuring on one core, and the page. No network: a stand-in for BytePS keeps an update pending for as
-long as a measurement lasts. `make guard` runs it, for about two minutes on a quiet machine.
+Rule of this file: measuring on one core, and the page from what is kept. No network: a stand-in for BytePS keeps an
+update pending for as long as a measurement lasts. `make guard` runs it, for about two minutes on a quiet machine.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,20 @@ import torch
 from rich.progress import track
 from torch import nn
 
+from tools import kept
 from tools.exit_status import exit_status
 from tools.markdown import table
+from tools.provenance import here
 
-PAGE = Path("docs/results/guard.md")
+PAGE = "guard.md"
+NAME = "guard"
+TITLE = "# What watching costs\n\nMade by `make guard`."
+ABOUT = """While updates are pending, the PyTorch front end looks at every call of torch that gets a tensor
+([what the front end needs](../enabling.md#what-the-front-end-needs-pytorch)). *Watched* is a forward pass in which that
+is so from its first call to its last; in a job it ends with the last update. What it costs more hangs on the calls and
+not on what they compute, so it is measured with one sample. *step()* is all that step() does until it returns. An
+*iteration* is that of the same model with its optimizer alone, without any communication; for the replay it
+is what the replay sleeps. The share falls as layers grow."""
 REPEATS = 9
 WIDTHS = (64, 128, 256)
 """Of the transformer's layers."""
@@ -82,6 +90,16 @@ class Cost:
     def share(self) -> float:
         """Of an iteration, what watching adds."""
         return (self.watched_s - self.forward_s + self.step_s) / self.iteration_s
+
+
+@dataclass(frozen=True)
+class GuardData:
+    """What the page is made from; `load` is the load average of the last minute when all was measured."""
+
+    costs: list[Cost]
+    repeats: int
+    torch: str
+    load: float
 
 
 def timed(work: Callable[[], Any]) -> float:
@@ -171,8 +189,23 @@ def chain() -> tuple[nn.Module, torch.Tensor]:
     return nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(161))), torch.randn(1, 1, 4)
 
 
-def page(costs: list[Cost], commit: str) -> str:
-    """The page, with what was measured and where."""
+def page(results: Path) -> str:
+    """The page, from what is kept."""
+    stored = kept.kept(results, NAME, GuardData)
+    if stored is None:
+        return kept.joined(TITLE, ABOUT, kept.otherwise(results, NAME, "make guard"))
+    measured, data = stored
+    how = (
+        f"{measured.line()} PyTorch {data.torch}, processor time of one process on one core, {data.repeats} "
+        "interleaved repeats (the least of the first two columns, else medians); BytePS is stood in for, and nothing "
+        "travels. The "
+        f"load average of the last minute was {data.load:.1f}."
+    )
+    return kept.joined(TITLE, how, ABOUT, costs_table(data.costs))
+
+
+def costs_table(costs: list[Cost]) -> str:
+    """A row for each model."""
     rows = [
         [
             cost.name,
@@ -186,27 +219,14 @@ def page(costs: list[Cost], commit: str) -> str:
         *("model", "parameters", "one sample (ms)", "watched (ms)", "step() (ms)", "iteration (ms)"),
         "watching, of an iteration",
     )
-    return f"""# What watching costs
-
-Made by `make guard` on {date.today().isoformat()} at commit {commit}, PyTorch {torch.__version__} on one of two cores.
-Processor time of one process, {REPEATS} interleaved repeats (the least of the first two columns, else medians); BytePS
-is stood in for, and nothing travels. The load average of the last minute was {os.getloadavg()[0]:.1f}.
-
-While updates are pending, the PyTorch front end looks at every call of torch that gets a tensor
-([what the front end needs](../enabling.md#what-the-front-end-needs-pytorch)). *Watched* is a forward pass in which that
-is so from its first call to its last; in a job it ends with the last update. What it costs more hangs on the calls and
-not on what they compute, so it is measured with one sample. *step()* is all that step() does until it returns. An
-*iteration* is that of the same model with its optimizer alone, without any communication; for the replay it
-is what the replay sleeps. The share falls as layers grow.
-
-{table(columns, rows)}"""
+    return table(columns, rows)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the page."""
+    """Measures, keeps and writes the page."""
     parser = argparse.ArgumentParser(prog="python -m tools.guard", description=__doc__)
-    parser.add_argument("--out", type=Path, default=PAGE)
-    given = parser.parse_args(arguments)
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
 
     def work() -> int:
@@ -214,8 +234,9 @@ def main(arguments: list[str] | None = None) -> int:
             measure("replay of ResNet-50", *chain(), iteration_s=REPLAY_ITERATION_S),
             *(measure(f"transformer of 100 layers, {width} wide", *transformer(width)) for width in WIDTHS),
         ]
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-        given.out.write_text(page(costs, commit or "unknown"), encoding="utf-8")
+        data = GuardData(costs, REPEATS, torch.__version__, os.getloadavg()[0])
+        kept.keep(options.results, NAME, GuardData, data, here())
+        (options.results / PAGE).write_text(page(options.results), encoding="utf-8")
         for cost in costs:
             print(f"{cost.name}: {cost.share:.2%} of an iteration")
         return 0

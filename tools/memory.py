@@ -8,18 +8,16 @@ needs too much time or memory is ended, and is on the page as far as it came.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from prophet.core import settings
@@ -27,12 +25,16 @@ from prophet.core.errors import UserError
 from prophet.engines.spec import STOCK
 from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.contenders import Contender
+from prophet.lab.records import read
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from tools import kept
 from tools.builds import BUILDS, Limits, ManyGradientsJob, Marks, Process, provide_build, run_job
 from tools.exit_status import exit_status
 from tools.markdown import table
-from tools.record import processor
+from tools.provenance import Provenance, here
 
+PAGE = "memory.md"
+NAME = "memory"
 JOB = ManyGradientsJob(gradients=4, size_bytes=262_144, iterations=10_000)
 POLICIES: Mapping[str, int] = {STOCK: 4_096_000, "prophet": settings.DEFAULT_PARTITION_BYTES}
 """What is compared, with the bytes of a partition."""
@@ -95,7 +97,16 @@ def messages(job: ManyGradientsJob, partition_bytes: int) -> int:
     return 2 * job.gradients * math.ceil(job.size_bytes / partition_bytes)
 
 
-def page(runs: Iterable[Samples], where: str, date: str) -> str:
+def page(results: Path) -> str:
+    """The page, from what is kept."""
+    stored = kept.kept(results, NAME, list[Samples])
+    if stored is None:
+        return kept.joined("# Memory", kept.otherwise(results, NAME, "make memory"))
+    measured, runs = stored
+    return text(runs, measured)
+
+
+def text(runs: Iterable[Samples], measured: Provenance) -> str:
     """The page as Markdown."""
     rows = []
     for run in runs:
@@ -108,7 +119,7 @@ def page(runs: Iterable[Samples], where: str, date: str) -> str:
                     run.policy,
                     role,
                     str(run.messages * (CLUSTER.workers if role == "server" else 1)),
-                    *("-" if found is None else f"{found / 1e6:.0f}" for found in resident),
+                    *("-" if held is None else f"{held / 1e6:.0f}" for held in resident),
                     f"{run.iterations[-1] if run.iterations else 0:,}",
                     "-" if cost is None else f"{cost:,.0f}",
                 )
@@ -120,7 +131,7 @@ def page(runs: Iterable[Samples], where: str, date: str) -> str:
     )
     return f"""# Memory
 
-Made by `make memory` on {date}: {where}, {os.cpu_count()} cores.
+Made by `make memory`. {measured.line()}
 
 Resident memory of a worker and of the server over the iterations of a job with {JOB.gradients} gradients of
 {JOB.size_bytes // 1024} KiB, {CLUSTER.workers} workers and a server. BytePS is real; the machines are network
@@ -146,48 +157,45 @@ def sample(testbed: Testbed, build: str, policy: str, env: Mapping[str, str], ou
     return samples
 
 
-def run(out: Path, page_path: Path, seconds: float, builds: Sequence[str]) -> int:
+def run(out: Path, results: Path, seconds: float, builds: Sequence[str]) -> int:
     """Makes the runs that are not there yet, and the page of all. Raises UserError."""
     console = Console()
     reexec_in_user_namespace()
     out.mkdir(parents=True, exist_ok=True)
-    found: list[Samples] = []
+    runs: list[Samples] = []
     with Testbed([NodeSpec(node, None) for node in CLUSTER.nodes]) as testbed:
         for build in builds:
             env = provide_build(build, out, console)
             for policy in POLICIES:
-                kept = out / f"memory-{build}-{policy}.json"
-                if not kept.exists():
+                path = out / f"memory-{build}-{policy}.json"
+                if not path.exists():
                     console.print(f"{build} {policy}: up to {JOB.iterations} iterations, {seconds:g} s")
                     samples = sample(testbed, build, policy, env, out, seconds)
-                    partial = kept.with_suffix(".partial")
+                    partial = path.with_suffix(".partial")
                     partial.write_text(json.dumps(asdict(samples)), encoding="utf-8")
-                    partial.replace(kept)
-                found.append(load(kept))
-    where, today = processor(), datetime.date.today().isoformat()
-    page_path.write_text(page(found, where, today), encoding="utf-8")
-    console.print(f"the page is {page_path}", markup=False, soft_wrap=True)
+                    partial.replace(path)
+                runs.append(load(path))
+    kept.keep(results, NAME, list[Samples], runs, here())
+    (results / PAGE).write_text(page(results), encoding="utf-8")
+    console.print(f"the page is {results / PAGE}", markup=False, soft_wrap=True)
     return 0
 
 
 def load(path: Path) -> Samples:
     """A run that was kept. Raises UserError."""
-    try:
-        raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Samples(**raw)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path}: cannot be read as a run ({error}); remove it") from None
+    return read(path, TypeAdapter(Samples).validate_python, "a run")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes; exit status 2 with one line for an error of the user's."""
     parser = argparse.ArgumentParser(prog="python -m tools.memory", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/memory"), help="folder for the runs")
-    parser.add_argument("--page", type=Path, default=Path("docs/results/memory.md"))
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--seconds", type=float, default=200.0, help="at most for each of the four runs")
     parser.add_argument("--build", choices=BUILDS, action="append", help="only this build; both where left out")
-    given = parser.parse_args(arguments)
-    return exit_status(lambda: run(given.out, given.page, given.seconds, given.build or BUILDS))
+    options = parser.parse_args(arguments)
+    builds = options.build or BUILDS
+    return exit_status(lambda: run(options.out, options.results, options.seconds, builds))
 
 
 if __name__ == "__main__":

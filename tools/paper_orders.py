@@ -115,9 +115,22 @@ def _zoo_graph(model: str, pattern: Pattern) -> Graph:
     return make(balanced(make), pattern)
 
 
-def section() -> str:
+@dataclass(frozen=True)
+class Orders:
+    """What the section is made from."""
+
+    inference: list[Order]
+    training: list[Order]
+
+
+def measure() -> Orders:
+    """Judges all models. Raises MissingPackage where MXNet is not installed."""
+    return Orders(forward_orders(), training_orders())
+
+
+def section(judged: Orders) -> str:
     """The table as a section of docs/results/papers.md."""
     parts = ["## TicTac: ordering efficiency of one worker, 1 Gbit/s\n", ABOUT + "\n"]
-    for title, orders in (("Inference", forward_orders()), ("Training", training_orders())):
+    for title, orders in (("Inference", judged.inference), ("Training", judged.training)):
         parts += [f"{title}:\n", table(COLUMNS, [order.row() for order in orders])]
     return "\n".join([*parts, REMARKS, ""])

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import platform
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -20,23 +18,15 @@ from prophet.core.profile import Profile
 from prophet.core.steps import find_steps
 from prophet.lab.config import Cell, load_experiment
 from prophet.lab.job_config import SyntheticJob
+from prophet.lab.records import read_worker
 from prophet.lab.session import run_session
 from prophet.models.profiles import load_profile, save_profile
 from tools.exit_status import exit_status
+from tools.provenance import processor
 
 CONFIG = "record.yaml"
 PACKAGES = {"torch": "torch", "gluon": "mxnet"}
 """The policies of the config, which are named for the front end, and what computes under them."""
-
-
-def processor() -> str:
-    """What the machine calls its processor, as Linux says it, or the architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def source(job: SyntheticJob, package: str, workers: int, where: str) -> str:
@@ -65,7 +55,7 @@ def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
     for policy in cell.policies:
         folder = runs / f"{policy.name}-repeat1"
         learned = load_profile(folder / "worker0.profile.json")
-        parameters = json.loads((folder / "worker0.json").read_text(encoding="utf-8"))["parameters"]
+        parameters = read_worker(folder / "worker0.json").parameters
         found[policy.name] = named(learned, f"{policy.name}-{cell.job.model}", parameters)
     return found
 

@@ -1,28 +1,70 @@
 """How the simulator's cost grows: wall time, events and memory over the number of workers and gradients.
 
-Rule of this file: measuring and drawing. Each size runs in a process of its own, so that its memory is its own.
-`make scaling` runs it, for about five minutes.
+Rule of this file: measuring, drawing and the page docs/results/scaling.md. Each size runs in a process of its own, so
+that its memory is its own. `make scaling` runs it, for about five minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import resource
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from prophet.core.optional import need_pyplot
 from prophet.core.profile import GradientProfile, Profile
+from tools import kept
+from tools.exit_status import exit_status
+from tools.markdown import table
+from tools.provenance import here
 
+PAGE = "scaling.md"
+NAME = "scaling"
+FIGURE = "simulator-scaling.png"
+TITLE = "# What the simulator costs\n\nMade by `make scaling`."
 RATE = 125e6
 """Bytes per second of each worker's link."""
 SIZES = ((1, 1000), (10, 1000), (100, 1000), (1000, 1000), (100, 10_000), (300, 10_000), (1000, 10_000))
 """Workers and gradients of each measurement, one iteration."""
+
+
+@dataclass(frozen=True)
+class SizeCost:
+    """One size: seconds of one iteration and the transfers that lead to the next, events, and peak memory."""
+
+    workers: int
+    gradients: int
+    wall_s: float
+    events: int
+    peak_bytes: int
+
+
+def page(results: Path) -> str:
+    """The page, from what is kept."""
+    stored = kept.kept(results, NAME, list[SizeCost])
+    if stored is None:
+        return kept.joined(TITLE, kept.otherwise(results, NAME, "make scaling"))
+    measured, rows = stored
+    cells = [
+        (
+            str(row.workers),
+            f"{row.gradients:,}",
+            f"{row.wall_s:.2f}",
+            f"{row.events:,}",
+            f"{row.events / row.wall_s / 1e6:.1f}",
+            f"{row.peak_bytes / 2**30:.2f}",
+        )
+        for row in rows
+    ]
+    columns = ("workers", "gradients", "seconds", "events", "million events a second", "GiB")
+    about = "One iteration, on one core; time grows as n log n of the events where the points lie on the dashed line."
+    return kept.joined(TITLE, measured.line(), about, table(columns, cells), f"![wall time over n log n]({FIGURE})")
 
 
 def profile(gradients: int) -> Profile:
@@ -37,7 +79,7 @@ def profile(gradients: int) -> Profile:
     )
 
 
-def measure(workers: int, gradients: int) -> dict[str, Any]:
+def measure(workers: int, gradients: int) -> SizeCost:
     """One iteration, and the transfers that lead to the next: seconds, events and peak memory of this process."""
     from prophet.policies import get_policy
     from prophet.simulate import Cluster, Costs, Options, job_of_profile, simulate
@@ -50,25 +92,22 @@ def measure(workers: int, gradients: int) -> dict[str, Any]:
     cluster = Cluster(workers, max(1, workers // 10), links, Costs(1e-5, 1e-5))
     # The second iteration's forward pass needs every transfer of the first.
     run = simulate(job, cluster, get_policy("prophet"), Options(iterations=2))
-    return {
-        "workers": workers,
-        "gradients": gradients,
-        "wall_s": time.perf_counter() - began,
-        "events": run.happenings,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-    }
+    wall_s = time.perf_counter() - began
+    return SizeCost(
+        workers, gradients, wall_s, run.happenings, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(rows: list[SizeCost], path: Path) -> None:
     """Wall time over n log n, on logarithmic axes: a straight line of slope 1 is what is wanted."""
     pyplot = need_pyplot()
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    work = [row["events"] * math.log2(row["events"]) for row in rows]
-    axes.loglog(work, [row["wall_s"] for row in rows], "o", color="#2f6db3")
+    work = [row.events * math.log2(row.events) for row in rows]
+    axes.loglog(work, [row.wall_s for row in rows], "o", color="#2f6db3")
     for row, x in zip(rows, work, strict=True):
-        label = f"{row['workers']} x {row['gradients']}"
-        axes.annotate(label, (x, row["wall_s"]), xytext=(6, -10), textcoords="offset points", fontsize=8)
-    per_unit = max(row["wall_s"] / x for row, x in zip(rows, work, strict=True))
+        label = f"{row.workers} x {row.gradients}"
+        axes.annotate(label, (x, row.wall_s), xytext=(6, -10), textcoords="offset points", fontsize=8)
+    per_unit = max(row.wall_s / x for row, x in zip(rows, work, strict=True))
     axes.loglog(work, [per_unit * x for x in work], linestyle="--", color="gray", linewidth=1, label="n log n")
     axes.set(xlabel="n log2 n of n events", ylabel="wall time (s)", title="workers x gradients, one iteration")
     axes.legend(frameon=False)
@@ -77,27 +116,33 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes scaling.json and scaling.png into the folder given."""
+    """Measures all sizes, keeps them, and writes the page and its figure."""
     parser = argparse.ArgumentParser(prog="python -m tools.scaling", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("build"))
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--one", nargs=2, type=int, metavar=("WORKERS", "GRADIENTS"), help="measure one size")
-    given = parser.parse_args(arguments)
-    if given.one:
-        print(json.dumps(measure(*given.one)))
+    options = parser.parse_args(arguments)
+    if options.one:
+        print(json.dumps(dataclasses.asdict(measure(*options.one))))
         return 0
+    return exit_status(lambda: run(options.results))
+
+
+def run(results: Path) -> int:
+    """Does what `main` says. Raises MissingPackage without matplotlib, and OSError."""
+    need_pyplot()  # before five minutes are spent
     rows = []
     for workers, gradients in SIZES:
         command = [sys.executable, "-m", "tools.scaling", "--one", str(workers), str(gradients)]
-        rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-        row = rows[-1]
+        row = SizeCost(**json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        rows.append(row)
         print(
-            f"{workers:5} workers {gradients:6} gradients: {row['wall_s']:7.2f} s, {row['events']:>11,} events,"
-            f" {row['peak_bytes'] / 2**30:.2f} GiB",
+            f"{row.workers:5} workers {row.gradients:6} gradients: {row.wall_s:7.2f} s, {row.events:>11,} events,"
+            f" {row.peak_bytes / 2**30:.2f} GiB",
             flush=True,
         )
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "scaling.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    draw(rows, given.out / "scaling.png")
+    draw(rows, results / FIGURE)
+    kept.keep(results, NAME, list[SizeCost], rows, here())
+    (results / PAGE).write_text(page(results), encoding="utf-8")
     return 0
 
 

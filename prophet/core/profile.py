@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from prophet.core.errors import UserError
 
-PROFILE_SCHEMA = 1
+PROFILE_SCHEMA: Literal[1] = 1
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ its dotted path (`package.module:name`), since neither may be imported where exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 from prophet.core.transfer import Transfer
 from prophet.engines.topology import Topology
@@ -65,6 +65,15 @@ class Package:
     install: str
 
 
+class TracedWorker(Protocol):
+    """What a trace is read by: the names of the worker's parameters in order, and how far its wall clock was ahead."""
+
+    @property
+    def parameters(self) -> Sequence[str]: ...
+    @property
+    def wall_minus_steady_s(self) -> float: ...
+
+
 @dataclass(frozen=True)
 class EngineTrace:
     """An engine's own record of its transfers, for figures of runs without Prophet's hook.
@@ -79,7 +88,7 @@ class EngineTrace:
     folder: str
     file: Path
     settings: Callable[[int], dict[str, str]]
-    read: Callable[[Path, Mapping[str, Any]], tuple[Transfer, ...]]
+    read: Callable[[Path, TracedWorker], tuple[Transfer, ...]]
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Experiment:
     repeats: int
     time_limit_s: float
     cells: tuple[Cell, ...]
-    source: Mapping[str, Any]
+    source: Mapping[str, object]
 
 
 def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | None = None) -> Experiment:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from prophet.core.events import QueueKind
 from prophet.core.optional import need, need_pyplot
+from prophet.lab.records import CellResult, Results
 from prophet.lab.results import describe_narrow_link, describe_setting
 from prophet.lab.transfers import RecordedRun
 from prophet.lab.turnaround import Turnaround, mean_s
@@ -32,10 +33,10 @@ WAIT_COLOUR = "#d9a0a0"
 THROUGHPUT_BIN_S = 0.05
 
 
-def draw_iteration_times(results: Mapping[str, Any], path: Path) -> None:
+def draw_iteration_times(results: Results, path: Path) -> None:
     """Median iteration time of each policy with p10-p90, one panel a cell, the lower bound as a line."""
-    cells = results["cells"]
-    rows = [max(2, len(cell["policies"])) for cell in cells]
+    cells = results.cells
+    rows = [max(2, len(cell.policies)) for cell in cells]
     figure, panels = pyplot.subplots(
         len(cells),
         1,
@@ -45,49 +46,50 @@ def draw_iteration_times(results: Mapping[str, Any], path: Path) -> None:
         height_ratios=rows,
     )
     for axes, cell in zip(panels[:, 0], cells, strict=True):
-        names = [name for name, policy in cell["policies"].items() if "iteration_s" in policy]
-        for row, name in enumerate(names):
-            times = cell["policies"][name]["iteration_s"]
-            spread = [[times["median"] - times["p10"]], [times["p90"] - times["median"]]]
+        measured = {name: policy.iteration_s for name, policy in cell.policies.items() if policy.iteration_s}
+        for row, (name, times) in enumerate(measured.items()):
+            spread = [[times.median - times.p10], [times.p90 - times.median]]
             colour = PROPHET_COLOUR if name == "prophet" else OTHER_COLOUR
-            axes.barh(row, times["median"], color=colour, xerr=spread, capsize=3)
-            ratio = cell["ratios"].get(name)
-            label = f"{times['median']:.3f} s" + ("" if ratio is None else f"   {ratio:.2f}x")
-            axes.annotate(label, (times["p90"], row), xytext=(6, 0), textcoords="offset points", va="center")
-        axes.set_yticks(range(len(names)), names)
+            axes.barh(row, times.median, color=colour, xerr=spread, capsize=3)
+            ratio = cell.ratios.get(name)
+            label = f"{times.median:.3f} s" + ("" if ratio is None else f"   {ratio:.2f}x")
+            axes.annotate(label, (times.p90, row), xytext=(6, 0), textcoords="offset points", va="center")
+        axes.set_yticks(range(len(measured)), list(measured))
         axes.invert_yaxis()
         axes.margins(x=0.2)
         axes.spines[["top", "right"]].set_visible(False)
-        title = f"{describe_setting(cell['setting'])}, {describe_narrow_link(cell['narrow_link'])}"
-        if cell["lower_bound_s"] is not None:
-            axes.axvline(cell["lower_bound_s"], color="black", linestyle="--", linewidth=1)
-            title += f"   (dashed: lower bound, {cell['lower_bound_s']:.3f} s)"
+        title = f"{describe_setting(cell.setting)}, {describe_narrow_link(cell.narrow_link)}"
+        if cell.lower_bound_s is not None:
+            axes.axvline(cell.lower_bound_s, color="black", linestyle="--", linewidth=1)
+            title += f"   (dashed: lower bound, {cell.lower_bound_s:.3f} s)"
         axes.set_title(title, fontsize=10, loc="left")
     panels[-1, 0].set_xlabel("iteration time (s): median, p10-p90, and how many times as fast as stock")
-    figure.suptitle(cells[0]["emulated"], fontsize=8, color="dimgray")
+    figure.suptitle(cells[0].emulated, fontsize=8, color="dimgray")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 
 
-def draw_utilisation(cell: Mapping[str, Any], path: Path) -> None:
+def draw_utilisation(cell: CellResult, path: Path) -> None:
     """Processor and link of one worker over one simulated iteration, one panel a policy."""
-    shown = {name: policy for name, policy in cell["policies"].items() if "over_time" in policy}
+    shown = {name: policy for name, policy in cell.policies.items() if policy.over_time is not None}
     figure, panels = pyplot.subplots(
         len(shown), 1, figsize=(9, 1 + 1.6 * len(shown)), squeeze=False, sharex=True, layout="constrained"
     )
     for axes, (name, policy) in zip(panels[:, 0], shown.items(), strict=True):
-        series = policy["over_time"]
-        width_ms = series["period_s"] * 1e3 / len(series["processor"])
-        times = [(place + 0.5) * width_ms for place in range(len(series["processor"]))]
-        axes.fill_between(times, series["processor"], step="mid", color=FORWARD_COLOUR, label="processor")
+        series = policy.over_time
+        assert series is not None
+        width_ms = series.period_s * 1e3 / len(series.processor)
+        times = [(place + 0.5) * width_ms for place in range(len(series.processor))]
+        axes.fill_between(times, series.processor, step="mid", color=FORWARD_COLOUR, label="processor")
         axes.set_ylabel("processor")
         axes.set_ylim(0, 1.05)
         links = axes.twinx()
-        for key, colour in (("uplink_bytes_per_s", PUSH), ("downlink_bytes_per_s", PULL)):
-            links.plot(times, [value * 8e-6 for value in series[key]], color=colour, linewidth=1)
+        for rates, colour in ((series.uplink_bytes_per_s, PUSH), (series.downlink_bytes_per_s, PULL)):
+            links.plot(times, [rate * 8e-6 for rate in rates], color=colour, linewidth=1)
         links.set_ylabel("Mbit/s")
         links.set_ylim(bottom=0)
-        share = f"processor {policy['processor_utilisation']:.0%}, up {policy['uplink_bytes_per_s'] * 8e-6:.0f} Mbit/s"
+        processor, up = policy.processor_utilisation or 0.0, policy.uplink_bytes_per_s or 0.0
+        share = f"processor {processor:.0%}, up {up * 8e-6:.0f} Mbit/s"
         axes.set_title(f"{name}: {share} on average", fontsize=10, loc="left")
     panels[-1, 0].set_xlabel("ms after backward began; lines: up (blue) and down (orange)")
     figure.savefig(path, dpi=150)
@@ -103,8 +105,8 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
     for axes, run in zip(panels[:, 0], runs, strict=True):
         last = len(run.marks) - 2
         began, ended = run.iterations(last, 1)
-        _shade(axes, 0.0, run.marks[last]["backward_end"] - began, BACKWARD_COLOUR)
-        _shade(axes, run.marks[last + 1]["start"] - began, ended - began, FORWARD_COLOUR)
+        _shade(axes, 0.0, run.marks[last].backward_end - began, BACKWARD_COLOUR)
+        _shade(axes, run.marks[last + 1].start - began, ended - began, FORWARD_COLOUR)
         for queue, offset in ((QueueKind.PUSH, -0.25), (QueueKind.PULL, 0.25)):
             shown = [t for t in run.transfers if t.queue is queue and began <= t.finish_s and t.start_s < ended]
             axes.barh(
@@ -148,8 +150,8 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
             axes.barh(row, on_the_way_s * 1e3, left=one.starts_s * 1e3, height=0.9, color=PUSH)
         means = mean_s(times)
         axes.set_title(
-            f"{name}: {len(times)} tensors wait {means['wait_s'] * 1e3:.0f} ms and are back after "
-            f"{means['total_s'] * 1e3:.0f} ms on average",
+            f"{name}: {len(times)} tensors wait {means.wait_s * 1e3:.0f} ms and are back after "
+            f"{means.total_s * 1e3:.0f} ms on average",
             fontsize=10,
             loc="left",
         )

@@ -1,19 +1,17 @@
-"""What an experiment found: numbers from the runs, results.json, and the table for people.
+"""What an experiment found: numbers from the runs, and the table for people.
 
-Rule of this file: arithmetic and its presentation; the only file written is results.json. Times are
-seconds. The format of results.json has a version (`schema`) and other programs read it.
+Rule of this file: arithmetic and its presentation; results.json itself is records.py's. Times are seconds.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_jsonable_python
 
 from prophet.core.units import format_rate, format_size
 from prophet.engines.spec import STOCK
@@ -21,27 +19,27 @@ from prophet.engines.topology import ALL_REDUCE, PARAMETER_SERVER, Topology
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.job_config import DigitsJob, SyntheticJob
 from prophet.lab.narrow_link import narrow_link, seconds_per_bit
+from prophet.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results, Times
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
+from prophet.lab.turnaround import Turnaround, mean_s
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from prophet.lab.runs import CellRuns, Run
 
-SCHEMA = 1
 
-
-def summarize(experiment: Experiment, cells: Sequence[CellRuns]) -> dict[str, Any]:
+def summarize(experiment: Experiment, cells: Sequence[CellRuns]) -> Results:
     """results.json as a value."""
-    return {
-        "schema": SCHEMA,
-        "config": experiment.source,
-        "repeats": experiment.repeats,
-        "cells": [summarize_cell(cell) for cell in cells],
-    }
+    return Results(
+        schema=SCHEMA,
+        config=to_jsonable_python(experiment.source),
+        repeats=experiment.repeats,
+        cells=[summarize_cell(cell) for cell in cells],
+    )
 
 
-def summarize_cell(done: CellRuns) -> dict[str, Any]:
+def summarize_cell(done: CellRuns) -> CellResult:
     """One cell: its setting, bound, policies and ratios to stock (above 1 is faster than stock)."""
     cell = done.cell
     policies = {name: summarize_policy(cell, runs) for name, runs in done.runs.items()}
@@ -49,20 +47,20 @@ def summarize_cell(done: CellRuns) -> dict[str, Any]:
     for policy in () if done.simulated else cell.policies:
         own = narrow_link(cell.cluster, policy.engine.topology)
         if own != narrow:
-            policies[policy.name]["narrow_link"] = own
-    _compare_weights(cell, policies)
-    medians = {name: summary["iteration_s"]["median"] for name, summary in policies.items() if "iteration_s" in summary}
+            policies[policy.name] = _with(policies[policy.name], narrow_link=own)
+    policies |= _compared_with_stock(cell, policies)
+    medians = {name: policy.median_s for name, policy in policies.items() if policy.median_s is not None}
     stock = medians.get(STOCK)
-    return {
-        "setting": dict(cell.setting),
-        "emulated": emulation(cell, simulated=done.simulated),
-        "narrow_link": narrow,
-        "links": dict(done.links),
-        "compute_s": compute_s(cell),
-        "lower_bound_s": lower_bound(cell),
-        "policies": policies,
-        "ratios": {} if stock is None else {name: stock / value for name, value in medians.items()},
-    }
+    return CellResult(
+        setting=to_jsonable_python(cell.setting),
+        emulated=emulation(cell, simulated=done.simulated),
+        narrow_link=narrow,
+        links=dict(done.links),
+        compute_s=compute_s(cell),
+        lower_bound_s=lower_bound(cell),
+        policies=policies,
+        ratios={} if stock is None else {name: stock / value for name, value in medians.items()},
+    )
 
 
 def simulated_topology(cell: Cell) -> Topology:
@@ -70,22 +68,38 @@ def simulated_topology(cell: Cell) -> Topology:
     return ALL_REDUCE if cell.simulator.exchange in COLLECTIVES else PARAMETER_SERVER
 
 
-def _compare_weights(cell: Cell, policies: Mapping[str, dict[str, Any]]) -> None:
+def with_gradient_times(results: Results, times: Sequence[Mapping[str, Sequence[Turnaround]]]) -> Results:
+    """`results` with each policy's `gradient`, by cell and policy, where it was recorded and measured."""
+    cells = []
+    for cell, by_policy in zip(results.cells, times, strict=True):
+        ways = {name: way for name, way in by_policy.items() if way and cell.measured(name)}
+        policies = {name: _with(cell.policies[name], gradient=mean_s(way)) for name, way in ways.items()}
+        cells.append(cell.model_copy(update={"policies": {**cell.policies, **policies}}))
+    return results.model_copy(update={"cells": cells})
+
+
+def _with(policy: PolicyResult, **more: object) -> PolicyResult:
+    return policy.model_copy(update=more)
+
+
+def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> dict[str, PolicyResult]:
     """Says of each policy whether its model is that of stock in the same framework (they begin differently)."""
     references = {
-        policy.framework: policies[policy.name].get("weights_sha256")
+        policy.framework: policies[policy.name].weights_sha256
         for policy in reversed(cell.policies)
         if policy.base == STOCK
     }
+    compared = {}
     for policy in cell.policies:
-        reference, found = references.get(policy.framework), policies[policy.name].get("weights_sha256")
-        if policy.base != STOCK and None not in (reference, found):
-            policies[policy.name]["same_weights_as_stock"] = found == reference
+        reference, digest = references.get(policy.framework), policies[policy.name].weights_sha256
+        if policy.base != STOCK and reference is not None and digest is not None:
+            compared[policy.name] = _with(policies[policy.name], same_weights_as_stock=digest == reference)
+    return compared
 
 
-def summarize_policy(cell: Cell, runs: Sequence[Run]) -> dict[str, Any]:
+def summarize_policy(cell: Cell, runs: Sequence[Run]) -> PolicyResult:
     """One policy over its repeats. What succeeded is counted also where another repeat failed."""
-    summary: dict[str, Any] = {}
+    summary = PolicyResult()
     good = [run for run in runs if run.error is None]
     per_repeat = [_measured(run, cell.job.warmup) for run in good]
     if good:
@@ -93,64 +107,66 @@ def summarize_policy(cell: Cell, runs: Sequence[Run]) -> dict[str, Any]:
         middle = float(np.median(pooled))
         low, high = np.percentile(pooled, [10, 90])
         compute = compute_s(cell)
-        digests = sorted(
-            {worker["weights_sha256"] for run in good for worker in run.workers if "weights_sha256" in worker}
+        summary = PolicyResult(
+            iteration_s=Times(median=middle, p10=float(low), p90=float(high)),
+            samples_per_s=cell.job.batch_size * cell.cluster.workers / middle,
+            wait_s=None if compute is None else middle - compute,
+            repeats=[float(np.median(times)) for times in per_repeat],
         )
-        starts = [worker["start_s"] for run in good for worker in run.workers if "start_s" in worker]
-        summary = {
-            "iteration_s": {"median": middle, "p10": float(low), "p90": float(high)},
-            "samples_per_s": cell.job.batch_size * cell.cluster.workers / middle,
-            "wait_s": None if compute is None else middle - compute,
-            "repeats": [float(np.median(one)) for one in per_repeat],
-            **good[0].measures,
-        }
+        if (measures := good[0].measures) is not None:
+            summary = _with(summary, **vars(measures))
+        if good[0].tuning is not None:
+            summary = _with(summary, tuning=good[0].tuning)
+        digests = sorted({worker.weights_sha256 for run in good for worker in run.workers if worker.weights_sha256})
+        starts = [worker.start_s for run in good for worker in run.workers if worker.start_s is not None]
         if starts:  # a real job, with a start and a model at its end
-            summary["start_s"] = median(starts)
-            summary["weights_sha256"] = digests[0] if len(digests) == 1 else digests
+            summary = _with(
+                summary, start_s=median(starts), weights_sha256=digests[0] if len(digests) == 1 else digests
+            )
         if good[0].statuses:
-            summary["agent"] = _agent(good)
+            summary = _with(summary, agent=_agent(good))
     if isinstance(cell.job, DigitsJob) and good:
-        summary["accuracy"] = min(worker["accuracy"] for run in good for worker in run.workers)
+        summary = _with(summary, accuracy=min(worker.accuracy or 0.0 for run in good for worker in run.workers))
     error = _error(cell, runs, summary)
     if error is not None:
-        summary["error"] = error
-        summary["log_tail"] = next((dict(run.log_tail) for run in runs if run.error is not None), {})
+        tails = (dict(run.log_tail) for run in runs if run.error is not None)
+        summary = _with(summary, error=error, log_tail=next(tails, {}))
     return summary
 
 
 def _measured(run: Run, warmup: int) -> NDArray[Any]:
     """Times of all iterations of all workers after the warm-up, in seconds."""
-    return np.concatenate([worker["iteration_s"][warmup:] for worker in run.workers])
+    return np.concatenate([worker.iteration_s[warmup:] for worker in run.workers])
 
 
-def _agent(runs: Sequence[Run]) -> dict[str, Any]:
-    """What Prophet cost and did: `cpu_share` is the agent thread's processor time over that of training."""
+def _agent(runs: Sequence[Run]) -> AgentCost:
     shares = []
     for run in runs:
         for worker, status in zip(run.workers, run.statuses, strict=True):
-            shares.append(status["agent_cpu_s"] / sum(worker["iteration_s"]))
+            shares.append(status.agent_cpu_s / sum(worker.iteration_s))
     statuses = [status for run in runs for status in run.statuses]
-    return {
-        "cpu_share": median(shares),
-        "plans": max(status["plans"] for status in statuses),
-        "watchdog_releases": sum(status["hook"]["watchdog_releases"] for status in statuses),
-        "push_credit": statuses[-1]["push_credit"],
-        "partition_bytes": statuses[-1]["partition_bytes"],
-        "network": statuses[-1]["network"],
-    }
+    return AgentCost(
+        cpu_share=median(shares),
+        plans=max(status.plans for status in statuses),
+        watchdog_releases=sum(status.hook.watchdog_releases for status in statuses if status.hook is not None),
+        push_credit=statuses[-1].push_credit,
+        partition_bytes=statuses[-1].partition_bytes,
+        network=statuses[-1].network,
+    )
 
 
-def _error(cell: Cell, runs: Sequence[Run], summary: Mapping[str, Any]) -> str | None:
+def _error(cell: Cell, runs: Sequence[Run], summary: PolicyResult) -> str | None:
     """One line, or None where nothing went wrong."""
     failed = [(repeat, run.error) for repeat, run in enumerate(runs) if run.error is not None]
     if failed:
         repeat, error = failed[0]
         others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return f"repeat {repeat + 1} of {len(runs)}: {error}{others}"
-    if isinstance(summary.get("weights_sha256"), list):
-        return f"{len(summary['weights_sha256'])} different models at the end of {len(runs)} runs from one seed"
-    if isinstance(cell.job, DigitsJob) and summary["accuracy"] < cell.job.target_accuracy:
-        return f"accuracy {summary['accuracy']:.3f}, below the target of {cell.job.target_accuracy:g}"
+    if isinstance(summary.weights_sha256, list):
+        return f"{len(summary.weights_sha256)} different models at the end of {len(runs)} runs from one seed"
+    accuracy = summary.accuracy
+    if isinstance(cell.job, DigitsJob) and accuracy is not None and accuracy < cell.job.target_accuracy:
+        return f"accuracy {accuracy:.3f}, below the target of {cell.job.target_accuracy:g}"
     return None
 
 
@@ -195,19 +211,12 @@ def describe_narrow_link(name: str | None) -> str:
     return f"narrow link: {words or 'none, no link is limited'}"
 
 
-def failures(results: Mapping[str, Any]) -> int:
+def failures(results: Results) -> int:
     """How many policies failed, in all cells."""
-    return sum("error" in policy for cell in results["cells"] for policy in cell["policies"].values())
+    return sum(policy.error is not None for cell in results.cells for policy in cell.policies.values())
 
 
-def write_results(results: Mapping[str, Any], path: Path) -> None:
-    """Writes results.json as a whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(results, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    partial.replace(path)
-
-
-def describe_setting(setting: Mapping[str, Any]) -> str:
+def describe_setting(setting: Mapping[str, object]) -> str:
     """A cell in a few words: `250mbit, total_bytes 25.6MB`."""
     words = []
     for key, value in setting.items():
@@ -216,7 +225,8 @@ def describe_setting(setting: Mapping[str, Any]) -> str:
         elif key == "policies":
             continue
         else:
-            words.append(f"{key} {format_size(value) if key.endswith('_bytes') else value}")
+            shown = format_size(value) if isinstance(value, int | float) and key.endswith("_bytes") else value
+            words.append(f"{key} {shown}")
     return ", ".join(words)
 
 
@@ -228,59 +238,59 @@ def _describe_bandwidth(value: Any) -> str:
     return format_rate(value)
 
 
-def print_results(results: Mapping[str, Any], console: Console) -> None:
+def print_results(results: Results, console: Console) -> None:
     """One table a cell, and below it what else is to be said of each policy."""
-    for cell in results["cells"]:
+    for cell in results.cells:
         console.print(_table(cell))
-        for name, policy in cell["policies"].items():
+        for name, policy in cell.policies.items():
             for note in _notes(policy):
-                console.print(f"  {name}: {note}", style="red" if "error" in policy else "", markup=False)
-            for role, lines in policy.get("log_tail", {}).items():
+                console.print(f"  {name}: {note}", style="red" if policy.error is not None else "", markup=False)
+            for role, lines in policy.log_tail.items():
                 for line in lines:
                     console.print(f"  {name}: {role}: {line}", style="dim", markup=False, highlight=False)
 
 
-def _table(cell: Mapping[str, Any]) -> RenderableType:
+def _table(cell: CellResult) -> RenderableType:
     from rich.box import SIMPLE
     from rich.table import Table
 
-    bound = cell["lower_bound_s"]
-    limits = "" if bound is None else f"\nlower bound {bound:.3f} s, compute alone {cell['compute_s']:.3f} s"
-    title = f"{describe_setting(cell['setting'])}; {describe_narrow_link(cell['narrow_link'])}{limits}"
-    table = Table(title=title, caption=cell["emulated"], title_justify="left", caption_justify="left", box=SIMPLE)
+    bound = cell.lower_bound_s
+    limits = "" if bound is None else f"\nlower bound {bound:.3f} s, compute alone {cell.compute_s:.3f} s"
+    title = f"{describe_setting(cell.setting)}; {describe_narrow_link(cell.narrow_link)}{limits}"
+    table = Table(title=title, caption=cell.emulated, title_justify="left", caption_justify="left", box=SIMPLE)
     table.add_column("policy", no_wrap=True)
     for heading in ("iteration s", "p10-p90", "samples/s", "x stock", "x bound"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, policy in cell["policies"].items():
-        if "iteration_s" not in policy:
+    for name, policy in cell.policies.items():
+        times = policy.iteration_s
+        if times is None:
             table.add_row(name, "failed", *"----")
             continue
-        times = policy["iteration_s"]
-        ratio = cell["ratios"].get(name)
+        ratio = cell.ratios.get(name)
         table.add_row(
             name,
-            f"{times['median']:.3f}",
-            f"{times['p10']:.3f}-{times['p90']:.3f}",
-            f"{policy['samples_per_s']:.0f}",
+            f"{times.median:.3f}",
+            f"{times.p10:.3f}-{times.p90:.3f}",
+            f"{policy.samples_per_s:.0f}",
             "-" if ratio is None else f"{ratio:.2f}",
-            "-" if bound is None else f"{times['median'] / bound:.2f}",
+            "-" if bound is None else f"{times.median / bound:.2f}",
         )
     return table
 
 
-def _notes(policy: Mapping[str, Any]) -> list[str]:
+def _notes(policy: PolicyResult) -> list[str]:
     notes = []
-    if "error" in policy:
-        notes.append(policy["error"])
-    if "narrow_link" in policy:
-        notes.append(describe_narrow_link(policy["narrow_link"]))
-    if "accuracy" in policy:
-        notes.append(f"accuracy {policy['accuracy']:.1%}")
-    if "same_weights_as_stock" in policy:
-        notes.append(f"{'the same' if policy['same_weights_as_stock'] else 'OTHER'} final weights as stock")
-    if "tuning" in policy:
-        credit, partition = (format_size(policy["tuning"][key]) for key in ("credit_bytes", "partition_bytes"))
+    if policy.error is not None:
+        notes.append(policy.error)
+    if policy.narrow_link is not None:
+        notes.append(describe_narrow_link(policy.narrow_link))
+    if policy.accuracy is not None:
+        notes.append(f"accuracy {policy.accuracy:.1%}")
+    if policy.same_weights_as_stock is not None:
+        notes.append(f"{'the same' if policy.same_weights_as_stock else 'OTHER'} final weights as stock")
+    if policy.tuning is not None:
+        credit, partition = format_size(policy.tuning.credit_bytes), format_size(policy.tuning.partition_bytes)
         notes.append(f"tuned to credit {credit} and partitions of {partition}")
-    if policy.get("agent", {}).get("watchdog_releases"):
-        notes.append(f"the watchdog released {policy['agent']['watchdog_releases']} transfers")
+    if policy.agent is not None and policy.agent.watchdog_releases:
+        notes.append(f"the watchdog released {policy.agent.watchdog_releases} transfers")
     return notes

@@ -18,18 +18,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from prophet.core import settings
+from prophet.core.errors import UserError
+from prophet.core.status import AgentStatus
 from prophet.engines.spec import RunNetwork, is_worker
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
 from prophet.lab.job_config import ReplayJob
 from prophet.lab.jobs import progress_path
+from prophet.lab.jobs.record import WorkerRecord
 from prophet.lab.launchers import command, environment, nodes_of
+from prophet.lab.records import read_status, read_worker
 from prophet.lab.runs import EVENTS_FILE, CellRuns, Run
 from prophet.lab.tuning import RunOnce, TrialFailed, Tuned, tune_policy
 from prophet.models.profiles import save_profile
+
+T = TypeVar("T")
 
 POLL_S = 0.1
 TAIL_LINES = 5
@@ -57,7 +63,7 @@ class Host(Protocol):
     def interface(self, name: str) -> str: ...
     def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> Process: ...
     def set_bandwidth(self, name: str, bits_per_s: float | None) -> None: ...
-    def check(self, tolerance: float) -> Mapping[str, Any]: ...
+    def check(self, tolerance: float) -> Mapping[str, float]: ...
     def terminate_all(self) -> None: ...
 
 
@@ -142,7 +148,7 @@ def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
     tuned: dict[str, Tuned | str] = {}
     for policy in cell.policies:
         try:
-            tuned[policy.name] = tune_policy(cell, policy, run) if policy.tune else Tuned(policy, {})
+            tuned[policy.name] = tune_policy(cell, policy, run) if policy.tune else Tuned(policy)
         except TrialFailed as failure:
             tuned[policy.name] = str(failure)
     runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
@@ -152,8 +158,7 @@ def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
                 runs[name].append(Run(Path(), error=outcome))
                 continue
             finished = run(cell, outcome.policy, f"repeat{repeat + 1}", repeat)
-            measures = {**finished.measures, **({"tuning": outcome.record} if outcome.record else {})}
-            runs[name].append(replace(finished, measures=measures))
+            runs[name].append(replace(finished, tuning=outcome.record))
     return runs
 
 
@@ -289,19 +294,21 @@ class JobRun:
                     self._host.set_bandwidth(worker, rate)
             self._edges.sleep(POLL_S)
 
-    def _collect(self) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
+    def _collect(self) -> tuple[tuple[WorkerRecord, ...], tuple[AgentStatus, ...]]:
         """(the workers' results, what Prophet wrote in them). Raises JobFailed where one is missing."""
-        results = tuple(_read_json(self._result(worker), f"{worker} left no result") for worker in self._workers)
+        results = tuple(
+            _record(read_worker, self._result(worker), f"{worker} left no result") for worker in self._workers
+        )
         if not self._policy.hooked:
             return results, ()
         # Prophet steps aside rather than fail a job; here that would pass the stock engine off as a policy.
         absent = f"without Prophet: {{}} ran with stock {self._policy.engine.words} instead of {self._policy.base}"
         statuses = tuple(
-            _read_json(self._record(worker, "status.json"), absent.format(worker)) for worker in self._workers
+            _record(read_status, self._record(worker, "status.json"), absent.format(worker)) for worker in self._workers
         )
         for worker, status in zip(self._workers, statuses, strict=True):
-            if status.get("stepped_aside"):
-                raise JobFailed(f"Prophet stepped aside in {worker}: {status['stepped_aside']}")
+            if status.stepped_aside:
+                raise JobFailed(f"Prophet stepped aside in {worker}: {status.stepped_aside}")
         return results, statuses
 
     def _result(self, worker: str) -> Path:
@@ -329,9 +336,11 @@ def _lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _read_json(path: Path, otherwise: str) -> dict[str, Any]:
+def _record(read: Callable[[Path], T], path: Path, absent: str) -> T:
+    """A worker's record. Raises JobFailed: `absent` where it did not write one, and what is wrong with it otherwise."""
+    if not path.exists():
+        raise JobFailed(absent)
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
-        raise JobFailed(otherwise) from None
-    return value
+        return read(path)
+    except UserError as error:
+        raise JobFailed(str(error)) from None

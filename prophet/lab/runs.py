@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from prophet.core.status import AgentStatus
 from prophet.lab.config import Cell
+from prophet.lab.jobs.record import WorkerRecord
+from prophet.lab.records import TunedSizes
+from prophet.simulate.measures import Measures
 
 EVENTS_FILE = "events.npz"
 """How the file of a worker's events ends (prophet/core/event_record.py)."""
@@ -25,12 +28,14 @@ class Run:
     """
 
     folder: Path
-    workers: tuple[dict[str, Any], ...] = ()
-    statuses: tuple[dict[str, Any], ...] = ()
+    workers: tuple[WorkerRecord, ...] = ()
+    statuses: tuple[AgentStatus, ...] = ()
     error: str | None = None
     log_tail: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    measures: Mapping[str, Any] = field(default_factory=dict)
-    """What only a simulation can measure; see prophet/simulate/measures.py."""
+    measures: Measures | None = None
+    """What only a simulation can measure."""
+    tuning: TunedSizes | None = None
+    """What a search chose, where the policy was tuned."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class CellRuns:
     """
 
     cell: Cell
-    links: Mapping[str, Any]
+    links: Mapping[str, float]
     runs: Mapping[str, Sequence[Run]]
     recordings: Mapping[str, Run] = field(default_factory=dict)
     simulated: bool = False

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -20,13 +19,14 @@ from prophet.core.optional import MissingPackage, require
 from prophet.lab.config import SIMULATOR, Cell, Experiment
 from prophet.lab.contenders import Contender
 from prophet.lab.doctor import obstacle
-from prophet.lab.results import describe_setting, failures, print_results, summarize, write_results
+from prophet.lab.records import Results, write_results
+from prophet.lab.results import describe_setting, failures, print_results, summarize, with_gradient_times
 from prophet.lab.runner import RECORD_ITERATIONS, run_experiment
 from prophet.lab.runs import CellRuns
 from prophet.lab.trace import write_trace
 from prophet.lab.transfers import RecordedRun, one_run_each
 from prophet.lab.tuning import require_search, trial_cell
-from prophet.lab.turnaround import Turnaround, mean_s, turnarounds
+from prophet.lab.turnaround import Turnaround, turnarounds
 
 
 class ProgressBar:
@@ -127,16 +127,12 @@ def worker_cores(available: Sequence[int], workers: int) -> dict[str, tuple[int,
 
 def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Console) -> int:
     """Writes and prints all that is to be said of an experiment that has run; how many policies failed."""
-    results = summarize(experiment, done)
     recorded = [one_run_each(cell) for cell in done]
     times = [
         {run.policy: turnarounds(run, cell.cell.job.warmup) for run in runs}
         for cell, runs in zip(done, recorded, strict=True)
     ]
-    for summary, by_policy in zip(results["cells"], times, strict=True):
-        for name, found in by_policy.items():
-            if found and "iteration_s" in summary["policies"][name]:
-                summary["policies"][name]["gradient"] = mean_s(found)
+    results = with_gradient_times(summarize(experiment, done), times)
     out.mkdir(parents=True, exist_ok=True)
     write_results(results, out / "results.json")
     for number, runs in enumerate(recorded):
@@ -153,7 +149,7 @@ def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Con
 
 
 def draw(
-    results: Mapping[str, Any],
+    results: Results,
     recorded: Sequence[Sequence[RecordedRun]],
     times: Sequence[Mapping[str, Sequence[Turnaround]]],
     out: Path,
@@ -176,6 +172,6 @@ def draw(
             draw_gantt(runs, out / f"transfers-{number}.png")
             draw_turnarounds(by_policy, out / f"gradients-{number}.png")
             draw_throughput(runs, out / f"throughput-{number}.png")
-    for number, summary in enumerate(results["cells"]):
-        if any("over_time" in policy for policy in summary["policies"].values()):
+    for number, summary in enumerate(results.cells):
+        if any(policy.over_time is not None for policy in summary.policies.values()):
             draw_utilisation(summary, out / f"utilisation-{number}.png")

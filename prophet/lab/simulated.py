@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from prophet.engines.spec import PartitionSetting
 from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
+from prophet.lab.jobs.record import Mark, WorkerRecord
 from prophet.lab.runner import Listener, run_repeats
 from prophet.lab.runs import EVENTS_FILE, CellRuns, Run
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
@@ -111,24 +111,15 @@ def run_planned(one: Planned, on_iterations: Callable[[int], None] = lambda done
     return simulate(one.job, one.cluster, one.policy, one.options, on_iterations)
 
 
-def worker_results(run: SimulatedRun) -> list[dict[str, Any]]:
+def worker_results(run: SimulatedRun) -> list[WorkerRecord]:
     """What each worker of a real job would have written."""
-    results = []
-    for marks in run.marks:
-        results.append(
-            {
-                "iteration_s": np.diff(marks["start_s"]).tolist(),
-                "marks": [
-                    {
-                        "start": float(m["start_s"]),
-                        "backward": float(m["backward_s"]),
-                        "backward_end": float(m["end_s"]),
-                    }
-                    for m in marks
-                ],
-            }
+    return [
+        WorkerRecord(
+            np.diff(marks["start_s"]).tolist(),
+            [Mark(float(m["start_s"]), float(m["backward_s"]), float(m["end_s"])) for m in marks],
         )
-    return results
+        for marks in run.marks
+    ]
 
 
 def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:

@@ -13,13 +13,15 @@ from typing import Any
 from prophet.lab.transfers import WORKER, RecordedRun
 
 ITERATIONS = 3
+Event = dict[str, Any]
+"""One event of the format, whose keys go by its kind."""
 
 
-def trace_events(run: RecordedRun, process: int) -> list[dict[str, Any]]:
+def trace_events(run: RecordedRun, process: int) -> list[Event]:
     """One process a policy, with threads for compute, push and pull; times start at the first iteration shown."""
     first = max(0, len(run.marks) - 1 - ITERATIONS)
     began, ended = run.iterations(first, min(ITERATIONS, len(run.marks) - 1 - first))
-    events: list[dict[str, Any]] = [
+    events: list[Event] = [
         {"ph": "M", "name": "process_name", "pid": process, "args": {"name": f"{run.policy} ({WORKER})"}}
     ]
 
@@ -28,10 +30,10 @@ def trace_events(run: RecordedRun, process: int) -> list[dict[str, Any]]:
         events.append({"ph": "X", "pid": process, "tid": thread, "name": name, **times, "args": args})
 
     for number, mark in enumerate(run.marks):
-        if began <= mark["backward"] < ended:
-            complete("compute", f"backward {number}", mark["backward"], mark["backward_end"])
-        if began <= mark["start"] < ended:
-            complete("compute", f"forward {number}", mark["start"], mark["backward"])
+        if began <= mark.backward < ended:
+            complete("compute", f"backward {number}", mark.backward, mark.backward_end)
+        if began <= mark.start < ended:
+            complete("compute", f"forward {number}", mark.start, mark.backward)
     for number, transfer in enumerate(run.transfers):
         if began <= transfer.start_s < ended:
             # Several are in flight at once, so these are asynchronous events: they may overlap.

@@ -5,7 +5,6 @@ Rule of this file: events and marks in, plain values out. Times are seconds on t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from prophet.core.event_record import load_events
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.core.transfer import Transfer
+from prophet.lab.jobs.record import Mark
 from prophet.lab.runs import EVENTS_FILE, CellRuns
 
 WORKER = "worker0"
@@ -23,15 +23,15 @@ WORKER = "worker0"
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A worker's transfers and its iterations' marks (`start`, `backward`, `backward_end`)."""
+    """A worker's transfers and its iterations' marks."""
 
     policy: str
     transfers: tuple[Transfer, ...]
-    marks: tuple[Mapping[str, float], ...]
+    marks: tuple[Mark, ...]
 
     def iterations(self, first: int, count: int) -> tuple[float, float]:
         """From the start of backward of iteration `first` to that of `first + count`."""
-        return self.marks[first]["backward"], self.marks[first + count]["backward"]
+        return self.marks[first].backward, self.marks[first + count].backward
 
 
 def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
@@ -70,9 +70,9 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
         events = _events_of(run.folder)
         trace = traces[name]
         if events is not None:
-            recorded.append(RecordedRun(name, pair_events(load_events(events)), tuple(worker["marks"])))
+            recorded.append(RecordedRun(name, pair_events(load_events(events)), tuple(worker.marks)))
         elif trace is not None and (file := run.folder / f"{WORKER}.trace" / trace.file).exists():
-            recorded.append(RecordedRun(name, trace.read(file, worker), tuple(worker["marks"])))
+            recorded.append(RecordedRun(name, trace.read(file, worker), tuple(worker.marks)))
     return recorded
 
 

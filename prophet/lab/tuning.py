@@ -6,15 +6,15 @@ running a trial, really or simulated, is the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from prophet.core.optional import require
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
+from prophet.lab.records import TunedSizes
 from prophet.lab.runs import Run
 from prophet.policies import get_definition, variable
 from prophet.policies.algorithms.autotune import DEFAULT_INITIAL, tune
@@ -33,10 +33,10 @@ class TrialFailed(Exception):
 
 @dataclass(frozen=True)
 class Tuned:
-    """A policy with the sizes that were best; `record` is for results.json (sizes in bytes, times in seconds)."""
+    """A policy with the sizes that were best; `record` is for results.json, None where nothing was tuned."""
 
     policy: Contender
-    record: Mapping[str, Any]
+    record: TunedSizes | None = None
 
 
 def tune_policy(cell: Cell, policy: Contender, run: RunOnce) -> Tuned:
@@ -50,16 +50,16 @@ def tune_policy(cell: Cell, policy: Contender, run: RunOnce) -> Tuned:
         trial = run(short, sized(policy, credit_bytes, partition_bytes), f"trial{count}", 0)
         if trial.error is not None:
             raise TrialFailed(f"tuning: trial {count} of {policy.tune}: {trial.error}")
-        return float(np.median([worker["iteration_s"][TRIAL_WARMUP:] for worker in trial.workers]))
+        return float(np.median([worker.iteration_s[TRIAL_WARMUP:] for worker in trial.workers]))
 
     initial = min(policy.tune, DEFAULT_INITIAL)
     tuning = tune(evaluate, trials=policy.tune, initial=initial, seed=cell.job.seed)
     best = tuning.best
-    record = {
-        "credit_bytes": best.credit_bytes,
-        "partition_bytes": best.partition_bytes,
-        "trials": [[trial.credit_bytes, trial.partition_bytes, trial.seconds] for trial in tuning.trials],
-    }
+    record = TunedSizes(
+        credit_bytes=best.credit_bytes,
+        partition_bytes=best.partition_bytes,
+        trials=[(trial.credit_bytes, trial.partition_bytes, trial.seconds) for trial in tuning.trials],
+    )
     return Tuned(sized(policy, best.credit_bytes, best.partition_bytes), record)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from prophet.core.events import QueueKind
 from prophet.core.transfer import Transfer
+from prophet.lab.records import GradientTimes
 from prophet.lab.transfers import RecordedRun
 
 
@@ -45,7 +46,7 @@ def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
     Empty where the run has no such iteration, as a short recording.
     """
     found: dict[int, list[Turnaround]] = {}
-    backward_s = [mark["backward"] for mark in run.marks]
+    backward_s = [mark.backward for mark in run.marks]
     by_iteration: dict[int, list[Transfer]] = {}
     for transfer in run.transfers:
         # A pull can end in the forward pass that follows, which belongs to the same iteration here.
@@ -56,12 +57,12 @@ def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
     return [_middle(gradient, found[gradient]) for gradient in sorted(found)]
 
 
-def mean_s(times: Sequence[Turnaround]) -> dict[str, float]:
+def mean_s(times: Sequence[Turnaround]) -> GradientTimes:
     """For results.json: means over the gradients of waiting and of the whole way."""
-    return {
-        "wait_s": float(np.mean([one.wait_s for one in times])),
-        "total_s": float(np.mean([one.total_s for one in times])),
-    }
+    return GradientTimes(
+        wait_s=float(np.mean([time.wait_s for time in times])),
+        total_s=float(np.mean([time.total_s for time in times])),
+    )
 
 
 def _of_iteration(transfers: Iterable[Transfer], began: float) -> Iterable[Turnaround]:

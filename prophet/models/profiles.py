@@ -6,11 +6,13 @@ which prophet/models/zoo/ makes from layer shapes. Learning one from a running j
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from prophet.core.errors import UserError
 from prophet.core.profile import PROFILE_SCHEMA, GradientProfile, Profile
@@ -24,19 +26,32 @@ _GRADIENT_KEYS: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 
 
+@dataclass(frozen=True)
+class GradientEntry:
+    """One gradient in a profile's file: see GradientProfile."""
+
+    name: str
+    bytes: int
+    generation_s: float
+    forward_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileFile:
+    """A profile's file; `source` says how it was made. Gradients are in forward order, times in seconds."""
+
+    schema: Literal[1] = PROFILE_SCHEMA
+    name: str = ""
+    source: str = ""
+    gradients: list[GradientEntry]
+
+
 def save_profile(profile: Profile, path: Path, source: str) -> None:
     """Writes `profile` as JSON, whole or not at all; `source` says how it was made."""
-    record = {
-        "schema": PROFILE_SCHEMA,
-        "name": profile.name,
-        "source": source,
-        "gradients": [
-            {"name": g.name, "bytes": g.size_bytes, "generation_s": g.generation_s, "forward_s": g.forward_s}
-            for g in profile.gradients
-        ],
-    }
+    entries = [GradientEntry(g.name, g.size_bytes, g.generation_s, g.forward_s) for g in profile.gradients]
+    record = ProfileFile(name=profile.name, source=source, gradients=entries)
     unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    unfinished.write_text(json.dumps(dataclasses.asdict(record), indent=1) + "\n", encoding="utf-8")
     unfinished.replace(path)
 
 
@@ -80,7 +95,8 @@ def _gradient(where: str, item: Any) -> GradientProfile:
             raise UserError(f"{where}: '{key}' is missing; give {wanted}")
         if not isinstance(item[key], kinds) or isinstance(item[key], bool):
             raise UserError(f"{where}: '{key}' is {item[key]!r}; it must be {wanted}")
-    return GradientProfile(item["name"], item["bytes"], float(item["generation_s"]), float(item["forward_s"]))
+    entry = GradientEntry(**item)
+    return GradientProfile(entry.name, entry.bytes, float(entry.generation_s), float(entry.forward_s))
 
 
 def resnet50(

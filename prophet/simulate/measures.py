@@ -6,6 +6,7 @@ Rule of this file: arithmetic on the records of worker 0; nothing is drawn or wr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,29 @@ BINS = 200
 """Points of a utilisation over time, in one iteration."""
 
 
-def measures(run: SimulatedRun, profile: Profile, warmup: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class OverTime:
+    """One iteration in equal parts from backward to backward: the processor's share, and bytes per second."""
+
+    period_s: float
+    processor: list[float]
+    uplink_bytes_per_s: list[float]
+    downlink_bytes_per_s: list[float]
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What results.json has of a simulated policy alone; `events` is how many the simulator has worked off."""
+
+    wait_by_gradient_s: list[float]
+    processor_utilisation: float
+    uplink_bytes_per_s: float
+    downlink_bytes_per_s: float
+    over_time: OverTime
+    events: int
+
+
+def measures(run: SimulatedRun, profile: Profile, warmup: int) -> Measures:
     """For results.json: the waits by gradient, and the shares of time in which processor and link were at work.
 
     Medians over the iterations after `warmup` that are whole.
@@ -30,20 +53,14 @@ def measures(run: SimulatedRun, profile: Profile, warmup: int) -> dict[str, Any]
     last = whole[-1]
     period_s = float(run.marks[WORKER]["backward_s"][last + 1] - run.marks[WORKER]["backward_s"][last])
     over_time = [[round(float(value), 4) for value in series] for series in utilisation(run, last)]
-    return {
-        "wait_by_gradient_s": [float(value) for value in np.median(waits, axis=0)],
-        "processor_utilisation": float(np.median([processor[0] for processor, _, _ in shares])),
-        "uplink_bytes_per_s": float(np.median([up[0] for _, up, _ in shares])),
-        "downlink_bytes_per_s": float(np.median([down[0] for _, _, down in shares])),
-        # Of one iteration, in equal parts from backward to backward.
-        "over_time": {
-            "period_s": period_s,
-            "processor": over_time[0],
-            "uplink_bytes_per_s": over_time[1],
-            "downlink_bytes_per_s": over_time[2],
-        },
-        "events": run.happenings,
-    }
+    return Measures(
+        wait_by_gradient_s=[float(value) for value in np.median(waits, axis=0)],
+        processor_utilisation=float(np.median([processor[0] for processor, _, _ in shares])),
+        uplink_bytes_per_s=float(np.median([up[0] for _, up, _ in shares])),
+        downlink_bytes_per_s=float(np.median([down[0] for _, _, down in shares])),
+        over_time=OverTime(period_s, *over_time),
+        events=run.happenings,
+    )
 
 
 def whole_iterations(run: SimulatedRun, warmup: int) -> range:

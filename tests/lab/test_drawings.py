@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +18,15 @@ from prophet.lab.trace import trace_events, write_trace
 from prophet.lab.transfers import RecordedRun, one_run_each, pair_events
 from prophet.lab.turnaround import turnarounds
 from support.configs import REPLAY, loaded
-from support.fakes import recorded_events, status, worker_result
+from support.fakes import agent_status, recorded_events, worker_record
 
-WORKER = worker_result([1.0] * 5)
+WORKER = worker_record([1.0] * 5)
 PNG = b"\x89PNG"
 
 
 @pytest.fixture
 def recorded() -> RecordedRun:
-    return RecordedRun("prophet", pair_events(recorded_events(WORKER["marks"])), tuple(WORKER["marks"]))
+    return RecordedRun("prophet", pair_events(recorded_events(WORKER.marks)), tuple(WORKER.marks))
 
 
 def test_events_of_a_task_become_one_transfer(recorded: RecordedRun) -> None:
@@ -76,7 +77,7 @@ def byteps_trace(folder: Path) -> Path:
 
 
 def test_byteps_own_trace_is_read_on_the_steady_clock(tmp_path: Path) -> None:
-    worker = {**WORKER, "parameters": ["b", "a"], "wall_minus_steady_s": 900.0}
+    worker = replace(WORKER, parameters=["b", "a"], wall_minus_steady_s=900.0)
     transfers = read_trace(byteps_trace(tmp_path), worker)
     assert [(t.gradient, t.partition, t.queue, t.added_s, t.start_s, t.finish_s) for t in transfers] == [
         (1, 1, QueueKind.PUSH, 100.5, 102.0, 102.5),
@@ -88,7 +89,7 @@ def test_byteps_own_trace_is_read_on_the_steady_clock(tmp_path: Path) -> None:
 
 def test_stock_is_drawn_from_its_recording(tmp_path: Path) -> None:
     byteps_trace(tmp_path)
-    worker = {**WORKER, "parameters": ["b", "a"], "wall_minus_steady_s": 900.0}
+    worker = replace(WORKER, parameters=["b", "a"], wall_minus_steady_s=900.0)
     runs = {"stock": [Run(Path("nowhere"), (WORKER, WORKER))]}
     cell = loaded(REPLAY, tmp_path).cells[0]
     (one,) = one_run_each(CellRuns(cell, {}, runs, {"stock": Run(tmp_path, (worker, worker))}))
@@ -130,8 +131,8 @@ def test_figures_are_drawn(recorded: RecordedRun, tmp_path: Path) -> None:
 def test_the_first_good_run_of_each_policy_with_records_is_drawn(tmp_path: Path) -> None:
     folder = tmp_path / "prophet-1"
     folder.mkdir()
-    np.save(folder / "worker0.events.npy", recorded_events(WORKER["marks"]))
-    good = Run(folder, (WORKER, WORKER), (status(), status()))
+    np.save(folder / "worker0.events.npy", recorded_events(WORKER.marks))
+    good = Run(folder, (WORKER, WORKER), (agent_status(), agent_status()))
     runs = {"stock": [Run(tmp_path, (WORKER, WORKER))], "prophet": [Run(tmp_path, error="hung"), good]}
     (one,) = one_run_each(CellRuns(loaded(REPLAY, tmp_path).cells[0], {}, runs))
     assert (one.policy, len(one.transfers)) == ("prophet", 36)

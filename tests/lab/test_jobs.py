@@ -115,7 +115,7 @@ def test_the_recorder_writes_times_between_starts_and_counts_progress(tmp_path: 
         recorder.iteration_ends()
         assert progress_path(out).read_bytes().count(b"\n") == iteration + 1
     assert not out.exists()
-    recorder.write(["weight", "bias"], "abc", {"accuracy": 0.5})
+    recorder.write(["weight", "bias"], "abc", 0, 0.5)
     result = json.loads(out.read_text())
     starts = [mark["start"] for mark in result["marks"]]
     assert result["iteration_s"] == [starts[1] - starts[0], starts[2] - starts[1]]

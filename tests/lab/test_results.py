@@ -12,26 +12,32 @@ import pytest
 from rich.console import Console
 
 from prophet.core.bound import lower_bound_s
-from prophet.lab.results import failures, lower_bound, print_results, summarize, write_results
+from prophet.lab.records import Results, read_results, write_results
+from prophet.lab.results import failures, lower_bound, print_results, summarize
 from prophet.lab.runs import CellRuns, Run
 from support.configs import DIGITS, REPLAY, changed, loaded
-from support.fakes import status, worker_result
+from support.fakes import agent_status, worker_record
 
 LINKS = {"worker0 up": 249e6}
 
 
 def run(iteration_s: Sequence[float], statuses: int = 0, **extra: Any) -> Run:
-    workers = tuple(worker_result(iteration_s, **extra) for _ in range(2))
-    return Run(Path("nowhere"), workers, tuple(status() for _ in range(statuses)))
+    workers = tuple(worker_record(iteration_s, **extra) for _ in range(2))
+    return Run(Path("nowhere"), workers, tuple(agent_status() for _ in range(statuses)))
 
 
 def failed(error: str = "hung") -> Run:
     return Run(Path("nowhere"), error=error, log_tail={"worker0": ["last [words]"]})
 
 
-def summary(folder: Path, runs: dict[str, list[Run]], raw: dict[str, Any] = REPLAY) -> dict[str, Any]:
+def counted(folder: Path, runs: dict[str, list[Run]], raw: dict[str, Any] = REPLAY) -> Results:
     experiment = loaded(changed(raw, "policies", list(runs)), folder)
     return summarize(experiment, [CellRuns(experiment.cells[0], LINKS, runs)])
+
+
+def summary(folder: Path, runs: dict[str, list[Run]], raw: dict[str, Any] = REPLAY) -> dict[str, Any]:
+    """As it is written into results.json."""
+    return counted(folder, runs, raw).as_json()
 
 
 WARM = [9.0, 9.0]
@@ -61,15 +67,15 @@ def test_what_prophet_cost_is_told(tmp_path: Path) -> None:
 
 
 def test_a_failed_repeat_is_an_error_beside_what_the_others_measured(tmp_path: Path) -> None:
-    results = summary(tmp_path, {"stock": [failed(), failed()], "prophet": [run([1.0] * 5, statuses=2), failed()]})
-    policies = results["cells"][0]["policies"]
+    results = counted(tmp_path, {"stock": [failed(), failed()], "prophet": [run([1.0] * 5, statuses=2), failed()]})
+    policies = results.as_json()["cells"][0]["policies"]
     assert policies["stock"] == {
         "error": "repeat 1 of 2: hung (and 1 more)",
         "log_tail": {"worker0": ["last [words]"]},
     }
     assert policies["prophet"]["error"] == "repeat 2 of 2: hung"
     assert policies["prophet"]["iteration_s"]["median"] == 1.0
-    assert results["cells"][0]["ratios"] == {}
+    assert results.cells[0].ratios == {}
     assert failures(results) == 2
 
 
@@ -120,8 +126,8 @@ def test_the_narrow_link_is_named_and_a_peers_own_where_it_is_another(tmp_path: 
     assert cell["narrow_link"] == "worker uplink"
     assert not any("narrow_link" in policy for policy in cell["policies"].values())
     raw = changed(REPLAY, "cluster.bandwidth", {"default": "250mbit", "server0": "250mbit"})
-    results = summary(tmp_path, runs, raw)
-    cell = results["cells"][0]
+    results = counted(tmp_path, runs, raw)
+    cell = results.as_json()["cells"][0]
     assert cell["narrow_link"] == "server"
     assert cell["policies"]["ddp-gloo"]["narrow_link"] == "worker uplink"
     assert "narrow_link" not in cell["policies"]["stock"]
@@ -144,24 +150,28 @@ def test_models_are_compared_within_a_framework(tmp_path: Path) -> None:
         name: [run([1.0] * 5, accuracy=0.97, weights_sha256=digest)]
         for name, digest in zip(names, digests, strict=True)
     }
-    found = summarize(experiment, [CellRuns(experiment.cells[0], LINKS, runs)])["cells"][0]["policies"]
+    found = summarize(experiment, [CellRuns(experiment.cells[0], LINKS, runs)]).as_json()["cells"][0]["policies"]
     assert [found[name].get("same_weights_as_stock") for name in names] == [None, True, True, None, False]
 
 
 def test_results_are_written_whole_with_their_config(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    write_results(summary(tmp_path, {"stock": [run([1.0] * 5)]}), path)
+    results = counted(tmp_path, {"stock": [run([1.0] * 5)]})
+    write_results(results, path)
     record = json.loads(path.read_text())
     assert (record["schema"], record["config"]["job"]["kind"]) == (1, "replay")
     with pytest.raises(ValueError):
-        write_results({"not a number": float("nan")}, path)
+        write_results(results.model_copy(update={"config": {"not a number": float("nan")}}), path)
     assert json.loads(path.read_text()) == record, "a failed write must leave the file alone"
+    before = path.read_text()
+    write_results(read_results(path), path)
+    assert path.read_text() == before, "what is read and written again stays the same"
 
 
 def test_the_table_says_the_numbers_and_what_was_emulated(tmp_path: Path) -> None:
     runs = {"stock": [run([2.0] * 5)], "prophet": [run([1.0] * 5, statuses=2)], "p3": [failed("ended [early]")]}
     text = io.StringIO()
-    print_results(summary(tmp_path, runs), Console(file=text, width=160))
+    print_results(counted(tmp_path, runs), Console(file=text, width=160))
     told = text.getvalue()
     rows = [line for line in told.splitlines() if line.strip().startswith("prophet")]
     assert "1.000" in rows[0] and "2.00" in rows[0]

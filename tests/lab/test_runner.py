@@ -54,7 +54,7 @@ def test_policies_are_interleaved_and_all_is_taken_down(tmp_path: Path) -> None:
         "stock": [None, None],
         "prophet": [None, None],
     }
-    assert cell.runs["prophet"][1].workers[0]["start_s"] == 4.0
+    assert cell.runs["prophet"][1].workers[0].start_s == 4.0
     assert [len(run.statuses) for run in (cell.runs["stock"][0], cell.runs["prophet"][0])] == [0, 2]
     assert cell.links["tolerance"] == 0.10
     assert (bench.host.terminated, bench.host.closed) == (5, 1)

@@ -50,21 +50,24 @@ def test_trials_come_first_and_the_best_of_them_is_measured(tmp_path: Path) -> N
         *(f"tuned trial{number + 1}" for number in range(TRIALS)),
         *("stock repeat1", "tuned repeat1", "stock repeat2", "tuned repeat2", "stock recording"),
     ]
-    record = cell.runs["tuned"][0].measures["tuning"]
-    assert len(record["trials"]) == TRIALS
-    best = min(record["trials"], key=lambda trial: trial[2])
-    assert [record["credit_bytes"], record["partition_bytes"]] == best[:2]
+    record = cell.runs["tuned"][0].tuning
+    assert record is not None
+    assert len(record.trials) == TRIALS
+    best = min(record.trials, key=lambda trial: trial[2])
+    assert (record.credit_bytes, record.partition_bytes) == best[:2]
     measured = [env for name, _, env in host.started[-8:-4] if name == "worker0"]
-    assert [[int(env["PROPHET_CREDIT_BYTES"]), int(env["BYTEPS_PARTITION_BYTES"])] for env in measured] == [best[:2]]
+    assert [[int(env["PROPHET_CREDIT_BYTES"]), int(env["BYTEPS_PARTITION_BYTES"])] for env in measured] == [
+        list(best[:2])
+    ]
     stock = [env for _, _, env in host.started if "BYTEPS_SCHEDULER" not in env]
     assert not any("BYTEPS_PARTITION_BYTES" in env for env in stock)
 
 
 def test_results_say_what_was_chosen(tmp_path: Path) -> None:
     cell, _, _ = run(tmp_path)
-    found = summarize(loaded(TUNED, tmp_path), [cell])["cells"][0]["policies"]
-    assert found["tuned"]["tuning"] == cell.runs["tuned"][0].measures["tuning"]
-    assert "tuning" not in found["stock"]
+    found = summarize(loaded(TUNED, tmp_path), [cell]).cells[0].policies
+    assert found["tuned"].tuning == cell.runs["tuned"][0].tuning
+    assert found["stock"].tuning is None
 
 
 def test_a_trial_that_fails_fails_its_policy_and_no_other(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from prophet.core.events import QueueKind
 from prophet.core.transfer import Transfer
+from prophet.lab.jobs.record import Mark
 from prophet.lab.transfers import RecordedRun
 from prophet.lab.turnaround import Turnaround, mean_s, turnarounds
 
 PUSH, PULL = QueueKind.PUSH, QueueKind.PULL
-MARKS = tuple({"start": s, "backward": s, "backward_end": s + 1.0} for s in (10.0, 12.0, 14.0, 16.0))
+MARKS = tuple(Mark(s, s, s + 1.0) for s in (10.0, 12.0, 14.0, 16.0))
 
 
 def transfers(late_s: float, began: float) -> list[Transfer]:
@@ -29,19 +30,19 @@ def close(ours: Turnaround, generated: float, starts: float, back: float) -> boo
 
 
 def test_a_gradient_is_back_with_its_last_partition_and_waits_until_its_first_starts() -> None:
-    run = RecordedRun("p", tuple(t for mark in MARKS for t in transfers(0.1, mark["backward"])), MARKS)
+    run = RecordedRun("p", tuple(t for mark in MARKS for t in transfers(0.1, mark.backward)), MARKS)
     first, second = turnarounds(run, warmup=1)
     assert close(first, 1.0, 1.1, 1.4)
     assert close(second, 0.5, 0.6, 1.3)
     means = mean_s([first, second])
-    assert abs(means["wait_s"] - 0.1) < 1e-9
-    assert abs(means["total_s"] - 0.6) < 1e-9
+    assert abs(means.wait_s - 0.1) < 1e-9
+    assert abs(means.total_s - 0.6) < 1e-9
 
 
 def test_iterations_of_the_warm_up_and_the_last_are_not_counted() -> None:
     late = (5.0, 0.1, 0.3, 7.0)
     run = RecordedRun(
-        "p", tuple(t for mark, wait in zip(MARKS, late, strict=True) for t in transfers(wait, mark["backward"])), MARKS
+        "p", tuple(t for mark, wait in zip(MARKS, late, strict=True) for t in transfers(wait, mark.backward)), MARKS
     )
     first, _ = turnarounds(run, warmup=1)
     assert close(first, 1.0, 1.2, 1.4), "the median of 1.1 and 1.3"
@@ -53,5 +54,5 @@ def test_a_gradient_that_is_never_pulled_is_left_out() -> None:
 
 
 def test_a_recording_shorter_than_the_warm_up_still_shows_its_last_iteration() -> None:
-    run = RecordedRun("p", tuple(transfers(0.1, MARKS[2]["backward"])), MARKS)
+    run = RecordedRun("p", tuple(transfers(0.1, MARKS[2].backward)), MARKS)
     assert len(turnarounds(run, warmup=10)) == 2

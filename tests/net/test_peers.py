@@ -182,11 +182,11 @@ def test_a_peer_trains_the_same_model_bit_for_bit(tmp_path: Path) -> None:
     cell = run(["prophet", "ddp-gloo", "mxnet-kvstore", "mxnet-p3"], tmp_path, job=job)
     done = {name: runs[0] for name, runs in cell.runs.items()}
     assert {name: one.error for name, one in done.items()} == dict.fromkeys(done)
-    digests = {name: {worker["weights_sha256"] for worker in one.workers} for name, one in done.items()}
+    digests = {name: {worker.weights_sha256 for worker in one.workers} for name, one in done.items()}
     assert digests["prophet"] == digests["ddp-gloo"] and len(digests["prophet"]) == 1
     assert digests["mxnet-kvstore"] == digests["mxnet-p3"] and len(digests["mxnet-p3"]) == 1
     assert digests["prophet"] != digests["mxnet-p3"], "the frameworks begin with other weights"
-    assert min(worker["accuracy"] for one in done.values() for worker in one.workers) > 0.2
+    assert min(worker.accuracy or 0.0 for one in done.values() for worker in one.workers) > 0.2
 
 
 OCCUPY = str(Path(__file__).with_name("jobs") / "occupy.py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,11 +12,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet.core.status import AgentStatus, HookStatus
 from prophet.lab.config import Cell
 from prophet.lab.contenders import Contender
 from prophet.lab.jobs import progress_path
+from prophet.lab.jobs.record import Mark, WorkerRecord
 from prophet.lab.runner import Edges
 
 
@@ -107,7 +111,7 @@ class FakeHost:
     def set_bandwidth(self, name: str, bits_per_s: float | None) -> None:
         self.bandwidths.append((self._clock.now_s, name, bits_per_s))
 
-    def check(self, tolerance: float) -> Mapping[str, Any]:
+    def check(self, tolerance: float) -> Mapping[str, float]:
         return {"worker0 up": 249e6, "tolerance": tolerance}
 
     def terminate_all(self) -> None:
@@ -127,6 +131,16 @@ class FakeListener:
 
     def run_ends(self, error: str | None) -> None:
         self.heard.append(error)
+
+
+def worker_record(iteration_s: Sequence[float], **extra: Any) -> WorkerRecord:
+    """`worker_result` as the runner has it."""
+    return TypeAdapter(WorkerRecord).validate_python(worker_result(iteration_s, **extra))
+
+
+def agent_status(**changes: Any) -> AgentStatus:
+    """`status` as the runner has it."""
+    return TypeAdapter(AgentStatus).validate_python(status(**changes))
 
 
 def worker_result(iteration_s: Sequence[float], **extra: Any) -> dict[str, Any]:
@@ -157,16 +171,16 @@ def status(**changes: Any) -> dict[str, Any]:
         "partition_bytes": 524288,
         "push_credit": 1_000_000,
         "network": {"bandwidth": 31e6, "overhead_s": 0.001, "ack_delay_s": 0.002},
-        "hook": {"watchdog_releases": 0},
+        "hook": dataclasses.asdict(HookStatus(True, "", 10, 0, 0, 0, 0)),
         **changes,
     }
 
 
-def recorded_events(marks: Sequence[Mapping[str, float]], gradients: int = 3) -> NDArray[Any]:
+def recorded_events(marks: Sequence[Mark], gradients: int = 3) -> NDArray[Any]:
     """Every gradient pushed, then pulled, in each iteration, one after another; and a broadcast at the start."""
-    rows = [(marks[0]["start"], 0x80000001, 4, 0, QueueKind.PUSH, kind, 0) for kind in EventKind]
+    rows = [(marks[0].start, 0x80000001, 4, 0, QueueKind.PUSH, kind, 0) for kind in EventKind]
     for mark in marks:
-        time_s = mark["backward"]
+        time_s = mark.backward
         for gradient in reversed(range(gradients)):
             for queue in QueueKind:
                 for kind in EventKind:

@@ -11,6 +11,7 @@ import pytest
 from prophet.core.errors import UserError
 from tools import backlog
 from tools.builds import Ended, Limits, ManyGradientsJob, Marks
+from tools.provenance import Provenance
 
 TRAINED = Ended("trained", Marks(True, 5, "1f"))
 ENDS = [
@@ -24,7 +25,8 @@ STARTS = [backlog.counted(policy, ended, 10.0 + n) for n, (policy, ended) in enu
 
 
 def shown(starts: list[backlog.Start]) -> str:
-    return backlog.page(starts, "released", ManyGradientsJob(3000, 4096, 5), 100e6, Limits(), "a machine", "2026-01-01")
+    data = backlog.Starts("released", ManyGradientsJob(3000, 4096, 5), 100e6, Limits(), starts)
+    return backlog.text(data, Provenance("2026-01-02", "abc1234", "a machine", 2))
 
 
 def test_a_stop_at_the_start_is_counted_apart_from_one_in_training() -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from prophet_byteps import hook
-from tools import guard
+from tools import guard, kept
+from tools.provenance import Provenance
 
 
 def test_costs_are_measured_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -24,7 +25,9 @@ def test_costs_are_measured_and_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert cost.watched_s > 0
     assert cost.step_s > 0
     assert cost.iteration_s > 0
-    written = guard.page([cost], "abc1234")
-    assert "abc1234" in written
+    provenance = Provenance("2026-01-02", "abc1234", "a processor", 2)
+    kept.keep(tmp_path, "guard", guard.GuardData, guard.GuardData([cost], 2, "2.0", 0.5), provenance)
+    written = guard.page(tmp_path)
+    assert provenance.line() in written
     assert f"| small | 60 | {1e3 * cost.forward_s:.2f} |" in written
     assert f"{cost.share:.2%}" in written

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -11,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from prophet.core.errors import UserError
-from tools import memory
+from tools import kept, memory
 from tools.builds import ManyGradientsJob, Marks
+from tools.provenance import Provenance
 
 
 def run_that_grows(worker: int, server: int, last: int = 10_000) -> memory.Samples:
@@ -60,8 +60,10 @@ def test_a_sample_an_iteration_until_memory_runs_out(monkeypatch: pytest.MonkeyP
 
 def test_the_page_has_a_row_for_each_process(tmp_path: Path) -> None:
     (tmp_path / "kept.json").write_text(json.dumps(asdict(run_that_grows(11_200, 28_800, 1_200))), encoding="utf-8")
-    page = memory.page([memory.load(tmp_path / "kept.json")], "a machine", "2026-01-01")
-    assert f"2026-01-01: a machine, {os.cpu_count()} cores" in page
+    provenance = Provenance("2026-01-02", "abc1234", "a machine", 2)
+    kept.keep(tmp_path, "memory", list[memory.Samples], [memory.load(tmp_path / "kept.json")], provenance)
+    page = memory.page(tmp_path)
+    assert provenance.line() in page
     rows = [line for line in page.splitlines() if line.startswith("| released")]
     assert rows == [
         "| released | prophet | worker | 16 | 81 | 86 | 91 | - | - | - | 1,200 | 700 |",

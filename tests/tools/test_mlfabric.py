@@ -10,7 +10,7 @@ import pytest
 from _pytest.capture import CaptureResult
 
 from prophet.studies.mlfabric.tables import TableCell
-from tools import mlfabric, mlfabric_page
+from tools import mlfabric, mlfabric_page, mlfabric_runs
 
 Capture: TypeAlias = pytest.CaptureFixture[str]
 
@@ -85,7 +85,7 @@ def test_the_page_shows_medians_beside_the_papers_numbers(monkeypatch: pytest.Mo
         "0.80 s",
         "25%",
     )
-    monkeypatch.setattr(mlfabric_page, "scheduler_times", lambda: {("N2", 4): {100: 7.4, 500: 60.0, 1000: 200.0}})
-    page = mlfabric_page.scheduling()
+    monkeypatch.setattr(mlfabric_runs, "scheduler_times", lambda: {("N2", 4): {100: 7.4, 500: 60.0, 1000: 200.0}})
+    page = mlfabric_page.scheduling(mlfabric_runs.scheduling())
     assert "| N2 | 4 | 7 ms | 60 ms | 200 ms |" in page
     assert "1000 updates: 200 ms at worst, the paper 1460" in page

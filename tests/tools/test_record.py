@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from prophet.core.steps import find_steps
 from prophet.lab.config import load_experiment
 from prophet.lab.job_config import SyntheticJob
+from prophet.lab.jobs.record import WorkerRecord, write_record
 from prophet.models.profiles import load_profile, resnet50, save_profile
 from tools import record
 
@@ -22,7 +22,7 @@ def test_a_finished_cell_gives_a_profile_for_each_front_end(tmp_path: Path) -> N
         folder.mkdir()
         save_profile(learned, folder / "worker0.profile.json", "learned")
         known = [f"layer{number}.weight" for number in range(161 if policy.name == "torch" else 3)]
-        (folder / "worker0.json").write_text(json.dumps({"parameters": known}), encoding="utf-8")
+        write_record(WorkerRecord([], [], parameters=known), folder / "worker0.json")
     found = record.profiles_of(experiment.cells[0], tmp_path)
     assert [profile.name for profile in found.values()] == ["torch-resnet18", "gluon-resnet18"]
     assert found["torch"].gradients[7].name == "layer7.weight"

@@ -39,11 +39,12 @@ from prophet.core.errors import UserError
 from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind
 from prophet.core.plan import Plan
 from prophet.core.settings import Settings, from_environ
+from prophet.core.status import AgentStatus, HookStatus, LaneStatus
 from prophet.policies import policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
 from prophet_byteps.ending import STALLED, end_process
-from prophet_byteps.hook import Hook, HookError, LaneStatus, Library, Status
+from prophet_byteps.hook import Hook, HookError, Library
 
 if TYPE_CHECKING:
     from prophet.core.event_record import RecordBuffer
@@ -276,7 +277,7 @@ class Agent:
             self._take_up(hook, plan)
             self._plans += 1
 
-    def _watch_for_a_stall(self, now: float, finished: bool, status: Status) -> None:
+    def _watch_for_a_stall(self, now: float, finished: bool, status: HookStatus) -> None:
         if self._stall is None:
             return  # Nothing has been sent.
         from prophet_byteps.stall import Verdict, story
@@ -315,20 +316,19 @@ class Agent:
             logger.warning("Prophet could not write its records: %s", error)
 
     def _write_status(self, path: Path) -> None:
-        network = self._learner.monitor.network if self._learner else None
-        record = {
-            "policy": self._settings.policy,
-            "stepped_aside": self._aside,
-            "plans": self._plans,
-            "agent_cpu_s": self._busy_s,
-            "partition_bytes": self._settings.partition_bytes,
-            "push_credit": self._plan.push.credit,
-            "pull_credit": self._plan.pull.credit,
-            "deadlines": [dataclasses.asdict(deadline) for deadline in self._plan.push.deadlines],
-            "network": dataclasses.asdict(network) if network else None,
-            "hook": dataclasses.asdict(self._hook.status()) if self._hook else None,
-        }
-        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        status = AgentStatus(
+            policy=self._settings.policy,
+            stepped_aside=self._aside,
+            plans=self._plans,
+            agent_cpu_s=self._busy_s,
+            partition_bytes=self._settings.partition_bytes,
+            push_credit=self._plan.push.credit,
+            pull_credit=self._plan.pull.credit,
+            deadlines=tuple(self._plan.push.deadlines),
+            network=self._learner.monitor.network if self._learner else None,
+            hook=self._hook.status() if self._hook else None,
+        )
+        path.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n", encoding="utf-8")
 
 
 def oldest(lane: LaneStatus) -> Oldest | None:

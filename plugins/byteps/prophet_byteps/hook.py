@@ -25,6 +25,7 @@ from prophet.core import plan_codec
 from prophet.core.events import EVENT_DTYPE, EVENT_VERSION, QueueKind
 from prophet.core.plan import Plan
 from prophet.core.plan_codec import encode_plan
+from prophet.core.status import HookStatus, LaneStatus
 
 KNOWN_VERSIONS = ("0.2.5.post15",)
 """BytePS releases whose queues and task layout the hook knows."""
@@ -60,39 +61,6 @@ class Library:
 
     path: Path
     old_string_abi: bool
-
-
-@dataclass(frozen=True)
-class LaneStatus:
-    """The pushes, or the pulls: how many wait to be sent and how many are in flight (not acknowledged, not answered).
-
-    Of those in flight `oldest_gradient` (the id that events have) is the one that has been for longest, `oldest_s`
-    seconds; both None where nothing is in flight.
-    """
-
-    waiting: int
-    in_flight: int
-    oldest_s: float | None
-    oldest_gradient: int | None
-
-
-@dataclass(frozen=True)
-class Status:
-    """Counters of the hook. `why_aside` is empty unless it stepped aside by itself.
-
-    `still_s`: seconds since a task last came, left or was answered; None before the first.
-    """
-
-    active: bool
-    why_aside: str
-    tasks: int
-    pending: int
-    in_flight_bytes: int
-    watchdog_releases: int
-    events_dropped: int
-    still_s: float | None
-    pushes: LaneStatus
-    pulls: LaneStatus
 
 
 @dataclass(frozen=True)
@@ -311,11 +279,11 @@ class Hook:
         """Waits, without the interpreter lock, until another tensor has completed, at most `limit_s`."""
         self._completed = self._native.prophet_hook_wait_completed(self._completed, limit_s)
 
-    def status(self) -> Status:
+    def status(self) -> HookStatus:
         native = _Status()
         self._native.prophet_hook_status(ctypes.byref(native))
         pushes, pulls = native.lanes[QueueKind.PUSH].value(), native.lanes[QueueKind.PULL].value()
-        return Status(
+        return HookStatus(
             active=bool(native.active),
             why_aside=native.why_aside.decode(errors="replace"),
             tasks=native.tasks,

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from prophet.core.events import QueueKind
 from prophet.core.transfer import Transfer
+from prophet.engines.spec import TracedWorker
 
 
-def read_trace(path: Path, worker: Mapping[str, Any]) -> tuple[Transfer, ...]:
+def read_trace(path: Path, worker: TracedWorker) -> tuple[Transfer, ...]:
     """Transfers of one worker; the trace has no sizes.
 
-    `worker` is the result of the worker that wrote it: the names of its parameters in order, and how far
-    the wall clock was ahead of the steady one.
+    `worker` is the result of the worker that wrote it.
     """
-    indices = {f"Comm.byteps.Gradient.{name}": index for index, name in enumerate(worker["parameters"])}
+    indices = {f"Comm.byteps.Gradient.{name}": index for index, name in enumerate(worker.parameters)}
     events = [e for e in json.loads(path.read_text(encoding="utf-8"))["traceEvents"] if e["pid"] in indices]
     # The whole of an operation, which is on record without a stage, begins when its gradient is there.
     generated: dict[str, list[float]] = {}
@@ -32,7 +30,7 @@ def read_trace(path: Path, worker: Mapping[str, Any]) -> tuple[Transfer, ...]:
         queue, ts = QueueKind[stage], float(event["ts"])
         earlier = [time for time in generated.get(event["pid"], []) if time <= ts]
         added = earlier[-1] if queue is QueueKind.PUSH and earlier else ts
-        start_s, added_s = (time / 1e6 - worker["wall_minus_steady_s"] for time in (ts, added))
+        start_s, added_s = (time / 1e6 - worker.wall_minus_steady_s for time in (ts, added))
         partition = int(event["tid"]) & 0xFFFF
         finish_s = start_s + event["dur"] / 1e6
         transfers.append(Transfer(indices[event["pid"]], partition, 0, queue, added_s, start_s, finish_s))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
-import json
 import pkgutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ import psutil
 from numpy.typing import NDArray
 
 from prophet.lab.jobs import progress_path
+from prophet.lab.jobs.record import Mark, Spec, WorkerRecord, read_spec, write_record
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Arguments:
     `exchange` makes what prophet/engines/exchange.py has the protocol of, for the framework of the script.
     """
 
-    spec: dict[str, Any]
+    spec: Spec
     out: Path
     exchange: Callable[[], Any]
 
@@ -45,7 +45,7 @@ def arguments(description: str | None) -> Arguments:
         "--exchange", type=_exchange, required=True, help="what moves the gradients, package.module:name"
     )
     options = parser.parse_args()
-    return Arguments(json.loads(options.spec.read_text(encoding="utf-8")), options.out, options.exchange)
+    return Arguments(read_spec(options.spec), options.out, options.exchange)
 
 
 def _exchange(path: str) -> Callable[[], Any]:
@@ -87,25 +87,25 @@ class Recorder:
         self._resident_bytes.append(self._process.memory_info().rss)
         self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
 
-    def write(self, parameters: Sequence[str], digest: str, extra: Mapping[str, Any]) -> None:
-        """Writes the result: marks, start-up time, memory, weights, `extra`, and how to read an engine's trace.
+    def write(self, parameters: Sequence[str], digest: str, rank: int, accuracy: float | None = None) -> None:
+        """Writes the result: marks, start-up time, memory, weights, and how to read an engine's trace.
 
-        `parameters` are the names of the model's parameters in order, `digest` is that of its final weights.
+        `parameters` are the names of the model's parameters in order, `digest` is that of its final weights,
+        `accuracy` what it reached, in a job that can be scored.
         """
-        starts = [mark["start"] for mark in self._marks]
-        result = {
-            "iteration_s": [after - before for before, after in itertools.pairwise(starts)],
-            "marks": self._marks,
-            "start_s": self._first_done_s,
-            "resident_bytes": self._resident_bytes,
-            "wall_minus_steady_s": time.time() - time.monotonic(),
-            "parameters": list(parameters),
-            "weights_sha256": digest,
-            **extra,
-        }
-        partial = self._out.with_suffix(".partial")
-        partial.write_text(json.dumps(result), encoding="utf-8")
-        partial.replace(self._out)
+        marks = [Mark(**mark) for mark in self._marks]
+        record = WorkerRecord(
+            iteration_s=[after.start - before.start for before, after in itertools.pairwise(marks)],
+            marks=marks,
+            start_s=self._first_done_s,
+            resident_bytes=self._resident_bytes,
+            wall_minus_steady_s=time.time() - time.monotonic(),
+            parameters=list(parameters),
+            weights_sha256=digest,
+            rank=rank,
+            accuracy=accuracy,
+        )
+        write_record(record, self._out)
 
 
 def weights_sha256(weights: Mapping[str, NDArray[Any]]) -> str:

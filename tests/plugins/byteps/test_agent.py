@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,11 +17,12 @@ import pytest
 from prophet import __version__
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.settings import Settings
+from prophet.core.status import LaneStatus
+from prophet.lab.records import read_status
 from prophet.policies import get_policy
 from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.ending import STALLED
-from prophet_byteps.hook import LaneStatus
 from prophet_byteps.stall import Oldest
 
 
@@ -208,3 +210,11 @@ def test_a_learner_that_cannot_be_made_is_one_warning(
     (record,) = caplog.records
     assert record.getMessage().startswith("Prophet stepped aside: ModuleNotFoundError: ")
     assert "ModuleNotFoundError" in hook.state.why_aside
+
+
+def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:
+    settings = Settings(policy="prophet", status_out=tmp_path / "status.json")
+    Agent("torch", settings, get_policy("prophet"), None, None, "no hook")._write_status(tmp_path / "status.json")
+    status = read_status(tmp_path / "status.json")
+    assert (status.policy, status.plans, status.hook, status.network) == ("prophet", 0, None, None)
+    assert status.partition_bytes == settings.partition_bytes

@@ -51,15 +51,15 @@ def main() -> None:
     exchange: GluonJobExchange = options.exchange()
     data = digits(exchange.rank, exchange.size)
     images, labels = mx.nd.array(data.images), mx.nd.array(data.labels)
-    mx.random.seed(spec["seed"])
-    network = make_network(spec["model"])
+    mx.random.seed(spec.seed)
+    network = make_network(spec.model)
     network.initialize(mx.init.Xavier())
     network.hybridize()
-    settings = {"learning_rate": spec["learning_rate"], "momentum": 0.9}
+    settings = {"learning_rate": spec.learning_rate, "momentum": 0.9}
     trainer = exchange.trainer(network, settings)
     loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-    batch = batches(len(data.images), spec["batch_size"], spec["seed"] + exchange.rank)
-    for _ in range(spec["iterations"]):
+    batch = batches(len(data.images), spec.batch_size, spec.seed + exchange.rank)
+    for _ in range(spec.iterations):
         recorder.iteration_starts()
         chosen = mx.nd.array(next(batch))
         with mx.autograd.record():
@@ -72,7 +72,7 @@ def main() -> None:
         recorder.iteration_ends()
     names, digest = model_record(network)
     reached = accuracy(network, mx.nd.array(data.test_images), mx.nd.array(data.test_labels))
-    recorder.write(names, digest, {"rank": exchange.rank, "accuracy": reached})
+    recorder.write(names, digest, exchange.rank, reached)
 
 
 if __name__ == "__main__":

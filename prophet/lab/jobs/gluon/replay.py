@@ -83,13 +83,13 @@ def main() -> None:
     recorder = Recorder(options.out)
     exchange: GluonJobExchange = options.exchange()
     clock = ComputeClock()
-    network = ReplayNetwork(load_profile(Path(spec["profile"])), clock, spec["seed"] + exchange.rank)
+    network = ReplayNetwork(load_profile(Path(spec.profile)), clock, spec.seed + exchange.rank)
     network.initialize()
     trainer = exchange.trainer(network, {"learning_rate": 1e-3})
     source = mx.nd.ones((1,))
     source.attach_grad()  # or MXNet would hand over none of the first step's: it stops at an input without a gradient
     mx.nd.waitall()
-    for _ in range(spec["iterations"]):
+    for _ in range(spec.iterations):
         recorder.iteration_starts()
         clock.begin_iteration()
         with mx.autograd.record():
@@ -101,7 +101,7 @@ def main() -> None:
         source.grad.wait_to_read()
         recorder.backward_ends()
         recorder.iteration_ends()
-    recorder.write(*model_record(network), {"rank": exchange.rank})
+    recorder.write(*model_record(network), exchange.rank)
 
 
 if __name__ == "__main__":

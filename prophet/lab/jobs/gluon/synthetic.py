@@ -21,17 +21,17 @@ def main() -> None:
     spec = options.spec
     recorder = Recorder(options.out)
     exchange: GluonJobExchange = options.exchange()
-    seed = spec["seed"] + exchange.rank
-    batch = random_images(spec["batch_size"], spec["image_size"], spec["classes"], seed)
+    seed = spec.seed + exchange.rank
+    batch = random_images(spec.batch_size, spec.image_size, spec.classes, seed)
     images, labels = (mx.nd.array(part) for part in batch)
-    mx.random.seed(spec["seed"])
-    network = MODELS[spec["model"]](classes=spec["classes"])
+    mx.random.seed(spec.seed)
+    network = MODELS[spec.model](classes=spec.classes)
     network.initialize(mx.init.Xavier())
     network.hybridize()
     network(images).wait_to_read()  # shapes are known from now on
-    trainer = exchange.trainer(network, {"learning_rate": spec["learning_rate"], "momentum": 0.9})
+    trainer = exchange.trainer(network, {"learning_rate": spec.learning_rate, "momentum": 0.9})
     loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-    for _ in range(spec["iterations"]):
+    for _ in range(spec.iterations):
         recorder.iteration_starts()
         with mx.autograd.record():
             loss = loss_of(network(images), labels)
@@ -41,7 +41,7 @@ def main() -> None:
         trainer.step(len(images) * exchange.divisor)
         recorder.backward_ends()
         recorder.iteration_ends()
-    recorder.write(*model_record(network), {"rank": exchange.rank})
+    recorder.write(*model_record(network), exchange.rank)
 
 
 if __name__ == "__main__":

@@ -58,12 +58,12 @@ def main() -> None:
     exchange: TorchJobExchange = options.exchange()
     data = digits(exchange.rank, exchange.size)
     images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
-    torch.manual_seed(spec["seed"])
-    model = make_model(spec["model"])
-    plain = torch.optim.SGD(model.parameters(), lr=spec["learning_rate"], momentum=0.9)
+    torch.manual_seed(spec.seed)
+    model = make_model(spec.model)
+    plain = torch.optim.SGD(model.parameters(), lr=spec.learning_rate, momentum=0.9)
     called, optimizer = exchange.distribute(model, plain)
-    batch = batches(len(images), spec["batch_size"], spec["seed"] + exchange.rank)
-    for _ in range(spec["iterations"]):
+    batch = batches(len(images), spec.batch_size, spec.seed + exchange.rank)
+    for _ in range(spec.iterations):
         recorder.iteration_starts()
         chosen = torch.from_numpy(next(batch))
         optimizer.zero_grad()
@@ -74,7 +74,7 @@ def main() -> None:
         optimizer.step()
         recorder.iteration_ends()
     reached = accuracy(model, torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels))
-    recorder.write(*model_record(model), {"rank": exchange.rank, "accuracy": reached})
+    recorder.write(*model_record(model), exchange.rank, reached)
     exchange.close()
 
 

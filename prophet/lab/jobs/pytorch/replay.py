@@ -76,10 +76,10 @@ def main() -> None:
     recorder = Recorder(options.out)
     exchange: TorchJobExchange = options.exchange()
     clock = ComputeClock()
-    noise = torch.Generator().manual_seed(options.spec["seed"] + exchange.rank)
-    model = ReplayModel(load_profile(Path(options.spec["profile"])), clock, noise)
+    noise = torch.Generator().manual_seed(options.spec.seed + exchange.rank)
+    model = ReplayModel(load_profile(Path(options.spec.profile)), clock, noise)
     called, optimizer = exchange.distribute(model, torch.optim.SGD(model.parameters(), lr=1e-3))
-    for _ in range(options.spec["iterations"]):
+    for _ in range(options.spec.iterations):
         recorder.iteration_starts()
         clock.begin_iteration()
         optimizer.zero_grad()
@@ -90,7 +90,7 @@ def main() -> None:
         recorder.backward_ends()
         optimizer.step()
         recorder.iteration_ends()
-    recorder.write(*model_record(model), {"rank": exchange.rank})
+    recorder.write(*model_record(model), exchange.rank)
     exchange.close()
 
 

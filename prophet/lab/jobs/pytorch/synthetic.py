@@ -23,14 +23,14 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     recorder = Recorder(options.out)
     exchange: TorchJobExchange = options.exchange()
-    seed = spec["seed"] + exchange.rank
-    batch = random_images(spec["batch_size"], spec["image_size"], spec["classes"], seed)
+    seed = spec.seed + exchange.rank
+    batch = random_images(spec.batch_size, spec.image_size, spec.classes, seed)
     images, labels = (torch.from_numpy(part) for part in batch)
-    torch.manual_seed(spec["seed"])
-    model = make_resnet(spec["model"], spec["classes"])
-    plain = torch.optim.SGD(model.parameters(), lr=spec["learning_rate"], momentum=0.9)
+    torch.manual_seed(spec.seed)
+    model = make_resnet(spec.model, spec.classes)
+    plain = torch.optim.SGD(model.parameters(), lr=spec.learning_rate, momentum=0.9)
     called, optimizer = exchange.distribute(model, plain)
-    for _ in range(spec["iterations"]):
+    for _ in range(spec.iterations):
         recorder.iteration_starts()
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(called(images), labels)
@@ -39,7 +39,7 @@ def main() -> None:
         recorder.backward_ends()
         optimizer.step()
         recorder.iteration_ends()
-    recorder.write(*model_record(model), {"rank": exchange.rank})
+    recorder.write(*model_record(model), exchange.rank)
     exchange.close()
 
 

@@ -1,0 +1,66 @@
+"""What Prophet says of itself in a worker: the status file that PROPHET_STATUS_OUT asks for.
+
+Rule of this file: immutable values that a training process can make, and nothing else; who reads and checks the file is
+prophet/lab/records.py. Fields that came later have a default, so that older files can be read. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prophet.core.network import Network
+from prophet.core.plan import Deadline
+
+
+@dataclass(frozen=True)
+class LaneStatus:
+    """The pushes, or the pulls: how many wait to be sent and how many are in flight (not acknowledged, not answered).
+
+    Of those in flight `oldest_gradient` (the id that events have) is the one that has been for longest, `oldest_s`
+    seconds; both None where nothing is in flight.
+    """
+
+    waiting: int = 0
+    in_flight: int = 0
+    oldest_s: float | None = None
+    oldest_gradient: int | None = None
+
+
+@dataclass(frozen=True)
+class HookStatus:
+    """Counters of the hook. `why_aside` is empty unless it stepped aside by itself.
+
+    `still_s`: seconds since a task last came, left or was answered; None before the first.
+    """
+
+    active: bool
+    why_aside: str
+    tasks: int
+    pending: int
+    in_flight_bytes: int
+    watchdog_releases: int
+    events_dropped: int
+    still_s: float | None = None
+    pushes: LaneStatus = LaneStatus()
+    pulls: LaneStatus = LaneStatus()
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """One worker at its end. `stepped_aside` is empty, or why BytePS went on in its own order.
+
+    `plans` is how many plans were taken up after the first, `agent_cpu_s` the processor time of Prophet's thread.
+    Sizes and credits are bytes; a credit of None is no limit. `network` is None where nothing was measured, `hook`
+    where there was none.
+    """
+
+    policy: str
+    stepped_aside: str
+    plans: int
+    agent_cpu_s: float
+    partition_bytes: int
+    push_credit: int | None
+    pull_credit: int | None = None
+    deadlines: tuple[Deadline, ...] = ()
+    network: Network | None = None
+    hook: HookStatus | None = None

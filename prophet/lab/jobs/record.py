@@ -1,0 +1,71 @@
+"""What the runner says to a job, and what a worker leaves: spec.json and the result beside it.
+
+Rule of this file: immutable values and their JSON, for any framework; nothing is imported that a training script would
+not have. The runner checks what it reads (prophet/lab/records.py). Times are seconds on the steady clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a script needs of a config's `job`. What its kind of job does not have is left empty."""
+
+    iterations: int
+    seed: int
+    batch_size: int
+    model: str = ""
+    learning_rate: float = 0.0
+    image_size: int = 0
+    """Pixels on each side."""
+    classes: int = 0
+    profile: str = ""
+    """The file of the profile to replay."""
+
+
+def read_spec(path: Path) -> Spec:
+    """The part of the runner's spec.json that scripts use; it has the other keys of the config too."""
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    return Spec(**{field.name: raw[field.name] for field in dataclasses.fields(Spec) if field.name in raw})
+
+
+@dataclass(frozen=True)
+class Mark:
+    """When one iteration's forward pass and backward pass began, and when the host had handed backward over."""
+
+    start: float
+    backward: float
+    backward_end: float
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """What one worker leaves. `iteration_s` has one entry less than `marks`: the last iteration has no end.
+
+    `start_s` is how long the process needed until its first iteration was over, `resident_bytes` its memory after each,
+    `wall_minus_steady_s` how far the wall clock was ahead, to read a trace of BytePS. A simulated worker has times
+    alone, and only a job that can be scored an `accuracy`.
+    """
+
+    iteration_s: list[float]
+    marks: list[Mark]
+    start_s: float | None = None
+    resident_bytes: list[int] = dataclasses.field(default_factory=list)
+    wall_minus_steady_s: float = 0.0
+    parameters: list[str] = dataclasses.field(default_factory=list)
+    weights_sha256: str | None = None
+    rank: int = 0
+    accuracy: float | None = None
+
+
+def write_record(record: WorkerRecord, path: Path) -> None:
+    """Writes `record` as JSON, whole or not at all; what is None is left out."""
+    content = {name: value for name, value in dataclasses.asdict(record).items() if value is not None}
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content), encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,193 @@
+"""results.json as a value, and the reading of everything that an experiment writes: checked, and older files too.
+
+Rule of this file: the types of results.json and one way to read each kind of record; what the numbers are is counted in
+results.py. Times are seconds. docs/schemas/ has the JSON schemas (`make schemas`). Within a schema's number keys are
+only added: a key that is not known is passed over, and one that an older file lacks has a default here. What was never
+set is not written, so a file that is read and written again stays the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+
+from prophet.core.errors import UserError
+from prophet.core.network import Network
+from prophet.core.status import AgentStatus
+from prophet.lab.jobs.record import WorkerRecord
+from prophet.models.profiles import ProfileFile
+from prophet.simulate.measures import OverTime
+
+SCHEMA: Literal[1] = 1
+T = TypeVar("T")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class Times(_Part):
+    """Over all iterations of all workers and repeats after the warm-up."""
+
+    median: float
+    p10: float
+    p90: float
+
+
+class GradientTimes(_Part):
+    """Means over the gradients: from generation to the wire, and to the sum's being back."""
+
+    wait_s: float
+    total_s: float
+
+
+class TunedSizes(_Part):
+    """What a search chose, in bytes, and its trials: credit, partition size, seconds."""
+
+    credit_bytes: int
+    partition_bytes: int
+    trials: list[tuple[int, int, float]] = []
+
+
+class AgentCost(_Part):
+    """What Prophet cost and did: `cpu_share` is the agent thread's processor time over that of training."""
+
+    cpu_share: float
+    plans: int
+    watchdog_releases: int
+    push_credit: int | None = None
+    partition_bytes: int | None = None
+    network: Network | None = None
+
+
+class PolicyResult(_Part):
+    """One policy in one cell. One that never came to its end has an `error` and no times."""
+
+    iteration_s: Times | None = None
+    samples_per_s: float | None = None
+    """Of all workers together."""
+    wait_s: float | None = None
+    """Of an iteration beyond computing, where that is known."""
+    repeats: list[float] = []
+    """The median of each repeat."""
+    wait_by_gradient_s: list[float] | None = None
+    processor_utilisation: float | None = None
+    uplink_bytes_per_s: float | None = None
+    downlink_bytes_per_s: float | None = None
+    over_time: OverTime | None = None
+    events: int | None = None
+    tuning: TunedSizes | None = None
+    start_s: float | None = None
+    """From the start of a process to the end of its first iteration."""
+    weights_sha256: str | list[str] | None = None
+    """Of the final model; a list where repeats ended with different ones."""
+    agent: AgentCost | None = None
+    accuracy: float | None = None
+    """The least of all workers and repeats."""
+    error: str | None = None
+    log_tail: dict[str, list[str]] = {}
+    narrow_link: str | None = None
+    """Where it is another than the cell's."""
+    same_weights_as_stock: bool | None = None
+    gradient: GradientTimes | None = None
+
+    @property
+    def median_s(self) -> float | None:
+        """The median iteration time; None where it failed."""
+        return None if self.iteration_s is None else self.iteration_s.median
+
+
+class CellResult(_Part):
+    """One point of a sweep. `ratios` are stock's iteration time over each policy's: above 1 is faster than stock."""
+
+    setting: dict[str, JsonValue]
+    """What was varied, by the last part of its key; `bandwidth` in bits per second."""
+    emulated: str = ""
+    narrow_link: str | None = None
+    links: dict[str, float] = {}
+    """What the testbed measured, in bits per second."""
+    compute_s: float | None = None
+    lower_bound_s: float | None = None
+    policies: dict[str, PolicyResult]
+    ratios: dict[str, float] = {}
+
+    def measured(self, name: str) -> PolicyResult | None:
+        """The policy of that name, None where there is none or it failed."""
+        policy = self.policies.get(name)
+        return None if policy is None or policy.iteration_s is None else policy
+
+
+class Results(_Part):
+    """results.json."""
+
+    schema_: Literal[1] = Field(default=SCHEMA, alias="schema")
+    config: dict[str, JsonValue]
+    """The content of the config file."""
+    repeats: int | None = None
+    cells: list[CellResult]
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is written: what was never set is left out."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+
+def write_results(results: Results, path: Path) -> None:
+    """Writes results.json as a whole or not at all."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(results.as_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def read_results(path: Path) -> Results:
+    """Reads a results.json of this version or an older one. Raises UserError naming the file and the key."""
+    return read(path, Results.model_validate, "results")
+
+
+_WORKER = TypeAdapter(WorkerRecord)
+_STATUS = TypeAdapter(AgentStatus)
+
+
+def read_worker(path: Path) -> WorkerRecord:
+    """Reads what a worker left. Raises UserError."""
+    return read(path, _WORKER.validate_python, "a worker's result")
+
+
+def read_status(path: Path) -> AgentStatus:
+    """Reads what Prophet wrote in a worker. Raises UserError."""
+    return read(path, _STATUS.validate_python, "a status of Prophet")
+
+
+def read(path: Path, check: Callable[[Any], T], what: str) -> T:
+    """Reads and checks a JSON file of the project. Raises UserError: one line with file and key."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise UserError(f"{path}: cannot be read as {what} (it is not JSON)") from None
+    if isinstance(raw, Mapping) and raw.get("schema", SCHEMA) != SCHEMA:
+        raise UserError(f"{path}: 'schema' is {raw['schema']!r}; this Prophet reads schema {SCHEMA}")
+    try:
+        return check(raw)
+    except ValidationError as error:
+        raise UserError(f"{path}: cannot be read as {what} ({first_error(error)})") from None
+
+
+def first_error(error: ValidationError) -> str:
+    """The first thing that pydantic found, as `key: what is wrong`."""
+    first = error.errors()[0]
+    key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
+    return f"{key or 'the whole'}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+RECORDS: Sequence[tuple[str, TypeAdapter[Any]]] = (
+    ("results", TypeAdapter(Results)),
+    ("worker", _WORKER),
+    ("status", _STATUS),
+    ("profile", TypeAdapter(ProfileFile)),
+)
+"""Every kind of file that other programs may read, with the name of its schema in docs/schemas/."""

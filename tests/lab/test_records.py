@@ -1,0 +1,123 @@
+"""Reading what experiments write: older files, newer ones, and files that are wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prophet.core.errors import UserError
+from prophet.core.network import Network
+from prophet.core.plan import Deadline
+from prophet.core.status import AgentStatus, HookStatus
+from prophet.lab.jobs.record import Mark, Spec, WorkerRecord, read_spec, write_record
+from prophet.lab.records import RECORDS, read_results, read_status, read_worker, write_results
+from prophet.models.profiles import load_profile
+
+OLDEST: dict[str, Any] = {
+    "schema": 1,
+    "config": {"name": "old"},
+    "cells": [
+        {
+            "setting": {"bandwidth": 250e6},
+            "lower_bound_s": None,
+            "policies": {
+                "stock": {"iteration_s": {"median": 2.0, "p10": 1.9, "p90": 2.1}, "repeats": [2.0]},
+                "p3": {"error": "hung"},
+            },
+            "ratios": {"stock": 1.0},
+        }
+    ],
+}
+"""The keys that results.json had from the beginning."""
+
+
+def written(folder: Path, content: object) -> Path:
+    path = folder / "file.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_an_old_file_is_read_and_stays_the_same(tmp_path: Path) -> None:
+    path = written(tmp_path, OLDEST)
+    results = read_results(path)
+    (cell,) = results.cells
+    assert cell.policies["stock"].median_s == 2.0
+    assert cell.measured("p3") is None and cell.measured("nobody") is None
+    assert (cell.narrow_link, cell.links, cell.policies["p3"].error) == (None, {}, "hung")
+    write_results(results, path)
+    assert json.loads(path.read_text()) == OLDEST
+
+
+def test_keys_of_a_later_release_are_passed_over(tmp_path: Path) -> None:
+    assert read_results(written(tmp_path, {**OLDEST, "news": 1})) == read_results(written(tmp_path, OLDEST))
+
+
+def without_median() -> dict[str, Any]:
+    broken: dict[str, Any] = json.loads(json.dumps(OLDEST))
+    del broken["cells"][0]["policies"]["stock"]["iteration_s"]["median"]
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({**OLDEST, "schema": 2}, "'schema' is 2; this Prophet reads schema 1"),
+        (without_median(), "cells[0].policies.stock.iteration_s.median: field required"),
+        ([], "the whole: "),
+        ({"config": {}}, "cells: field required"),
+    ],
+)
+def test_a_file_that_is_wrong_is_one_line_with_the_key(tmp_path: Path, content: object, says: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(UserError) as error:
+        read_results(path)
+    assert str(error.value).startswith(f"{path}: ") and says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there_or_not_json(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.json: cannot be read \(No such file"):
+        read_results(tmp_path / "none.json")
+    (tmp_path / "text").write_text("{")
+    with pytest.raises(UserError, match="cannot be read as results \\(it is not JSON\\)"):
+        read_results(tmp_path / "text")
+
+
+def test_a_workers_record_comes_back_and_has_no_empty_keys(tmp_path: Path) -> None:
+    record = WorkerRecord([1.0], [Mark(0.0, 0.1, 0.2), Mark(1.0, 1.1, 1.2)], 4.0, [5, 6], 7.0, ["a"], "abc", 1)
+    path = tmp_path / "worker0.json"
+    write_record(record, path)
+    assert read_worker(path) == record
+    assert "accuracy" not in json.loads(path.read_text())
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_status_comes_back_and_one_of_an_older_hook_is_read(tmp_path: Path) -> None:
+    hook = HookStatus(True, "", 10, 0, 0, 0, 0, 0.5)
+    status = AgentStatus(
+        "prophet", "", 2, 0.05, 131072, None, 4, (Deadline(0.1, 3),), Network(31e6, 0.001, 0.002), hook
+    )
+    path = written(tmp_path, dataclasses.asdict(status))
+    assert read_status(path) == status
+    older = json.loads(path.read_text())
+    for key in ("still_s", "pushes", "pulls"):
+        del older["hook"][key]
+    assert read_status(written(tmp_path, older)).hook == dataclasses.replace(hook, still_s=None)
+
+
+def test_a_script_takes_its_part_of_the_spec(tmp_path: Path) -> None:
+    spec = {"kind": "digits", "iterations": 5, "seed": 1, "batch_size": 8, "model": "mlp", "target_accuracy": 0.9}
+    assert read_spec(written(tmp_path, spec)) == Spec(5, 1, 8, model="mlp")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "configs/profiles").glob("*.json")), ids=lambda path: path.stem
+)
+def test_the_shipped_profiles_are_of_the_published_type(path: Path) -> None:
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    stored = dict(RECORDS)["profile"].validate_python(raw)
+    assert len(stored.gradients) == len(load_profile(path).gradients)
+    assert dataclasses.asdict(stored) == raw

@@ -1,0 +1,76 @@
+"""What is kept of a measurement: written and read again, small, with its provenance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from prophet.core.errors import UserError
+from prophet.lab.records import read_results
+from prophet.lab.simulated_session import simulate_session
+from support.configs import REPLAY, changed, loaded
+from tools import kept, provenance
+from tools.kept import Study
+from tools.provenance import Provenance
+
+PROVENANCE = Provenance("2026-01-02", "abc1234", "a processor", 2)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Something to keep."""
+
+    values: list[float]
+    name: str | None = None
+
+
+def test_what_is_kept_comes_back_with_its_provenance(tmp_path: Path) -> None:
+    assert kept.kept(tmp_path, "numbers", Numbers) is None
+    kept.keep(tmp_path, "numbers", Numbers, Numbers([1.0, 2.5e-07, 3.0]), PROVENANCE)
+    assert kept.kept(tmp_path, "numbers", Numbers) == (PROVENANCE, Numbers([1.0, 2.5e-07, 3.0]))
+    assert "[1.0, 2.5e-07, 3.0]" in kept.data_file(tmp_path, "numbers").read_text(), "numbers are on one line"
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["numbers.json"]
+
+
+def test_a_study_is_small_and_has_its_workers_and_the_same_floats(tmp_path: Path) -> None:
+    experiment = loaded(REPLAY, tmp_path)
+    simulate_session(experiment, tmp_path / "out")
+    results = read_results(tmp_path / "out" / "results.json")
+    study = kept.study_of(experiment, results, results)
+    kept.keep(tmp_path, "study", Study, study, PROVENANCE)
+    shown = kept.kept(tmp_path, "study", Study)
+    assert shown is not None
+    (point,) = shown[1].points
+    before = results.cells[0].policies["prophet"]
+    assert point.workers == 2 and point.simulated == point.cell
+    assert point.cell.policies["prophet"].iteration_s == before.iteration_s
+    assert before.over_time is not None and point.cell.policies["prophet"].over_time is None
+    whole = (tmp_path / "out" / "results.json").stat().st_size
+    assert kept.data_file(tmp_path, "study").stat().st_size < whole / 4
+    with pytest.raises(UserError, match="of another config"):
+        kept.study_of(loaded(changed(REPLAY, "repeats", 1), tmp_path), results.model_copy(update={"cells": []}))
+
+
+def test_a_note_stands_in_until_there_is_data(tmp_path: Path) -> None:
+    assert kept.otherwise(tmp_path, "peers", "make results") == "Not measured yet: `make results`.\n"
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "peers.md").write_text("*A note of 2026-01-01.*\n")
+    assert kept.otherwise(tmp_path, "peers", "make results") == "*A note of 2026-01-01.*\n"
+    assert kept.note(tmp_path, "others") == ""
+    (tmp_path / "notes" / "costs.md").write_text("*A note of 2026-01-01.*\n")
+    (tmp_path / "notes" / "seen.md").write_text("*A note of 2026-01-01.*\n")
+    kept.keep(tmp_path, "peers", Numbers, Numbers([]), PROVENANCE, replaces=("costs",))
+    assert [path.name for path in (tmp_path / "notes").iterdir()] == ["seen.md"]
+
+
+def test_the_line_names_day_commit_and_machine() -> None:
+    assert PROVENANCE.line() == "Measured on 2026-01-02 at commit abc1234 on a processor, 2 cores."
+    here = provenance.here()
+    assert here.cores >= 1 and here.processor and here.commit
+
+
+def test_without_git_the_commit_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert provenance.commit() == "unknown"

@@ -1,0 +1,131 @@
+"""What pages of results are made from: data/NAME.json beside the pages, and dated notes.
+
+Rule of this file: reading and writing what is kept, and no words of a page. A tool that measures keeps its numbers
+here and makes its page from them, so that a page can be made again without measuring. `notes/NAME.md` is written by
+hand and says when it was measured: numbers whose data is gone, and what was seen once. A note that has a section's name
+stands in for it until the section is measured anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import JsonValue, TypeAdapter
+
+from prophet.core.errors import UserError
+from prophet.lab.config import Experiment
+from prophet.lab.records import CellResult, PolicyResult, Results, read
+from tools.provenance import Provenance
+
+RESULTS = Path("docs/results")
+"""The pages, with what they are made from in data/ and notes/."""
+LARGE = {"over_time", "wait_by_gradient_s", "log_tail", "tuning"}
+"""What no page shows of a policy."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One cell of a config, with its number of workers, and the same cell simulated where it was."""
+
+    cell: CellResult
+    workers: int
+    simulated: CellResult | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A config that was run: its content, and its cells."""
+
+    config: Mapping[str, JsonValue]
+    points: Sequence[Point]
+
+
+def study_of(experiment: Experiment, results: Results, simulated: Results | None = None) -> Study:
+    """What is kept of an experiment's results. Raises UserError where they are of another config."""
+    others = [None] * len(results.cells) if simulated is None else [small(cell) for cell in simulated.cells]
+    if not len(others) == len(results.cells) == len(experiment.cells):
+        raise UserError(f"{experiment.file}: its results are of another config; run it again")
+    points = [
+        Point(small(cell), place.cluster.workers, other)
+        for cell, place, other in zip(results.cells, experiment.cells, others, strict=True)
+    ]
+    return Study(results.config, points)
+
+
+def small(cell: CellResult) -> CellResult:
+    """`cell` without what is large and on no page."""
+    policies = {
+        name: PolicyResult.model_validate(policy.model_dump(exclude_unset=True, exclude=LARGE))
+        for name, policy in cell.policies.items()
+    }
+    return cell.model_copy(update={"policies": policies})
+
+
+def keep(
+    results: Path, name: str, kind: type[T], data: T, measured: Provenance, *, replaces: Sequence[str] = ()
+) -> None:
+    """Writes data/`name`.json, whole or not at all, and removes the notes that it takes the place of.
+
+    They are that of the same name, and those that `replaces` names.
+    """
+    content = {
+        "schema": 1,
+        "measured": TypeAdapter(Provenance).dump_python(measured),
+        "data": TypeAdapter(kind).dump_python(data, mode="json", exclude_unset=True),
+    }
+    path = data_file(results, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(_compact(json.dumps(content, indent=1, allow_nan=False)) + "\n", encoding="utf-8")
+    partial.replace(path)
+    for gone in (name, *replaces):
+        (results / "notes" / f"{gone}.md").unlink(missing_ok=True)
+
+
+def kept(results: Path, name: str, kind: type[T]) -> tuple[Provenance, T] | None:
+    """What `keep` wrote, None where nothing is kept under that name. Raises UserError."""
+    path = data_file(results, name)
+    if not path.exists():
+        return None
+
+    def check(raw: Any) -> tuple[Provenance, T]:
+        whole = TypeAdapter(dict[str, Any]).validate_python(raw)
+        measured = TypeAdapter(Provenance).validate_python(whole.get("measured"))
+        return measured, TypeAdapter(kind).validate_python(whole.get("data"))
+
+    return read(path, check, "kept results")
+
+
+def data_file(results: Path, name: str) -> Path:
+    """Where the data of `name` is."""
+    return results / "data" / f"{name}.json"
+
+
+def note(results: Path, name: str) -> str:
+    """The dated note of that name, empty where there is none."""
+    path = results / "notes" / f"{name}.md"
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def otherwise(results: Path, name: str, command: str) -> str:
+    """What stands on a page where no data is kept: the dated note, or how to measure."""
+    return note(results, name) or f"Not measured yet: `{command}`.\n"
+
+
+def joined(*parts: str) -> str:
+    """A page from its parts: an empty line between them, and none that is empty."""
+    return "\n\n".join(part.strip("\n") for part in parts if part.strip("\n")) + "\n"
+
+
+_NUMBERS = re.compile(r"\[[\d\s,.eE+-]*\]")
+
+
+def _compact(text: str) -> str:
+    """JSON with each list of numbers on one line."""
+    return _NUMBERS.sub(lambda match: " ".join(match.group().split()).replace("[ ", "[").replace(" ]", "]"), text)

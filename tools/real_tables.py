@@ -1,0 +1,188 @@
+"""Tables of what was measured on real engines: policies of a cell, samples a second beside the paper's, costs.
+
+Rule of this file: from cells to Markdown; which tables a config has is real_studies.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from prophet.core.profile import Profile
+from prophet.core.steps import find_steps
+from prophet.lab.records import CellResult
+from prophet.lab.results import describe_setting
+from tools.kept import Point
+from tools.markdown import table
+
+Row = tuple[str, ...]
+
+POLICY_COLUMNS = (
+    "policy",
+    "iteration (s)",
+    "p10-p90",
+    "samples/s",
+    "times as fast as stock",
+    "of the bound",
+    "gradient away (ms)",
+    "accuracy",
+)
+PATTERN_STEPS = 8
+"""As many steps of a pattern are spelled out."""
+
+
+def policy_rows(cell: CellResult) -> list[Row]:
+    """All policies of one cell: seconds an iteration, against stock and the bound, and how long gradients are away."""
+    rows: list[Row] = []
+    bound = cell.lower_bound_s
+    for name, policy in cell.policies.items():
+        times, ratio, gradient = policy.iteration_s, cell.ratios.get(name), policy.gradient
+        if times is None:
+            rows.append((name, f"failed: {policy.error}", *["-"] * 6))
+            continue
+        rows.append(
+            (
+                name,
+                f"{times.median:.3f}",
+                f"{times.p10:.3f}-{times.p90:.3f}",
+                f"{policy.samples_per_s:.1f}",
+                "-" if ratio is None else f"{ratio:.2f}",
+                "-" if bound is None else f"{times.median / bound:.2f}",
+                "-" if gradient is None else f"{gradient.total_s * 1e3:.0f}",
+                "-" if policy.accuracy is None else f"{policy.accuracy:.1%}",
+            )
+        )
+    return rows
+
+
+def all_cells(points: Sequence[Point]) -> str:
+    """A table for each cell, each naming its narrow link."""
+    parts = []
+    for cell in (point.cell for point in points):
+        bound = "" if cell.lower_bound_s is None else f"; lower bound {cell.lower_bound_s:.3f} s"
+        parts.append(f"{describe_setting(cell.setting)}; narrow link: {cell.narrow_link}{bound}\n")
+        parts.append(table(POLICY_COLUMNS, policy_rows(cell)))
+    return "\n".join(parts)
+
+
+def by_profile(points: Sequence[Point]) -> str:
+    """Seconds an iteration, a row for each replayed profile."""
+    names = list(points[0].cell.policies)
+    rows = []
+    for cell in (point.cell for point in points):
+        bound = cell.lower_bound_s
+        row = [str(cell.setting["profile"]), str(cell.narrow_link), "-" if bound is None else f"{bound:.3f}"]
+        rows.append((*row, *(seconds(cell, name) for name in names)))
+    return table(("profile", "narrow link", "bound (s)", *(f"{name} (s)" for name in names)), rows)
+
+
+def by_setting(points: Sequence[Point]) -> str:
+    """Seconds an iteration, a row for each setting, and prophet's beside the lower bound and the best other."""
+    names = list(points[0].cell.policies)
+    rows = []
+    for cell in (point.cell for point in points):
+        bound, ours = cell.lower_bound_s, cell.measured("prophet")
+        of_bound = "-" if bound is None or ours is None or ours.median_s is None else f"{ours.median_s / bound:.2f}"
+        shown = "-" if bound is None else f"{bound:.3f}"
+        times = [policy.median_s for name, policy in cell.policies.items() if name != "prophet" and policy.median_s]
+        lead = "-" if ours is None or ours.median_s is None or not times else f"{ours.median_s / min(times) - 1:+.1%}"
+        rows.append((describe_setting(cell.setting), *(seconds(cell, name) for name in names), shown, of_bound, lead))
+    return table(
+        (
+            "network, gradients",
+            *(f"{name} (s)" for name in names),
+            "bound (s)",
+            "prophet, of the bound",
+            "against the best other",
+        ),
+        rows,
+    )
+
+
+def seconds(cell: CellResult, name: str) -> str:
+    """Seconds an iteration under one policy."""
+    policy = cell.measured(name)
+    return "failed" if policy is None else f"{policy.median_s:.3f}"
+
+
+def beside_paper(
+    labels: Sequence[str],
+    paper: Mapping[str, Sequence[float | None]],
+    names: Mapping[str, str],
+    more: Sequence[str] = (),
+) -> Callable[[Sequence[Point]], str]:
+    """Samples a second of one worker beside the paper's. `names` says which of our policies stands for the paper's."""
+
+    def tables(points: Sequence[Point]) -> str:
+        columns = ["setting", "narrow link"]
+        columns += [f"{theirs}, {whose}" for theirs in names for whose in ("paper", "here")] + [
+            f"{n} with Prophet's partitions, here" for n in more
+        ]
+        rows = []
+        for place, (label, point) in enumerate(zip(labels, points, strict=True)):
+            row = [label, str(point.cell.narrow_link)]
+            for theirs, ours in names.items():
+                value = paper.get(theirs, (None,) * len(labels))[place]
+                row += ["-" if value is None else f"{value:g}", rate(point.cell, point.workers, ours)]
+            rows.append((*row, *(rate(point.cell, point.workers, name) for name in more)))
+        return table(columns, rows)
+
+    return tables
+
+
+def rate(cell: CellResult, workers: int, name: str) -> str:
+    """Samples a second of one worker."""
+    value = samples_per_s(cell, workers, name)
+    return "failed" if value is None else f"{value:.1f}"
+
+
+def samples_per_s(cell: CellResult, workers: int, name: str) -> float | None:
+    """Samples a second of one worker; None where the policy failed."""
+    policy = cell.measured(name)
+    return None if policy is None or policy.samples_per_s is None else policy.samples_per_s / workers
+
+
+def worker_counts(points: Sequence[Point]) -> str:
+    """Real beside simulated, by the number of workers."""
+    rows = []
+    for point in points:
+        assert point.simulated is not None
+        cells = (point.cell, point.simulated)
+        shares = [rate(cell, point.workers, name) for name in ("prophet", "stock") for cell in cells]
+        rows.append((str(point.workers), str(point.cell.narrow_link), *shares))
+    return table(
+        ("workers", "narrow link", "prophet, real", "prophet, simulated", "stock, real", "stock, simulated"), rows
+    )
+
+
+def overheads(points: Sequence[Point]) -> str:
+    """What Prophet itself took, and how long until the first iteration was over."""
+    rows = []
+    for cell in (point.cell for point in points):
+        ours, stock = cell.policies.get("prophet"), cell.policies.get("stock")
+        if ours is None or ours.agent is None:
+            continue
+        starts = [None if policy is None else policy.start_s for policy in (ours, stock)]
+        shown = ["-" if start is None else f"{start:.1f}" for start in starts]
+        rows.append((describe_setting(cell.setting), f"{ours.agent.cpu_share:.2%}", *shown))
+    return table(("setting", "agent's processor time", "start to first iteration (s)", "the same, stock"), rows)
+
+
+def patterns(profiles: Sequence[Profile]) -> str:
+    """The recorded profiles with the steps that the profiler finds in each."""
+    rows = []
+    for profile in profiles:
+        steps = find_steps(profile)
+        spans = [f"{step.first}-{step.last}" if step.last > step.first else str(step.first) for step in steps]
+        shown = " ".join(f"{{{span}}}" for span in spans[:PATTERN_STEPS])
+        rows.append(
+            (
+                f"`{profile.name}`",
+                str(len(profile.gradients)),
+                f"{profile.total_bytes / 1e6:.1f}",
+                f"{profile.backward_s:.3f}",
+                f"{profile.forward_s:.3f}",
+                str(len(steps)),
+                shown + (" ..." if len(steps) > PATTERN_STEPS else ""),
+            )
+        )
+    return table(("profile", "gradients", "MB", "backward (s)", "forward (s)", "steps", "which"), rows)

@@ -1,0 +1,70 @@
+"""Sentences whose numbers are computed from the results they stand under.
+
+Rule of this file: words from values; nothing here knows a config. Faster means shorter iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from prophet.lab.records import CellResult
+from prophet.lab.results import describe_setting
+from tools.kept import Point
+
+
+def speedup(cell: CellResult, name: str, other: str) -> float | None:
+    """How many times as fast `name` is as `other`; None where either failed or was not run."""
+    ours, theirs = cell.measured(name), cell.measured(other)
+    if ours is None or theirs is None or ours.median_s is None or theirs.median_s is None:
+        return None
+    return theirs.median_s / ours.median_s
+
+
+def gains(points: Iterable[Point], name: str, other: str) -> list[float]:
+    """By how much `name` is faster than `other` in each cell that has both: 0.2 is 20%."""
+    ratios = (speedup(point.cell, name, other) for point in points)
+    return [ratio - 1 for ratio in ratios if ratio is not None]
+
+
+def span(values: Sequence[float], shown: Callable[[float], str] = "{:.0%}".format) -> str:
+    """`12% to 46%`, or one value where the two are shown alike."""
+    if not values:
+        return "not measured"
+    least, most = shown(min(values)), shown(max(values))
+    return least if least == most else f"{least} to {most}"
+
+
+def ahead(points: Sequence[Point], name: str, others: Sequence[str]) -> str:
+    """In how many cells `name` is at least as fast as all of `others`: `in every row`, or `in 3 of 5 rows`."""
+    compared = [
+        all((speedup(point.cell, name, other) or 1.0) >= 1.0 for other in others)
+        for point in points
+        if point.cell.measured(name)
+    ]
+    return count(sum(compared), len(compared))
+
+
+def count(some: int, whole: int) -> str:
+    """`in every row`, `in no row`, or `in 3 of 5 rows`."""
+    if some == whole and whole:
+        return "in every row"
+    return f"in {some} of {whole} rows" if some else "in no row"
+
+
+def without_prophet(cell: CellResult) -> list[str]:
+    """The policies of a cell in whose processes there was no Prophet, nor its agent."""
+    return [name for name, policy in cell.policies.items() if name != "prophet" and policy.agent is None]
+
+
+def standing(cell: CellResult, name: str, others: Sequence[str]) -> str:
+    """How many times as fast `name` is as each of `others` in one cell, and by how much the fastest is ahead of it."""
+    ratios = {other: ratio for other in others if (ratio := speedup(cell, name, other)) is not None}
+    setting = describe_setting(cell.setting)
+    if not ratios:
+        return f"At {setting} there is nothing to compare {name} with."
+    parts = ", ".join(f"{ratio:.2f} as {other}" for other, ratio in ratios.items())
+    times = {policy: result.median_s for policy, result in cell.policies.items() if result.median_s is not None}
+    fastest = min(times, key=lambda policy: times[policy])
+    lead = times[name] / times[fastest] - 1
+    best = f"{name} is the fastest of all" if fastest == name else f"the fastest is {fastest}, {lead:.1%} ahead of it"
+    return f"At {setting} {name} is {parts} (times as fast); {best}."
