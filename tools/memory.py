@@ -66,13 +66,13 @@ class Samples:
         """Takes a sample when another iteration is over; a reason to end the run where memory runs out."""
         if marks.iteration > (self.iterations[-1] if self.iterations else 0):
             try:
-                found = {role: psutil.Process(processes[node].pid).memory_info().rss for role, node in ROLES.items()}
+                memory = {role: psutil.Process(processes[node].pid).memory_info().rss for role, node in ROLES.items()}
             except psutil.Error:  # it has just ended
                 return None
             self.iterations.append(marks.iteration)
-            for role, resident in found.items():
+            for role, resident in memory.items():
                 self.resident[role].append(resident)
-            if max(found.values()) > MOST_BYTES:
+            if max(memory.values()) > MOST_BYTES:
                 return f"ended at {MOST_BYTES / 1e9:g} GB"
         return None
 

@@ -51,13 +51,13 @@ def named(learned: Profile, name: str, parameters: list[str]) -> Profile:
 def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
     """The profile of each policy of a cell by its name, from the folder of its runs. Raises UserError."""
     assert isinstance(cell.job, SyntheticJob)
-    found = {}
+    profiles = {}
     for policy in cell.policies:
         folder = runs / f"{policy.name}-repeat1"
         learned = load_profile(folder / "worker0.profile.json")
         parameters = read_worker(folder / "worker0.json").parameters
-        found[policy.name] = named(learned, f"{policy.name}-{cell.job.model}", parameters)
-    return found
+        profiles[policy.name] = named(learned, f"{policy.name}-{cell.job.model}", parameters)
+    return profiles
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -66,8 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--profiles", type=Path, default=Path("configs/profiles"), help="folder of config and profiles")
     parser.add_argument("--out", type=Path, default=Path("build/record-profiles"), help="folder for the runs")
     parser.add_argument("--where", default=processor(), help="what computed, for the profiles' source")
-    given = parser.parse_args(arguments)
-    return exit_status(lambda: record(given.profiles, given.out, given.where))
+    options = parser.parse_args(arguments)
+    return exit_status(lambda: record(options.profiles, options.out, options.where))
 
 
 def record(profiles: Path, out: Path, where: str) -> int:

@@ -135,12 +135,12 @@ def plan(
     except ValueError as error:
         raise UserError(f"--bandwidth: {error}") from None
     job = BUILTIN[profile]() if profile in BUILTIN else load_profile(Path(profile))
-    found = outlook(job, rate, workers, servers)
+    view = outlook(job, rate, workers, servers)
     console = Console()
-    console.print(block_table(found))
-    console.print(policy_table(found))
+    console.print(block_table(view))
+    console.print(policy_table(view))
     if plot is not None:
-        draw_outlook(found, plot)
+        draw_outlook(view, plot)
 
 
 @app.command()

@@ -82,11 +82,11 @@ class Graph:
 
     def successors(self) -> dict[str, list[str]]:
         """By name: the operations that wait for it."""
-        found: dict[str, list[str]] = {operation.name: [] for operation in self.operations}
+        waiting: dict[str, list[str]] = {operation.name: [] for operation in self.operations}
         for operation in self.operations:
             for name in operation.inputs:
-                found[name].append(operation.name)
-        return found
+                waiting[name].append(operation.name)
+        return waiting
 
 
 def _inputs_first(operations: Iterable[Operation]) -> tuple[Operation, ...]:
@@ -114,7 +114,7 @@ def _cycle(operations: Iterable[Operation], ordered: Iterable[Operation]) -> lis
     name = next(iter(left))
     while name not in walked:
         walked.append(name)
-        name = next(given for given in left[name].inputs if given in left)
+        name = next(source for source in left[name].inputs if source in left)
     return [*walked[walked.index(name) :], name][::-1]
 
 

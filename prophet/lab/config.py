@@ -156,8 +156,8 @@ def _validate(raw: Mapping[str, Any], path: Path, where: str) -> ExperimentConfi
 def _first_line(error: ValidationError, where: str) -> str:
     """The first thing that pydantic found, in the words of a config file."""
     # A policy is a name or a mapping, and pydantic reports both readings: that of the mapping says more.
-    found = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["loc"][-1:] == ("str",)))
-    first = found[0]
+    mistakes = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["loc"][-1:] == ("str",)))
+    first = mistakes[0]
     # The union of jobs adds its tag to the path, the union of policies the name of a type.
     steps = [s for s in first["loc"] if s not in (*JOB_KINDS, "str", "ContenderEntry")]
     key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")

@@ -144,10 +144,10 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
         len(runs), 1, figsize=(9, 1 + 1.8 * len(runs)), squeeze=False, sharex=True, layout="constrained"
     )
     for axes, (name, times) in zip(panels[:, 0], runs.items(), strict=True):
-        for row, one in enumerate(times):
-            axes.barh(row, one.wait_s * 1e3, left=one.generated_s * 1e3, height=0.9, color=WAIT_COLOUR)
-            on_the_way_s = one.back_s - one.starts_s
-            axes.barh(row, on_the_way_s * 1e3, left=one.starts_s * 1e3, height=0.9, color=PUSH)
+        for row, gradient in enumerate(times):
+            axes.barh(row, gradient.wait_s * 1e3, left=gradient.generated_s * 1e3, height=0.9, color=WAIT_COLOUR)
+            on_the_way_s = gradient.back_s - gradient.starts_s
+            axes.barh(row, on_the_way_s * 1e3, left=gradient.starts_s * 1e3, height=0.9, color=PUSH)
         means = mean_s(times)
         axes.set_title(
             f"{name}: {len(times)} tensors wait {means.wait_s * 1e3:.0f} ms and are back after "
@@ -157,7 +157,7 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
         )
         axes.set_ylabel("tensor")
         axes.invert_yaxis()
-    panels[0, 0].set_xlim(0, 1.02e3 * max(one.back_s for times in runs.values() for one in times))
+    panels[0, 0].set_xlim(0, 1.02e3 * max(gradient.back_s for times in runs.values() for gradient in times))
     handles = [Patch(color=WAIT_COLOUR, label="waiting"), Patch(color=PUSH, label="to the server and back")]
     figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
     panels[-1, 0].set_xlabel("ms after backward began, medians (tensor 0 is the first layer's)")

@@ -49,5 +49,5 @@ def narrow_link(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -
 
 def _rates(cluster: ClusterConfig, role: str) -> list[float]:
     """Of the nodes of `role` that are shaped, in bits per second."""
-    found = (cluster.bandwidth.rate(node) for node in cluster.nodes if node.startswith(role))
-    return [rate for rate in found if rate is not None]
+    rates = (cluster.bandwidth.rate(node) for node in cluster.nodes if node.startswith(role))
+    return [rate for rate in rates if rate is not None]

@@ -328,8 +328,8 @@ class JobRun:
 
 def last_words(log: Sequence[str]) -> str:
     """The line of a log that says best why its process ended: the last one that names an error, or the last one."""
-    told = [line for line in log if any(mark in line for mark in ERROR_MARKS)]
-    return (told or list(log) or ["it said nothing"])[-1].strip()
+    errors = [line for line in log if any(mark in line for mark in ERROR_MARKS)]
+    return (errors or list(log) or ["it said nothing"])[-1].strip()
 
 
 def _lines(path: Path) -> int:

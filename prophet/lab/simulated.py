@@ -86,17 +86,17 @@ class _Simulated:
     def run(self, cell: Cell, policy: Contender, label: str, repeat: int) -> Run:
         self.listener.run_starts(cell, policy, label)
         if policy in self.cell.policies:
-            one = self.prepared[repeat][self.cell.policies.index(policy)]
+            planned = self.prepared[repeat][self.cell.policies.index(policy)]
         else:
-            one = prepare(cell, policy, repeat)
-        run = _run(one, cell, self.folder / f"{policy.name}-{label}", self.listener.iterations)
+            planned = prepare(cell, policy, repeat)
+        run = _run(planned, cell, self.folder / f"{policy.name}-{label}", self.listener.iterations)
         self.listener.run_ends(run.error)
         return run
 
 
-def _run(one: Planned, cell: Cell, folder: Path, on_iterations: Callable[[int], None]) -> Run:
+def _run(planned: Planned, cell: Cell, folder: Path, on_iterations: Callable[[int], None]) -> Run:
     try:
-        run = run_planned(one, on_iterations)
+        run = run_planned(planned, on_iterations)
     except UserError as error:
         return Run(folder, error=str(error))
     shutil.rmtree(folder, ignore_errors=True)
@@ -106,9 +106,9 @@ def _run(one: Planned, cell: Cell, folder: Path, on_iterations: Callable[[int], 
     return Run(folder, tuple(worker_results(run)), measures=measures(run, cell.profile, cell.job.warmup))
 
 
-def run_planned(one: Planned, on_iterations: Callable[[int], None] = lambda done: None) -> SimulatedRun:
+def run_planned(planned: Planned, on_iterations: Callable[[int], None] = lambda done: None) -> SimulatedRun:
     """Simulates one policy."""
-    return simulate(one.job, one.cluster, one.policy, one.options, on_iterations)
+    return simulate(planned.job, planned.cluster, planned.policy, planned.options, on_iterations)
 
 
 def worker_results(run: SimulatedRun) -> list[WorkerRecord]:
@@ -185,15 +185,15 @@ def network_of(cluster: Cluster) -> Network | None:
 
 def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
     default = settings.DEFAULT_PARTITION_BYTES if policy.hooked else partition.default_bytes
-    given = policy.env.get(settings.PARTITION_BYTES, default)
-    return int(policy.env.get(partition.variable, given))
+    own = policy.env.get(settings.PARTITION_BYTES, default)
+    return int(policy.env.get(partition.variable, own))
 
 
 def _cluster(cell: Cell) -> Cluster:
-    config, given = cell.simulator, cell.cluster
+    config, cluster = cell.simulator, cell.cluster
     links = {}
-    for node in given.nodes:
-        steps = _rate_steps(given.bandwidth, node)
+    for node in cluster.nodes:
+        steps = _rate_steps(cluster.bandwidth, node)
         traffic = [(t.from_s, t.until_s, t.rate / 8) for t in config.traffic if t.node == node]
         if traffic:
             steps = with_traffic(steps, traffic)
@@ -209,10 +209,10 @@ def _cluster(cell: Cell) -> Cluster:
     costs = Costs(config.overhead_s, config.latency_s, burst_bytes=burst, sum_rate=sum_rate)
     links.pop("scheduler", None)
     if config.exchange in COLLECTIVES:
-        return _collective(config.exchange, given.workers, links, costs)
+        return _collective(config.exchange, cluster.workers, links, costs)
     asynchronous = config.exchange == ASYNCHRONOUS
     exchange = Exchange.ASYNCHRONOUS if asynchronous else Exchange.SYNCHRONOUS
-    return Cluster(given.workers, given.servers, links, costs, exchange)
+    return Cluster(cluster.workers, cluster.servers, links, costs, exchange)
 
 
 def _rate_steps(bandwidth: Bandwidth, node: str) -> RateSteps:

@@ -45,16 +45,16 @@ def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
 
     Empty where the run has no such iteration, as a short recording.
     """
-    found: dict[int, list[Turnaround]] = {}
+    by_gradient: dict[int, list[Turnaround]] = {}
     backward_s = [mark.backward for mark in run.marks]
     by_iteration: dict[int, list[Transfer]] = {}
     for transfer in run.transfers:
         # A pull can end in the forward pass that follows, which belongs to the same iteration here.
         by_iteration.setdefault(bisect_right(backward_s, transfer.added_s) - 1, []).append(transfer)
     for iteration in range(max(0, min(warmup, len(run.marks) - 2)), len(run.marks) - 1):
-        for one in _of_iteration(by_iteration.get(iteration, ()), backward_s[iteration]):
-            found.setdefault(one.gradient, []).append(one)
-    return [_middle(gradient, found[gradient]) for gradient in sorted(found)]
+        for turnaround in _of_iteration(by_iteration.get(iteration, ()), backward_s[iteration]):
+            by_gradient.setdefault(turnaround.gradient, []).append(turnaround)
+    return [_middle(gradient, by_gradient[gradient]) for gradient in sorted(by_gradient)]
 
 
 def mean_s(times: Sequence[Turnaround]) -> GradientTimes:
@@ -82,6 +82,6 @@ def _of_iteration(transfers: Iterable[Transfer], began: float) -> Iterable[Turna
 
 def _middle(gradient: int, several: Sequence[Turnaround]) -> Turnaround:
     generated, starts, back = (
-        float(np.median([getattr(one, name) for one in several])) for name in ("generated_s", "starts_s", "back_s")
+        float(np.median([getattr(way, name) for way in several])) for name in ("generated_s", "starts_s", "back_s")
     )
     return Turnaround(gradient, generated, starts, back)

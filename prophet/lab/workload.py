@@ -26,9 +26,9 @@ def replayed_profile(job: ReplayJob, folder: Path, where: str) -> Profile:
         asked = {"total_bytes": job.total_bytes, "steps": job.steps}
         asked_s = {"backward_s": job.backward_s, "forward_s": job.forward_s}
         published = {} if job.device is None else {"device": job.device, "batch_size": job.batch_size}
-        given = {key: value for key, value in {**asked, **asked_s, **published}.items() if value is not None}
+        keywords = {key: value for key, value in {**asked, **asked_s, **published}.items() if value is not None}
         try:
-            return BUILTIN[job.profile](**given)
+            return BUILTIN[job.profile](**keywords)
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
     path = folder / job.profile

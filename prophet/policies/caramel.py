@@ -74,7 +74,7 @@ class Caramel:
             )
         batches, packing = self.pack(profile, network)
         # Windows are in the order of generation, which is that of the ids turned round.
-        members = [[ids[last - place] for place in one.members] for one in batches]
+        members = [[ids[last - place] for place in joined.members] for joined in batches]
         in_turn = [slot.batch for slot in packing.slots] if self._scheduling else list(range(len(batches)))
         order = {gradient: rank for rank, index in enumerate(in_turn) for gradient in members[index]}
         generation_s: Mapping[int, float] = profile.generation_by_id
@@ -105,7 +105,7 @@ class Caramel:
         """Into how many chunks each batch of `pack` should be cut (section 4.4)."""
         batches, _ = self.pack(profile, network)
         limit = self._limit(network)
-        return tuple(adaptive_depth(one.size_bytes, limit) for one in batches)
+        return tuple(adaptive_depth(joined.size_bytes, limit) for joined in batches)
 
     def _limit(self, network: Network) -> float:
         return threshold_bytes(network) if self._threshold is None else self._threshold
@@ -113,12 +113,12 @@ class Caramel:
 
 def _apart(profile: Profile) -> dict[int, float]:
     """By gradient id: generation times, a rounding error apart within a step, so that each tells which have come."""
-    found: dict[int, float] = {}
+    times_s: dict[int, float] = {}
     before = -math.inf
     for gradient, generated in reversed(list(zip(profile.gradient_ids, profile.gradients, strict=True))):
         before = max(generated.generation_s, math.nextafter(before, math.inf))
-        found[gradient] = before
-    return found
+        times_s[gradient] = before
+    return times_s
 
 
 POLICIES = {

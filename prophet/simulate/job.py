@@ -156,8 +156,8 @@ def job_of_graph(graph: Graph, order: Mapping[str, int] | None = None) -> Job:
             for index in ends:
                 generates[index].add(tensor[operation.name])
     successors: list[list[int]] = [[] for _ in computing]
-    for index, given in enumerate(inputs):
-        for before in sorted(given):
+    for index, sources in enumerate(inputs):
+        for before in sorted(sources):
             successors[before].append(index)
     return Job(
         graph.name,

@@ -95,9 +95,9 @@ def test_bad_input_is_one_line_and_status_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert invoked(monkeypatch, *arguments) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(line) and told.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(line) and printed.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -171,11 +171,11 @@ def test_doctor_has_a_line_an_item_and_status_2_where_something_is_missing(
 
 
 def test_doctor_looks_at_everything_an_experiment_needs() -> None:
-    found = doctor.examine()
+    examined = doctor.examine()
     items = ["BytePS", "PyTorch", "hook", "MXNet", "hook (MXNet)", "testbed", "tc"]
-    assert [finding.item for finding in found if not finding.item.startswith("NIC ")] == items
-    assert any(finding.item.startswith("NIC ") for finding in found)
-    assert all("\n" not in finding.line and finding.line for finding in found)
+    assert [finding.item for finding in examined if not finding.item.startswith("NIC ")] == items
+    assert any(finding.item.startswith("NIC ") for finding in examined)
+    assert all("\n" not in finding.line and finding.line for finding in examined)
 
 
 def test_doctor_says_nothing_of_mxnet_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +197,8 @@ def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    told = doctor.obstacle(Contender("stock", "stock"))
-    assert told is not None and told.startswith("BytePS: not installed; `python -m prophet_byteps.build install`")
+    line = doctor.obstacle(Contender("stock", "stock"))
+    assert line is not None and line.startswith("BytePS: not installed; `python -m prophet_byteps.build install`")
 
 
 def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,8 +209,8 @@ def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.Monke
     kvstore, ddp = Contender("k", "mxnet-kvstore", framework="mxnet"), Contender("d", "ddp-gloo")
     assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (None, None)
     versions["numpy"] = "2.0.1"
-    told = "MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1; `pip install mxnet==1.9.1 numpy==1.23.5`"
-    assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (told, None)
+    line = "MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1; `pip install mxnet==1.9.1 numpy==1.23.5`"
+    assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (line, None)
     here.remove("mxnet")
     assert doctor.obstacle(kvstore) == "MXNet: not installed; `pip install mxnet==1.9.1 numpy==1.23.5`"
 

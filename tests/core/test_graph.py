@@ -56,7 +56,7 @@ def test_inputs_come_first_and_nothing_is_lost(graph: Graph) -> None:
 def test_who_waits_is_the_inverse_of_what_is_waited_for(graph: Graph) -> None:
     users = graph.successors()
     assert set(users) == {operation.name for operation in graph.operations}
-    pairs = {(name, user) for name, found in users.items() for user in found}
+    pairs = {(name, user) for name, waiting in users.items() for user in waiting}
     assert pairs == {(name, operation.name) for operation in graph.operations for name in operation.inputs}
 
 

@@ -60,8 +60,8 @@ class Without:
     ) -> ModuleSpec | None:
         if name.partition(".")[0] in self._hidden:
             return None
-        found: ModuleSpec | None = self._finder.find_spec(name, path, target)
-        return found
+        spec: ModuleSpec | None = self._finder.find_spec(name, path, target)
+        return spec
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._finder, name)

@@ -58,7 +58,7 @@ class Command:
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return [text for found, text in BLOCK.findall(page.read_text(encoding="utf-8")) if found == language]
+    return [text for label, text in BLOCK.findall(page.read_text(encoding="utf-8")) if label == language]
 
 
 def parsed(page: Path, line: str, whole: bool) -> Command:
@@ -70,14 +70,14 @@ def parsed(page: Path, line: str, whole: bool) -> Command:
 
 def commands() -> list[Command]:
     """Every line of an unlabelled block, and what is in the running text between backticks."""
-    found = []
+    typed = []
     for page in PAGES:
         lines = [line for text in blocks(page, "") for line in text.splitlines() if line.strip()]
         lines += [inner for line in lines for inner in SUBSTITUTION.findall(line)]
         prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
-        found += [parsed(page, line, True) for line in lines]
-        found += [parsed(page, line, False) for line in INLINE.findall(prose)]
-    return sorted(set(found), key=str)
+        typed += [parsed(page, line, True) for line in lines]
+        typed += [parsed(page, line, False) for line in INLINE.findall(prose)]
+    return sorted(set(typed), key=str)
 
 
 def run_once() -> list[Command]:
@@ -133,15 +133,15 @@ def test_a_simulation_without_matplotlib_keeps_its_results(folder: Path) -> None
     config = "configs/replay-bandwidths.yaml"
     done = base(folder, "simulate", config, "--policy", "prophet", "--repeats", "1", "--out", "out")
     assert (done.returncode, done.stderr) == (0, "")
-    told = "results and traces are in out; no figures: matplotlib is not installed; `pip install matplotlib`"
-    assert done.stdout.splitlines()[-1] == told
+    last = "results and traces are in out; no figures: matplotlib is not installed; `pip install matplotlib`"
+    assert done.stdout.splitlines()[-1] == last
     written = {path.name for path in (folder / "out").iterdir()}
     assert {"results.json", "trace-0.json"} <= written
     assert not [name for name in written if name.endswith(".png")]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "line"),
     [
         (
             ["simulate", "configs/tuned-bytescheduler.yaml"],
@@ -154,9 +154,9 @@ def test_a_simulation_without_matplotlib_keeps_its_results(folder: Path) -> None
         ),
     ],
 )
-def test_what_lacks_is_one_line_and_nothing_is_written(folder: Path, arguments: list[str], told: str) -> None:
+def test_what_lacks_is_one_line_and_nothing_is_written(folder: Path, arguments: list[str], line: str) -> None:
     done = base(folder, *arguments, "--out", "out")
-    assert (done.returncode, done.stderr) == (2, f"prophet: {told}\n")
+    assert (done.returncode, done.stderr) == (2, f"prophet: {line}\n")
     assert not (folder / "out").exists()
 
 
@@ -185,8 +185,8 @@ def check_prophet(arguments: list[str], whole: bool) -> None:
     group: Any = typer.main.get_command(cli.app)
     subcommand = group.commands[name]
     if whole or rest:
-        given = ["3" if word == "N" else word for word in rest]
-        subcommand.make_context(name, given)  # raises where an option is unknown
+        typed = ["3" if word == "N" else word for word in rest]
+        subcommand.make_context(name, typed)  # raises where an option is unknown
     for word in rest:
         if word.startswith("configs/"):
             assert (ROOT / word).is_file()

@@ -210,8 +210,10 @@ def test_a_policy_has_a_framework_and_an_engine_and_peers_imply_theirs(tmp_path:
     entries = ["stock", "prophet", {"name": "mxnet-stock", "base": "stock", "framework": "mxnet"}]
     entries += ["ddp-gloo", "mxnet-kvstore", {"name": "small", "base": "mxnet-p3", "env": {"MXNET_X": "1"}}]
     raw = changed(REPLAY, "policies", entries)
-    found = {p.name: (p.framework, p.engine.name, p.hooked, p.traced) for p in loaded(raw, tmp_path).cells[0].policies}
-    assert found == {
+    by_name = {
+        p.name: (p.framework, p.engine.name, p.hooked, p.traced) for p in loaded(raw, tmp_path).cells[0].policies
+    }
+    assert by_name == {
         "stock": ("torch", "byteps", False, True),
         "prophet": ("torch", "byteps", True, False),
         "mxnet-stock": ("mxnet", "byteps", False, False),

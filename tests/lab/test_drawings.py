@@ -92,8 +92,8 @@ def test_stock_is_drawn_from_its_recording(tmp_path: Path) -> None:
     worker = replace(WORKER, parameters=["b", "a"], wall_minus_steady_s=900.0)
     runs = {"stock": [Run(Path("nowhere"), (WORKER, WORKER))]}
     cell = loaded(REPLAY, tmp_path).cells[0]
-    (one,) = one_run_each(CellRuns(cell, {}, runs, {"stock": Run(tmp_path, (worker, worker))}))
-    assert (one.policy, len(one.transfers)) == ("stock", 4)
+    (drawn,) = one_run_each(CellRuns(cell, {}, runs, {"stock": Run(tmp_path, (worker, worker))}))
+    assert (drawn.policy, len(drawn.transfers)) == ("stock", 4)
     assert one_run_each(CellRuns(cell, {}, runs, {"stock": Run(tmp_path, error="hung")})) == []
 
 
@@ -134,5 +134,5 @@ def test_the_first_good_run_of_each_policy_with_records_is_drawn(tmp_path: Path)
     np.save(folder / "worker0.events.npy", recorded_events(WORKER.marks))
     good = Run(folder, (WORKER, WORKER), (agent_status(), agent_status()))
     runs = {"stock": [Run(tmp_path, (WORKER, WORKER))], "prophet": [Run(tmp_path, error="hung"), good]}
-    (one,) = one_run_each(CellRuns(loaded(REPLAY, tmp_path).cells[0], {}, runs))
-    assert (one.policy, len(one.transfers)) == ("prophet", 36)
+    (drawn,) = one_run_each(CellRuns(loaded(REPLAY, tmp_path).cells[0], {}, runs))
+    assert (drawn.policy, len(drawn.transfers)) == ("prophet", 36)

@@ -70,8 +70,8 @@ def test_gradients_of_workers_differ() -> None:
         with mx.autograd.record():
             flow = network(source)
         flow.backward()
-        found: list[float] = ordered_parameters(network)[0].grad().asnumpy().tolist()
-        return found
+        gradient: list[float] = ordered_parameters(network)[0].grad().asnumpy().tolist()
+        return gradient
 
     assert first_gradient(1) == first_gradient(1) != first_gradient(2)
 

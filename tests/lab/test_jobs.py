@@ -91,9 +91,9 @@ def test_waiting_for_parameters_is_on_top() -> None:
 
 
 def test_gradients_differ_by_worker_and_not_by_run() -> None:
-    one, again, other = (model_on(VirtualClock(), seed).layers[2].gradient for seed in (0, 0, 1))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
+    first, again, other = (model_on(VirtualClock(), seed).layers[2].gradient for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 def test_the_digest_sees_every_bit() -> None:

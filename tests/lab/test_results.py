@@ -150,8 +150,8 @@ def test_models_are_compared_within_a_framework(tmp_path: Path) -> None:
         name: [run([1.0] * 5, accuracy=0.97, weights_sha256=digest)]
         for name, digest in zip(names, digests, strict=True)
     }
-    found = summarize(experiment, [CellRuns(experiment.cells[0], LINKS, runs)]).as_json()["cells"][0]["policies"]
-    assert [found[name].get("same_weights_as_stock") for name in names] == [None, True, True, None, False]
+    outcomes = summarize(experiment, [CellRuns(experiment.cells[0], LINKS, runs)]).as_json()["cells"][0]["policies"]
+    assert [outcomes[name].get("same_weights_as_stock") for name in names] == [None, True, True, None, False]
 
 
 def test_results_are_written_whole_with_their_config(tmp_path: Path) -> None:
@@ -172,12 +172,12 @@ def test_the_table_says_the_numbers_and_what_was_emulated(tmp_path: Path) -> Non
     runs = {"stock": [run([2.0] * 5)], "prophet": [run([1.0] * 5, statuses=2)], "p3": [failed("ended [early]")]}
     text = io.StringIO()
     print_results(counted(tmp_path, runs), Console(file=text, width=160))
-    told = text.getvalue()
-    rows = [line for line in told.splitlines() if line.strip().startswith("prophet")]
+    shown = text.getvalue()
+    rows = [line for line in shown.splitlines() if line.strip().startswith("prophet")]
     assert "1.000" in rows[0] and "2.00" in rows[0]
-    assert "250mbit" in told and "lower bound" in told
-    assert "compute replaced by sleeping" in told
-    assert "ended [early]" in told and "last [words]" in told
+    assert "250mbit" in shown and "lower bound" in shown
+    assert "compute replaced by sleeping" in shown
+    assert "ended [early]" in shown and "last [words]" in shown
 
 
 @pytest.mark.parametrize(

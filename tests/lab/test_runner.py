@@ -48,8 +48,8 @@ class Bench:
 def test_policies_are_interleaved_and_all_is_taken_down(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     cell = bench.run()
-    told = ["stock repeat1", "prophet repeat1", "stock repeat2", "prophet repeat2", "stock recording"]
-    assert bench.listener.heard == [line for start in told for line in (start, None)]
+    order = ["stock repeat1", "prophet repeat1", "stock repeat2", "prophet repeat2", "stock recording"]
+    assert bench.listener.heard == [line for start in order for line in (start, None)]
     assert {name: [run.error for run in runs] for name, runs in cell.runs.items()} == {
         "stock": [None, None],
         "prophet": [None, None],

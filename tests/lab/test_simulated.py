@@ -36,13 +36,13 @@ def test_it_writes_what_a_real_run_writes(tmp_path: Path, capsys: pytest.Capture
     out = tmp_path / "out"
     assert simulate_session(loaded(REPLAY, tmp_path), out) == 0
     results = json.loads((out / "results.json").read_text())
-    (found,) = results["cells"]
+    (summary,) = results["cells"]
     assert results["schema"] == 1
-    assert found["emulated"].startswith("simulated")
-    assert found["ratios"]["prophet"] > 1.5
-    assert set(found["policies"]) == {"stock", "prophet"}
-    assert len(found["policies"]["prophet"]["repeats"]) == 2
-    assert len(found["policies"]["prophet"]["wait_by_gradient_s"]) == 161
+    assert summary["emulated"].startswith("simulated")
+    assert summary["ratios"]["prophet"] > 1.5
+    assert set(summary["policies"]) == {"stock", "prophet"}
+    assert len(summary["policies"]["prophet"]["repeats"]) == 2
+    assert len(summary["policies"]["prophet"]["wait_by_gradient_s"]) == 161
     assert {path.name for path in out.iterdir()} >= {
         "iteration-times.png",
         "gradients-0.png",

@@ -65,9 +65,9 @@ def test_trials_come_first_and_the_best_of_them_is_measured(tmp_path: Path) -> N
 
 def test_results_say_what_was_chosen(tmp_path: Path) -> None:
     cell, _, _ = run(tmp_path)
-    found = summarize(loaded(TUNED, tmp_path), [cell]).cells[0].policies
-    assert found["tuned"].tuning == cell.runs["tuned"][0].tuning
-    assert found["stock"].tuning is None
+    outcomes = summarize(loaded(TUNED, tmp_path), [cell]).cells[0].policies
+    assert outcomes["tuned"].tuning == cell.runs["tuned"][0].tuning
+    assert outcomes["stock"].tuning is None
 
 
 def test_a_trial_that_fails_fails_its_policy_and_no_other(tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_a_trial_that_fails_fails_its_policy_and_no_other(tmp_path: Path) -> Non
 
     cell, _, listener = run(tmp_path, crashing)
     error = f"tuning: trial 1 of {TRIALS}: server0 ended with status -6: it said nothing"
-    assert [one.error for one in cell.runs["tuned"]] == [error, error]
-    assert [one.error for one in cell.runs["stock"]] == [None, None]
+    assert [outcome.error for outcome in cell.runs["tuned"]] == [error, error]
+    assert [outcome.error for outcome in cell.runs["stock"]] == [None, None]
     assert listener.heard.count("tuned trial1") == 1 and "tuned trial2" not in listener.heard
 
 

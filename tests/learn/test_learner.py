@@ -31,29 +31,29 @@ def test_no_plan_without_a_profile() -> None:
 
 
 def test_the_first_profile_makes_a_plan_at_once() -> None:
-    one = learner()
-    plan = one.turn(1.0, some_iterations(8), None)
+    subject = learner()
+    plan = subject.turn(1.0, some_iterations(8), None)
     assert plan is not None
     assert plan.push.order == {0: 0, 1: 1, 2: 2}
-    assert plan is one.plan
+    assert plan is subject.plan
 
 
 def test_the_first_measured_rate_makes_a_plan_at_once_too() -> None:
-    one = learner()
-    first = one.turn(1.0, some_iterations(8), None)
+    subject = learner()
+    first = subject.turn(1.0, some_iterations(8), None)
     assert first is not None
     assert first.network is None
-    second = one.turn(2.0, transfers([131072, 4000] * 60, bandwidth=30e6, overhead_s=0.0005), None)
+    second = subject.turn(2.0, transfers([131072, 4000] * 60, bandwidth=30e6, overhead_s=0.0005), None)
     assert second is not None
     assert second.network is not None
 
 
 def test_it_plans_again_only_when_the_time_has_come_and_something_changed() -> None:
-    one = learner(monitor_s=5.0)
-    one.turn(1.0, some_iterations(8), None)
+    subject = learner(monitor_s=5.0)
+    subject.turn(1.0, some_iterations(8), None)
     measured = transfers([131072, 4000] * 60, bandwidth=30e6, overhead_s=0.0005)
-    assert one.turn(2.0, measured, None) is not None
-    assert one.turn(20.0, NOTHING, None) is None, "nothing changed"
+    assert subject.turn(2.0, measured, None) is not None
+    assert subject.turn(20.0, NOTHING, None) is None, "nothing changed"
     slower = transfers([131072, 4000] * 60, bandwidth=10e6, overhead_s=0.0005, began=20.0)
-    assert one.turn(21.0, slower, None) is None, "too early"
-    assert one.turn(26.0, NOTHING, None) is not None
+    assert subject.turn(21.0, slower, None) is None, "too early"
+    assert subject.turn(26.0, NOTHING, None) is not None

@@ -85,10 +85,10 @@ def test_ids_that_are_in_forward_order_stay_so_however_gradients_come() -> None:
     profilers = [JobProfiler(), JobProfiler(forward_ids=True)]
     for profiler in profilers:
         run(profiler, [scrambled] * 8)
-    found, told = (profiler.profile for profiler in profilers)
-    assert found is not None and told is not None
-    assert found.gradient_ids != (0, 1, 2, 3, 4, 5)
-    assert told.gradient_ids == (0, 1, 2, 3, 4, 5)
+    by_time, by_id = (profiler.profile for profiler in profilers)
+    assert by_time is not None and by_id is not None
+    assert by_time.gradient_ids != (0, 1, 2, 3, 4, 5)
+    assert by_id.gradient_ids == (0, 1, 2, 3, 4, 5)
     assert relative(profilers[1]) == [0.04, 0.04, 0.03, 0.03, 0.0, 0.0], "no later than what is more urgent"
 
 
@@ -202,8 +202,8 @@ def test_resnet50_in_thirteen_steps_is_found_again() -> None:
     run(profiler, [generation] * 8, period=1.0)
     assert profiler.profile is not None
     assert profiler.profile.gradient_ids == tuple(range(161))
-    found = [(step.first, step.last) for step in find_steps(profiler.profile)]
-    assert found == [(step.first, step.last) for step in find_steps(profile)]
+    steps = [(step.first, step.last) for step in find_steps(profiler.profile)]
+    assert steps == [(step.first, step.last) for step in find_steps(profile)]
 
 
 def test_setting_up_in_another_order_does_not_shift_the_iterations() -> None:

@@ -14,8 +14,8 @@ from prophet.models.graph_patterns import Pattern
 
 
 def node(op: str, name: str, *inputs: int, **attributes: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"op": op, "name": name, "inputs": [[one, 0, 0] for one in inputs]}
-    return {**found, "attrs": attributes} if attributes else found
+    fields: dict[str, Any] = {"op": op, "name": name, "inputs": [[source, 0, 0] for source in inputs]}
+    return {**fields, "attrs": attributes} if attributes else fields
 
 
 def text(*nodes: dict[str, Any]) -> str:
@@ -172,10 +172,10 @@ class Fake:
     def list_outputs(self) -> list[str]:
         return list(self.shapes or ())
 
-    def infer_shape(self, **given: tuple[int, ...]) -> tuple[None, list[tuple[int, ...]] | None, None]:
-        if "data" not in given:
+    def infer_shape(self, **known: tuple[int, ...]) -> tuple[None, list[tuple[int, ...]] | None, None]:
+        if "data" not in known:
             raise ValueError("unknown argument\nwith a long trace")
-        self.asked = given
+        self.asked = known
         return None, list(self.shapes.values()) if self.shapes else None, None
 
 

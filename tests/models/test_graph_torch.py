@@ -30,8 +30,8 @@ class Inception(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.relu(self.stem(x))
         x = torch.cat([self.short(x), self.wide(torch.relu(self.squeeze(x)))], dim=1)
-        found: torch.Tensor = self.classify(x.mean(dim=(2, 3)))
-        return found
+        result: torch.Tensor = self.classify(x.mean(dim=(2, 3)))
+        return result
 
 
 class Residual(nn.Module):
@@ -42,8 +42,8 @@ class Residual(nn.Module):
         self.norm = nn.BatchNorm1d(4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.norm(x + self.first(x) * self.scale)
-        return found
+        result: torch.Tensor = self.norm(x + self.first(x) * self.scale)
+        return result
 
 
 class Tied(nn.Module):
@@ -55,8 +55,8 @@ class Tied(nn.Module):
         self.out.weight = self.embed.weight
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.out(self.again(self.again(self.embed(tokens))))
-        return found
+        result: torch.Tensor = self.out(self.again(self.again(self.embed(tokens))))
+        return result
 
 
 def inputs_of(graph: Graph) -> dict[str, tuple[str, ...]]:
@@ -68,13 +68,13 @@ IMAGE = (torch.zeros(2, 3, 8, 8),)
 
 def test_a_parameter_is_received_before_the_operation_that_reads_it() -> None:
     graph = graph_of_module(Inception(), IMAGE, flops_per_s=1.0)
-    found = inputs_of(graph)
-    assert found["forward.stem"] == ("stem.weight", "stem.bias")
-    assert found["forward.relu"] == ("forward.stem",)
-    assert found["forward.short"] == ("forward.relu", "short.weight", "short.bias")
-    assert found["forward.squeeze"] == ("forward.relu", "squeeze.weight", "squeeze.bias")
-    assert found["forward.wide"] == ("forward.relu_1", "wide.weight", "wide.bias")
-    assert found["forward.cat"] == ("forward.short", "forward.wide")
+    inputs = inputs_of(graph)
+    assert inputs["forward.stem"] == ("stem.weight", "stem.bias")
+    assert inputs["forward.relu"] == ("forward.stem",)
+    assert inputs["forward.short"] == ("forward.relu", "short.weight", "short.bias")
+    assert inputs["forward.squeeze"] == ("forward.relu", "squeeze.weight", "squeeze.bias")
+    assert inputs["forward.wide"] == ("forward.relu_1", "wide.weight", "wide.bias")
+    assert inputs["forward.cat"] == ("forward.short", "forward.wide")
     assert graph.name == "Inception"
     assert [(o.name, o.size_bytes) for o in graph.transfers] == [
         (name, parameter.nbytes) for name, parameter in Inception().named_parameters()
@@ -91,22 +91,22 @@ def test_work_is_two_operations_a_multiplication_or_one_a_number_of_the_result()
 
 
 def test_a_plain_parameter_feeds_the_operation_that_reads_it_and_a_shortcut_is_an_edge() -> None:
-    found = inputs_of(graph_of_module(Residual(), (torch.zeros(5, 4),), flops_per_s=1.0))
-    assert found["forward.mul"] == ("forward.first", "scale")
-    assert found["forward.add"] == ("forward.mul",), "the other operand is the input of the model"
-    assert found["forward.norm"] == ("forward.add", "norm.weight", "norm.bias")
-    assert not [name for name in found if "running" in name or "batches" in name]
+    inputs = inputs_of(graph_of_module(Residual(), (torch.zeros(5, 4),), flops_per_s=1.0))
+    assert inputs["forward.mul"] == ("forward.first", "scale")
+    assert inputs["forward.add"] == ("forward.mul",), "the other operand is the input of the model"
+    assert inputs["forward.norm"] == ("forward.add", "norm.weight", "norm.bias")
+    assert not [name for name in inputs if "running" in name or "batches" in name]
 
 
 def test_a_weight_used_in_several_places_is_one_transfer() -> None:
     tokens = (torch.zeros(2, 3, dtype=torch.long),)
     graph = graph_of_module(Tied(), tokens, flops_per_s=1.0, pattern=Pattern.WORKER)
-    found = inputs_of(graph)
+    inputs = inputs_of(graph)
     assert [o.name for o in graph.transfers if not o.inputs] == ["embed.weight", "again.weight"]
-    assert found["forward.again_1"] == ("forward.again", "again.weight")
-    assert found["forward.out"] == ("forward.again_1", "embed.weight")
-    assert found["gradient.again.weight"] == ("backward.again", "backward.again_1")
-    assert found["gradient.embed.weight"] == ("backward.embed", "backward.out")
+    assert inputs["forward.again_1"] == ("forward.again", "again.weight")
+    assert inputs["forward.out"] == ("forward.again_1", "embed.weight")
+    assert inputs["gradient.again.weight"] == ("backward.again", "backward.again_1")
+    assert inputs["gradient.embed.weight"] == ("backward.embed", "backward.out")
 
 
 def test_a_frozen_parameter_does_not_travel() -> None:
@@ -123,10 +123,10 @@ def test_a_frozen_parameter_does_not_travel() -> None:
 
 def test_backward_mirrors_forward_and_gradients_are_sent() -> None:
     graph = graph_of_module(Inception(), IMAGE, flops_per_s=1.0, pattern=Pattern.WORKER)
-    found = inputs_of(graph)
-    assert found["backward.classify"] == ("forward.classify",), "the loss"
-    assert found["backward.relu"] == ("backward.short", "backward.squeeze", "forward.relu")
-    assert found["gradient.wide.weight"] == ("backward.wide",)
+    inputs = inputs_of(graph)
+    assert inputs["backward.classify"] == ("forward.classify",), "the loss"
+    assert inputs["backward.relu"] == ("backward.short", "backward.squeeze", "forward.relu")
+    assert inputs["gradient.wide.weight"] == ("backward.wide",)
     sent = {o.name for o in graph.transfers} - {o.name for o in received(graph)}
     assert sent == {f"gradient.{name}" for name, _ in Inception().named_parameters()}
     # The gradients of weight and input are a product each; the input of the model needs none.
@@ -137,11 +137,11 @@ def test_backward_mirrors_forward_and_gradients_are_sent() -> None:
 
 def test_an_exchange_goes_between_backward_and_forward() -> None:
     graph = graph_of_module(Inception(), IMAGE, flops_per_s=1.0, pattern=Pattern.EXCHANGE)
-    found = inputs_of(graph)
-    assert found["backward.classify"] == ()
-    assert found["wide.weight"] == ("backward.wide",)
-    assert found["forward.stem"] == ("backward.stem", "stem.weight", "stem.bias")
-    assert found["forward.classify"] == ("forward.mean", "classify.weight", "classify.bias")
+    inputs = inputs_of(graph)
+    assert inputs["backward.classify"] == ()
+    assert inputs["wide.weight"] == ("backward.wide",)
+    assert inputs["forward.stem"] == ("backward.stem", "stem.weight", "stem.bias")
+    assert inputs["forward.classify"] == ("forward.mean", "classify.weight", "classify.bias")
     assert len(graph.transfers) == 10
 
 
@@ -194,8 +194,8 @@ class Masked(nn.Module):
         self.layer = nn.Linear(4, 4, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.layer(x + self.shift) * self.mask * torch.arange(4)
-        return found
+        result: torch.Tensor = self.layer(x + self.shift) * self.mask * torch.arange(4)
+        return result
 
 
 def test_tensors_that_are_no_parameters_do_not_travel() -> None:

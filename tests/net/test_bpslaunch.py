@@ -32,9 +32,9 @@ TRAIN = Path(__file__).with_name("jobs") / "train.py"
 
 
 def documented_command() -> str:
-    found = COMMAND.search((Path(__file__).parents[2] / "docs/enabling.md").read_text(encoding="utf-8"))
-    assert found is not None
-    return found.group(1)
+    match = COMMAND.search((Path(__file__).parents[2] / "docs/enabling.md").read_text(encoding="utf-8"))
+    assert match is not None
+    return match.group(1)
 
 
 def launched(testbed: Testbed, folder: Path, port: int, command: str) -> list[dict[str, Any]]:

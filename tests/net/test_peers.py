@@ -59,12 +59,12 @@ PUSHED = re.compile(
 
 def pushes(log: Path) -> Mapping[str, list[tuple[int, int]]]:
     """What server 8 got, in order of arrival, by worker: (place in the order of issue, bytes)."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    by_key: dict[str, list[tuple[int, int]]] = {}
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         match = PUSHED.search(line)
         if match is not None:
-            found.setdefault(match["worker"], []).append((int(match["issued"]), int(match["bytes"])))
-    return found
+            by_key.setdefault(match["worker"], []).append((int(match["issued"]), int(match["bytes"])))
+    return by_key
 
 
 def overtaken(arrivals: Sequence[tuple[int, int]]) -> int:
@@ -181,12 +181,12 @@ def test_a_peer_trains_the_same_model_bit_for_bit(tmp_path: Path) -> None:
     job = {"kind": "digits", "batch_size": 64, "iterations": 14, "warmup": 4, "target_accuracy": 0.2}
     cell = run(["prophet", "ddp-gloo", "mxnet-kvstore", "mxnet-p3"], tmp_path, job=job)
     done = {name: runs[0] for name, runs in cell.runs.items()}
-    assert {name: one.error for name, one in done.items()} == dict.fromkeys(done)
-    digests = {name: {worker.weights_sha256 for worker in one.workers} for name, one in done.items()}
+    assert {name: finished.error for name, finished in done.items()} == dict.fromkeys(done)
+    digests = {name: {worker.weights_sha256 for worker in finished.workers} for name, finished in done.items()}
     assert digests["prophet"] == digests["ddp-gloo"] and len(digests["prophet"]) == 1
     assert digests["mxnet-kvstore"] == digests["mxnet-p3"] and len(digests["mxnet-p3"]) == 1
     assert digests["prophet"] != digests["mxnet-p3"], "the frameworks begin with other weights"
-    assert min(worker.accuracy or 0.0 for one in done.values() for worker in one.workers) > 0.2
+    assert min(worker.accuracy or 0.0 for finished in done.values() for worker in finished.workers) > 0.2
 
 
 OCCUPY = str(Path(__file__).with_name("jobs") / "occupy.py")

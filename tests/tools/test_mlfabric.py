@@ -23,16 +23,16 @@ def train(capsys: Capture, *arguments: str) -> tuple[int, CaptureResult[str]]:
 @pytest.mark.parametrize("method", ["mlfabric-a", "mlfabric-s", "mlfabric-stale", "async", "rr-sync"])
 def test_a_job_is_trained(capsys: Capture, method: str) -> None:
     status, printed = train(capsys, "--method", method, "--json")
-    found = json.loads(printed.out)
-    assert status == 0 and found["updates_applied"] > 0
-    assert 0 < found["loss_above_least"] < found["loss"] < 0.6932
+    summary = json.loads(printed.out)
+    assert status == 0 and summary["updates_applied"] > 0
+    assert 0 < summary["loss_above_least"] < summary["loss"] < 0.6932
 
 
 def test_bounds_are_kept_and_shown(capsys: Capture) -> None:
     _, printed = train(capsys, "--delay-bound", "8", "--divergence-bound", "2", "--momentum", "0.5", "--json")
-    found = json.loads(printed.out)
-    assert found["greatest_delay"] == 8 and found["updates_dropped"] > 0
-    assert 0 < found["greatest_divergence"] <= 2
+    summary = json.loads(printed.out)
+    assert summary["greatest_delay"] == 8 and summary["updates_dropped"] > 0
+    assert 0 < summary["greatest_divergence"] <= 2
     status, printed = train(capsys, "--delay-bound", "8")
     assert status == 0 and "updates dropped" in printed.out
 

@@ -23,18 +23,18 @@ def inference() -> list[Order]:
 
 
 def test_order_is_worth_nothing_where_layers_are_side_by_side() -> None:
-    found = judge("par", flat_graph(time_s=LAYER_S))
-    assert found.speedup == pytest.approx(1.0)
-    assert found.gain == 0.0
-    assert found.chance == found.tio == found.tao == pytest.approx(31 / 32)
+    judged = judge("par", flat_graph(time_s=LAYER_S))
+    assert judged.speedup == pytest.approx(1.0)
+    assert judged.gain == 0.0
+    assert judged.chance == judged.tio == judged.tao == pytest.approx(31 / 32)
 
 
 def test_order_is_worth_most_where_layers_follow_one_another() -> None:
-    found = judge("seq", sequential_graph(time_s=LAYER_S))
-    assert found.tao == pytest.approx(31 / 32)
-    assert found.chance < 0.4
-    assert found.gain > 0.5
-    assert judge("seq", sequential_graph(time_s=LAYER_S)) == found, "the same seed gives the same numbers"
+    judged = judge("seq", sequential_graph(time_s=LAYER_S))
+    assert judged.tao == pytest.approx(31 / 32)
+    assert judged.chance < 0.4
+    assert judged.gain > 0.5
+    assert judge("seq", sequential_graph(time_s=LAYER_S)) == judged, "the same seed gives the same numbers"
 
 
 def test_the_rate_balances_computing_with_receiving() -> None:
@@ -49,10 +49,10 @@ def test_the_rate_balances_computing_with_receiving() -> None:
 
 
 def test_the_models_of_the_paper(inference: list[Order]) -> None:
-    for found in inference:
-        assert found.speedup > 0.9, "what the paper chose its batch sizes for"
-        assert found.tao > 0.95 and found.tio > 0.95
-        assert found.chance <= found.tao
+    for judged in inference:
+        assert judged.speedup > 0.9, "what the paper chose its batch sizes for"
+        assert judged.tao > 0.95 and judged.tio > 0.95
+        assert judged.chance <= judged.tao
 
 
 def test_no_number_of_a_toy_has_moved(golden: Golden) -> None:

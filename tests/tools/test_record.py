@@ -23,10 +23,10 @@ def test_a_finished_cell_gives_a_profile_for_each_front_end(tmp_path: Path) -> N
         save_profile(learned, folder / "worker0.profile.json", "learned")
         known = [f"layer{number}.weight" for number in range(161 if policy.name == "torch" else 3)]
         write_record(WorkerRecord([], [], parameters=known), folder / "worker0.json")
-    found = record.profiles_of(experiment.cells[0], tmp_path)
-    assert [profile.name for profile in found.values()] == ["torch-resnet18", "gluon-resnet18"]
-    assert found["torch"].gradients[7].name == "layer7.weight"
-    assert found["gluon"].gradients == learned.gradients, "names that do not fit are left alone"
+    profiles = record.profiles_of(experiment.cells[0], tmp_path)
+    assert [profile.name for profile in profiles.values()] == ["torch-resnet18", "gluon-resnet18"]
+    assert profiles["torch"].gradients[7].name == "layer7.weight"
+    assert profiles["gluon"].gradients == learned.gradients, "names that do not fit are left alone"
 
 
 def test_the_source_says_what_was_trained_and_where() -> None:

@@ -74,26 +74,26 @@ def hold(count: int) -> None:
 def end_processes_in(namespaces: set[tuple[int, int]]) -> None:
     """SIGTERM to all but this process, SIGKILL to what is left after GRACE_S; returns when none is left."""
     deadline = time.monotonic() + GRACE_S
-    told: set[int] = set()
+    warned: set[int] = set()
     while left := _processes_in(namespaces):
         late = time.monotonic() >= deadline
         for process in left:
-            if late or process not in told:
-                told.add(process)
+            if late or process not in warned:
+                warned.add(process)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL if late else signal.SIGTERM)
         time.sleep(POLL_S)
 
 
 def _processes_in(namespaces: set[tuple[int, int]]) -> set[int]:
-    found = set()
+    processes = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             # A zombie has no namespace left, and another user's process cannot be looked at: neither is ours to end.
             with contextlib.suppress(OSError):
                 if _identity((entry / "ns/net").stat()) in namespaces:
-                    found.add(int(entry.name))
-    return found
+                    processes.add(int(entry.name))
+    return processes
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

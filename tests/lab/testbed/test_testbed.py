@@ -179,12 +179,12 @@ def processes_in(testbed: Testbed, node: str) -> list[int]:
 
 
 def in_namespace(inode: int) -> list[int]:
-    found = []
+    processes = []
     for link in Path("/proc").glob("[0-9]*/ns/net"):
         with contextlib.suppress(OSError):  # it ended while we looked
             if link.stat().st_ino == inode:
-                found.append(int(link.parts[2]))
-    return found
+                processes.append(int(link.parts[2]))
+    return processes
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:

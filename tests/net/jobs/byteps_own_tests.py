@@ -28,7 +28,7 @@ CASES = 1
 
 def expand(cases: Iterable[tuple[Any, ...]]) -> Callable[[Callable[..., None]], None]:
     """What parameterized.expand does: a test for each tuple of parameters, in the class that is being defined."""
-    grid = [case for given in cases for case in readings(given)]
+    grid = [case for written in cases for case in readings(written)]
     body = sys._getframe(1).f_locals
 
     def decorate(function: Callable[..., None]) -> None:
@@ -41,7 +41,7 @@ def expand(cases: Iterable[tuple[Any, ...]]) -> Callable[[Callable[..., None]], 
 def readings(case: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """test_dithering.py has "linear, natural" for two strings: one or the other is meant."""
     meant = [part.strip() for value in case if isinstance(value, str) for part in value.split(",") if "," in value]
-    return [tuple(one if isinstance(v, str) and "," in v else v for v in case) for one in meant] or [case]
+    return [tuple(number if isinstance(v, str) and "," in v else v for v in case) for number in meant] or [case]
 
 
 def get_model(name: str) -> Any:

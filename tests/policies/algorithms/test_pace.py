@@ -266,11 +266,11 @@ def the_papers_program(job: Problem) -> float:
     pairs = [(i, t) for i in range(n) for t in range(1, slots + 1)]
     tail = [transfer.tail for transfer in job.transfers]
     zero = [base ** tail[i] for i, _ in pairs]
-    one = [base ** (t + tail[i]) for i, t in pairs]
+    weights = [base ** (t + tail[i]) for i, t in pairs]
     demand = [[float(i == row) for i, _ in pairs] for row in range(n)]
     wire = [[float(t == row) for _, t in pairs] for row in range(1, slots + 1)]
     solved = milp(
-        c=np.array(one) - np.array(zero),  # (12) and (13) put 1 - x for the first lambda and x for the second
+        c=np.array(weights) - np.array(zero),  # (12) and (13) put 1 - x for the first lambda and x for the second
         constraints=[
             LinearConstraint(np.array(demand), lb=[t.length for t in job.transfers]),
             LinearConstraint(np.array(wire), ub=1.0),

@@ -62,9 +62,9 @@ sizes = st.lists(st.integers(1, 12) | st.integers(1, 10**12), min_size=1, max_si
 
 @given(sizes)
 def test_the_partitions_are_the_papers_and_none_is_more_balanced(chain: list[int]) -> None:
-    found = list(balanced_partitions(chain))
-    assert len(found) == len(chain)
-    for groups, partition in enumerate(found, start=1):
+    partitions = list(balanced_partitions(chain))
+    assert len(partitions) == len(chain)
+    for groups, partition in enumerate(partitions, start=1):
         least, as_written = max_min_size(tuple(chain), groups)
         assert parts(chain, partition.starts) == as_written
         assert partition.least_bytes == least
@@ -222,10 +222,10 @@ rows = st.tuples(st.integers(1, 12) | st.integers(100, 400), st.integers(0, 5).m
 @given(st.lists(rows, min_size=1, max_size=6), networks)
 def test_for_layers_no_contiguous_groups_are_better(rows: list[tuple[int, float, float]], network: Network) -> None:
     job = training_graph(profile(*sorted(rows, key=lambda row: -row[1])))
-    found = best_fusion(job, network)
-    assert found.iteration_s == pytest.approx(best_of_all(job, network))
-    assert found.iteration_s <= balanced_fusion(job, network).iteration_s * (1 + 1e-9)
-    assert sum(map(len, found.groups)) == len(rows)
+    best = best_fusion(job, network)
+    assert best.iteration_s == pytest.approx(best_of_all(job, network))
+    assert best.iteration_s <= balanced_fusion(job, network).iteration_s * (1 + 1e-9)
+    assert sum(map(len, best.groups)) == len(rows)
 
 
 def test_balance_can_cost_more_than_a_tenth() -> None:

@@ -121,7 +121,7 @@ def as_written(job: Graph, outstanding: set[str]) -> dict[str, Properties]:
         if len(held) == 1:
             load[min(held)] += operation.time_s
         for name in held if len(held) > 1 else ():
-            impending[name] = min(impending[name], sum(ONE_BYTE_A_SECOND(job[one]) for one in held))
+            impending[name] = min(impending[name], sum(ONE_BYTE_A_SECOND(job[transfer]) for transfer in held))
     return {name: Properties(ONE_BYTE_A_SECOND(job[name]), load[name], impending[name]) for name in outstanding}
 
 
@@ -136,10 +136,10 @@ def test_tao_is_algorithm_2_as_it_is_written(job: Graph) -> None:
     names = [operation.name for operation in received(job)]
     expected = []
     while names:
-        found = as_written(job, set(names))
+        values = as_written(job, set(names))
         best = names[0]
         for name in names[1:]:
-            if precedes(found[name], found[best]):
+            if precedes(values[name], values[best]):
                 best = name
         expected.append(best)
         names.remove(best)
@@ -169,9 +169,9 @@ def test_case_1_takes_the_better_of_both_orders_whatever_the_times() -> None:
 
 
 def test_case_2_looks_at_what_is_impending_where_nothing_can_be_hidden() -> None:
-    found = properties(CASE_2, ONE_BYTE_A_SECOND)
-    assert {name: p.impending_s for name, p in found.items()} == {"a": 2.0, "b": 2.0, "c": 3.0, "d": 4.0}
-    assert {p.load_s for p in found.values()} == {0.0}
+    values = properties(CASE_2, ONE_BYTE_A_SECOND)
+    assert {name: p.impending_s for name, p in values.items()} == {"a": 2.0, "b": 2.0, "c": 3.0, "d": 4.0}
+    assert {p.load_s for p in values.values()} == {0.0}
     assert list(tao(CASE_2, ONE_BYTE_A_SECOND)) == ["b", "a", "c", "d"]
 
 
@@ -235,10 +235,10 @@ def test_tao_against_every_order_of_small_models() -> None:
     ratios, chance = [], []
     for seed in range(60):
         job = layered(seed, transfers=5, computing=10)
-        found = every_order_s(job)
-        best = min(found)
+        makespans = every_order_s(job)
+        best = min(makespans)
         ratios.append(Worker(job, ONE_BYTE_A_SECOND).makespan_s(tao(job, ONE_BYTE_A_SECOND)) / best)
-        chance.append(float(np.mean(found)) / best)
+        chance.append(float(np.mean(makespans)) / best)
     assert min(ratios) >= 1.0
     assert sum(ratio == 1.0 for ratio in ratios) >= 0.8 * len(ratios)
     assert max(ratios) < 1.25
@@ -358,9 +358,9 @@ def test_par_32_and_seq_32_are_what_the_paper_says_of_them() -> None:
 
 
 def test_one_order_of_a_chain_is_the_best() -> None:
-    found = every_order_s(sequential_graph(5, size_bytes=1, time_s=1.0))
-    assert min(found) == 6.0
-    assert found.count(6.0) == 1
+    makespans = every_order_s(sequential_graph(5, size_bytes=1, time_s=1.0))
+    assert min(makespans) == 6.0
+    assert makespans.count(6.0) == 1
 
 
 def longest_path_s(job: Graph) -> float:

@@ -90,11 +90,11 @@ def best_cut(order: list[Update], network: NetworkState, aggregators: Sequence[i
 
 
 def test_figure_2_two_straight_and_a_sum_of_two() -> None:
-    found = aggregate(updates(4), even(6), SERVER, [5], 0.0)
-    assert shape(found) == [([0], None), ([1], None), ([2, 3], 5)]
-    third = found.groups[2]
+    groups = aggregate(updates(4), even(6), SERVER, [5], 0.0)
+    assert shape(groups) == [([0], None), ([1], None), ([2, 3], 5)]
+    third = groups.groups[2]
     assert (third.arrivals_s, third.starts_s, third.end_s, third.applied_s) == ((1.0, 2.0), 2.0, 3.0, 3.0)
-    assert found.end_s == 3.0 and found.direct == 2
+    assert groups.end_s == 3.0 and groups.direct == 2
     # Without the aggregator the fourth arrives at 4.
     assert aggregate(updates(4), even(6), SERVER, [], 0.0).end_s == 4.0
 
@@ -102,31 +102,31 @@ def test_figure_2_two_straight_and_a_sum_of_two() -> None:
 def test_figure_6_a_run_ends_where_the_server_would_have_to_wait() -> None:
     # Three straight ones keep the server busy until 6; u4 and u5 reach the aggregator by 6, u6 would at 9.
     order = [Update(place, 1 + place, 2.0 if place < 3 else 3.0) for place in range(6)]
-    found = aggregate(order, even(9), SERVER, [7, 8], 0.0)
-    at = next(index for index, group in enumerate(found.groups) if group.aggregator == 7)
-    assert found.groups[at].starts_s <= found.groups[at - 1].applied_s
-    assert 5 not in [update.id for update in found.groups[at].updates]
+    groups = aggregate(order, even(9), SERVER, [7, 8], 0.0)
+    at = next(index for index, group in enumerate(groups.groups) if group.aggregator == 7)
+    assert groups.groups[at].starts_s <= groups.groups[at - 1].applied_s
+    assert 5 not in [update.id for update in groups.groups[at].updates]
     assert all(
-        after.starts_s <= before.applied_s for before, after in zip(found.groups, found.groups[1:], strict=False)
+        after.starts_s <= before.applied_s for before, after in zip(groups.groups, groups.groups[1:], strict=False)
     )
 
 
 def test_while_earlier_batches_keep_the_server_busy_summing_costs_nothing() -> None:
     network = even(6)
     network.reserve(5, SERVER, 3.0, 0.0)
-    found = aggregate(updates(3), network, SERVER, [4], 0.0, busy_until_s=3.0)
-    assert shape(found) == [([0, 1, 2], 4)]
-    assert found.end_s == 4.0
+    groups = aggregate(updates(3), network, SERVER, [4], 0.0, busy_until_s=3.0)
+    assert shape(groups) == [([0, 1, 2], 4)]
+    assert groups.end_s == 4.0
 
 
 def test_an_update_at_the_aggregators_own_node_is_there_at_once() -> None:
-    found = aggregate(updates(2), even(3), SERVER, [2], 0.0, busy_until_s=1.0)
-    assert found.groups[0].arrivals_s == (1.0, 0.0)
+    groups = aggregate(updates(2), even(3), SERVER, [2], 0.0, busy_until_s=1.0)
+    assert groups.groups[0].arrivals_s == (1.0, 0.0)
 
 
 def test_no_run_weighs_more_than_it_may() -> None:
-    found = aggregate(updates(4), even(6), SERVER, [4, 5], 0.0, 9.0, weights=[1.0, 1.0, 1.5, 9.0], most=2.0)
-    for group in found.groups:
+    groups = aggregate(updates(4), even(6), SERVER, [4, 5], 0.0, 9.0, weights=[1.0, 1.0, 1.5, 9.0], most=2.0)
+    for group in groups.groups:
         assert len(group.updates) == 1 or [u.id for u in group.updates] == [0, 1]
 
 
@@ -157,10 +157,10 @@ def orders(draw: st.DrawFn, most: int = 7, uniform: bool = False) -> Instance:
 @given(orders(), st.floats(-1, 12))
 def test_it_is_the_listing(instance: Instance, busy_until_s: float) -> None:
     order, network, aggregators = instance
-    found = aggregate(order, network, SERVER, aggregators, 0.0, busy_until_s)
+    groups = aggregate(order, network, SERVER, aggregators, 0.0, busy_until_s)
     end, assigned = listing(order, network, aggregators, 0.0, busy_until_s)
-    assert found.end_s == end
-    assert [group.aggregator for group in found.groups for _ in group.updates] == assigned
+    assert groups.end_s == end
+    assert [group.aggregator for group in groups.groups for _ in group.updates] == assigned
 
 
 @settings(max_examples=150, deadline=None)
@@ -170,22 +170,22 @@ def test_it_keeps_the_order_is_never_later_than_none_and_never_lets_the_server_w
 ) -> None:
     order, network, aggregators = instance
     before = [link.rates for link in network.downlinks]
-    found = aggregate(order, network, SERVER, aggregators, 0.0, busy_until_s)
-    assert [update for group in found.groups for update in group.updates] == order
-    assert found.end_s <= aggregate(order, network, SERVER, [], 0.0, busy_until_s).end_s
+    groups = aggregate(order, network, SERVER, aggregators, 0.0, busy_until_s)
+    assert [update for group in groups.groups for update in group.updates] == order
+    assert groups.end_s <= aggregate(order, network, SERVER, [], 0.0, busy_until_s).end_s
     assert [link.rates for link in network.downlinks] == before
     latest = max(0.0, busy_until_s)
-    for group in found.groups:
+    for group in groups.groups:
         if group.aggregator is not None:
             assert max(group.arrivals_s) == group.starts_s <= latest
         assert group.applied_s == max(latest, group.end_s)
         latest = group.applied_s
     # Everything that was decided is reserved: what is left is what the same transfers leave when made one by one.
     again = network.copy()
-    for group in found.groups:
+    for group in groups.groups:
         remake(group, again)
-    assert [link.rates for link in again.downlinks] == [link.rates for link in found.network.downlinks]
-    assert [link.times for link in again.uplinks] == [link.times for link in found.network.uplinks]
+    assert [link.rates for link in again.downlinks] == [link.rates for link in groups.network.downlinks]
+    assert [link.times for link in again.uplinks] == [link.times for link in groups.network.uplinks]
 
 
 def remake(group: Group, state: NetworkState) -> None:
@@ -217,12 +217,12 @@ def test_no_cut_is_better_by_more_than_the_greedy_choice_costs(instance: Instanc
 
 def test_distribution_is_figure_2_turned_round() -> None:
     # Four readers, one distributor: the server sends to it first, then two of its own; the last has it at 3, not 4.
-    found = distribute([1, 2, 3, 4], 1.0, even(6), SERVER, [5], 0.0)
-    assert found.end_s == 3.0
-    feeding = found.hops[0]
+    hops = distribute([1, 2, 3, 4], 1.0, even(6), SERVER, [5], 0.0)
+    assert hops.end_s == 3.0
+    feeding = hops.hops[0]
     assert (feeding.source, feeding.destination, feeding.reader, feeding.end_s) == (SERVER, 5, None, 1.0)
-    assert sorted(hop.end_s for hop in found.hops if hop.source == 5) == [2.0, 3.0]
-    assert sorted(hop.end_s for hop in found.hops if hop.source == SERVER) == [1.0, 2.0, 3.0]
+    assert sorted(hop.end_s for hop in hops.hops if hop.source == 5) == [2.0, 3.0]
+    assert sorted(hop.end_s for hop in hops.hops if hop.source == SERVER) == [1.0, 2.0, 3.0]
     assert distribute([1, 2, 3, 4], 1.0, even(6), SERVER, [], 0.0).end_s == 4.0
 
 
@@ -231,16 +231,16 @@ def test_distribution_is_figure_2_turned_round() -> None:
 def test_every_reader_gets_the_model_once_and_only_after_its_source_has_it(instance: Instance, now_s: float) -> None:
     order, network, distributors = instance
     readers = [update.node for update in order]
-    found = distribute(readers, 5.0, network, SERVER, distributors, now_s)
-    assert sorted(hop.reader for hop in found.hops if hop.reader is not None) == list(range(len(readers)))
+    hops = distribute(readers, 5.0, network, SERVER, distributors, now_s)
+    assert sorted(hop.reader for hop in hops.hops if hop.reader is not None) == list(range(len(readers)))
     state = network.copy()
-    for hop in found.hops:
-        start = now_s if hop.after is None else found.hops[hop.after].end_s
-        assert hop.after is None or found.hops[hop.after].destination == hop.source
+    for hop in hops.hops:
+        start = now_s if hop.after is None else hops.hops[hop.after].end_s
+        assert hop.after is None or hops.hops[hop.after].destination == hop.source
         assert (hop.after is None) == (hop.source == SERVER)
         assert hop.reader is None or hop.destination == readers[hop.reader]
         assert hop.end_s == state.reserve(hop.source, hop.destination, 5.0, start) >= now_s
-    assert found.end_s == max(hop.end_s for hop in found.hops)
+    assert hops.end_s == max(hop.end_s for hop in hops.hops)
 
 
 @settings(max_examples=40, deadline=None)
@@ -248,6 +248,6 @@ def test_every_reader_gets_the_model_once_and_only_after_its_source_has_it(insta
 def test_on_equal_nics_a_tree_of_models_is_never_slower_than_one_after_another(readers: int, distributors: int) -> None:
     network = even(readers + distributors + 1)
     nodes = list(range(1, readers + 1))
-    found = distribute(nodes, 1.0, network, SERVER, range(readers + 1, readers + 1 + distributors), 0.0)
-    assert found.end_s <= readers
-    assert distributors == 0 or readers < 4 or found.end_s < readers
+    hops = distribute(nodes, 1.0, network, SERVER, range(readers + 1, readers + 1 + distributors), 0.0)
+    assert hops.end_s <= readers
+    assert distributors == 0 or readers < 4 or hops.end_s < readers

@@ -88,7 +88,7 @@ class Following:
 
 
 def test_the_papers_settings() -> None:
-    assert {name: (one.chance, one.factor) for name, one in COMPUTE.items()} == {
+    assert {name: (slowdown.chance, slowdown.factor) for name, slowdown in COMPUTE.items()} == {
         "C1": (0.1, 2.0),
         "C2": (0.1, 4.0),
         "C3": (0.04, 2.0),
@@ -180,9 +180,9 @@ def test_the_wire_never_carries_more_than_a_nic_and_parts_are_there_before_their
     for _ in range(count):
         now += float(random.uniform(0, 0.3))
         source, destination = random.choice(5, 2, replace=False)
-        after = [one for one in sent if random.random() < 0.1]
+        after = [transfer for transfer in sent if random.random() < 0.1]
         sent.append(wire.send(int(source), int(destination), float(random.integers(1, 9)) * 5e7, now, after))
-        assert all(one.end_s <= sent[-1].pieces[0][0] for one in after)
+        assert all(transfer.end_s <= sent[-1].pieces[0][0] for transfer in after)
         assert sum(rate * (end - begin) for begin, end, rate in sent[-1].pieces) == pytest.approx(
             sent[-1].left_bytes(-1.0)
         )
@@ -192,8 +192,8 @@ def test_the_wire_never_carries_more_than_a_nic_and_parts_are_there_before_their
     true = rates.network()
     for at in random.uniform(0, now + 5, 40):
         for node in range(5):
-            out = sum(r for one in sent if one.source == node for b, e, r in one.pieces if b <= at < e)
-            into = sum(r for one in sent if one.destination == node for b, e, r in one.pieces if b <= at < e)
+            out = sum(r for way in sent if way.source == node for b, e, r in way.pieces if b <= at < e)
+            into = sum(r for way in sent if way.destination == node for b, e, r in way.pieces if b <= at < e)
             assert out <= true.uplinks[node].rate_at(at) * (1 + 1e-9)
             assert into <= true.downlinks[node].rate_at(at) * (1 + 1e-9)
 

@@ -38,7 +38,7 @@ def follow_the_listing(
     Equal ends may be taken in any order: the listings leave that open.
     """
     state, left = network.copy(), list(updates)
-    ends = [one.end_s for one in ordering.order]
+    ends = [placed.end_s for placed in ordering.order]
     for place, (update, end) in enumerate(zip(ordering.updates, ends, strict=True), start=1):
         due = [g for g in left if bound is not None and g.version + bound - version == place]
         if due:
@@ -57,7 +57,7 @@ def test_shortest_first_by_hand() -> None:
     updates = [Update(0, 1, 30.0), Update(1, 2, 10.0), Update(2, 3, 20.0)]
     ordering = shortest_first(updates, star([10, 2, 5], server=10.0), SERVER, 0.0)
     # The first has the server for 3 s; after it the third needs 4 s, and beside it the second has 2 a second.
-    assert [(one.update.id, one.end_s) for one in ordering.order] == [(0, 3.0), (2, 7.0), (1, 8.0)]
+    assert [(placed.update.id, placed.end_s) for placed in ordering.order] == [(0, 3.0), (2, 7.0), (1, 8.0)]
     assert ordering.dropped == ()
 
 
@@ -72,7 +72,7 @@ def test_figure_1_the_oldest_update_is_among_the_first_u() -> None:
     assert ordering.dropped == ()
     # Its delay is then exactly tau_max, and the last transfer ends when it would have anyway.
     assert 10 + 2 - 6 == 6
-    assert [one.end_s for one in ordering.order] == [1.0, 5.0, 7.0, 10.0]
+    assert [placed.end_s for placed in ordering.order] == [1.0, 5.0, 7.0, 10.0]
 
 
 def test_figure_5_an_update_that_would_hold_up_the_server_is_dropped() -> None:
@@ -81,7 +81,7 @@ def test_figure_5_an_update_that_would_hold_up_the_server_is_dropped() -> None:
     g1, g2 = Update(1, 1, 100.0, version=0), Update(2, 2, 100.0, version=4)
     ordering = order_updates([g1, g2], network, SERVER, 0.0, 1, 0)
     assert ids(ordering.dropped) == [1]
-    assert [(one.update.id, one.end_s) for one in ordering.order] == [(2, 1.0)]
+    assert [(placed.update.id, placed.end_s) for placed in ordering.order] == [(2, 1.0)]
     # What g1 would have taken is free again.
     assert ordering.network.uplinks[1].rates == [10.0]
     # With time to spare it comes after the other; the server's link has room beside it from 1 s on.
@@ -175,7 +175,7 @@ def test_no_delay_passes_the_bound_and_every_update_is_ordered_or_dropped_once(
         assert version + place - update.version <= bound
     assert sorted(ids(ordering.updates) + ids(ordering.dropped)) == ids(updates)
     # Where nothing was dropped ends never fall: updates are applied as they arrive, nobody waits at the server.
-    ends = [one.end_s for one in ordering.order]
+    ends = [placed.end_s for placed in ordering.order]
     assert ordering.dropped or all(before <= after * (1 + 1e-9) for before, after in pairwise(ends))
 
 
@@ -206,5 +206,5 @@ def test_where_the_servers_link_is_the_only_narrow_one_no_order_has_a_smaller_me
         state = network.copy()
         return sum(state.reserve(g.node, SERVER, g.size_bytes, 0.0) for g in order)
 
-    found = sum(one.end_s for one in shortest_first(updates, network, SERVER, 0.0).order)
-    assert found == pytest.approx(min(total(order) for order in permutations(updates)))
+    seconds = sum(placed.end_s for placed in shortest_first(updates, network, SERVER, 0.0).order)
+    assert seconds == pytest.approx(min(total(order) for order in permutations(updates)))

@@ -34,10 +34,10 @@ def filled(bound: float, momentum: float, norms: list[float], per_step: int = 1)
 
 def models(vectors: list[Vector], momentum: float, per_step: int = 1) -> list[Vector]:
     """The model after each step, by Eq. 2, from zero."""
-    found = [np.zeros(len(vectors[0]))] * 2
+    pair = [np.zeros(len(vectors[0]))] * 2
     for first in range(0, len(vectors) - per_step + 1, per_step):
-        found.append(found[-1] + sum(vectors[first : first + per_step]) + momentum * (found[-1] - found[-2]))
-    return found[1:]
+        pair.append(pair[-1] + sum(vectors[first : first + per_step]) + momentum * (pair[-1] - pair[-2]))
+    return pair[1:]
 
 
 def test_equations_7_and_8_by_hand() -> None:
@@ -107,27 +107,27 @@ def decide(bound: float, replica_rate: float) -> tuple[Replication, int]:
     order = [Update(0, 2, 1.0), Update(1, 3, 1.0)]
     server = aggregate(order, network, SERVER, [], 0.0)
     assert [group.applied_s for group in server.groups] == [1.0, 2.0]
-    found = replicate(order, server, filled(bound, 0.0, [1.0, 1.0]), REPLICA, [], 0.0, float("-inf"))
-    return found, delayed_from(server, found)
+    decision = replicate(order, server, filled(bound, 0.0, [1.0, 1.0]), REPLICA, [], 0.0, float("-inf"))
+    return decision, delayed_from(server, decision)
 
 
 def test_what_reaches_the_replica_by_the_servers_last_update_is_frozen_and_the_rest_is_punted() -> None:
     # The first copy travels when its worker has served the server, from 1 to 2, the other one before it.
-    found, kept = decide(bound=2.0, replica_rate=1.0)
-    assert [group.applied_s for group in found.groups] == [2.0, 2.0]
-    assert (found.punted, found.waits, kept) == ((), (None, None), 2)
+    decision, kept = decide(bound=2.0, replica_rate=1.0)
+    assert [group.applied_s for group in decision.groups] == [2.0, 2.0]
+    assert (decision.punted, decision.waits, kept) == ((), (None, None), 2)
     # At half the rate neither is there at 2. The replica may lack both, so both wait for the next batch.
-    found, kept = decide(bound=2.0, replica_rate=0.5)
-    assert (found.groups, [update.id for update in found.punted], kept) == ((), [0, 1], 2)
+    decision, kept = decide(bound=2.0, replica_rate=0.5)
+    assert (decision.groups, [update.id for update in decision.punted], kept) == ((), [0, 1], 2)
 
 
 def test_figure_3_the_servers_last_update_waits_until_the_replica_has_one() -> None:
-    found, kept = decide(bound=1.0, replica_rate=1.0)
-    assert (found.needed, found.waits) == ((0, 1), (None, 0))
+    decision, kept = decide(bound=1.0, replica_rate=1.0)
+    assert (decision.needed, decision.waits) == ((0, 1), (None, 0))
     assert kept == 2  # u1 reaches the replica at 2, when u2 is applied: just in time
 
-    found, kept = decide(bound=1.0, replica_rate=0.5)
-    assert ([group.applied_s for group in found.groups], [update.id for update in found.punted]) == ([3.0], [1])
+    decision, kept = decide(bound=1.0, replica_rate=0.5)
+    assert ([group.applied_s for group in decision.groups], [update.id for update in decision.punted]) == ([3.0], [1])
     assert kept == 1  # u2 would be applied at 2: it gives way
     slow = NetworkState.of_rates([1.0] * 4, [1.0, 0.5, 1.0, 1.0])
     scheduler = Scheduler(SERVER, [], replica=REPLICA, divergence_bound=1.0)

@@ -81,15 +81,15 @@ def test_the_model_is_that_of_a_plain_loop_over_the_same_order(method: Method) -
     batches = [streams[worker].integers(0, 400, 32) for worker, _, _ in learner.made]
     models = [np.zeros(8), np.zeros(8)]
     for step in learner.order:
-        total = sum(-0.05 * PROBLEM.gradient(models[1 + learner.made[one][1]], batches[one]) for one in step)
+        total = sum(-0.05 * PROBLEM.gradient(models[1 + learner.made[update][1]], batches[update]) for update in step)
         models.append(models[-1] + total + 0.4 * (models[-1] - models[-2]))
     assert len(learner.order) > 10
     assert np.allclose(models[-1], learner.model, rtol=0, atol=1e-12)
     # And the delays of those versions are the record's.
     place = 0
     for version, step in enumerate(learner.order, start=1):
-        for one in step:
-            assert version - learner.made[one][1] == record.delays[place]
+        for update in step:
+            assert version - learner.made[update][1] == record.delays[place]
             place += 1
 
 

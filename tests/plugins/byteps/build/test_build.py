@@ -38,8 +38,8 @@ def test_a_rule_replaces_what_it_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "found"), [("nothing", 0), ("old and old", 2)])
-def test_a_rule_that_no_longer_fits_is_an_error_that_names_it(tmp_path: Path, text: str, found: int) -> None:
-    with pytest.raises(UserError, match=rf"a/b.h: an edit expects 'old' 1 time\(s\) but the source has it {found}"):
+def test_a_rule_that_no_longer_fits_is_an_error_that_names_it(tmp_path: Path, text: str, count: int) -> None:
+    with pytest.raises(UserError, match=rf"a/b.h: an edit expects 'old' 1 time\(s\) but the source has it {count}"):
         apply_rules([RULE], source(tmp_path, text))
     assert (tmp_path / "a/b.h").read_text() == text
 
