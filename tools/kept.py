@@ -108,9 +108,9 @@ def data_file(results: Path, name: str) -> Path:
 
 
 def note(results: Path, name: str) -> str:
-    """The dated note of that name, empty where there is none."""
+    """The dated note of that name, with its links as they are on a page; empty where there is none."""
     path = results / "notes" / f"{name}.md"
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    return path.read_text(encoding="utf-8").replace("](../", "](") if path.exists() else ""
 
 
 def otherwise(results: Path, name: str, command: str) -> str:

@@ -56,8 +56,8 @@ def test_a_study_is_small_and_has_its_workers_and_the_same_floats(tmp_path: Path
 def test_a_note_stands_in_until_there_is_data(tmp_path: Path) -> None:
     assert kept.otherwise(tmp_path, "peers", "make results") == "Not measured yet: `make results`.\n"
     (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "peers.md").write_text("*A note of 2026-01-01.*\n")
-    assert kept.otherwise(tmp_path, "peers", "make results") == "*A note of 2026-01-01.*\n"
+    (tmp_path / "notes" / "peers.md").write_text("*A note of 2026-01-01.* ![times](../times.png)\n")
+    assert kept.otherwise(tmp_path, "peers", "make results") == "*A note of 2026-01-01.* ![times](times.png)\n"
     assert kept.note(tmp_path, "others") == ""
     (tmp_path / "notes" / "costs.md").write_text("*A note of 2026-01-01.*\n")
     (tmp_path / "notes" / "seen.md").write_text("*A note of 2026-01-01.*\n")

@@ -50,7 +50,7 @@ def test_the_figures_of_a_page_are_there(name: str) -> None:
 def test_all_notes_and_data_are_on_a_page() -> None:
     shown = "\n".join((RESULTS / name).read_text(encoding="utf-8") for name in pages.PAGES)
     for path in (RESULTS / "notes").glob("*.md"):
-        text = path.read_text(encoding="utf-8").strip()
+        text = kept.note(RESULTS, path.stem).strip()
         assert re.match(r"\*A note of \d{4}-\d\d-\d\d", text), f"{path.name} does not begin with its date"
         assert text in shown, f"{path.name} is on no page; it was measured anew, so remove it"
 
