@@ -36,11 +36,9 @@ def anchors(page: Path) -> set[str]:
 
 def links(page: Path) -> Iterator[tuple[Path, str]]:
     """(file, anchor or "") of each link to this project's files."""
-    # A note stands on the page of its results, in the folder above it.
-    folder = page.parent.parent if page.parent.name == "notes" else page.parent
     for target, anchor in LINK.findall(page.read_text("utf-8")):
         if "://" not in target:
-            yield (folder / target).resolve() if target else page, anchor
+            yield (page.parent / target).resolve() if target else page, anchor
 
 
 def test_every_linter_of_make_lint_has_a_hook() -> None:
