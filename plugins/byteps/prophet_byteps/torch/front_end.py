@@ -83,7 +83,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
 
 def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None, compression: Any) -> str | None:
     """Why BytePS's own optimizer must serve, "" where that needs no warning, None where ours can."""
-    step_owner = next(cls for cls in type(optimizer).__mro__ if "step" in vars(cls))
+    step_owner = _step_owner(type(optimizer))
     own_step: Any = vars(optimizer).get("step")
     names = [pair[0] for pair in named or [] if isinstance(pair, tuple)]
     if bps.size() == 1 or len(set(names)) != len(named or []):
@@ -155,3 +155,18 @@ def _finish_before_shutdown(bps: Any) -> None:
     bps.suspend = finishing(bps.suspend)
     bps.resume = resuming(bps.resume)
     atexit.register(finish)  # After bps.init() registered BytePS's shutdown, so it runs before that.
+
+
+def _step_owner(kind: type[torch.optim.Optimizer]) -> type:
+    """The class that defines `step`.
+
+    The first optimizer made of a family gets torch's wrapper (`hooked`) around step() in its own class, which is a
+    subclass's where that came first and inherits its step().
+    """
+    owners = [cls for cls in kind.__mro__ if "step" in vars(cls)]
+    step = vars(owners[0])["step"]
+    if getattr(step, "hooked", False) and len(owners) > 1:
+        inherited = vars(owners[1])["step"]
+        if step.__wrapped__ in (inherited, getattr(inherited, "__wrapped__", None)):
+            return _step_owner(owners[1])
+    return owners[0]

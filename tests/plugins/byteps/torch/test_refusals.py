@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from prophet_byteps.torch import front_end
 from prophet_byteps.torch import updates as torch_updates
 from support.torch_network import (
     Network,
@@ -35,10 +36,6 @@ class OwnStep(torch.optim.SGD):
 
 class OwnName(torch.optim.SGD):
     """Keeps torch's step()."""
-
-
-# The first optimizer of a class without a wrapped step() gets one from torch, in its own class: here that is SGD.
-torch.optim.SGD([torch.zeros(1)])
 
 
 @pytest.mark.parametrize(
@@ -155,3 +152,23 @@ def test_sparse_gradients_are_refused_by_name(network: Network) -> None:
     wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
     with pytest.raises(ValueError, match="is sparse"):
         model(torch.tensor([1, 2])).sum().backward()
+
+
+@pytest.mark.parametrize("first", ["base", "subclass", "subclass of a subclass"])
+def test_a_subclass_that_keeps_torchs_step_has_it_whoever_is_made_first(first: str) -> None:
+    """torch wraps step() in the class of the first optimizer of a family."""
+
+    def step(self: Any, closure: Any = None) -> None:
+        pass
+
+    # A family of its own, as torch.optim's is before any optimizer was made.
+    base = type("Base", (torch.optim.Optimizer,), {"step": step, "__module__": "torch.optim.base"})
+    kept = type("Kept", (base,), {})
+    further = type("Further", (kept,), {})
+    family: dict[str, Any] = {"base": base, "subclass": kept, "subclass of a subclass": further}
+    model = make_model()
+    for kind in (family[first], *family.values()):
+        optimizer = kind(model.parameters(), {})
+        assert front_end._step_owner(type(optimizer)) is base
+    own = type("Own", (kept,), {"step": lambda self, closure=None: None})
+    assert front_end._step_owner(type(own(model.parameters(), {}))) is own
