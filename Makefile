@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# setuptools explains at length what an editable installation is.
+INSTALL := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
@@ -12,13 +14,13 @@ setup: $(STAMP)
 
 $(VENV)/.packages: setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable ".[experiments,mxnet,dev]"
-	@touch $@
+	$(INSTALL) --upgrade pip
+	$(INSTALL) --editable ".[experiments,mxnet,dev]"
+	@touch $@ $(VENV)/.package
 
 # Python is run where it lies; what is compiled is compiled anew when it changes.
 $(VENV)/.package: $(VENV)/.packages $(NATIVE)
-	$(BIN)/pip install --quiet --no-deps --editable .
+	$(INSTALL) --no-deps --editable .
 	@touch $@
 
 # BytePS for the CPU is built once and cached in the user's cache folder, keyed by what it is built from.
