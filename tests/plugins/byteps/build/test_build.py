@@ -37,7 +37,7 @@ def test_a_rule_replaces_what_it_names(tmp_path: Path) -> None:
     assert (tmp_path / "a/b.h").read_text() == "an newer line"
 
 
-@pytest.mark.parametrize(("text", "found"), [("nothing", 0), ("old and old", 2)])
+@pytest.mark.parametrize(("text", "count"), [("nothing", 0), ("old and old", 2)])
 def test_a_rule_that_no_longer_fits_is_an_error_that_names_it(tmp_path: Path, text: str, count: int) -> None:
     with pytest.raises(UserError, match=rf"a/b.h: an edit expects 'old' 1 time\(s\) but the source has it {count}"):
         apply_rules([RULE], source(tmp_path, text))
