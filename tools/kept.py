@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from pydantic import JsonValue, TypeAdapter
 
 from prophet.core.errors import UserError
+from prophet.core.files import write_whole
 from prophet.lab.config import Experiment
 from prophet.lab.records import CellResult, PolicyResult, Results, read
 from tools.provenance import Provenance
@@ -81,9 +82,7 @@ def keep(
     }
     path = data_file(results, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(_compact(json.dumps(content, indent=1, allow_nan=False)) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_whole(_compact(json.dumps(content, indent=1, allow_nan=False)) + "\n", path)
     for gone in (name, *replaces):
         (results / "notes" / f"{gone}.md").unlink(missing_ok=True)
 

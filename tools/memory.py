@@ -22,6 +22,7 @@ from rich.console import Console
 
 from prophet.core import settings
 from prophet.core.errors import UserError
+from prophet.core.files import write_whole
 from prophet.engines.spec import STOCK
 from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.contenders import Contender
@@ -171,9 +172,7 @@ def run(out: Path, results: Path, seconds: float, builds: Sequence[str]) -> int:
                 if not path.exists():
                     console.print(f"{build} {policy}: up to {JOB.iterations} iterations, {seconds:g} s")
                     samples = sample(testbed, build, policy, env, out, seconds)
-                    partial = path.with_suffix(".partial")
-                    partial.write_text(json.dumps(asdict(samples)), encoding="utf-8")
-                    partial.replace(path)
+                    write_whole(json.dumps(asdict(samples)), path)
                 runs.append(load(path))
     kept.keep(results, NAME, list[Samples], runs, here())
     (results / PAGE).write_text(page(results), encoding="utf-8")

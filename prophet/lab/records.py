@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from prophet.core.errors import UserError
+from prophet.core.files import write_whole
 from prophet.core.network import Network
 from prophet.core.status import AgentStatus
 from prophet.lab.jobs.record import WorkerRecord
@@ -137,9 +138,7 @@ class Results(_Part):
 
 def write_results(results: Results, path: Path) -> None:
     """Writes results.json as a whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(results.as_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_whole(json.dumps(results.as_json(), indent=2, allow_nan=False) + "\n", path)
 
 
 def read_results(path: Path) -> Results:

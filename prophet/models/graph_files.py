@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prophet.core.errors import UserError
+from prophet.core.files import write_whole
 from prophet.core.graph import Graph, Operation, OperationKind
 
 GRAPH_SCHEMA = 1
@@ -26,9 +27,7 @@ def save_graph(graph: Graph, path: Path) -> None:
             for o in graph.operations
         ],
     }
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    write_whole(json.dumps(record, indent=1) + "\n", path)
 
 
 def load_graph(path: Path) -> Graph:

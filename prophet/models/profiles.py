@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from prophet.core.errors import UserError
+from prophet.core.files import write_whole
 from prophet.core.profile import PROFILE_SCHEMA, GradientProfile, Profile
 from prophet.models import zoo
 
@@ -50,9 +51,7 @@ def save_profile(profile: Profile, path: Path, source: str) -> None:
     """Writes `profile` as JSON, whole or not at all; `source` says how it was made."""
     entries = [GradientEntry(g.name, g.size_bytes, g.generation_s, g.forward_s) for g in profile.gradients]
     record = ProfileFile(name=profile.name, source=source, gradients=entries)
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(json.dumps(dataclasses.asdict(record), indent=1) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    write_whole(json.dumps(dataclasses.asdict(record), indent=1) + "\n", path)
 
 
 def load_profile(path: Path) -> Profile:

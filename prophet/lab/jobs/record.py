@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from prophet.core.files import write_whole
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -66,6 +68,4 @@ class WorkerRecord:
 def write_record(record: WorkerRecord, path: Path) -> None:
     """Writes `record` as JSON, whole or not at all; what is None is left out."""
     content = {name: value for name, value in dataclasses.asdict(record).items() if value is not None}
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content), encoding="utf-8")
-    partial.replace(path)
+    write_whole(json.dumps(content), path)
