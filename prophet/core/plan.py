@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from prophet.core.cut import Cut
     from prophet.core.network import Network
 
 
@@ -48,6 +49,8 @@ class Plan:
     a deadline into a decision: when the iteration began, and how long a transfer takes. A plan with groups is
     taken up when the next iteration begins, which the generation times tell.
     `deadline_slack_s` is how late a prediction may come true before the queue stops waiting for it.
+    `cut` is where this worker's policy would have blocks begin and end, None where it leaves that as it is. It is not the
+    queue's: a cut holds once all workers have agreed on it, and the plan must make sense under any.
     """
 
     push: QueuePlan = field(default_factory=QueuePlan)
@@ -57,3 +60,4 @@ class Plan:
     network: Network | None = None
     deadline_slack_s: float = 0.0
     policy: str = "fifo"
+    cut: Cut | None = None

@@ -13,6 +13,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from prophet.core.errors import UserError
@@ -51,6 +52,17 @@ class Option:
         return int(value) if isinstance(self.default, int) else value
 
 
+class Blocks(Enum):
+    """How a policy has gradients cut, where PROPHET_PARTITION_BYTES does not say it (prophet/core/cut.py)."""
+
+    ONE_SIZE = "one size"
+    """Blocks of DEFAULT_PARTITION_BYTES, small gradients together."""
+    WHOLE = "whole"
+    """Each gradient by itself, in parts of MOST_BLOCK_BYTES where it is larger."""
+    ADAPTIVE = "adaptive"
+    """As the policy's plans say (Plan.cut)."""
+
+
 @dataclass(frozen=True)
 class NoOptions:
     """Of a policy with nothing to set."""
@@ -63,6 +75,7 @@ class Definition:
     `summary` is a phrase for tables and help. `build` makes the policy, from an instance of `options` (a dataclass with
     a field made by `option` for each) and the job's partition size in bytes. `tuned` is the option that `tune` of a
     config chooses beside the partition size, empty where nothing is to be tuned. `page` is a page of docs/ about it.
+    `blocks` is how it has gradients cut.
     """
 
     summary: str
@@ -70,6 +83,7 @@ class Definition:
     options: type[Any] = NoOptions
     tuned: str = ""
     page: str = ""
+    blocks: Blocks = Blocks.ONE_SIZE
 
     @property
     def all_options(self) -> tuple[Option, ...]:

@@ -1,0 +1,176 @@
+"""A cut: where the blocks of a job's gradients begin and end.
+
+Rule of this file: pure functions of sizes. All workers, and the simulator, make the same blocks of the same cut.
+
+The gradients lie one after another in forward order, gradient 0 first: the *arena*. Its places count all gradients,
+whatever their kind. A block is a range of what has one kind, and the unit that travels: a slice of a large gradient, or
+many small gradients together, or both. So a block's bytes are there when the most urgent gradient of which it has a part
+is generated, and what it brings back is used when that gradient's layer is next computed.
+
+A cut says how large blocks are along the arena: a list of segments, each with its start and the size of its blocks. No
+block goes across the start of a segment.
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+UNIT_BYTES = 4096
+"""Starts of segments and sizes of blocks are whole numbers of these, and ids of blocks count them."""
+MOST_BLOCK_BYTES = 4_096_000
+"""No block is larger. It is BytePS's own partition size, so that a block is one partition."""
+MOST_SEGMENTS = 340
+"""So many fit into what workers tell each other (Cut.encode)."""
+
+_COUNT = struct.Struct("<H")
+_SEGMENT = struct.Struct("<IH")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """From `start` (bytes from the arena's beginning) on, blocks of `block_bytes`."""
+
+    start: int
+    block_bytes: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Segments by start, the first at 0. Raises ValueError where they cannot be."""
+
+    segments: tuple[Segment, ...]
+
+    def __post_init__(self) -> None:
+        starts = [segment.start for segment in self.segments]
+        if not starts or starts[0] != 0 or any(b <= a for a, b in zip(starts, starts[1:], strict=False)):
+            raise ValueError(f"segments start at {starts}; the first must start at 0, and each after the one before")
+        if len(starts) > MOST_SEGMENTS:
+            raise ValueError(f"{len(starts)} segments; at most {MOST_SEGMENTS} can be agreed on")
+        for segment in self.segments:
+            if segment.start % UNIT_BYTES or segment.start // UNIT_BYTES >= 1 << 32:
+                raise ValueError(f"a segment starts at {segment.start}; it must be a multiple of {UNIT_BYTES} bytes")
+            size = segment.block_bytes
+            if not UNIT_BYTES <= size <= MOST_BLOCK_BYTES or size % UNIT_BYTES:
+                raise ValueError(
+                    f"blocks of {size} bytes; they must have a multiple of {UNIT_BYTES}, at most {MOST_BLOCK_BYTES}"
+                )
+
+    @classmethod
+    def uniform(cls, block_bytes: int) -> Cut:
+        """Blocks of one size: `block_bytes`, rounded to what a cut allows."""
+        units = max(1, min(block_bytes, MOST_BLOCK_BYTES) // UNIT_BYTES)
+        return cls((Segment(0, units * UNIT_BYTES),))
+
+    def block_bytes_at(self, place: int) -> int:
+        """The size of the blocks around a place in the arena, both in bytes."""
+        return self.segments[bisect.bisect_right(self.segments, place, key=lambda s: s.start) - 1].block_bytes
+
+    def next_start(self, place: int) -> int | None:
+        """Where the next segment after `place` starts."""
+        after = bisect.bisect_right(self.segments, place, key=lambda s: s.start)
+        return self.segments[after].start if after < len(self.segments) else None
+
+    def encode(self) -> bytes:
+        """The cut in bytes, for `decode`; what follows them does not matter."""
+        rows = (_SEGMENT.pack(s.start // UNIT_BYTES, s.block_bytes // UNIT_BYTES) for s in self.segments)
+        return _COUNT.pack(len(self.segments)) + b"".join(rows)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Cut | None:
+        """The cut that `encode` wrote; None for zeros, where nobody wrote any. Raises ValueError for anything else."""
+        try:
+            (count,) = _COUNT.unpack_from(data)
+            rows = [_SEGMENT.unpack_from(data, _COUNT.size + place * _SEGMENT.size) for place in range(count)]
+        except struct.error:
+            raise ValueError("a cut is cut short") from None
+        return cls(tuple(Segment(start * UNIT_BYTES, size * UNIT_BYTES) for start, size in rows)) if count else None
+
+
+class Piece(NamedTuple):
+    """Bytes `start` to `stop` of gradient number `gradient`."""
+
+    gradient: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """What travels as one: pieces that follow one another in the memory of their kind.
+
+    `id` is the place of its first byte in the arena, in UNIT_BYTES, or the next number that is free: ids rise in
+    forward order, and the id of a place is about the same under every cut.
+    """
+
+    id: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(piece.stop - piece.start for piece in self.pieces)
+
+
+def arena_places(sizes: Iterable[int]) -> list[int]:
+    """Where each gradient begins in the arena, in bytes, and where the last one ends."""
+    places = [0]
+    for size in sizes:
+        places.append(places[-1] + size)
+    return places
+
+
+def ids_taken(sizes: Sequence[int]) -> int:
+    """Ids of blocks of these gradients are below this number, whatever the cut."""
+    return sum(sizes) // UNIT_BYTES + len(sizes) + 1
+
+
+def blocks_of(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) -> list[Block]:
+    """The blocks of a cut, the most urgent first.
+
+    `sizes` are bytes in forward order. Gradients of equal kinds may share a block; a gradient of kind None shares with
+    none, and is cut at multiples of UNIT_BYTES from its beginning only.
+    """
+    places = arena_places(sizes)
+    done: list[list[Piece]] = []
+    begun: dict[Hashable, _Begun] = {}
+    for gradient, (size, kind) in enumerate(zip(sizes, kinds, strict=True)):
+        key: Hashable = ("alone", gradient) if kind is None else ("kind", kind)
+        at = 0
+        while at < size:
+            block = begun.get(key)
+            # Where the block must end in this gradient, counted from its beginning; beyond it for not at all.
+            last = size if block is None or block.ends is None else min(size, block.ends - places[gradient])
+            if last < size:
+                last = max(0, last - last % UNIT_BYTES)
+            if block is None or last <= at:
+                # A start that was rounded down belongs to the segment that it is the start of.
+                place = places[gradient] + at + UNIT_BYTES - 1
+                block = begun[key] = _Begun([], cut.block_bytes_at(place), cut.next_start(place))
+                done.append(block.pieces)
+                continue
+            stop = min(last, at + block.room)
+            block.pieces.append(Piece(gradient, at, stop))
+            block.room -= stop - at
+            if block.room == 0:
+                del begun[key]
+            at = stop
+    blocks = []
+    free = 0
+    for pieces in sorted(done):
+        first = pieces[0]
+        id_ = max(free, (places[first.gradient] + first.start) // UNIT_BYTES)
+        blocks.append(Block(id_, tuple(pieces)))
+        free = id_ + 1
+    return blocks
+
+
+@dataclass
+class _Begun:
+    """A block that has room for so many more bytes, and ends where the next segment starts."""
+
+    pieces: list[Piece]
+    room: int
+    ends: int | None

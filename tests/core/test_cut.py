@@ -1,0 +1,115 @@
+"""Cuts: which bytes travel together, whatever the sizes, kinds and segments."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment, blocks_of, ids_taken
+
+KIB = 1024
+
+
+def cut(*segments: tuple[int, int]) -> Cut:
+    return Cut(tuple(Segment(start, size) for start, size in segments))
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> Cut:
+    starts = draw(st.lists(st.integers(1, 200), unique=True, max_size=6))
+    sizes = draw(st.lists(st.integers(1, 64), min_size=len(starts) + 1, max_size=len(starts) + 1))
+    return Cut(tuple(Segment(a * UNIT_BYTES, s * UNIT_BYTES) for a, s in zip([0, *sorted(starts)], sizes, strict=True)))
+
+
+GRADIENTS = st.lists(st.tuples(st.integers(1, 300_000), st.sampled_from(["float32", "float64", None])), max_size=30)
+
+
+def test_small_gradients_travel_together_and_large_ones_in_slices() -> None:
+    blocks = blocks_of([1000, 3000, 200 * KIB], ["f"] * 3, Cut.uniform(128 * KIB))
+    assert [[piece.gradient for piece in block.pieces] for block in blocks] == [[0, 1, 2], [2]]
+    assert blocks[0].size_bytes == 128 * KIB
+
+
+def test_no_block_goes_across_the_start_of_a_segment() -> None:
+    blocks = blocks_of([1 << 20], ["f"], cut((0, 128 * KIB), (200 * KIB, 512 * KIB)))
+    starts = [block.pieces[0].start for block in blocks]
+    assert starts == [0, 128 * KIB, 200 * KIB, 712 * KIB]
+
+
+def test_the_start_of_a_segment_within_a_gradient_is_rounded_down_from_the_beginning_of_the_gradient() -> None:
+    blocks = blocks_of([40, 64 * KIB], ["f", "f"], cut((0, 512 * KIB), (32 * KIB, 512 * KIB)))
+    assert [block.pieces for block in blocks] == [((0, 0, 40), (1, 0, 28 * KIB)), ((1, 28 * KIB, 64 * KIB),)]
+
+
+def test_kinds_do_not_mix_and_what_is_alone_stays_alone() -> None:
+    blocks = blocks_of([100, 100, 100, 100], ["a", "b", None, "a"], Cut.uniform(4096))
+    assert [[piece.gradient for piece in block.pieces] for block in blocks] == [[0, 3], [1], [2]]
+    assert [block.id for block in blocks] == [0, 1, 2]
+
+
+@given(GRADIENTS, cuts())
+@settings(max_examples=200, deadline=None)
+def test_every_byte_is_in_one_block(gradients: list[tuple[int, str | None]], a_cut: Cut) -> None:
+    sizes = [size for size, _ in gradients]
+    kinds = [kind for _, kind in gradients]
+    blocks = blocks_of(sizes, kinds, a_cut)
+    pieces = sorted(piece for block in blocks for piece in block.pieces)
+    expected = [0] * len(sizes)
+    for piece in pieces:
+        assert piece.start == expected[piece.gradient] and piece.stop > piece.start
+        expected[piece.gradient] = piece.stop
+    assert expected == sizes
+    for block in blocks:
+        assert len({kinds[piece.gradient] for piece in block.pieces}) == 1
+        largest = max(segment.block_bytes for segment in a_cut.segments)
+        assert 0 < block.size_bytes <= largest
+        for before, after in itertools.pairwise(block.pieces):
+            # They follow one another in the memory of their kind.
+            assert before.stop == sizes[before.gradient] and after.start == 0
+            assert all(kinds[g] != kinds[after.gradient] for g in range(before.gradient + 1, after.gradient))
+    ids = [block.id for block in blocks]
+    assert ids == sorted(set(ids)) and (not ids or ids[-1] < ids_taken(sizes))
+    assert [block.pieces[0] for block in blocks] == sorted(block.pieces[0] for block in blocks)
+
+
+@given(st.lists(st.integers(1, 2000), min_size=1, max_size=10), cuts())
+@settings(max_examples=100, deadline=None)
+def test_gradients_that_stay_alone_are_cut_at_whole_units(units: list[int], a_cut: Cut) -> None:
+    sizes = [unit * 100 + 2 for unit in units]
+    for block in blocks_of(sizes, [None] * len(sizes), a_cut):
+        (piece,) = block.pieces
+        assert piece.start % UNIT_BYTES == 0
+
+
+@given(cuts())
+def test_a_cut_survives_being_encoded(a_cut: Cut) -> None:
+    assert Cut.decode(a_cut.encode().ljust(2048, b"\0")) == a_cut
+
+
+def test_nothing_decodes_as_none_and_half_a_cut_is_refused() -> None:
+    assert Cut.decode(bytes(64)) is None
+    with pytest.raises(ValueError, match="cut short"):
+        Cut.decode(Cut.uniform(4096).encode()[:4])
+
+
+@pytest.mark.parametrize(
+    ("segments", "wrong"),
+    [
+        ([], "must start at 0"),
+        ([(4096, 4096)], "must start at 0"),
+        ([(0, 4096), (8192, 4096), (8192, 4096)], "after the one before"),
+        ([(0, 4096), (100, 4096)], "multiple of 4096"),
+        ([(0, 5000)], "blocks of 5000"),
+        ([(0, MOST_BLOCK_BYTES + 4096)], "at most"),
+    ],
+)
+def test_impossible_cuts_are_refused(segments: list[tuple[int, int]], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        cut(*segments)
+
+
+def test_one_size_is_rounded_to_what_a_cut_allows() -> None:
+    assert Cut.uniform(1).segments[0].block_bytes == UNIT_BYTES
+    assert Cut.uniform(1 << 40).segments[0].block_bytes == MOST_BLOCK_BYTES
+    assert Cut.uniform(10_000).segments[0].block_bytes == 8192
