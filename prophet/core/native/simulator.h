@@ -11,6 +11,8 @@
 //   - A tensor travels as partitions. With servers: push, acknowledgement, pull request, answer, as BytePS does it; the
 //     server answers when every worker has pushed (synchronous) or at once (asynchronous). Collective: one channel for
 //     all; a tensor is ready when every worker has generated it.
+//   - A server spends time on every message with data, in and out, one after another; the acknowledgement of a push and
+//     the sum wait for that.
 //   - A link of a node and direction is first come, first served: a message of s bytes takes overhead + s / rate there,
 //     where the rate may change over time. Messages cut through: the receiver's link is taken while the last bytes
 //     arrive, so one narrow link costs its own time only.
@@ -113,6 +115,8 @@ struct ClusterSpec {
   double watchdog_s = 1.0;  // of the queues
   uint32_t iterations = 1;
   int32_t backward = -1;  // the operation that backward begins with, for the marks
+  // A server's time for a message with data.
+  double server_overhead_s = 0;
 };
 
 struct ComputeRecord {
@@ -166,6 +170,7 @@ class Simulation {
     up_.resize(spec_.workers + spec_.servers);
     down_.resize(spec_.workers + spec_.servers);
     server_free_at_.assign(spec_.servers, 0.0);
+    server_handles_until_.assign(spec_.servers, 0.0);
     for (int parity = 0; parity < 2; ++parity) {
       keys_[parity].resize(collective ? 0 : partitions_.size());
       generated_by_[parity].assign(collective ? spec_.tensors.size() : 0, 0);
@@ -259,7 +264,15 @@ class Simulation {
   static constexpr QueueKind kPushesFirst[] = {kPush, kPull};
   static constexpr QueueKind kRequestsFirst[] = {kPull, kPush};
   enum Message : uint8_t { kPushData, kAcknowledgement, kRequest, kAnswer };
-  enum Kind : uint8_t { kOperationEnds, kAskAgain, kSumIsReady, kReachesReceiver, kDelivered, kCollectiveEnds };
+  enum Kind : uint8_t {
+    kOperationEnds,
+    kAskAgain,
+    kSumIsReady,
+    kServerIsDone,
+    kReachesReceiver,
+    kDelivered,
+    kCollectiveEnds
+  };
 
   struct Partition {
     uint32_t tensor;
@@ -324,7 +337,10 @@ class Simulation {
         break;
       }
       case kSumIsReady:
-        send(kAnswer, event.worker, event.what, event.iteration);
+        server_handles(kAnswer, event);
+        break;
+      case kServerIsDone:
+        server_is_done(event);
         break;
       case kReachesReceiver: {
         auto [start, end] = down_[receiver(event)].take(event.time_s, bytes_of(event), is_data(event));
@@ -489,9 +505,7 @@ class Simulation {
     uint32_t p = event.what;
     switch (event.message) {
       case kPushData:
-        // As BytePS does: the acknowledgement says that the push has come, not that it is summed up.
-        send(kAcknowledgement, w, p, event.iteration);
-        pushed(w, p, event.iteration);
+        server_handles(kPushData, event);
         break;
       case kAcknowledgement:
         finish(w, p, kPush);
@@ -509,6 +523,22 @@ class Simulation {
         arrived(w, p);
         break;
     }
+  }
+
+  // The server takes in a push, or sends an answer: in turn, where that takes time.
+  void server_handles(Message message, Happening event) {
+    event.message = message;
+    if (spec_.server_overhead_s == 0) return server_is_done(event);
+    double& until = server_handles_until_[partitions_[event.what].server];
+    until = std::max(until, now_) + spec_.server_overhead_s;
+    schedule(until, kServerIsDone, event.worker, event.what, event.iteration, message);
+  }
+
+  void server_is_done(const Happening& event) {
+    if (event.message == kAnswer) return send(kAnswer, event.worker, event.what, event.iteration);
+    // As BytePS does: the acknowledgement says that the push has come, not that it is summed up.
+    send(kAcknowledgement, event.worker, event.what, event.iteration);
+    pushed(event.worker, event.what, event.iteration);
   }
 
   void finish(uint32_t w, uint32_t p, QueueKind lane) {
@@ -609,6 +639,8 @@ class Simulation {
   uint32_t plans_ = 0;
   double now_ = 0;
   bool begun_ = false;
+  // By server: when it is through with the messages so far.
+  std::vector<double> server_handles_until_;
 };
 
 }  // namespace prophet
