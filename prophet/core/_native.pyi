@@ -55,6 +55,7 @@ class ClusterSpec:
     exchange: Exchange
     latency_s: float
     server_rate: float
+    server_overhead_s: float
     header_bytes: float
     watchdog_s: float
     iterations: int

@@ -206,7 +206,13 @@ def _cluster(cell: Cell) -> Cluster:
     else:
         burst = float(config.burst)
     sum_rate = 0.0 if config.sum_rate is None else config.sum_rate / 8
-    costs = Costs(config.overhead_s, config.latency_s, burst_bytes=burst, sum_rate=sum_rate)
+    costs = Costs(
+        config.overhead_s,
+        config.latency_s,
+        sum_rate=sum_rate,
+        server_overhead_s=config.server_overhead_s,
+        burst_bytes=burst,
+    )
     links.pop("scheduler", None)
     if config.exchange in COLLECTIVES:
         return _collective(config.exchange, cluster.workers, links, costs)

@@ -149,6 +149,7 @@ def _spec(job: Job, cluster: Cluster, options: Options) -> ClusterSpec:
     spec.exchange = cluster.exchange
     spec.latency_s = cluster.costs.latency_s
     spec.server_rate = cluster.costs.sum_rate
+    spec.server_overhead_s = cluster.costs.server_overhead_s
     spec.header_bytes = cluster.costs.header_bytes
     spec.watchdog_s = options.watchdog_s
     spec.iterations = options.iterations

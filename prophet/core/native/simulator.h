@@ -9,9 +9,12 @@
 //     the processor is free, the one with the least index first. Its end may generate tensors; it may need tensors of
 //     the iteration before.
 //   - A tensor travels as partitions. What the tensors are may change from a round on, the same for all workers: a
-//     layout is the tensors of one cut of the job's gradients. With servers: push, acknowledgement, pull request, answer, as BytePS does it; the
-//     server answers when every worker has pushed (synchronous) or at once (asynchronous). Collective: one channel for
-//     all; a tensor is ready when every worker has generated it.
+//     layout is the tensors of one cut of the job's gradients.
+//   - With servers: push, acknowledgement, pull request, answer, as BytePS does it; the server answers when every worker
+//     has pushed (synchronous) or at once (asynchronous). Collective: one channel for all; a tensor is ready when every
+//     worker has generated it.
+//   - A server spends time on every message with data, in and out, one after another; the acknowledgement of a push and
+//     the sum wait for that.
 //   - A link of a node and direction is first come, first served: a message of s bytes takes overhead + s / rate there,
 //     where the rate may change over time. Messages cut through: the receiver's link is taken while the last bytes
 //     arrive, so one narrow link costs its own time only.
@@ -119,6 +122,8 @@ struct ClusterSpec {
   int32_t backward = -1;  // the operation that backward begins with, for the marks
   // A worker is done when backward of its last iteration begins: two iterations then cost what one period does.
   bool ends_at_backward = false;
+  // A server's time for a message with data.
+  double server_overhead_s = 0;
 };
 
 struct ComputeRecord {
@@ -152,6 +157,7 @@ class Simulation {
     up_.resize(spec_.workers + spec_.servers);
     down_.resize(spec_.workers + spec_.servers);
     server_free_at_.assign(spec_.servers, 0.0);
+    server_handles_until_.assign(spec_.servers, 0.0);
     workers_.resize(spec_.workers);
     for (Worker& worker : workers_) {
       worker.waiting.assign(spec_.operations.size(), 0);
@@ -289,7 +295,15 @@ class Simulation {
   static constexpr QueueKind kPushesFirst[] = {kPush, kPull};
   static constexpr QueueKind kRequestsFirst[] = {kPull, kPush};
   enum Message : uint8_t { kPushData, kAcknowledgement, kRequest, kAnswer };
-  enum Kind : uint8_t { kOperationEnds, kAskAgain, kSumIsReady, kReachesReceiver, kDelivered, kCollectiveEnds };
+  enum Kind : uint8_t {
+    kOperationEnds,
+    kAskAgain,
+    kSumIsReady,
+    kServerIsDone,
+    kReachesReceiver,
+    kDelivered,
+    kCollectiveEnds
+  };
 
   struct Layout {
     uint32_t begin, end;                           // of its tensors
@@ -361,7 +375,10 @@ class Simulation {
         break;
       }
       case kSumIsReady:
-        send(kAnswer, event.worker, event.what, event.iteration);
+        server_handles(kAnswer, event);
+        break;
+      case kServerIsDone:
+        server_is_done(event);
         break;
       case kReachesReceiver: {
         auto [start, end] = down_[receiver(event)].take(event.time_s, bytes_of(event), is_data(event));
@@ -558,9 +575,7 @@ class Simulation {
     uint32_t p = event.what;
     switch (event.message) {
       case kPushData:
-        // As BytePS does: the acknowledgement says that the push has come, not that it is summed up.
-        send(kAcknowledgement, w, p, event.iteration);
-        pushed(w, p, event.iteration);
+        server_handles(kPushData, event);
         break;
       case kAcknowledgement:
         finish(w, p, kPush);
@@ -578,6 +593,22 @@ class Simulation {
         arrived(w, p);
         break;
     }
+  }
+
+  // The server takes in a push, or sends an answer: in turn, where that takes time.
+  void server_handles(Message message, Happening event) {
+    event.message = message;
+    if (spec_.server_overhead_s == 0) return server_is_done(event);
+    double& until = server_handles_until_[partitions_[event.what].server];
+    until = std::max(until, now_) + spec_.server_overhead_s;
+    schedule(until, kServerIsDone, event.worker, event.what, event.iteration, message);
+  }
+
+  void server_is_done(const Happening& event) {
+    if (event.message == kAnswer) return send(kAnswer, event.worker, event.what, event.iteration);
+    // As BytePS does: the acknowledgement says that the push has come, not that it is summed up.
+    send(kAcknowledgement, event.worker, event.what, event.iteration);
+    pushed(event.worker, event.what, event.iteration);
   }
 
   void finish(uint32_t w, uint32_t p, QueueKind lane) {
@@ -681,6 +712,8 @@ class Simulation {
   uint32_t plans_ = 0;
   double now_ = 0;
   bool begun_ = false;
+  // By server: when it is through with the messages so far.
+  std::vector<double> server_handles_until_;
 };
 
 }  // namespace prophet

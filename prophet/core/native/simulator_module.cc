@@ -58,6 +58,7 @@ void bind_simulator(py::module_& m) {
       .def_readwrite("exchange", &ClusterSpec::exchange)
       .def_readwrite("latency_s", &ClusterSpec::latency_s)
       .def_readwrite("server_rate", &ClusterSpec::server_rate)
+      .def_readwrite("server_overhead_s", &ClusterSpec::server_overhead_s)
       .def_readwrite("header_bytes", &ClusterSpec::header_bytes)
       .def_readwrite("watchdog_s", &ClusterSpec::watchdog_s)
       .def_readwrite("iterations", &ClusterSpec::iterations)
