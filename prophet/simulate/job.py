@@ -37,6 +37,8 @@ class Job:
     """What tasks and events call each tensor; empty for its place."""
     generates: tuple[tuple[int, ...], ...] = ()
     """By operation, the tensors whose generation it is part of; of a job that can be cut anew."""
+    cut: Cut | None = None
+    """Which tensors are the blocks of; None where they are of whole gradients."""
     recut: Callable[[Cut], Job] | None = None
 
     @property
@@ -75,7 +77,7 @@ def job_of_cut(profile: Profile, cut: Cut, fusion: bool = True) -> Job:
     blocks = blocks_of(sizes, [0 if fusion else None] * len(sizes), cut)
     members = [[piece.gradient for piece in block.pieces] for block in blocks]
     job = _job(profile, loads_of(blocks), members)
-    return replace(job, recut=functools.partial(job_of_cut, profile, fusion=fusion))
+    return replace(job, cut=cut, recut=functools.partial(job_of_cut, profile, fusion=fusion))
 
 
 def _job(profile: Profile, loads: Sequence[Load], members: Sequence[Sequence[int]], barrier: bool = False) -> Job:
