@@ -79,7 +79,7 @@ def test_events_may_be_cut_anywhere() -> None:
 @pytest.mark.parametrize("after", [10e6, 20e6, 90e6])
 def test_a_changed_rate_is_followed(after: float) -> None:
     before = transfers(SIZES * 4, bandwidth=30e6, overhead_s=0.0002)
-    network = fitted(before, transfers(SIZES, bandwidth=after, overhead_s=0.0002, began=before["time_s"][-1] + 1.0))
+    network = fitted(before, transfers(SIZES * 8, bandwidth=after, overhead_s=0.0002, began=before["time_s"][-1] + 1.0))
     assert network.bandwidth == pytest.approx(after, rel=0.05)
 
 
