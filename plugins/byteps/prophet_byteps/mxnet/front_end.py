@@ -36,6 +36,7 @@ import mxnet as mx
 import numpy as np
 
 from prophet_byteps import agreement, hook, partition
+from prophet_byteps.cutting import CutBoard
 
 logger = logging.getLogger("prophet")
 
@@ -44,7 +45,7 @@ _EXACT = (np.float32, np.float64)
 """Types in which `broadcast_mul` by a rounded factor is what MXNet's scaling by a number computes."""
 
 
-def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
+def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
     """Prepares `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here.
 
     `agreement` ends the job where workers would send different tensors: the module, or what has its functions.

@@ -29,6 +29,7 @@ import torch
 from prophet_byteps import agreement, hook
 
 if TYPE_CHECKING:
+    from prophet_byteps.cutting import CutBoard
     from prophet_byteps.torch.keys import Engine
 
 OLDEST_TORCH = (2, 4)
@@ -39,11 +40,11 @@ EXIT_PATIENCE_S = 5.0
 logger = logging.getLogger("prophet")
 
 
-def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
+def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
     """Replaces `bps.DistributedOptimizer`, where `bps` is the module byteps.torch.
 
-    `fusion` lets small gradients travel together; for `agreement` see Engine. Nothing else changes until an optimizer
-    is wrapped.
+    `fusion` lets small gradients travel together; for `agreement` and `board` see Engine. Nothing else changes until an
+    optimizer is wrapped.
     """
     original = bps.DistributedOptimizer
 
