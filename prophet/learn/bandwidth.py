@@ -27,8 +27,10 @@ WINDOW_S = 15.0
 MOST_TRANSFERS = 20_000
 """At most so many of them count, so that a fit is cheap on a fast network."""
 LEAST_TRANSFERS = 20
-MOST_FITTED = 4000
+MOST_FITTED = 2000
 """The newest of them are fitted, which takes some 10 ms."""
+REFIT_S = 2.5
+"""A fit holds for so long, however often it is asked for."""
 RIGHT_AFTER_S = 50e-6
 """A message seen so soon after another came with it: about what a receiving thread takes for each."""
 STRETCH = 32
@@ -164,7 +166,8 @@ class BandwidthMonitor:
         self._own = {QueueKind.PUSH: 0, QueueKind.PULL: 0}
         self._readings: deque[_Reading] = deque()
         self._fitted: Network | None = None
-        self._fit_is_old = False
+        self._newest_s = -np.inf  # when the newest transfer ended
+        self._fitted_s = -np.inf  # and the newest of those that were fitted
         self._other_then = 0.0  # while the newest transfers were made
 
     def observe(self, events: NDArray[Any]) -> None:
@@ -178,7 +181,7 @@ class BandwidthMonitor:
         for queue in self._own:
             self._own[queue] += int(finished["bytes"][finished["queue"] == queue].sum())
         if len(finished):
-            self._fit_is_old = True
+            self._newest_s = float(finished["time_s"][-1])
             self._other_then = self._other()
 
     def observe_nic(self, sample: NicSample) -> None:
@@ -213,9 +216,9 @@ class BandwidthMonitor:
         return Network(bandwidth, fitted.overhead_s, fitted.ack_delay_s)
 
     def _fit_now(self) -> Network | None:
-        if self._fit_is_old:
+        if self._newest_s >= self._fitted_s + (REFIT_S if self._fitted else 0.0):
             self._fitted = self._fit.fit() or self._fitted
-            self._fit_is_old = False
+            self._fitted_s = np.nextafter(self._newest_s, np.inf)
         return self._fitted
 
     def _other(self) -> float:

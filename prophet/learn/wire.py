@@ -39,8 +39,8 @@ LIKELY_OVERHEAD_S = 0.25e-3
 """About the most that the overhead is taken to be where sizes are too much alike to separate it from the rate."""
 CORRELATED = 32
 """Lateness is much the same for about so many pushes in a row: so much less they say."""
-ROUNDS = 10
-"""Turns of idle places and costs; five are enough as a rule."""
+ROUNDS = 6
+"""Turns of idle places and costs."""
 SHARES = (0.25, 0.75)
 SPEEDS = (1.0, 0.6)
 """Costs to begin from: shares of overhead in what a push takes, and factors on that."""
@@ -94,10 +94,13 @@ def fit_wire(starts: Column, finishes: Column, sizes: Column, clear: Column) -> 
     if best is None:
         return None
     per_byte = max(best.per_scale / scale, 1.0 / MOST_RATE)
-    ahead = taken[taken < 0.5 * best.of(pushes.sizes)[found_idle]]
-    delay_s = best.delay_s
-    if delay_s < 0 and 2 * len(ahead) > len(taken):
+    cost = best.of(pushes.sizes)[found_idle]
+    ahead = taken[taken < 0.5 * cost]
+    if best.delay_s < 0 and 2 * len(ahead) > len(taken):
         delay_s = float(np.quantile(ahead, LOW))  # A bucket let these through at once.
+    else:
+        # What is late throughout, as after a stall, is no property of the wire.
+        delay_s = min(best.delay_s, float(np.quantile(taken - cost, LOW)))
     return Wire(best.overhead_s, per_byte, max(0.0, delay_s))
 
 
@@ -170,7 +173,7 @@ class _Pushes:
         begins = np.flatnonzero((numbers - first) % CORRELATED == 0) if own_delays else np.zeros(1, np.int64)
         stretch = np.searchsorted(begins, numbers, side="right") - 1
         solution, late, ridge = None, None if costs is None else costs.late, 0.0
-        for _ in range(3 if costs else 6):
+        for _ in range(2 if costs else 6):
             weights = self.trust
             if late is not None:
                 usual = max(float(np.median(np.abs(late[self.clear]))), 1e-9)
