@@ -25,7 +25,7 @@ def number_of(value: int) -> Number:
     st.integers(1, 6), st.lists(st.integers(1, 6 * STEP), max_size=20), st.lists(st.integers(1, 8 * STEP), min_size=1)
 )
 def test_a_name_is_always_cut_in_one_way(first: int, sizes: list[int], tensors: list[int]) -> None:
-    number, declared = Number(first * STEP), []
+    number, declared = number_of(first * STEP), list[str]()
     names = Names(declared.append, lambda: number, lambda: None)
     cut: dict[str, list[int]] = {}
     for size in [None, *sizes]:
