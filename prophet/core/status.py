@@ -54,9 +54,9 @@ class AgentStatus:
     Sizes and credits are bytes; a credit of None is no limit. `network` is None where nothing was measured, `hook`
     where there was none. `partition_bytes` is the size with which BytePS started.
 
-    `cut` has the segments of the first optimizer's cut at the end, none where none had been agreed on. It changed `recuts`
-    times, last at `last_recut_s` on the clock of the events, for `recut_reason`, which is empty on workers that do not
-    decide.
+    `cut` has the segments of the first optimizer's cut at the end, none where none had been agreed on. It changed
+    `recuts` times, last at `last_recut_s` on the clock of the events, for `recut_reason`, which is empty on workers
+    that do not decide.
     """
 
     policy: str
