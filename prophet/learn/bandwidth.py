@@ -65,6 +65,8 @@ class TransferFit:
         self._window_s = window_s
         self._open = np.zeros(0, EVENT_DTYPE)  # starts without a finish yet
         self._transfers = np.zeros(0, _TRANSFER)  # by finish
+        self.overhead_s = 0.0
+        """What a message is taken to cost where sizes are too much alike to tell; what was found when they were not."""
         self._answered_s = np.full(1, -np.inf)  # when the last answer to a pull was seen
 
     def observe(self, events: NDArray[Any]) -> None:
@@ -101,22 +103,24 @@ class TransferFit:
 
     def fit(self) -> Network | None:
         """The network as these transfers saw it, or None while there are too few."""
-        wire = _fit(self._transfers)
+        wire = _fit(self._transfers, self.overhead_s)
         if wire is None:
             return None
         since = _change(self._transfers, wire)
         if since > 0:
             self._transfers = self._transfers[since:]
-            wire = _fit(self._transfers) or wire
+            wire = _fit(self._transfers, self.overhead_s) or wire
+        if wire.told_apart:
+            self.overhead_s = wire.overhead_s
         return Network(1.0 / wire.seconds_per_byte, wire.overhead_s, wire.ack_delay_s)
 
 
-def _fit(transfers: NDArray[Any]) -> Wire | None:
+def _fit(transfers: NDArray[Any], likely_overhead_s: float) -> Wire | None:
     if len(transfers) < LEAST_TRANSFERS:
         return None
     newest = transfers[-MOST_FITTED:]
     newest = newest[np.argsort(newest["start_s"], kind="stable")]
-    return fit_wire(newest["start_s"], newest["finish_s"], newest["bytes"], newest["clear"])
+    return fit_wire(newest["start_s"], newest["finish_s"], newest["bytes"], newest["clear"], likely_overhead_s)
 
 
 def _change(transfers: NDArray[Any], wire: Wire) -> int:
@@ -183,6 +187,10 @@ class BandwidthMonitor:
         if len(finished):
             self._newest_s = float(finished["time_s"][-1])
             self._other_then = self._other()
+
+    def expect(self, network: Network) -> None:
+        """What was measured before: what a message costs there is believed until it is measured here."""
+        self._fit.overhead_s = network.overhead_s
 
     def observe_nic(self, sample: NicSample) -> None:
         """Takes in the interface's counters; what the job did not send or receive is other traffic."""

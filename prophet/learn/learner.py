@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from prophet.core.cut import Cut
     from prophet.core.network import Network
     from prophet.core.policy import Policy
+    from prophet.learn.kept import Kept, Prior
 
 
 class Learner:
@@ -36,6 +37,21 @@ class Learner:
         self._monitor_s = monitor_s
         self._judged_at = -float("inf")
         self._knows_network = False
+        self._prior: Prior | None = None
+
+    def begin_with(self, kept: Kept) -> None:
+        """What was kept of this job's last run: the next plan is made from it, until the job has measured its own."""
+        from prophet.learn.kept import Prior  # Few jobs need it.
+
+        self._prior = Prior(kept)
+        if kept.network is not None:
+            self.monitor.expect(kept.network)
+        self._judged_at = -float("inf")
+
+    @property
+    def kept_was_dropped(self) -> str:
+        """Why what was kept is not used any more; empty where it is, or nothing was."""
+        return self._prior.dropped if self._prior else ""
 
     def turn(
         self,
@@ -54,14 +70,16 @@ class Learner:
         if nic is not None:
             self.monitor.observe_nic(nic)
         due = now - self._judged_at >= self._monitor_s
-        if not self.profiler.ready or (not due and self._knows_network):
-            return None
-        network = self.monitor.network
-        if not due and network is None:
+        profile = self.profiler.profile if self.profiler.ready else None
+        network = self.monitor.network if due or not self._knows_network or self._prior else None
+        if self._prior is not None and not self._prior.dropped:
+            profile, network = self._prior.fill(profile, network)
+            due = due or bool(self._prior.dropped)
+        if profile is None or (not due and (self._knows_network or network is None)):
             return None
         self._judged_at = now
         self._knows_network = network is not None
-        plan = self.policy.plan(self.profiler.profile, network, jitter_s=self.profiler.jitter_s)
+        plan = self.policy.plan(profile, network, jitter_s=self.profiler.jitter_s)
         if not plan_changed(self.plan, plan):
             return None
         self.plan = plan

@@ -37,6 +37,8 @@ LEAST_CLEAR = 20
 """With fewer acknowledgements that were not right after an answer, all count the same."""
 LIKELY_OVERHEAD_S = 0.25e-3
 """About the most that the overhead is taken to be where sizes are too much alike to separate it from the rate."""
+TOLD_APART = 4.0
+"""Sizes differ enough where what the times say of the overhead weighs so many times as much as what is likely."""
 CORRELATED = 32
 """Lateness is much the same for about so many pushes in a row: so much less they say."""
 ROUNDS = 6
@@ -59,24 +61,30 @@ Column = NDArray[Any]
 
 @dataclass(frozen=True)
 class Wire:
-    """Seconds a message and a byte, and from the last byte leaving to the acknowledgement."""
+    """Seconds a message and a byte, and from the last byte leaving to the acknowledgement.
+
+    `told_apart` says that the sizes differed enough for the first two, so that the overhead was measured.
+    """
 
     overhead_s: float
     seconds_per_byte: float
     ack_delay_s: float
+    told_apart: bool = True
 
 
-def fit_wire(starts: Column, finishes: Column, sizes: Column, clear: Column) -> Wire | None:
+def fit_wire(
+    starts: Column, finishes: Column, sizes: Column, clear: Column, likely_overhead_s: float = 0.0
+) -> Wire | None:
     """The wire that explains these pushes best, None where none does.
 
     `starts` (in order) and `finishes` are seconds, `sizes` bytes; `clear` is true where no answer was seen right before
-    the acknowledgement.
+    the acknowledgement. `likely_overhead_s` is taken where the sizes are too much alike to tell.
     """
     scale = float(sizes.mean())
     if np.count_nonzero(clear) < LEAST_CLEAR:
         clear = np.ones(len(sizes), bool)
     trust = np.where(clear, 1.0, BEHIND_AN_ANSWER)
-    pushes = _Pushes(starts - starts[0], finishes - starts[0], sizes / scale, trust, clear)
+    pushes = _Pushes(starts - starts[0], finishes - starts[0], sizes / scale, trust, clear, likely_overhead_s)
     found_idle = np.append(True, pushes.starts[1:] > np.maximum.accumulate(pushes.finishes)[:-1])
     taken = (pushes.finishes - pushes.starts)[found_idle]
     best: _Costs | None = None
@@ -101,7 +109,7 @@ def fit_wire(starts: Column, finishes: Column, sizes: Column, clear: Column) -> 
     else:
         # What is late throughout, as after a stall, is no property of the wire.
         delay_s = min(best.delay_s, float(np.quantile(taken - cost, LOW)))
-    return Wire(best.overhead_s, per_byte, max(0.0, delay_s))
+    return Wire(best.overhead_s, per_byte, max(0.0, delay_s), best.told_apart)
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,7 @@ class _Costs:
     overhead_s: float
     per_scale: float
     late: Column = field(default_factory=lambda: np.zeros(0))
+    told_apart: bool = False
     deviation: float = float("inf")
 
     def of(self, sizes: Column) -> Column:
@@ -136,6 +145,7 @@ class _Pushes:
     sizes: Column
     trust: Column
     clear: Column
+    likely_overhead_s: float
 
     def opens(self, costs: _Costs) -> Column:
         """Where the wire is found idle, if pushes cost so much."""
@@ -144,7 +154,7 @@ class _Pushes:
         return np.append(True, earliest[1:] > earliest[:-1])
 
     def settle(self, opens: Column, own_delays: bool = False) -> _Costs | None:
-        """From a guess of the idle places to costs that agree with theirs; with `own_delays` each stretch has its own."""
+        """From a guess of the idle places to costs that agree with theirs; with `own_delays` each stretch has its delay."""
         costs: _Costs | None = None
         for _ in range(ROUNDS):
             costs = self._solve(opens, own_delays, costs)
@@ -160,8 +170,8 @@ class _Pushes:
     def _solve(self, opens: Column, own_delays: bool, costs: _Costs | None, alike: bool = False) -> _Costs:
         """Quantile regression from `costs` on, least squares first. Neither cost is below 0.
 
-        With `alike`, a ridge draws the overhead towards 0, the harder the more the times scatter about `costs` compared
-        with LIKELY_OVERHEAD_S. So where all sizes are equal, the whole time is put down to the rate.
+        With `alike`, where sizes are much the same, a ridge draws the overhead towards the likely one, the harder the
+        more the times scatter about `costs` compared with LIKELY_OVERHEAD_S. The rest is put down to the rate.
         """
         numbers = np.arange(len(self.sizes))
         first = np.maximum.accumulate(np.where(opens, numbers, 0))
@@ -172,7 +182,7 @@ class _Pushes:
         )
         begins = np.flatnonzero((numbers - first) % CORRELATED == 0) if own_delays else np.zeros(1, np.int64)
         stretch = np.searchsorted(begins, numbers, side="right") - 1
-        solution, late, ridge = None, None if costs is None else costs.late, 0.0
+        solution, late, ridge, told_apart = None, None if costs is None else costs.late, 0.0, False
         for _ in range(2 if costs else 6):
             weights = self.trust
             if late is not None:
@@ -184,11 +194,17 @@ class _Pushes:
             means = np.add.reduceat(weighted, begins) / np.add.reduceat(weights, begins)[:, None]
             shifted = means[stretch] if own_delays else means
             moments = (columns - shifted).T @ (weighted - shifted * weights[:, None])
-            moments[0, 0] += ridge + 1e-9 * (moments[0, 0] + weights.sum())
+            drawn = ridge + 1e-9 * (moments[0, 0] + weights.sum())
+            if alike:
+                apart = moments[0, 0] - moments[0, 1] ** 2 / max(moments[1, 1], 1e-300)
+                told_apart = bool(apart > TOLD_APART * drawn)
+                drawn = 0.0 if told_apart else drawn
+            moments[0, 0] += drawn
+            moments[0, 2] += drawn * self.likely_overhead_s
             solution = np.append(-_not_negative(moments[:2, :2], moments[:2, 2]), 1.0)
             late = (columns - shifted) @ solution
         assert solution is not None and late is not None
-        return _Costs(float(means[0] @ solution), -float(solution[0]), -float(solution[1]), late)
+        return _Costs(float(means[0] @ solution), -float(solution[0]), -float(solution[1]), late, told_apart)
 
     def _deviation(self, late: Column) -> float:
         """The usual deviation of those that were not behind an answer, as quantile regression counts it."""
