@@ -65,10 +65,12 @@ class Choosing:
         factor = span_s(profile) / expected_s if expected_s > 0 else 1.0
         return at_pace(finest, factor) if abs(factor - 1) > MATERIAL_CHANGE else finest
 
-    @property
-    def may_ask(self) -> bool:
-        """Whether it is known what the job does now, and no search is under way."""
-        return self._search is None and self._settled
+    def may_ask(self, warm: bool) -> bool:
+        """Whether it is known what the job does now, and no search is under way.
+
+        With what was kept of an earlier run (`warm`) the first question need not wait for that.
+        """
+        return self._search is None and (self._settled or (warm and self._question is None))
 
     def ask(self, profile: Profile, network: Network, jitter_s: float) -> None:
         """Begins a search where the last one's question is no longer what is asked; `profile` is of the cut in force."""

@@ -22,15 +22,17 @@ if TYPE_CHECKING:
     from prophet.core.cut import Cut
     from prophet.core.network import Network
     from prophet.core.policy import Policy
+    from prophet.core.profile import Profile
     from prophet.learn.choosing import Choosing
+    from prophet.learn.kept import Kept, Prior
 
 
 class Learner:
     """Profile, network and plan of one job, from its events. Pure: time comes with the call.
 
-    `forward_ids`: see JobProfiler. `arena`: ids are places in the arena, and not gradients. `shape`: of the cluster, None
-    where it is not known; then nothing is predicted. `adapts`: plans may ask for another cut, as those of the worker
-    whose word counts may in a job whose blocks adapt.
+    `forward_ids`: see JobProfiler. `arena`: whether ids are places in the arena, in UNIT_BYTES (prophet/core/cut.py);
+    otherwise they count gradients. `shape`: of the cluster, None where it is not known, and then nothing is predicted.
+    `adapts`: plans may ask for another cut, as those of the worker whose word counts may in a job whose blocks adapt.
     """
 
     def __init__(
@@ -38,7 +40,6 @@ class Learner:
         policy: Policy,
         monitor_s: float,
         forward_ids: bool = False,
-        *,
         arena: bool = True,
         shape: Shape | None = None,
         adapts: bool = False,
@@ -50,16 +51,31 @@ class Learner:
         self._monitor_s = monitor_s
         self._judged_at = -float("inf")
         self._knows_network = False
+        self._prior: Prior | None = None
         self._cut: Cut | None = None
         self._choosing: Choosing | None = None
         if shape is not None and isinstance(policy, ChoosingPolicy):
-            from prophet.learn.choosing import Choosing
+            from prophet.learn.choosing import Choosing  # Few jobs need it.
 
             self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit)
 
+    def begin_with(self, kept: Kept) -> None:
+        """What was kept of this job's last run: the next plan is made from it, until the job has measured its own."""
+        from prophet.learn.kept import Prior  # Few jobs need it.
+
+        self._prior = Prior(kept)
+        if kept.network is not None:
+            self.monitor.expect(kept.network)
+        self._judged_at = -float("inf")
+
+    @property
+    def kept_was_dropped(self) -> str:
+        """Why what was kept is not used any more; empty where it is, or nothing was."""
+        return self._prior.dropped if self._prior else ""
+
     @property
     def why(self) -> str:
-        """Why the last plan's cut is wanted, in a few words; "" where none was."""
+        """Why the last plan's cut is wanted, in a few words; empty where none was."""
         return self._choosing.why if self._choosing is not None else ""
 
     def turn(
@@ -72,11 +88,11 @@ class Learner:
     ) -> Plan | None:
         """Takes in what happened since the last turn; a new plan where one is due.
 
-        `cut` is the one in force, None where there is none. `networks` are what all workers measured: the slowest is
-        planned for, since each iteration waits for it.
+        `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs. The slowest is
+        planned for, since every iteration waits for it.
         """
         if cut != self._cut and self._cut is not None:
-            # Ids are others from here on. These events are of both.
+            # Ids are others from here on, and these events are of both.
             self.profiler.restart()
         else:
             self.profiler.observe(events)
@@ -84,43 +100,34 @@ class Learner:
         self.monitor.observe(events)
         if nic is not None:
             self.monitor.observe_nic(nic)
-        if self._choosing is not None and cut is not None:
-            plan = self._choose(self._choosing, now, cut, networks)
-        else:
-            plan = self._plan(now, networks)
+        due = now - self._judged_at >= self._monitor_s
+        choosing = self._choosing if cut is not None else None
+        if choosing is not None and cut is not None:
+            choosing.in_force(cut, self.profiler.periods_s)
+            due = due and choosing.may_ask(warm=self._prior is not None)
+        profile = self.profiler.profile if self.profiler.ready else None
+        network = self.monitor.network if due or not self._knows_network or self._prior else None
+        if self._prior is not None and not self._prior.dropped:
+            profile, network = self._prior.fill(profile, network)
+            due = due or bool(self._prior.dropped)
+        plan = None
+        if choosing is not None:
+            if due and profile is not None and network is not None:
+                self._judged_at = now
+                choosing.ask(profile, _slowest(network, networks), self.profiler.jitter_s)
+            plan = choosing.turn()
+        elif profile is not None and (due or (not self._knows_network and network is not None)):
+            plan = self._plan(now, profile, _slowest(network, networks) if network is not None else None)
         if plan is None or not plan_changed(self.plan, plan):
             return None
         self.plan = plan
         return plan
 
-    def _plan(self, now: float, networks: Sequence[Network]) -> Plan | None:
-        """What the policy plans, when it is time for that."""
-        due = now - self._judged_at >= self._monitor_s
-        if not self.profiler.ready or (not due and self._knows_network):
-            return None
-        network = self._slowest(networks)
-        if not due and network is None:
-            return None
+    def _plan(self, now: float, profile: Profile, network: Network | None) -> Plan:
         self._judged_at = now
         self._knows_network = network is not None
-        return self.policy.plan(self.profiler.profile, network, jitter_s=self.profiler.jitter_s)
+        return self.policy.plan(profile, network, jitter_s=self.profiler.jitter_s)
 
-    def _choose(self, choosing: Choosing, now: float, cut: Cut, networks: Sequence[Network]) -> Plan | None:
-        """What the policy chooses. That takes several turns, and what was chosen is looked at in each."""
-        due = now - self._judged_at >= self._monitor_s or not self._knows_network
-        network = self._slowest(networks)
-        if network is None:
-            return None
-        choosing.in_force(cut, self.profiler.periods_s)
-        profile = self.profiler.profile if due and choosing.may_ask else None
-        if profile is not None:
-            self._judged_at = now
-            self._knows_network = True
-            choosing.ask(profile, network, self.profiler.jitter_s)
-        return choosing.turn()
 
-    def _slowest(self, networks: Sequence[Network]) -> Network | None:
-        """Of what this worker measured and what all did."""
-        own = self.monitor.network
-        known = [*networks, *([own] if own is not None else [])]
-        return min(known, key=lambda network: network.bandwidth, default=None)
+def _slowest(own: Network, networks: Sequence[Network]) -> Network:
+    return min([own, *networks], key=lambda network: network.bandwidth)
