@@ -173,10 +173,7 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
     blocks = get_definition(policy.base).blocks
     fused = policy.env.get(settings.FUSION, "1") == "1" and blocks is not Blocks.WHOLE
     adapts = blocks is Blocks.ADAPTIVE and not _sizes_set(policy, engine.partition)
-    if adapts:
-        cut = learning_cut(cell.profile.total_bytes)
-    else:
-        cut = Cut.uniform(options.partition_bytes)
+    cut = learning_cut(cell.profile.total_bytes) if adapts else Cut.uniform(options.partition_bytes)
     options = replace(options, partition_bytes=MOST_BLOCK_BYTES, adapts=adapts)
     return Planned(job_of_cut(cell.profile, cut, fused), cluster, scheduled_by, options)
 

@@ -1,4 +1,4 @@
-"""From what is learned to a choice: the question to a policy that predicts, its search, and the judge of what came of it.
+"""From what is learned to a choice: the question to a policy that predicts, its search, and what came of it.
 
 Rule of this file: which question is asked when, and when a choice becomes a plan. No clock, thread or file.
 """
@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.core.arena import at_pace, profile_under, span_s
+from prophet.core.arena import at_pace, profile_under, span_s, typical_bytes
 from prophet.core.choice import Choice, ChoosingPolicy, Measured, Question, Search, Shape
 from prophet.core.cut import Cut
 from prophet.core.network import Network
@@ -73,14 +73,19 @@ class Choosing:
         return self._search is None and (self._settled or (warm and self._question is None))
 
     def ask(self, profile: Profile, network: Network, jitter_s: float) -> None:
-        """Begins a search where the last one's question is no longer what is asked; `profile` is of the cut in force."""
+        """Begins a search where the last one's question is another by now; `profile` is of the cut in force."""
         if self._cut is None:
             return
         profile = self._learned(profile, self._cut)
         old = self._question
         if old is not None:
-            if not _changed(old, profile, network):
+            size = typical_bytes(self._cut, profile.total_bytes)
+            if not _changed(old, profile, network, size):
                 return
+            if self._judge.better_former(self._cut) is not None:
+                return  # What seems to be another network may be how this cut shows it: first back to that one.
+            if len({segment.block_bytes for segment in self._cut.segments}) == 1:
+                network = _of_one_size(network, old.network, size)
             self._judge.new_regime()
         cuts = (self._cut, *(cut for cut in self._judge.used if cut != self._cut and self._adapts))
         self._question = Question(
@@ -132,11 +137,19 @@ class Choosing:
         return self._cut is not None and self._judge.iteration_s(self._cut) is not None
 
 
-def _changed(question: Question, profile: Profile, network: Network) -> bool:
-    """Whether what a choice was made from is another."""
+def _changed(question: Question, profile: Profile, network: Network, size: int) -> bool:
+    """Whether what a choice was made from is another. `size` is that of the blocks that the job has."""
     pairs = (
-        (question.network.bandwidth, network.bandwidth),
+        (question.network.transfer_s(size), network.transfer_s(size)),
         (question.profile.backward_s, profile.backward_s),
         (question.profile.total_bytes, profile.total_bytes),
     )
     return any(abs(a - b) > MATERIAL_CHANGE * max(a, b) for a, b in pairs)
+
+
+def _of_one_size(network: Network, before: Network, size: int) -> Network:
+    """`network`, where blocks of one size say no more than what such a block costs: the overhead is what it was."""
+    rest_s = network.transfer_s(size) - before.overhead_s
+    if rest_s <= 0:
+        return network
+    return replace(network, bandwidth=size / rest_s, overhead_s=before.overhead_s)

@@ -3,9 +3,9 @@
 Rule of this file: no clock, thread or file; iteration times and choices come in. Times are seconds.
 
 A prediction knows the wire and the servers' links. It does not know what a message costs the processor where cores are
-short, nor a link that is shared with others for a while. So what a cut was predicted to bring is measured once it holds;
-a cut that turns out worse than a former one is given up for that, and where predictions are close, neighbours of the
-best are tried. A cut costs the servers two copies of the gradients for as long as the job lasts, so there are few.
+short, nor a link that is shared with others for a while. So what a cut was predicted to bring is measured once it
+holds; a cut that turns out worse than a former one is given up for that, and where predictions are close, neighbours of
+the best are tried. A cut costs the servers two copies of the gradients for as long as the job lasts, so there are few.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ MOST_CUTS = 8
 """In one job. After that only those that it has had are chosen from."""
 LEAST_GAIN = 0.03
 """A recut may cost as much as an iteration; one that has not been tried must promise this much."""
-WORSE = 0.01
+WORSE = 0.005
 """A former cut is better where it took less by more than this."""
+MOST_RETURNS = 4
+"""To former cuts, in one regime of the network: where times scatter, the better of two may seem to change for ever."""
 CLOSE = 0.05
 """Predictions within this share of the best are too near to tell without measuring."""
 MOST_TRIES = 2
@@ -40,6 +42,7 @@ class Judge:
         self._used: list[Cut] = []
         self._measured: dict[Cut, float] = {}
         self._tries = 0
+        self._returns = 0
 
     @property
     def used(self) -> tuple[Cut, ...]:
@@ -67,26 +70,32 @@ class Judge:
     def new_regime(self) -> None:
         """The network or the job has changed: what was measured before says nothing any more."""
         self._measured.clear()
-        self._tries = 0
+        self._tries = self._returns = 0
+
+    def better_former(self, in_force: Cut) -> Cut | None:
+        """A cut that was measured to be better than the one in force, the best such; None where there is none."""
+        if self._returns >= MOST_RETURNS:
+            return None
+        least_s = self._measured.get(in_force, 0.0) * (1 - WORSE)
+        best = min(self._measured, key=self._measured.__getitem__, default=in_force)
+        return best if self._measured.get(best, math.inf) < least_s else None
 
     def wanted(self, choices: Sequence[Choice], in_force: Cut) -> Choice:
         """The choice that the job should have next; `choices` are one for each cut, the best first.
 
         `in_force` is among them, and has been measured unless it is what the job began with.
         """
-        possible = [choice for choice in choices if self.may_cut_anew or choice.cut in self._used]
         current = next(choice for choice in choices if choice.cut == in_force)
-        began_with_it = self._used[:1] == [in_force]
-        now_s = self._measured.get(in_force, math.nan)
-        former = [choice for choice in possible if choice.cut in self._measured]
-        best_measured = min(former, key=lambda choice: self._measured[choice.cut], default=current)
-        if self._measured.get(best_measured.cut, math.inf) < now_s * (1 - WORSE):
-            return best_measured
+        former = self.better_former(in_force)
+        if former is not None:
+            self._returns += 1
+            return next((choice for choice in choices if choice.cut == former), current)
+        possible = [choice for choice in choices if self.may_cut_anew or choice.cut in self._used]
         untried = [choice for choice in possible if choice.cut not in self._measured and choice.cut != in_force]
         if not untried:
             return current
         best = untried[0]
-        least_gain = 0.0 if began_with_it else LEAST_GAIN
+        least_gain = 0.0 if self._used[:1] == [in_force] else LEAST_GAIN
         if best.iteration_s < current.iteration_s * (1 - least_gain):
             return best
         return self._neighbour(untried, current) or current

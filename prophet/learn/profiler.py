@@ -34,8 +34,8 @@ SHIFT_RATIO = 1.2
 FORWARD_IDS = -0.9
 """Correlation of ids with the order of generation from which they are taken to be in forward order."""
 LEAST_AHEAD = 0.1
-"""Forward is judged by gradients with at least this share of it still to come: what is less is lost in the error of when
-backward begins."""
+"""Forward is judged by gradients with at least this share of it still to come: what is less is lost in the error of
+when backward begins."""
 MOST_OPEN = 1 << 18
 """Events kept of an iteration without an end, such as that of a job whose tensors never come again."""
 
@@ -134,12 +134,14 @@ class JobProfiler:
     def _first_whole(self, rows: NDArray[Any], start: int, end: int) -> int:
         """The place of the first event of a whole iteration, if events before `start` were lost.
 
-        Within an iteration the gradients' usual times rise, so it is where they fall by the most.
+        Within an iteration the gradients' usual times rise, so it is where they fall by the most. Where these are not
+        known, it is after the longest pause, if ids rise most there.
         """
         usual = np.array([self._usual.get(gradient, np.nan) for gradient in rows["gradient"][start : end + 1].tolist()])
         known = np.flatnonzero(~np.isnan(usual))
         if len(known) < 2:
-            return self._cut(rows, start, end)
+            opens, rise = _longest_pause_and_rise(rows[start : end + 1])
+            return start + opens if opens == rise else self._cut(rows, start, end)
         return start + int(known[1 + np.argmin(np.diff(usual[known]))])
 
     def _cut(self, rows: NDArray[Any], start: int, end: int) -> int:
@@ -151,9 +153,8 @@ class JobProfiler:
         is forward, is there too. With other ids it is the longest pause, if what follows it usually comes early.
         """
         window = rows[start : end + 1]
-        opens = start + 1 + int(np.argmax(np.diff(window["time_s"])))
         ids = window["gradient"].astype(np.int64)
-        rise = start + 1 + int(np.argmax(np.diff(ids)))
+        opens, rise = (start + place for place in _longest_pause_and_rise(window))
         most = 2 * len(np.unique(ids[: rise - start])) > len(np.unique(ids))
         if opens == rise and most and _fall(ids[: rise - start]):
             return rise
@@ -280,6 +281,12 @@ def _median(values: NDArray[Any]) -> NDArray[Any]:
     return middle
 
 
+def _longest_pause_and_rise(window: NDArray[Any]) -> tuple[int, int]:
+    """Places in the events that come after the longest pause, and where ids rise most."""
+    pauses, rises = np.diff(window["time_s"]), np.diff(window["gradient"].astype(np.int64))
+    return 1 + int(np.argmax(pauses)), 1 + int(np.argmax(rises))
+
+
 def _fall(ids: NDArray[Any]) -> bool:
     """Whether `ids`, in order of generation, are in forward order: they fall, but for the disorder within steps."""
     if ids[0] == ids[-1]:
@@ -305,7 +312,7 @@ def _urgency(ids: NDArray[Any], from_first: NDArray[Any]) -> NDArray[Any]:
 def _most_forward(
     rows: list[_Iteration], ids: NDArray[Any], shares: NDArray[Any], backward_ends: NDArray[Any], first_step_s: float
 ) -> float:
-    """The most that forward may take, from one iteration (row) to the next; `ids` and their `shares` in forward order."""
+    """The most that forward may take between two iterations (rows); `ids` and their `shares` are in forward order."""
     ahead = np.cumsum(shares[::-1])[::-1]
     places = np.argsort(ids, kind="stable")
     bounds = []

@@ -4,9 +4,9 @@ Rule of this file: the online form of Algorithm 1 as a plan for the queue; the a
 writes it is in prophet/policies/algorithms/assembler.py, the search for the best blocks in algorithms/chooser.py.
 
 The paper assembles a block: it adds the most urgent ready gradient as long as its transfer ends before
-a more urgent one is generated. Here that is two decisions. Where blocks begin and end, and how many bytes are in flight,
-is chosen by predicting the iteration. And the queue decides each time the wire takes another block, with what it knows
-by then, so what travels together ends where reality does and not where the profile said.
+a more urgent one is generated. Here that is two decisions. Where blocks begin and end, and how many bytes are in
+flight, is chosen by predicting the iteration. And the queue decides each time the wire takes another block, with what it
+knows by then, so what travels together ends where reality does and not where the profile said.
 """
 
 from __future__ import annotations

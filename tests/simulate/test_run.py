@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from prophet.core._native import Exchange, OperationSpec, TensorSpec
 from prophet.core.bound import lower_bound_s
+from prophet.core.cut import Cut
 from prophet.core.errors import UserError
 from prophet.core.events import EventKind, QueueKind
 from prophet.core.plan import Plan, QueuePlan
@@ -17,7 +18,7 @@ from prophet.models.profiles import resnet50
 from prophet.policies import get_policy, policy_names
 from prophet.simulate import Cluster, Costs, Job, Options, SimulatedRun, job_of_profile, simulate
 from prophet.simulate.cluster import compute_scale, with_traffic
-from prophet.simulate.job import alone, fused_by_front_end
+from prophet.simulate.job import alone, job_of_cut
 
 BARE = Costs(header_bytes=0)
 
@@ -181,7 +182,7 @@ def test_background_traffic_takes_its_part_of_the_link() -> None:
 
 def test_same_seed_same_bits_and_another_seed_another_run() -> None:
     profile = resnet50(5_000_000)
-    job = job_of_profile(profile, fused_by_front_end(profile))
+    job = job_of_cut(profile, Cut.uniform(131072))
     cluster = Cluster(3, 1, {f"worker{i}": ((0.0, 31.25e6),) for i in range(3)}, Costs(1e-4, 1e-4))
 
     def run(seed: int) -> SimulatedRun:
@@ -195,7 +196,7 @@ def test_same_seed_same_bits_and_another_seed_another_run() -> None:
 
 def test_the_learner_plans_on_the_virtual_clock() -> None:
     profile = resnet50(25_600_000)
-    job = job_of_profile(profile, fused_by_front_end(profile))
+    job = job_of_cut(profile, Cut.uniform(131072))
     cluster = Cluster(2, 1, {"worker0": ((0.0, 31.25e6),), "worker1": ((0.0, 31.25e6),)}, Costs(1e-4, 1.4e-4))
     run = simulate(job, cluster, get_policy("prophet"), Options(iterations=12))
     assert run.plans >= 1

@@ -6,8 +6,8 @@ time, so that a decision never holds a thread for long. Sizes are bytes, times s
 First come uniform cuts: from a middle size up and down for as long as it gets better. Then, from the best of them, cuts
 along the stepwise pattern: a segment for each step's gradients, so that no block goes across the beginning of a step,
 and each segment's blocks twice or half as large for as long as that is better. Large blocks cost fewer messages and
-stand longer in the way of what is more urgent; what that comes to at each place, the prediction says. Last, for the best:
-whether to hold what is less urgent back when gradient 0 is due.
+stand longer in the way of what is more urgent; what that comes to at each place, the prediction says. Last, for the
+best: whether to hold what is less urgent back when gradient 0 is due.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 
+from prophet.core.arena import typical_bytes
 from prophet.core.choice import Choice, Measured, Question
 from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment, arena_places
 from prophet.core.plan import Plan
@@ -26,8 +27,9 @@ SIZES = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, MOST_BLOCK
 """Of uniform cuts' blocks. A factor of two apart is near enough: between neighbours the iteration differs by a few
 percent."""
 FIRST_SIZE = 512 << 10
-IN_FLIGHT = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Credits that are tried, in blocks of the cut's typical size."""
+IN_FLIGHT = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Credits that are tried, in blocks of the cut's typical size. One block alone idles the wire until it is acknowledged,
+and a wire that idles is measured badly."""
 FIRST_IN_FLIGHT = 3
 PATIENCE = 1
 """A search goes on past so many tries that were no better."""
@@ -155,14 +157,15 @@ class ChoiceSearch:
                 for factor in (2, 0.5):
                     size = _rounded(sizes[place] * factor)
                     other = [*sizes[:place], size, *sizes[place + 1 :]]
-                    if size == sizes[place] or (tuple(other), credit) in tried:
+                    too_large = IN_FLIGHT[0] * size > credit
+                    if size == sizes[place] or too_large or (tuple(other), credit) in tried:
                         continue
                     yield from judge(other, credit, least_s)
                     if tried[tuple(other), credit] < least_s * (1 - LEAST_GAIN / 4):
                         sizes, least_s, better = other, tried[tuple(other), credit], True
             for factor in (0.75, 1.5):
-                other_credit = max(UNIT_BYTES, int(credit * factor))
-                if (tuple(sizes), other_credit) in tried:
+                other_credit = int(credit * factor)
+                if (tuple(sizes), other_credit) in tried or other_credit < IN_FLIGHT[0] * max(sizes):
                     continue
                 yield from judge(sizes, other_credit, least_s)
                 if tried[tuple(sizes), other_credit] < least_s * (1 - LEAST_GAIN / 4):
@@ -210,21 +213,6 @@ class ChoiceSearch:
             over = prediction.run(SLICE, most_s)
             yield prediction.cost - spent
             spent = prediction.cost
-
-
-def typical_bytes(cut: Cut, total_bytes: int) -> int:
-    """The size of the block that the middle byte of all is in, if blocks are ranked by size."""
-    ends = [*(segment.start for segment in cut.segments[1:]), max(total_bytes, cut.segments[-1].start)]
-    lengths: dict[int, int] = {}
-    for segment, end in zip(cut.segments, ends, strict=True):
-        covered = max(0, min(end, total_bytes) - segment.start)
-        lengths[segment.block_bytes] = lengths.get(segment.block_bytes, 0) + covered
-    passed = 0
-    for size, length in sorted(lengths.items()):
-        passed += length
-        if 2 * passed >= total_bytes:
-            return size
-    return cut.segments[-1].block_bytes
 
 
 def _rounded(size: float) -> int:
