@@ -34,7 +34,8 @@ def iteration_s(point: Cell, name: str) -> float:
 
 def test_it_writes_what_a_real_run_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    assert simulate_session(loaded(REPLAY, tmp_path), out) == 0
+    raw = changed(changed(REPLAY, "job.iterations", 16), "job.warmup", 12)
+    assert simulate_session(loaded(raw, tmp_path), out) == 0
     results = json.loads((out / "results.json").read_text())
     (summary,) = results["cells"]
     assert results["schema"] == 1
@@ -76,9 +77,10 @@ def test_waits_are_what_an_iteration_takes_beyond_computing(tmp_path: Path) -> N
 
 
 def test_a_slow_worker_holds_all_and_asynchronous_servers_do_not(tmp_path: Path) -> None:
-    even = iteration_s(cell(tmp_path), "prophet")
+    known = {"job__iterations": 16, "job__warmup": 12}
+    even = iteration_s(cell(tmp_path, **known), "prophet")
     slow = {"stragglers": {"worker1": 2.0}}
-    held = iteration_s(cell(tmp_path, simulator=slow), "prophet")
+    held = iteration_s(cell(tmp_path, simulator=slow, **known), "prophet")
     assert held > even * 1.8
     free = cell(tmp_path, simulator={**slow, "exchange": "asynchronous"})
     run = run_planned(prepare(free, free.policies[1]))

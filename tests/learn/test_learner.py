@@ -31,18 +31,20 @@ def test_no_plan_without_a_profile() -> None:
 
 
 def test_the_first_profile_makes_a_plan_at_once() -> None:
-    subject = learner()
+    subject = learner("p3")
     plan = subject.turn(1.0, some_iterations(8), None)
     assert plan is not None
     assert plan.push.order == {0: 0, 1: 1, 2: 2}
     assert plan is subject.plan
 
 
+def test_ids_that_rise_in_forward_order_are_ranks_as_they_are() -> None:
+    assert learner().turn(1.0, some_iterations(8), None) is None, "which changes nothing"
+
+
 def test_the_first_measured_rate_makes_a_plan_at_once_too() -> None:
     subject = learner()
-    first = subject.turn(1.0, some_iterations(8), None)
-    assert first is not None
-    assert first.network is None
+    assert subject.turn(1.0, some_iterations(8), None) is None
     second = subject.turn(2.0, transfers([131072, 4000] * 60, bandwidth=30e6, overhead_s=0.0005), None)
     assert second is not None
     assert second.network is not None
