@@ -71,8 +71,9 @@ class Learner:
             self.monitor.observe_nic(nic)
         due = now - self._judged_at >= self._monitor_s
         profile = self.profiler.profile if self.profiler.ready else None
-        network = self.monitor.network if due or not self._knows_network or self._prior else None
-        if self._prior is not None and not self._prior.dropped:
+        unsure = self._prior is not None and not self._prior.over
+        network = self.monitor.network if due or unsure or not self._knows_network else None
+        if self._prior is not None and unsure:
             profile, network = self._prior.fill(profile, network)
             due = due or bool(self._prior.dropped)
         if profile is None or (not due and (self._knows_network or network is None)):
