@@ -51,6 +51,7 @@ class Learner:
         self._monitor_s = monitor_s
         self._judged_at = -float("inf")
         self._knows_network = False
+        self._watches = False
         self._prior: Prior | None = None
         self._cut: Cut | None = None
         self._choosing: Choosing | None = None
@@ -97,9 +98,7 @@ class Learner:
         else:
             self.profiler.observe(events)
         self._cut = cut
-        self.monitor.observe(events)
-        if nic is not None:
-            self.monitor.observe_nic(nic)
+        self._watch(events, nic)
         due = now - self._judged_at >= self._monitor_s
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
@@ -123,6 +122,18 @@ class Learner:
             return None
         self.plan = plan
         return plan
+
+    def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
+        """Of the network, after the first iterations: they make connections and register memory as they go."""
+        since = self.profiler.warmed_up_s
+        if since is None:
+            return
+        if not self._watches:
+            self._watches = True
+            events = events[events["time_s"] >= since]
+        self.monitor.observe(events)
+        if nic is not None:
+            self.monitor.observe_nic(nic)
 
     def _plan(self, now: float, profile: Profile, network: Network | None) -> Plan:
         self._judged_at = now
