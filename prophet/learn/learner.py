@@ -51,6 +51,7 @@ class Learner:
         self._monitor_s = monitor_s
         self._judged_at = -float("inf")
         self._knows_network = False
+        self._watches = False
         self._prior: Prior | None = None
         self._cut: Cut | None = None
         self._choosing: Choosing | None = None
@@ -97,17 +98,16 @@ class Learner:
         else:
             self.profiler.observe(events)
         self._cut = cut
-        self.monitor.observe(events)
-        if nic is not None:
-            self.monitor.observe_nic(nic)
+        self._watch(events, nic)
         due = now - self._judged_at >= self._monitor_s
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
             choosing.in_force(cut, self.profiler.periods_s)
             due = due and choosing.may_ask(warm=self._prior is not None)
         profile = self.profiler.profile if self.profiler.ready else None
-        network = self.monitor.network if due or not self._knows_network or self._prior else None
-        if self._prior is not None and not self._prior.dropped:
+        unsure = self._prior is not None and not self._prior.over
+        network = self.monitor.network if due or unsure or not self._knows_network else None
+        if self._prior is not None and unsure:
             profile, network = self._prior.fill(profile, network)
             due = due or bool(self._prior.dropped)
         plan = None
@@ -122,6 +122,18 @@ class Learner:
             return None
         self.plan = plan
         return plan
+
+    def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
+        """Of the network, after the first iterations: they make connections and register memory as they go."""
+        since = self.profiler.warmed_up_s
+        if since is None:
+            return
+        if not self._watches:
+            self._watches = True
+            events = events[events["time_s"] >= since]
+        self.monitor.observe(events)
+        if nic is not None:
+            self.monitor.observe_nic(nic)
 
     def _plan(self, now: float, profile: Profile, network: Network | None) -> Plan:
         self._judged_at = now

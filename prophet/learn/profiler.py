@@ -80,6 +80,8 @@ class JobProfiler:
         self._after_gap = False  # what is open lacks its beginning
         self._returned = np.zeros(0, EVENT_DTYPE)  # ends of pulls since the last iteration that is over
         self._estimate: _Estimate | None = None
+        self.warmed_up_s: float | None = None
+        """When backward of the last iteration ended that belongs to the job's start; None before that."""
 
     def observe(self, events: NDArray[Any]) -> None:
         """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over.
@@ -168,6 +170,8 @@ class JobProfiler:
         self._usual.update(zip(row.ids.tolist(), (row.times - row.times.min()).tolist(), strict=True))
         self._seen += 1
         if self._seen <= WARM_UP:
+            if self._seen == WARM_UP and self.warmed_up_s is None:
+                self.warmed_up_s = float(row.times.max())
             return
         before = self._rows[-1].times.max() if self._rows else row.begin_s
         times = self._returned["time_s"]

@@ -2,7 +2,8 @@
 
 Rule of this file: one pure estimate; which pushes count, and for how long, is bandwidth.py's.
 
-The model. Push k of s(k) bytes, handed over at start(k), is through the wire at
+The model (docs/decisions/telling-costs-apart.md says what came of it). Push k of s(k) bytes, handed over at start(k),
+is through the wire at
 
     through(k) = max(through(k - 1), start(k)) + overhead + s(k) / rate
 
@@ -154,7 +155,7 @@ class _Pushes:
         return np.append(True, earliest[1:] > earliest[:-1])
 
     def settle(self, opens: Column, own_delays: bool = False) -> _Costs | None:
-        """From a guess of the idle places to costs that agree with theirs; with `own_delays` each stretch has its delay."""
+        """From a guess of the idle places to costs that agree with theirs; with `own_delays`, each stretch has one."""
         costs: _Costs | None = None
         for _ in range(ROUNDS):
             costs = self._solve(opens, own_delays, costs)
