@@ -15,6 +15,7 @@ import numpy as np
 
 from prophet.core import settings
 from prophet.core._native import Exchange
+from prophet.core.cut import MOST_BLOCK_BYTES
 from prophet.core.errors import UserError
 from prophet.core.event_record import save_record
 from prophet.core.policy import Policy
@@ -28,7 +29,7 @@ from prophet.lab.runs import EVENTS_FILE, CellRuns, Run
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
 from prophet.lab.testbed.shaping import token_bucket
 from prophet.lab.tuning import require_search
-from prophet.policies import policy_from_environ
+from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.simulate.cluster import Cluster, Costs, RateSteps, compute_scale, with_traffic
 from prophet.simulate.grouped import grouped
 from prophet.simulate.job import Job, alone, fused_by_front_end, job_of_profile
@@ -143,9 +144,10 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
         if config.jitter or stragglers
         else []
     )
+    whole = _keeps_whole(policy, engine.partition)
     options = Options(
         iterations=cell.job.iterations,
-        partition_bytes=_partition_bytes(policy, engine.partition),
+        partition_bytes=MOST_BLOCK_BYTES if whole else _partition_bytes(policy, engine.partition),
         monitor_s=float(policy.env.get(settings.MONITOR_S, settings.DEFAULT_MONITOR_S)),
         # An all-reduce of a whole tensor may take longer than the watchdog of a job has patience.
         watchdog_s=float(policy.env.get(settings.WATCHDOG_S, NEVER_S if collective else settings.DEFAULT_WATCHDOG_S)),
@@ -156,9 +158,15 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
     scheduled_by = policy_from_environ(policy.base, policy.env, options.partition_bytes)
     if (groups := grouped(cell.profile, cluster, scheduled_by, options)) is not None:
         return Planned(groups[0], cluster, scheduled_by, groups[1])
-    fused = policy.env.get(settings.FUSION, "1") == "1" and not collective
+    fused = policy.env.get(settings.FUSION, "1") == "1" and not collective and not whole
     members = fused_by_front_end(cell.profile) if fused else alone(cell.profile)
     return Planned(job_of_profile(cell.profile, members), cluster, scheduled_by, options)
+
+
+def _keeps_whole(policy: Contender, partition: PartitionSetting) -> bool:
+    """Whether each gradient travels by itself: the policy wants it so, and no partition size is set."""
+    sized = settings.PARTITION_BYTES in policy.env or partition.variable in policy.env
+    return policy.hooked and not sized and get_definition(policy.base).blocks is Blocks.WHOLE
 
 
 def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
