@@ -215,7 +215,8 @@ class JobProfiler:
         typical step before the first gradient. Forward ends there, one such step before the next iteration's first
         gradient, and its time is shared out like the backward time. It began after gradient 0 was generated, and what
         of it comes after a gradient began after that gradient was back: so each of them says the most that forward may
-        take, and the least of that is taken, but never more than backward, which computes about twice as much.
+        take, and the least of that is taken. Where the job waits for its network all the time that says little, and then
+        forward is taken for half of backward, which computes about twice as much.
         """
         estimate = self._estimated()
         return estimate.profile if estimate else None
@@ -269,7 +270,7 @@ def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
         shares[step.first : step.last + 1] = gap / backward_s / (step.last - step.first + 1)
     if len(steps) == 1:
         shares[:] = 1.0 / len(ids)
-    forward_s = min(_most_forward(rows, ids[order], shares, times[:, order[0]], first_step_s), backward_s)
+    forward_s = min(_most_forward(rows, ids[order], shares, times[:, order[0]], first_step_s), backward_s / 2)
     names = [f"gradient{gradient}" for gradient in ids[order]]
     columns = (names, _median(sizes)[order].astype(int).tolist(), generation.tolist(), (forward_s * shares).tolist())
     gradients = tuple(itertools.starmap(GradientProfile, zip(*columns, strict=True)))
