@@ -23,9 +23,9 @@ def byteps() -> None:
 
 
 def training() -> None:
-    """All that a job of PyTorch needs to its end: other workers, an optimizer, a search, and a plan of what it found."""
+    """All that a job of PyTorch needs to its end: other workers, an optimizer, a search, and the plan of a choice."""
     byteps()
-    from prophet.core.choice import Question, Shape
+    from prophet.core.choice import ChoosingPolicy, Question, Shape
     from prophet.core.cut import Cut
     from prophet.core.network import Network
     from prophet.core.profile import GradientProfile, Profile
@@ -38,6 +38,7 @@ def training() -> None:
     policy = get_policy("prophet")
     Learner(policy, 5.0, shape=Shape(2, 1), adapts=True)
     policy.plan(Profile("job", gradients), Network(1e7))
+    assert isinstance(policy, ChoosingPolicy)
     question = Question(Profile("job", gradients), Network(1e7), Shape(2, 1), (Cut.uniform(1 << 19),), anew=True)
     search = policy.search(question)
     while not search.work(1 << 20):
