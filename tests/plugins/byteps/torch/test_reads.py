@@ -82,8 +82,8 @@ def test_evaluation_between_two_steps(network: Network, mode: Callable[[], Any])
             some_model.train()
             some_optimizer.zero_grad()
             loss_of(some_model, number).backward()
-            for bucket in optimizer._prophet._buckets:
-                bucket.eager = False
+            for slot in optimizer._prophet._order:
+                slot.eager = False
             some_optimizer.step()
             if number % 2 == 0:
                 some_model.eval()
