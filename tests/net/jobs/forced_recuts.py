@@ -1,4 +1,4 @@
-"""Runs a job whose blocks are cut anew every few rounds, in turn by other cuts, and whose workers measure different networks.
+"""Runs a job that is cut anew every few rounds, and whose workers measure different networks.
 
 forced_recuts.py SCRIPT [ARGUMENT ...]
 
@@ -13,6 +13,7 @@ import itertools
 import os
 import runpy
 import sys
+from pathlib import Path
 
 from prophet.core.cut import Cut, Segment
 from prophet.core.network import Network
@@ -41,7 +42,7 @@ policy.POLICIES["prophet"] = dataclasses.replace(policy.POLICIES["prophet"], blo
 CutBoard.__init__ = make_and_keep  # type: ignore[method-assign, assignment]
 CutBoard.said = lambda board: (next(wanted), network)  # type: ignore[method-assign]
 del sys.argv[0]
-sys.path[0:0] = [os.path.dirname(sys.argv[0])]
+sys.path[0:0] = [str(Path(sys.argv[0]).parent)]
 runpy.run_path(sys.argv[0], run_name="__main__")
 for board in boards:
     print("recuts", board.recuts, "networks", [entry.bandwidth for entry in board.networks], flush=True)
