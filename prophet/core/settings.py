@@ -17,7 +17,7 @@ from prophet.core.errors import UserError
 SCHEDULER = "BYTEPS_SCHEDULER"
 """Policy of the job; unset means that nothing of Prophet runs."""
 PARTITION_BYTES = "PROPHET_PARTITION_BYTES"
-"""Partition size in bytes, handed to BytePS unless BYTEPS_PARTITION_BYTES is set."""
+"""One size in bytes for all blocks, unless BYTEPS_PARTITION_BYTES is set."""
 WATCHDOG_S = "PROPHET_WATCHDOG_S"
 """How long a ready task may be held with nothing moving before it is released and reported."""
 MONITOR_S = "PROPHET_MONITOR_S"
@@ -37,8 +37,8 @@ BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
 BYTEPS_LOCAL_RANK = "BYTEPS_LOCAL_RANK"
 
 DEFAULT_PARTITION_BYTES = 128 * 1024
-"""What is in flight delays an urgent gradient, so small is good as long as the cost of a message is hidden
-(docs/decisions/partition-size.md)."""
+"""Of policies with blocks of one size. What is in flight delays an urgent gradient, so small is good as long as the
+cost of a message is hidden (docs/decisions/partition-size.md)."""
 LEAST_PARTITION_BYTES = 4096
 MOST_PARTITION_BYTES = 2**31 - 1
 """BytePS reads the number into an int."""
@@ -51,8 +51,8 @@ class Settings:
     """What one training process was told. Sizes in bytes, times in seconds."""
 
     policy: str
-    partition_bytes: int = DEFAULT_PARTITION_BYTES
-    """What BytePS is to use: its own variable's value where that is set."""
+    partition_bytes: int | None = None
+    """The size of all blocks, where the user has set one; BytePS's own variable comes first."""
     watchdog_s: float = DEFAULT_WATCHDOG_S
     monitor_s: float = DEFAULT_MONITOR_S
     fusion: bool = True
@@ -78,11 +78,14 @@ def _number(environ: Mapping[str, str], name: str, default: float, least: float)
     return default if text is None else number(text, name, least)
 
 
-def _partition_bytes(environ: Mapping[str, str]) -> int:
-    own = int(_number(environ, PARTITION_BYTES, DEFAULT_PARTITION_BYTES, LEAST_PARTITION_BYTES))
+def _partition_bytes(environ: Mapping[str, str]) -> int | None:
+    own = environ.get(PARTITION_BYTES)
+    size = None if own is None else int(number(own, PARTITION_BYTES, LEAST_PARTITION_BYTES))
+    if size is not None and size > MOST_PARTITION_BYTES:
+        raise UserError(f"{PARTITION_BYTES} is {own!r}; it must be a number of at most {MOST_PARTITION_BYTES}")
     text = environ.get(BYTEPS_PARTITION_BYTES)
     if text is None:
-        return own
+        return size
     # BytePS takes what it cannot read for 0, and then never ends cutting a tensor into parts of 0 bytes.
     if not text.isdecimal() or not 0 < int(text) <= MOST_PARTITION_BYTES:
         raise UserError(

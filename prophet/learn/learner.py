@@ -16,16 +16,19 @@ from prophet.learn.profiler import JobProfiler
 from prophet.learn.replan import plan_changed
 
 if TYPE_CHECKING:
+    from prophet.core.cut import Cut
+    from prophet.core.network import Network
     from prophet.core.policy import Policy
 
 
 class Learner:
     """Profile, network and plan of one job, from its events. Pure: time comes with the call.
 
-    `forward_ids`: see JobProfiler.
+    `forward_ids`: see JobProfiler. `arena`: whether ids are places in the arena, in UNIT_BYTES (prophet/core/cut.py);
+    otherwise they count gradients.
     """
 
-    def __init__(self, policy: Policy, monitor_s: float, forward_ids: bool = False) -> None:
+    def __init__(self, policy: Policy, monitor_s: float, forward_ids: bool = False, arena: bool = True) -> None:
         self.policy = policy
         self.profiler = JobProfiler(forward_ids=forward_ids)
         self.monitor = BandwidthMonitor()
@@ -34,8 +37,18 @@ class Learner:
         self._judged_at = -float("inf")
         self._knows_network = False
 
-    def turn(self, now: float, events: NDArray[Any], nic: NicSample | None) -> Plan | None:
-        """Takes in what happened since the last turn; a new plan where one is due."""
+    def turn(
+        self,
+        now: float,
+        events: NDArray[Any],
+        nic: NicSample | None,
+        cut: Cut | None = None,
+        networks: tuple[Network, ...] = (),
+    ) -> Plan | None:
+        """Takes in what happened since the last turn; a new plan where one is due.
+
+        `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs.
+        """
         self.profiler.observe(events)
         self.monitor.observe(events)
         if nic is not None:

@@ -9,9 +9,10 @@ A script's data loaders and evaluations import BytePS too and send nothing. So w
 imported when it begins to: with bps.init(), in the program's own thread. The agent's might be in the middle of an
 import when the program forks, and then the child could never import that module.
 
-Order, credit, groups and deadlines are each worker's own; partition size and tensors are the job's, and come from the
-settings and the front end alone (docs/decisions/sizes-of-the-job.md). So a worker without the hook keeps them, and
-where the front end fails the workers agree, or end, before anything is sent.
+Order, credit, groups and deadlines are each worker's own. Blocks and tensors are the job's: they come from the
+settings, the front end and the cut that the workers have agreed on (docs/decisions/sizes-of-the-job.md). What a plan
+says of the cut is a wish, left on the board (cutting.py). So a worker without the hook cuts as the others do, and where
+the front end fails the workers agree, or end, before anything is sent.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ from numpy.typing import NDArray
 
 from prophet import __version__
 from prophet.core import settings as names
+from prophet.core.cut import Cut
 from prophet.core.errors import UserError
 from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind
 from prophet.core.plan import Plan
-from prophet.core.settings import Settings, from_environ
+from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.core.status import AgentStatus, HookStatus, LaneStatus
-from prophet.policies import policy_from_environ
+from prophet.policies import get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
+from prophet_byteps.cutting import CutBoard
 from prophet_byteps.ending import STALLED, end_process
 from prophet_byteps.hook import Hook, HookError, Library
 
@@ -78,6 +81,11 @@ class Agent:
         no_hook: str = "",
     ) -> None:
         self._framework = framework
+        self._sizes = partition.sizes_of(settings, get_definition(settings.policy).blocks, framework)
+        self._whole_gradients = framework in partition.WHOLE_GRADIENTS
+        self._board = self._make_board()
+        self._recuts = 0
+        self._last_recut_s: float | None = None
         self._settings = settings
         self._policy = policy
         self._plan = policy.plan(None, None)
@@ -105,7 +113,7 @@ class Agent:
         Raises UserError, with one line, for a setting that is wrong. Where only the hook cannot act the job has none.
         """
         settings = from_environ(environ)
-        policy = policy_from_environ(settings.policy, environ, settings.partition_bytes)
+        policy = policy_from_environ(settings.policy, environ, settings.partition_bytes or DEFAULT_PARTITION_BYTES)
         library, hook, no_hook = None, None, ""
         try:
             library = hook_module.find_library(framework)
@@ -113,9 +121,16 @@ class Agent:
         except Exception as error:
             no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
         partition.chosen_by_prophet(names.BYTEPS_PARTITION_BYTES not in environ)
+        job = cls(framework, settings, policy, library, hook, no_hook)
         # BytePS reads the partition size once, when it starts. It is the job's, so it holds without the hook as well.
-        environ[names.BYTEPS_PARTITION_BYTES] = str(settings.partition_bytes)
-        return cls(framework, settings, policy, library, hook, no_hook)
+        environ[names.BYTEPS_PARTITION_BYTES] = str(job._sizes.partition_bytes)
+        return job
+
+    def _make_board(self) -> CutBoard:
+        if self._whole_gradients:
+            # Blocks of several sizes at once are not to be had there.
+            return CutBoard(self._sizes.fixed, lambda sizes: Cut.uniform(partition.LEARNING_BYTES))
+        return CutBoard(self._sizes.fixed)
 
     def start(self, module: ModuleType) -> None:
         """Takes over the queues of the BytePS module just imported, and starts to learn.
@@ -127,7 +142,7 @@ class Agent:
         layout = ""
         try:
             front_end = importlib.import_module(f"prophet_byteps.{self._framework}.front_end")
-            front_end.install(module, fusion=self._settings.fusion, agreement=agreement)
+            front_end.install(module, fusion=self._sizes.fusion, agreement=agreement, board=self._board)
         except Exception as error:
             # Keys are BytePS's own then. That works if it is so on every worker, which they compare.
             layout = ", keys as in stock BytePS"
@@ -156,11 +171,7 @@ class Agent:
 
     def _terms(self) -> str:
         """What must be the same on all workers, as they tell each other."""
-        settings = self._settings
-        return (
-            f"Prophet {__version__} for {self._framework}, policy {settings.policy}, "
-            f"partitions of {settings.partition_bytes} bytes, fusion {'on' if settings.fusion else 'off'}"
-        )
+        return f"Prophet {__version__} for {self._framework}, policy {self._settings.policy}, {self._sizes}"
 
     def _agree_at_start(self, module: Any, terms: str) -> None:
         """Lets bps.init() return when all workers have started alike, and an elastic resume renew what was agreed."""
@@ -265,17 +276,26 @@ class Agent:
         scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
         self._interface = interface_towards(scheduler_host) if scheduler_host else None
         forward_ids = self._framework in FORWARD_IDS
-        self._learner = Learner(self._policy, self._settings.monitor_s, forward_ids=forward_ids)
+        self._learner = Learner(
+            self._policy, self._settings.monitor_s, forward_ids=forward_ids, arena=not self._whole_gradients
+        )
 
     def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
         from prophet.learn.nic import sample_nic
 
         nic = sample_nic(self._interface, now) if self._interface else None
-        plan = learner.turn(now, events, nic)
+        board = self._board
+        if board.recuts > self._recuts:
+            self._recuts, self._last_recut_s = board.recuts, now
+        plan = learner.turn(now, events, nic, cut=board.in_force, networks=board.networks)
+        if learner.monitor.network is not None:
+            board.measured(learner.monitor.network)
         if plan is not None:
             self._plan = plan
             self._take_up(hook, plan)
             self._plans += 1
+            if plan.cut is not None:
+                board.want(plan.cut, getattr(learner, "why", ""))
 
     def _watch_for_a_stall(self, now: float, finished: bool, status: HookStatus) -> None:
         if self._stall is None:
@@ -316,17 +336,22 @@ class Agent:
             logger.warning("Prophet could not write its records: %s", error)
 
     def _write_status(self, path: Path) -> None:
+        cut = self._board.in_force
         status = AgentStatus(
             policy=self._settings.policy,
             stepped_aside=self._aside,
             plans=self._plans,
             agent_cpu_s=self._busy_s,
-            partition_bytes=self._settings.partition_bytes,
+            partition_bytes=self._sizes.partition_bytes,
             push_credit=self._plan.push.credit,
             pull_credit=self._plan.pull.credit,
             deadlines=tuple(self._plan.push.deadlines),
             network=self._learner.monitor.network if self._learner else None,
             hook=self._hook.status() if self._hook else None,
+            cut=cut.segments if cut is not None else (),
+            recuts=self._board.recuts,
+            last_recut_s=self._last_recut_s,
+            recut_reason=self._board.recut_reason,
         )
         path.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n", encoding="utf-8")
 

@@ -92,6 +92,7 @@ class CutBoard:
         self._first_cut = first_cut
         self._lock = threading.Lock()
         self._wanted: Cut | None = None
+        self._why = self._why_in_force = ""
         self._network: Network | None = None
         self._networks: tuple[Network, ...] = ()
         self._in_force = fixed
@@ -101,10 +102,10 @@ class CutBoard:
 
     # The agent's.
 
-    def want(self, cut: Cut) -> None:
-        """From some later round on, if this is rank 0."""
+    def want(self, cut: Cut, why: str = "") -> None:
+        """From some later round on, if this is rank 0; `why` in a few words."""
         with self._lock:
-            self._wanted = cut
+            self._wanted, self._why = cut, why
 
     def measured(self, network: Network) -> None:
         """What this worker measured, for the others to know."""
@@ -119,7 +120,7 @@ class CutBoard:
 
     @property
     def in_force(self) -> Cut | None:
-        """The cut of the latest round of the first optimizer; None before its first."""
+        """The cut of the latest round of the first optimizer; None before its first, unless it is fixed."""
         with self._lock:
             return self._in_force
 
@@ -128,6 +129,12 @@ class CutBoard:
         """How often the cut of the first optimizer has changed since it began."""
         with self._lock:
             return self._recuts
+
+    @property
+    def recut_reason(self) -> str:
+        """Why the last change was wanted; "" on workers that did not decide."""
+        with self._lock:
+            return self._why_in_force
 
     # The front ends'.
 
@@ -156,7 +163,9 @@ class CutBoard:
             if self._leader is None:
                 self._leader = number
             if number == self._leader:
-                self._recuts += self._in_force not in (None, cut)
+                if self._in_force not in (None, cut):
+                    self._recuts += 1
+                    self._why_in_force = self._why if cut == self._wanted else ""
                 self._in_force = cut
 
     def complain(self, what: str) -> None:
