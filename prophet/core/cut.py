@@ -14,6 +14,7 @@ block goes across the start of a segment.
 from __future__ import annotations
 
 import bisect
+import itertools
 import struct
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ MOST_BLOCK_BYTES = 4_096_000
 """No block is larger. It is BytePS's own partition size, so that a block is one partition."""
 MOST_SEGMENTS = 340
 """So many fit into what workers tell each other (Cut.encode)."""
+LEARNING_SIZES = (128 * 1024, 512 * 1024, 256 * 1024, 1024 * 1024)
+"""Of a job's first blocks, in turn along the arena. What forward needs first comes in the smallest."""
+LEARNING_STRETCHES = 16
+LEAST_STRETCH_BYTES = 1 << 20
+"""A stretch of the learning cut has room for a block of the largest of LEARNING_SIZES."""
 
 _COUNT = struct.Struct("<H")
 _SEGMENT = struct.Struct("<IH")
@@ -112,6 +118,18 @@ class Block:
     @property
     def size_bytes(self) -> int:
         return sum(piece.stop - piece.start for piece in self.pieces)
+
+
+def learning_cut(total_bytes: int) -> Cut:
+    """What a job begins with that knows nothing: blocks of several sizes, for gradients of so many bytes together.
+
+    From one size nobody could tell what a message costs from what its bytes cost. Each size comes early and late in
+    backward, so that what else changes with time is not taken for a property of a size.
+    """
+    stretches = max(1, min(LEARNING_STRETCHES, total_bytes // LEAST_STRETCH_BYTES))
+    length = -(-total_bytes // stretches // UNIT_BYTES) * UNIT_BYTES
+    sizes = itertools.islice(itertools.cycle(LEARNING_SIZES), stretches)
+    return Cut(tuple(Segment(place * length, size) for place, size in enumerate(sizes)))
 
 
 def arena_places(sizes: Iterable[int]) -> list[int]:

@@ -17,13 +17,17 @@ from prophet.core.errors import UserError
 SCHEDULER = "BYTEPS_SCHEDULER"
 """Policy of the job; unset means that nothing of Prophet runs."""
 PARTITION_BYTES = "PROPHET_PARTITION_BYTES"
-"""Partition size in bytes, handed to BytePS unless BYTEPS_PARTITION_BYTES is set."""
+"""One size in bytes for all blocks, unless BYTEPS_PARTITION_BYTES is set."""
 WATCHDOG_S = "PROPHET_WATCHDOG_S"
 """How long a ready task may be held with nothing moving before it is released and reported."""
 MONITOR_S = "PROPHET_MONITOR_S"
 """How often the network is judged anew."""
 FUSION = "PROPHET_FUSION"
 """0 keeps small gradients apart; 1 lets them travel as one tensor."""
+CACHE = "PROPHET_CACHE"
+"""Folder in which what a job learned is kept for its next start; off for none."""
+PROFILE_IN = "PROPHET_PROFILE_IN"
+"""File with a profile to begin with, as PROPHET_PROFILE_OUT leaves it."""
 PROFILE_OUT = "PROPHET_PROFILE_OUT"
 """File for the learned profile, written when the job ends."""
 EVENTS_OUT = "PROPHET_EVENTS_OUT"
@@ -33,12 +37,15 @@ STATUS_OUT = "PROPHET_STATUS_OUT"
 STALL_S = "PROPHET_STALL_S"
 """After this many seconds without any transfer finishing, while some are under way, the process ends with status 75."""
 
+OFF = "off"
+"""Of PROPHET_CACHE: nothing is kept, and nothing that was kept is used."""
+
 BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
 BYTEPS_LOCAL_RANK = "BYTEPS_LOCAL_RANK"
 
 DEFAULT_PARTITION_BYTES = 128 * 1024
-"""What is in flight delays an urgent gradient, so small is good as long as the cost of a message is hidden
-(docs/decisions/partition-size.md)."""
+"""Of policies with blocks of one size. What is in flight delays an urgent gradient, so small is good as long as the
+cost of a message is hidden (docs/decisions/partition-size.md)."""
 LEAST_PARTITION_BYTES = 4096
 MOST_PARTITION_BYTES = 2**31 - 1
 """BytePS reads the number into an int."""
@@ -51,11 +58,13 @@ class Settings:
     """What one training process was told. Sizes in bytes, times in seconds."""
 
     policy: str
-    partition_bytes: int = DEFAULT_PARTITION_BYTES
-    """What BytePS is to use: its own variable's value where that is set."""
+    partition_bytes: int | None = None
+    """The size of all blocks, where the user has set one; BytePS's own variable comes first."""
     watchdog_s: float = DEFAULT_WATCHDOG_S
     monitor_s: float = DEFAULT_MONITOR_S
     fusion: bool = True
+    cache: Path | None = None
+    profile_in: Path | None = None
     profile_out: Path | None = None
     events_out: Path | None = None
     status_out: Path | None = None
@@ -78,11 +87,14 @@ def _number(environ: Mapping[str, str], name: str, default: float, least: float)
     return default if text is None else number(text, name, least)
 
 
-def _partition_bytes(environ: Mapping[str, str]) -> int:
-    own = int(_number(environ, PARTITION_BYTES, DEFAULT_PARTITION_BYTES, LEAST_PARTITION_BYTES))
+def _partition_bytes(environ: Mapping[str, str]) -> int | None:
+    own = environ.get(PARTITION_BYTES)
+    size = None if own is None else int(number(own, PARTITION_BYTES, LEAST_PARTITION_BYTES))
+    if size is not None and size > MOST_PARTITION_BYTES:
+        raise UserError(f"{PARTITION_BYTES} is {own!r}; it must be a number of at most {MOST_PARTITION_BYTES}")
     text = environ.get(BYTEPS_PARTITION_BYTES)
     if text is None:
-        return own
+        return size
     # BytePS takes what it cannot read for 0, and then never ends cutting a tensor into parts of 0 bytes.
     if not text.isdecimal() or not 0 < int(text) <= MOST_PARTITION_BYTES:
         raise UserError(
@@ -95,6 +107,16 @@ def _for_this_rank(path: Path, environ: Mapping[str, str]) -> Path:
     """Processes on one machine have one environment: those after the first put their number before the suffix."""
     rank = environ.get(BYTEPS_LOCAL_RANK, "0")
     return path if rank in ("", "0") else path.with_name(f"{path.stem}.{rank}{path.suffix}")
+
+
+def _cache(environ: Mapping[str, str]) -> Path | None:
+    """Where nothing is said, the user's folder for such things, if there is one (XDG Base Directory Specification)."""
+    text = environ.get(CACHE, "")
+    if text:
+        return None if text == OFF else Path(text).absolute()
+    xdg, home = environ.get("XDG_CACHE_HOME", ""), environ.get("HOME", "")
+    base = Path(xdg) if xdg.startswith("/") else Path(home, ".cache") if home.startswith("/") else None
+    return base / "prophet" / "jobs" if base is not None else None
 
 
 def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -113,6 +135,8 @@ def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
         watchdog_s=_number(environ, WATCHDOG_S, DEFAULT_WATCHDOG_S, 0.01),
         monitor_s=_number(environ, MONITOR_S, DEFAULT_MONITOR_S, 0.1),
         fusion=fusion == "1",
+        cache=_cache(environ),
+        profile_in=Path(environ[PROFILE_IN]) if environ.get(PROFILE_IN) else None,
         profile_out=path(PROFILE_OUT),
         events_out=path(EVENTS_OUT),
         status_out=path(STATUS_OUT),

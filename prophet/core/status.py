@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prophet.core.cut import Segment
 from prophet.core.network import Network
 from prophet.core.plan import Deadline
 
@@ -51,7 +52,12 @@ class AgentStatus:
 
     `plans` is how many plans were taken up after the first, `agent_cpu_s` the processor time of Prophet's thread.
     Sizes and credits are bytes; a credit of None is no limit. `network` is None where nothing was measured, `hook`
-    where there was none.
+    where there was none. `partition_bytes` is the size with which BytePS started.
+
+    `arena`: ids of events are places in the arena (prophet/core/cut.py); otherwise they count gradients.
+    `cut` has the segments of the first optimizer's cut at the end, none where none had been agreed on. It changed
+    `recuts` times, last at `last_recut_s` on the clock of the events, for `recut_reason`, which is empty on workers
+    that do not decide.
     """
 
     policy: str
@@ -64,3 +70,8 @@ class AgentStatus:
     deadlines: tuple[Deadline, ...] = ()
     network: Network | None = None
     hook: HookStatus | None = None
+    cut: tuple[Segment, ...] = ()
+    recuts: int = 0
+    last_recut_s: float | None = None
+    recut_reason: str = ""
+    arena: bool = False

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment, blocks_of, ids_taken
+from prophet.core.cut import (
+    LEARNING_SIZES,
+    MOST_BLOCK_BYTES,
+    UNIT_BYTES,
+    Cut,
+    Segment,
+    blocks_of,
+    ids_taken,
+    learning_cut,
+)
 
 KIB = 1024
 
@@ -113,3 +122,15 @@ def test_one_size_is_rounded_to_what_a_cut_allows() -> None:
     assert Cut.uniform(1).segments[0].block_bytes == UNIT_BYTES
     assert Cut.uniform(1 << 40).segments[0].block_bytes == MOST_BLOCK_BYTES
     assert Cut.uniform(10_000).segments[0].block_bytes == 8192
+
+
+@pytest.mark.parametrize("total", [5 << 20, 25_600_000, 102_228_128, 574_000_000])
+def test_a_job_begins_with_blocks_of_every_size_that_is_to_be_learned_from(total: int) -> None:
+    blocks = blocks_of([total // 40] * 40, ["f"] * 40, learning_cut(total))
+    assert {block.size_bytes for block in blocks} >= set(LEARNING_SIZES)
+    assert learning_cut(total).block_bytes_at(0) == min(LEARNING_SIZES)
+
+
+@pytest.mark.parametrize("total", [1, 4096, 1 << 20, (1 << 20) + 1])
+def test_a_job_of_few_bytes_begins_with_one_size(total: int) -> None:
+    assert learning_cut(total) == Cut.uniform(min(LEARNING_SIZES))

@@ -18,6 +18,7 @@ ON = {"BYTEPS_SCHEDULER": "prophet"}
         ("PROPHET_MONITOR_S", "x"),
         ("PROPHET_WATCHDOG_S", "nan"),
         ("PROPHET_PARTITION_BYTES", "4095"),
+        ("PROPHET_PARTITION_BYTES", "1e12"),
         ("PROPHET_STALL_S", "0"),
         ("PROPHET_FUSION", "yes"),
         ("BYTEPS_PARTITION_BYTES", "4MB"),
@@ -33,7 +34,7 @@ def test_what_is_wrong_is_named(name: str, text: str) -> None:
 
 
 def test_bytepss_own_partition_size_comes_first() -> None:
-    assert from_environ(ON).partition_bytes == 131072
+    assert from_environ(ON).partition_bytes is None
     ours = {**ON, "PROPHET_PARTITION_BYTES": "65536"}
     assert from_environ(ours).partition_bytes == 65536
     assert from_environ({**ours, "BYTEPS_PARTITION_BYTES": "1000"}).partition_bytes == 1000

@@ -9,9 +9,10 @@ A script's data loaders and evaluations import BytePS too and send nothing. So w
 imported when it begins to: with bps.init(), in the program's own thread. The agent's might be in the middle of an
 import when the program forks, and then the child could never import that module.
 
-Order, credit, groups and deadlines are each worker's own; partition size and tensors are the job's, and come from the
-settings and the front end alone (docs/decisions/sizes-of-the-job.md). So a worker without the hook keeps them, and
-where the front end fails the workers agree, or end, before anything is sent.
+Order, credit, groups and deadlines are each worker's own. Blocks and tensors are the job's: they come from the
+settings, the front end and the cut that the workers have agreed on (docs/decisions/sizes-of-the-job.md). What a plan
+says of the cut is a wish, left on the board (cutting.py). So a worker without the hook cuts as the others do, and where
+the front end fails the workers agree, or end, before anything is sent.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -35,20 +36,24 @@ from numpy.typing import NDArray
 
 from prophet import __version__
 from prophet.core import settings as names
+from prophet.core.cut import Cut, learning_cut
 from prophet.core.errors import UserError
-from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind
+from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind, name_of
 from prophet.core.plan import Plan
-from prophet.core.settings import Settings, from_environ
+from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.core.status import AgentStatus, HookStatus, LaneStatus
-from prophet.policies import policy_from_environ
+from prophet.policies import get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
+from prophet_byteps.cutting import CutBoard
 from prophet_byteps.ending import STALLED, end_process
 from prophet_byteps.hook import Hook, HookError, Library
+from prophet_byteps.warm import WarmStart, where_it_runs
 
 if TYPE_CHECKING:
     from prophet.core.event_record import RecordBuffer
     from prophet.core.policy import Policy
+    from prophet.core.profile import Profile
     from prophet.learn.learner import Learner
     from prophet_byteps.stall import Oldest, StallDetector
 
@@ -76,8 +81,21 @@ class Agent:
         library: Library | None,
         hook: Hook | None,
         no_hook: str = "",
+        profile: Profile | None = None,
     ) -> None:
         self._framework = framework
+        self._sizes = partition.sizes_of(settings, get_definition(settings.policy).blocks, framework)
+        self._whole_gradients = framework in partition.WHOLE_GRADIENTS
+        self._warm = WarmStart(
+            settings.cache,
+            {**where_it_runs(), "framework": framework, "policy": settings.policy, "blocks": str(self._sizes)},
+            self._learning_cut,
+            profile,
+            arena=not self._whole_gradients,
+        )
+        self._board = CutBoard(self._sizes.fixed, self._warm.first_cut)
+        self._recuts = 0
+        self._last_recut_s: float | None = None
         self._settings = settings
         self._policy = policy
         self._plan = policy.plan(None, None)
@@ -105,7 +123,12 @@ class Agent:
         Raises UserError, with one line, for a setting that is wrong. Where only the hook cannot act the job has none.
         """
         settings = from_environ(environ)
-        policy = policy_from_environ(settings.policy, environ, settings.partition_bytes)
+        policy = policy_from_environ(settings.policy, environ, settings.partition_bytes or DEFAULT_PARTITION_BYTES)
+        profile = None
+        if settings.profile_in is not None:
+            from prophet.models.profiles import load_profile
+
+            profile = load_profile(settings.profile_in)
         library, hook, no_hook = None, None, ""
         try:
             library = hook_module.find_library(framework)
@@ -113,9 +136,14 @@ class Agent:
         except Exception as error:
             no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
         partition.chosen_by_prophet(names.BYTEPS_PARTITION_BYTES not in environ)
+        job = cls(framework, settings, policy, library, hook, no_hook, profile)
         # BytePS reads the partition size once, when it starts. It is the job's, so it holds without the hook as well.
-        environ[names.BYTEPS_PARTITION_BYTES] = str(settings.partition_bytes)
-        return cls(framework, settings, policy, library, hook, no_hook)
+        environ[names.BYTEPS_PARTITION_BYTES] = str(job._sizes.partition_bytes)
+        return job
+
+    def _learning_cut(self, sizes: Sequence[int]) -> Cut:
+        # Blocks of several sizes at once are not to be had where gradients stay whole.
+        return Cut.uniform(partition.LEARNING_BYTES) if self._whole_gradients else learning_cut(sum(sizes))
 
     def start(self, module: ModuleType) -> None:
         """Takes over the queues of the BytePS module just imported, and starts to learn.
@@ -127,7 +155,7 @@ class Agent:
         layout = ""
         try:
             front_end = importlib.import_module(f"prophet_byteps.{self._framework}.front_end")
-            front_end.install(module, fusion=self._settings.fusion, agreement=agreement)
+            front_end.install(module, fusion=self._sizes.fusion, agreement=agreement, board=self._board)
         except Exception as error:
             # Keys are BytePS's own then. That works if it is so on every worker, which they compare.
             layout = ", keys as in stock BytePS"
@@ -156,11 +184,7 @@ class Agent:
 
     def _terms(self) -> str:
         """What must be the same on all workers, as they tell each other."""
-        settings = self._settings
-        return (
-            f"Prophet {__version__} for {self._framework}, policy {settings.policy}, "
-            f"partitions of {settings.partition_bytes} bytes, fusion {'on' if settings.fusion else 'off'}"
-        )
+        return f"Prophet {__version__} for {self._framework}, policy {self._settings.policy}, {self._sizes}"
 
     def _agree_at_start(self, module: Any, terms: str) -> None:
         """Lets bps.init() return when all workers have started alike, and an elastic resume renew what was agreed."""
@@ -265,24 +289,37 @@ class Agent:
         scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
         self._interface = interface_towards(scheduler_host) if scheduler_host else None
         forward_ids = self._framework in FORWARD_IDS
-        self._learner = Learner(self._policy, self._settings.monitor_s, forward_ids=forward_ids)
+        self._learner = Learner(
+            self._policy, self._settings.monitor_s, forward_ids=forward_ids, arena=not self._whole_gradients
+        )
 
     def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
         from prophet.learn.nic import sample_nic
 
         nic = sample_nic(self._interface, now) if self._interface else None
-        plan = learner.turn(now, events, nic)
+        board = self._board
+        kept = self._warm.take()
+        if kept is not None:
+            learner.begin_with(kept)
+        if board.recuts > self._recuts:
+            self._recuts, self._last_recut_s = board.recuts, now
+        plan = learner.turn(now, events, nic, cut=board.in_force, networks=board.networks)
+        if learner.monitor.network is not None:
+            board.measured(learner.monitor.network)
+        self._warm.turn(now, board.in_force, learner.profiler.profile, learner.monitor.network)
         if plan is not None:
             self._plan = plan
             self._take_up(hook, plan)
             self._plans += 1
+            if plan.cut is not None:
+                board.want(plan.cut, getattr(learner, "why", ""))
 
     def _watch_for_a_stall(self, now: float, finished: bool, status: HookStatus) -> None:
         if self._stall is None:
             return  # Nothing has been sent.
         from prophet_byteps.stall import Verdict, story
 
-        push, pull = oldest(status.pushes), oldest(status.pulls)
+        push, pull = (oldest(lane, not self._whole_gradients) for lane in (status.pushes, status.pulls))
         under_way = status.in_flight_bytes > 0 or push is not None or pull is not None
         verdict = self._stall.turn(now, finished, under_way)
         if verdict is Verdict.WARN:
@@ -301,6 +338,8 @@ class Agent:
         try:
             out = self._settings
             profile = self._learner.profiler.profile if self._learner else None
+            if self._learner and not self._aside:
+                self._warm.keep(self._board.in_force, profile, self._learner.monitor.network)
             if out.profile_out is not None and profile is not None:
                 from prophet.models.profiles import save_profile
 
@@ -316,25 +355,36 @@ class Agent:
             logger.warning("Prophet could not write its records: %s", error)
 
     def _write_status(self, path: Path) -> None:
+        cut = self._board.in_force
         status = AgentStatus(
             policy=self._settings.policy,
             stepped_aside=self._aside,
             plans=self._plans,
             agent_cpu_s=self._busy_s,
-            partition_bytes=self._settings.partition_bytes,
+            partition_bytes=self._sizes.partition_bytes,
             push_credit=self._plan.push.credit,
             pull_credit=self._plan.pull.credit,
             deadlines=tuple(self._plan.push.deadlines),
             network=self._learner.monitor.network if self._learner else None,
             hook=self._hook.status() if self._hook else None,
+            cut=cut.segments if cut is not None else (),
+            recuts=self._board.recuts,
+            last_recut_s=self._last_recut_s,
+            recut_reason=self._board.recut_reason,
+            arena=not self._whole_gradients,
         )
         path.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n", encoding="utf-8")
 
 
-def oldest(lane: LaneStatus) -> Oldest | None:
-    """The transfer of this lane that has been under way for longest, None where there is none."""
+def oldest(lane: LaneStatus, arena: bool) -> Oldest | None:
+    """The transfer of this lane that has been under way for longest, None where there is none.
+
+    For `arena` see name_of.
+    """
     from prophet_byteps.stall import Oldest
 
     if lane.oldest_s is None or lane.oldest_gradient is None:
         return None
-    return Oldest(lane.oldest_s, lane.oldest_gradient if lane.oldest_gradient < UNPROFILED_GRADIENT else None)
+    if lane.oldest_gradient >= UNPROFILED_GRADIENT:  # a broadcast, say
+        return Oldest(lane.oldest_s)
+    return Oldest(lane.oldest_s, ("the " if arena else "") + name_of(lane.oldest_gradient, arena))

@@ -150,17 +150,17 @@ class _Topic:
 class Agreement:
     """The topics of one worker. `end(line, status)` is called where workers differ.
 
-    `rank` and `workers` are BytePS's rank and size: one row a process, also where several share a machine. To be made
-    before the program declares a tensor.
+    `rank` and `workers` are BytePS's rank and size, those of after the last `renew`: one row a process, also where
+    several share a machine. To be made before the program declares a tensor.
     """
 
     def __init__(
         self, exchange: PageExchange, rank: int, workers: int, end: Callable[[str, int], None] = end_process
     ) -> None:
         self.end = end
-        self._exchange = exchange
-        self._rank = rank
-        self._workers = workers
+        self.exchange = exchange
+        self.rank = rank
+        self.workers = workers
         self._topics: dict[str, _Topic] = {}
         self._next_slot = 0
         self._lock = threading.RLock()
@@ -168,8 +168,8 @@ class Agreement:
             self._declare(slot)
 
     def _declare(self, slot: int) -> None:
-        for page in range(max(_PAGES, page_count(self._workers))):
-            self._exchange.declare(_name(slot, page))
+        for page in range(max(_PAGES, page_count(self.workers))):
+            self.exchange.declare(_name(slot, page))
 
     def reserve(self, topic: str) -> None:
         """Gives the topic its place among the topics, where it has none yet."""
@@ -194,10 +194,10 @@ class Agreement:
 
     def _send(self, topic: str, text: str, slot: int) -> None:
         self._topics[topic] = state = _Topic(slot, text, settled=False)
-        own, page = make_page(self._rank, text if topic == START else f"{topic}: {text}")
-        for number in range(page_count(self._workers)):
+        own, page = make_page(self.rank, text if topic == START else f"{topic}: {text}")
+        for number in range(page_count(self.workers)):
             content = page if number == own else bytes(PAGE_BYTES)
-            state.answers.append(self._exchange.send(_name(slot, number), content))
+            state.answers.append(self.exchange.send(_name(slot, number), content))
             state.pages.append(None)
 
     def poll(self) -> bool:
@@ -213,7 +213,7 @@ class Agreement:
                 if len(pages) < len(state.pages):
                     continue
                 state.settled = True
-                line = difference(rows_of(pages, self._workers))
+                line = difference(rows_of(pages, self.workers))
                 if line:
                     self.end(line, WRONG)
             return all(state.settled for state in self._topics.values())
@@ -231,7 +231,7 @@ class Agreement:
     def renew(self, rank: int, workers: int) -> None:
         """Proposes all topics again, to an engine that has started anew: nothing from before is on its way."""
         with self._lock:
-            self._rank, self._workers = rank, workers
+            self.rank, self.workers = rank, workers
             self._next_slot = 0
             for topic, state in list(self._topics.items()):
                 slot = self._take_slot()
@@ -291,13 +291,20 @@ def settle(topic: str) -> None:
 
     Another worker may be long about its preparations, so there is no limit but PROPHET_STALL_S.
     """
-    current, stall_s = _active, _stall_s
-    if current is None:
-        return
+    current = _active
+    if current is not None:
+        what = f"all workers to say what they have for {topic}"
+        wait_for_all(lambda: current.settled(topic), what, f"this worker has {current.text(topic)}")
 
-    if not wait(lambda: current.settled(topic), f"all workers to say what they have for {topic}", stall_s):
-        line = f"not all workers have answered for {topic} after {stall_s:g} s (PROPHET_STALL_S)"
-        current.end(f"{line}; this worker has {current.text(topic)}", STALLED)
+
+def wait_for_all(done: Callable[[], bool], what: str, here: str) -> None:
+    """Waits until `done()`, which is for other workers to bring about; `here` is what this one has.
+
+    The process ends with status 75 where that takes longer than PROPHET_STALL_S.
+    """
+    current, stall_s = _active, _stall_s
+    if not wait(done, what, stall_s) and current is not None:
+        current.end(f"Prophet has waited {stall_s:g} s (PROPHET_STALL_S) for {what}; {here}", STALLED)
 
 
 def poll() -> bool:

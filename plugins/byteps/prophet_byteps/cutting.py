@@ -8,76 +8,282 @@ A key's length is fixed at its first push, so workers that cut differently for o
 round's last block, it sends a page that has what it measured of its network, and on rank 0 the wanted cut; the sum has
 all. Before the next round's first block it waits for that sum, which is there long before as a rule, and takes up the
 cut that it finds: all workers read the same page before the same round.
+
+The cut is the job's and not the worker's: a worker whose agent or hook has failed sends and follows all the same, and
+if that is rank 0, the cut stays as it is.
+
+A page has PAGE_BYTES: the cut in its first half (`Cut.encode`; zeros where nothing is wanted), and in the other a row
+of 16 bytes a worker, by rank: bandwidth, overhead and acknowledgement delay of its network as 32-bit floats, then
+zeros. Workers beyond the MOST_ROWS-th have none. An optimizer has two pages and uses them in turn, as a gradient its
+two keys: a server's sum is overwritten at the next round's first push (docs/decisions/two-keys-a-gradient.md).
 """
 
 from __future__ import annotations
 
+import logging
+import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from prophet.core.cut import Cut
+from prophet.core.cut import UNIT_BYTES, Cut, Segment, learning_cut
+from prophet.core.errors import UserError
 from prophet.core.network import Network
-from prophet_byteps.agreement import PageExchange
+from prophet.core.settings import DEFAULT_PARTITION_BYTES
+from prophet_byteps import agreement
+from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
 
 EVERY = 4
 """Rounds from one page to the next."""
+
+_ROW = struct.Struct("<3f4x")
+_ROWS_AT = PAGE_BYTES // 2
+MOST_ROWS = (PAGE_BYTES - _ROWS_AT) // _ROW.size
+
+logger = logging.getLogger("prophet")
+
+
+def encode_page(rank: int, cut: Cut | None, network: Network | None) -> bytes:
+    """What the worker of this rank adds to a page. `cut` is rank 0's, and None on all others."""
+    page = bytearray(PAGE_BYTES)
+    if cut is not None:
+        encoded = cut.encode()
+        page[: len(encoded)] = encoded
+    if network is not None and rank < MOST_ROWS:
+        _ROW.pack_into(page, _ROWS_AT + rank * _ROW.size, network.bandwidth, network.overhead_s, network.ack_delay_s)
+    return bytes(page)
+
+
+def cut_of_page(page: bytes) -> Cut | None:
+    """The cut that a sum has, None where none was wanted. Raises ValueError where it is not one."""
+    return Cut.decode(page[:_ROWS_AT])
+
+
+def networks_of_page(page: bytes) -> tuple[Network, ...]:
+    """What workers said of their networks, without those that had nothing to say or what is no network."""
+    networks = []
+    for row in _ROW.iter_unpack(page[_ROWS_AT:]):
+        try:
+            networks.append(Network(*row))
+        except UserError:
+            continue
+    return tuple(networks)
+
+
+def cut_from(cut: Cut, place: int) -> Cut:
+    """The cut as it is from `place` (bytes, whole UNIT_BYTES) on, with starts counted from there."""
+    later = (Segment(s.start - place, s.block_bytes) for s in cut.segments if s.start > place)
+    return Cut((Segment(0, cut.block_bytes_at(place)), *later))
+
+
+def _learning(sizes: Sequence[int]) -> Cut:
+    return learning_cut(sum(sizes))
 
 
 class CutBoard:
     """Where the agent's thread and the front ends of one process leave each other notes; safe to use from any thread.
 
     `fixed` is the cut of a job whose cut never changes: then nothing is sent. It is None where plans say the cut.
+    `first_cut(sizes)` is what this worker would begin with, for gradients of these bytes in forward order; it counts on
+    rank 0.
     """
 
-    def __init__(self, fixed: Cut | None) -> None:
+    def __init__(self, fixed: Cut | None, first_cut: Callable[[Sequence[int]], Cut] = _learning) -> None:
         self.fixed = fixed
+        self._first_cut = first_cut
         self._lock = threading.Lock()
+        self._wanted: Cut | None = None
+        self._why = self._why_in_force = ""
+        self._network: Network | None = None
+        self._networks: tuple[Network, ...] = ()
+        self._in_force = fixed
+        self._leader: int | None = None
+        self._recuts = 0
+        self._complained = False
 
     # The agent's.
 
-    def want(self, cut: Cut) -> None:
-        """From some later round on, if this is rank 0."""
-        raise NotImplementedError
+    def want(self, cut: Cut, why: str = "") -> None:
+        """From some later round on, if this is rank 0; `why` in a few words."""
+        with self._lock:
+            self._wanted, self._why = cut, why
 
     def measured(self, network: Network) -> None:
         """What this worker measured, for the others to know."""
-        raise NotImplementedError
+        with self._lock:
+            self._network = network
 
     @property
     def networks(self) -> tuple[Network, ...]:
         """What the workers last said of their networks, without those that had nothing to say."""
-        raise NotImplementedError
+        with self._lock:
+            return self._networks
 
     @property
     def in_force(self) -> Cut | None:
-        """The cut of the latest round of the first optimizer; None before its first."""
-        raise NotImplementedError
+        """The cut of the latest round of the first optimizer; None before its first, unless it is fixed."""
+        with self._lock:
+            return self._in_force
+
+    @property
+    def recuts(self) -> int:
+        """How often the cut of the first optimizer has changed since it began."""
+        with self._lock:
+            return self._recuts
+
+    @property
+    def recut_reason(self) -> str:
+        """Why the last change was wanted; "" on workers that did not decide."""
+        with self._lock:
+            return self._why_in_force
 
     # The front ends'.
 
     def first_cut(self, sizes: Sequence[int]) -> Cut:
         """What this worker would begin with, for gradients of these bytes in forward order."""
-        raise NotImplementedError
+        try:
+            return self._first_cut(sizes)
+        except Exception as error:
+            self.complain(f"what is kept of earlier runs cannot be used ({type(error).__name__}: {error})")
+            return _learning(sizes)
+
+    # CutControl's.
+
+    def said(self) -> tuple[Cut | None, Network | None]:
+        """What this worker has to say: (the wanted cut, its network)."""
+        with self._lock:
+            return self._wanted, self._network
+
+    def heard(self, networks: tuple[Network, ...]) -> None:
+        with self._lock:
+            self._networks = networks
+
+    def taken_up(self, number: int, cut: Cut) -> None:
+        """Optimizer `number` cuts so from its next round on."""
+        with self._lock:
+            if self._leader is None:
+                self._leader = number
+            if number == self._leader:
+                if self._in_force not in (None, cut):
+                    self._recuts += 1
+                    self._why_in_force = self._why if cut == self._wanted else ""
+                self._in_force = cut
+
+    def complain(self, what: str) -> None:
+        """One warning in a process, whatever the matter."""
+        with self._lock:
+            complained, self._complained = self._complained, True
+        if not complained:
+            logger.warning("Prophet: %s", what)
 
 
 class CutControl:
-    """The cut of one optimizer. `number` counts the optimizers of the process; alike on all workers, as they are."""
+    """The cut of one optimizer. `number` counts the optimizers of the process; alike on all workers, as they are.
+
+    Where there is no `exchange` the workers cannot agree on anything, so all stay with a size that they need not agree
+    on. Not safe to use from several threads at once.
+    """
 
     def __init__(self, board: CutBoard, number: int, exchange: PageExchange | None, rank: int, workers: int) -> None:
-        raise NotImplementedError
+        self._board = board
+        self._number = number
+        self._exchange = exchange
+        self._rank = rank
+        self._workers = workers
+        self._fixed = board.fixed
+        if exchange is None and self._fixed is None:
+            self._fixed = Cut.uniform(DEFAULT_PARTITION_BYTES)
+        self._place = 0
+        self._cut: Cut | None = None
+        self._rounds = 0
+        self._sent = 0
+        self._answer: Answer | None = None
 
     def declare(self) -> None:
         """Gives the pages their numbers, at the same place of the program on every worker; nothing for a fixed cut."""
-        raise NotImplementedError
+        if self._fixed is None:
+            assert self._exchange is not None
+            for slot in (0, 1):
+                self._exchange.declare(self._name(slot))
 
-    def first(self, sizes: Sequence[int]) -> Cut:
-        """The cut of the first round: what rank 0 would begin with. Waits until all workers have asked."""
-        raise NotImplementedError
+    def first(self, sizes: Sequence[int], base: int = 0) -> Cut:
+        """The cut of the first round: what rank 0 would begin with. Waits until all workers have asked.
+
+        `sizes` are the bytes of the gradients in forward order, `base` the first id that their blocks may have. To be
+        called again after an elastic resume: then it begins anew.
+        """
+        own = self._board.first_cut(sizes)  # Asked on every worker: it is how one knows what is kept of this job.
+        if self._fixed is None:
+            self._place = base * UNIT_BYTES
+            self._cut, self._answer = None, None
+            self._rounds = self._sent = 0
+            wanted, network = self._wanted_and_network()
+            if self._rank == 0 and wanted is None:
+                wanted = own
+            self._send(wanted, network)
+            cut = self._receive() or Cut.uniform(DEFAULT_PARTITION_BYTES)
+        else:
+            cut = self._fixed
+        self._cut = cut
+        self._board.taken_up(self._number, cut)
+        return cut
+
+    def restart(self, rank: int, workers: int) -> None:
+        """After an elastic resume, before `first`: who this worker is now."""
+        self._rank, self._workers = rank, workers
 
     def round_ends(self) -> None:
         """The round's last block has been handed over."""
-        raise NotImplementedError
+        if self._fixed is not None:
+            return
+        self._rounds += 1
+        if self._rounds % EVERY == 0:
+            self._send(*self._wanted_and_network())
 
     def round_begins(self) -> Cut | None:
         """To be called before a round's first block: the cut from this round on, None where it stays."""
-        raise NotImplementedError
+        if self._answer is None:
+            return None
+        cut = self._receive()
+        if cut is None or cut == self._cut:
+            return None
+        self._cut = cut
+        self._board.taken_up(self._number, cut)
+        return cut
+
+    def _name(self, slot: int) -> str:
+        return f"prophet.cut.{self._number}.{slot}"
+
+    def _wanted_and_network(self) -> tuple[Cut | None, Network | None]:
+        """This worker's part of the next page. Plans count places in the ids of all optimizers, a page in its own."""
+        wanted, network = self._board.said()
+        return cut_from(wanted, self._place) if wanted is not None and self._rank == 0 else None, network
+
+    def _send(self, cut: Cut | None, network: Network | None) -> None:
+        assert self._exchange is not None
+        if self._answer is not None:
+            raise RuntimeError("a round ended that was not begun: a page of the cut is sent before the last is back")
+        self._answer = self._exchange.send(self._name(self._sent % 2), encode_page(self._rank, cut, network))
+        self._sent += 1
+
+    def _receive(self) -> Cut | None:
+        """Waits for the page that was sent. None where nothing is wanted, or what came is no cut."""
+        answer, pages = self._answer, list[bytes]()
+        assert answer is not None
+
+        def done() -> bool:
+            page = answer()
+            if page is not None:
+                pages.append(page)
+            return page is not None
+
+        if not done():
+            what = f"all workers to end round {self._rounds} of optimizer {self._number}"
+            agreement.wait_for_all(done, what, f"this one is worker {self._rank}")
+        self._answer = None
+        self._board.heard(networks_of_page(pages[0]))
+        try:
+            return cut_of_page(pages[0])
+        except ValueError as error:
+            # All workers read the same bytes, so the cut stays on all of them.
+            self._board.complain(f"blocks stay as they are, since what all workers read is no cut ({error})")
+            return None

@@ -1,12 +1,15 @@
-"""BytePS's partition size: whose choice it is, and how a job that compresses gets BytePS's own back.
+"""BytePS's partition size: what it is in a job, whose choice, and how it is read and set while BytePS runs.
 
-Rule of this file: this one number inside BytePS.
+Rule of this file: this one number inside BytePS, and the cut that goes with it where blocks do not adapt.
+
+A block of the PyTorch front end is a tensor of BytePS's, and a partition is never smaller, so each block is one
+message. The MXNet front end hands over whole gradients, so there the number is what cuts them (mxnet/names.py).
 
 BytePS compresses each partition by itself: the scale of onebit and the k of topk belong to a partition, so with
 Prophet's small ones a job would learn something else, or end where a partition has fewer than k elements. The
 number is read when BytePS starts and the trainer that asks for compression is made later, but it only counts from a
 tensor's first push on. Thus it can still be set back while nothing has been sent that it would cut in another way. It
-is one number for the whole process, which BytePS's threads read at each push, so it cannot differ by tensor.
+is one number for the whole process, which BytePS's threads read at each push, so it cannot differ by tensor at a time.
 """
 
 from __future__ import annotations
@@ -14,17 +17,57 @@ from __future__ import annotations
 import ctypes
 import logging
 import mmap
+from dataclasses import dataclass
 from typing import Any
 
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings
+from prophet.policies import Blocks
 from prophet_byteps.ending import WRONG, end_process
 
-BYTEPS_OWN_BYTES = 4096000
+BYTEPS_OWN_BYTES = MOST_BLOCK_BYTES
 """What BytePS 0.2.5 takes where its variable is not set."""
+WHOLE_GRADIENTS = ("mxnet",)
+"""Frameworks whose front end hands over gradients as they are, so that ids are gradients and no places in an arena."""
+LEARNING_BYTES = 512 * 1024
+"""Of the partitions of such a job that adapts, until it knows better; gradients smaller than that tell sizes apart."""
 _PARTITION_BYTES = "_ZN6byteps6common12BytePSGlobal16_partition_bytesE"
 
 logger = logging.getLogger("prophet")
 
 _ours = False
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How a job is cut where nothing has been learned. Alike on all workers.
+
+    `partition_bytes` is BytePS's number. `fixed` is the cut of a job whose blocks do not adapt, None where plans say
+    it, and `fusion` whether small gradients may share a block.
+    """
+
+    partition_bytes: int
+    fixed: Cut | None
+    fusion: bool
+
+    def __str__(self) -> str:
+        blocks = "blocks that adapt" if self.fixed is None else f"blocks of {self.partition_bytes} bytes"
+        return f"{blocks}, fusion {'on' if self.fusion else 'off'}"
+
+
+def sizes_of(settings: Settings, blocks: Blocks, framework: str) -> Sizes:
+    """How a job with a policy of these blocks is cut. A size that the user has set is one size for all."""
+    fusion = settings.fusion and blocks is not Blocks.WHOLE
+    adaptive = blocks is Blocks.ADAPTIVE and settings.partition_bytes is None
+    if settings.partition_bytes is not None:
+        size = settings.partition_bytes
+    elif blocks is Blocks.ONE_SIZE:
+        size = DEFAULT_PARTITION_BYTES
+    elif blocks is Blocks.ADAPTIVE and framework in WHOLE_GRADIENTS:
+        size = LEARNING_BYTES
+    else:
+        size = MOST_BLOCK_BYTES
+    return Sizes(size, None if adaptive else Cut.uniform(size), fusion)
 
 
 def chosen_by_prophet(ours: bool) -> None:
@@ -41,17 +84,46 @@ def give_back(bps: Any, largest_sent: int) -> None:
     global _ours
     if not _ours:
         return
-    from prophet_byteps.exchange import library_of  # Few jobs compress; this one does.
-
     mend = f"set BYTEPS_PARTITION_BYTES={BYTEPS_OWN_BYTES} on all workers"
-    try:
-        cell = ctypes.c_uint32.in_dll(ctypes.CDLL(str(library_of(bps))), _PARTITION_BYTES)
-    except ValueError:
+    number = Number.of(bps)
+    if number is None:
         end_process(f"this job compresses gradients, for which Prophet's partitions are too small; {mend}", WRONG)
-    if largest_sent > cell.value:
-        line = "this job asks for compression after it has sent tensors in Prophet's small partitions"
-        end_process(f"{line}, and compressing those would change what it learns; {mend}", WRONG)
-    step = bps.local_size() * mmap.PAGESIZE
-    cell.value = -(-BYTEPS_OWN_BYTES // step) * step
+    if number.rounded(BYTEPS_OWN_BYTES) != number.value:
+        if largest_sent > number.value:
+            line = "this job asks for compression after it has sent tensors in Prophet's small partitions"
+            end_process(f"{line}, and compressing those would change what it learns; {mend}", WRONG)
+        number.set(BYTEPS_OWN_BYTES)
     _ours = False
     logger.info("Prophet leaves BytePS's own partition size to a job that compresses gradients")
+
+
+class Number:
+    """The number itself, inside a BytePS that runs."""
+
+    def __init__(self, cell: ctypes.c_uint32, step: int) -> None:
+        self._cell = cell
+        self._step = step
+
+    @classmethod
+    def of(cls, bps: Any) -> Number | None:
+        """That of the imported module `bps`; None where its library has no such number."""
+        from prophet_byteps.exchange import library_of  # Few jobs need it.
+
+        try:
+            cell = ctypes.c_uint32.in_dll(ctypes.CDLL(str(library_of(bps))), _PARTITION_BYTES)
+        except ValueError:
+            return None
+        return cls(cell, bps.local_size() * mmap.PAGESIZE)
+
+    @property
+    def value(self) -> int:
+        """The size of partitions in bytes."""
+        return self._cell.value
+
+    def rounded(self, size: int) -> int:
+        """What BytePS makes of a size: whole pages for each process of the machine."""
+        return -(-size // self._step) * self._step
+
+    def set(self, size: int) -> None:
+        """Cuts by this size what is handed over from now on. A tensor that was sent before must not be any more."""
+        self._cell.value = self.rounded(size)

@@ -15,13 +15,17 @@ import numpy as np
 import pytest
 
 from prophet import __version__
+from prophet.core.cut import Cut, Segment
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
+from prophet.core.network import Network
+from prophet.core.plan import Plan
 from prophet.core.settings import Settings
 from prophet.core.status import LaneStatus
 from prophet.lab.records import read_status
 from prophet.policies import get_policy
 from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
+from prophet_byteps.cutting import CutBoard
 from prophet_byteps.ending import STALLED
 from prophet_byteps.stall import Oldest
 
@@ -87,7 +91,9 @@ def test_a_stall_is_one_warning_that_says_which_gradient_waits(
     with caplog.at_level(logging.WARNING, logger="prophet"):
         pass_time(scheduled, hook, clock, 60)
     assert len(caplog.records) == 1
-    assert "the pull of gradient 7 is not answered after 46 s, so another worker has not sent it" in caplog.text
+    assert (
+        "the pull of the block at 0.03 MiB is not answered after 46 s, so another worker has not sent it" in caplog.text
+    )
 
 
 def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,14 +112,15 @@ def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], mo
         pass_time(scheduled, hook, clock, 1)
     line, status = ended.value.args
     assert status == STALLED
-    assert line.startswith("no transfer has finished for 20 s: the pull of gradient 7")
+    assert line.startswith("no transfer has finished for 20 s: the pull of the block at 0.03 MiB")
     assert line.endswith("(PROPHET_STALL_S)")
 
 
 def test_what_is_no_gradient_has_no_number() -> None:
-    assert oldest(LaneStatus(3, 0, None, None)) is None
-    assert oldest(LaneStatus(0, 1, 2.0, UNPROFILED_GRADIENT + 3)) == Oldest(2.0, None)
-    assert oldest(LaneStatus(0, 1, 2.0, 3)) == Oldest(2.0, 3)
+    assert oldest(LaneStatus(3, 0, None, None), arena=True) is None
+    assert oldest(LaneStatus(0, 1, 2.0, UNPROFILED_GRADIENT + 3), arena=True) == Oldest(2.0, "a tensor")
+    assert oldest(LaneStatus(0, 1, 2.0, 512), arena=True) == Oldest(2.0, "the block at 2.00 MiB")
+    assert oldest(LaneStatus(0, 1, 2.0, 3), arena=False) == Oldest(2.0, "gradient 3")
 
 
 def test_without_a_hook_the_agent_still_hears_what_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +152,7 @@ def test_init_returns_what_it_did_when_all_have_started_alike(started: list[tupl
     scheduled = job(None, stall_s=9.0)
     scheduled._agree_at_start(bps, scheduled._terms())
     assert bps.init(lazy=False) == "init False"
-    terms = f"Prophet {__version__} for torch, policy fifo, partitions of 131072 bytes, fusion on"
+    terms = f"Prophet {__version__} for torch, policy fifo, blocks of 131072 bytes, fusion on"
     assert started == [("start", "torch", terms, 9.0)]
     assert bps.resume(2, 1, 0) == (2, 1, 0)
     assert started[1:] == [("renew",)]
@@ -212,9 +219,50 @@ def test_a_learner_that_cannot_be_made_is_one_warning(
     assert "ModuleNotFoundError" in hook.state.why_aside
 
 
-def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:
-    settings = Settings(policy="prophet", status_out=tmp_path / "status.json")
-    Agent("torch", settings, get_policy("prophet"), None, None, "no hook")._write_status(tmp_path / "status.json")
+@pytest.mark.parametrize("policy", ["p3", "prophet"])
+def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, clock: list[float]) -> None:
+    cut, network = Cut.uniform(1 << 20), Network(1e8)
+    asked: list[tuple[Cut | None, tuple[Network, ...]]] = []
+
+    class Learner:
+        monitor = SimpleNamespace(network=network)
+        why = "larger blocks cost less"
+
+        def turn(self, now: float, events: Any, nic: Any, cut: Cut | None, networks: tuple[Network, ...]) -> Plan:
+            asked.append((cut, networks))
+            return Plan(cut=Cut.uniform(1 << 20))
+
+    scheduled = Agent("torch", Settings(policy), get_policy(policy), None, None, "no hook")
+    scheduled._take_up = lambda hook, plan: None  # type: ignore[method-assign]
+    scheduled._learn(Hook(), Learner(), 3.0, [])  # type: ignore[arg-type]
+    board = scheduled._board
+    assert board.said() == (cut, network)
+    first = None if policy == "prophet" and board.fixed is None else Cut.uniform(128 * 1024)
+    assert asked == [(first, ())]
+    for number in range(2):
+        board.taken_up(0, Cut.uniform(4096 << number))
+        scheduled._learn(Hook(), Learner(), 4.0 + number, [])  # type: ignore[arg-type]
+    assert asked[-1][0] == Cut.uniform(8192)
+    assert scheduled._last_recut_s == 5.0
+
+
+def test_the_status_says_how_blocks_were_cut(tmp_path: Path) -> None:
+    scheduled = Agent("torch", Settings("fifo"), get_policy("fifo"), None, None, "no hook")
+    board = CutBoard(None)
+    scheduled._board = board
+    board.taken_up(0, Cut.uniform(4096))
+    board.want(Cut.uniform(8192), "a faster network")
+    board.taken_up(0, Cut.uniform(8192))
+    scheduled._write_status(tmp_path / "status.json")
     status = read_status(tmp_path / "status.json")
-    assert (status.policy, status.plans, status.hook, status.network) == ("prophet", 0, None, None)
-    assert status.partition_bytes == settings.partition_bytes
+    assert status.cut == (Segment(0, 8192),)
+    assert (status.recuts, status.recut_reason) == (1, "a faster network")
+
+
+def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:
+    settings = Settings(policy="p3", status_out=tmp_path / "status.json")
+    Agent("torch", settings, get_policy("p3"), None, None, "no hook")._write_status(tmp_path / "status.json")
+    status = read_status(tmp_path / "status.json")
+    assert (status.policy, status.plans, status.hook, status.network) == ("p3", 0, None, None)
+    assert status.cut == Cut.uniform(status.partition_bytes).segments
+    assert (status.recuts, status.last_recut_s, status.recut_reason) == (0, None, "")

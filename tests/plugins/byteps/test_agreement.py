@@ -212,7 +212,7 @@ def test_settling_alone_ends_where_a_stall_is_to_end(alone: Agreement, caplog: p
     with pytest.raises(Ended) as ended:
         agreement.settle("layout")
     assert ended.value.status == STALLED
-    assert "not all workers have answered for layout after 100 s (PROPHET_STALL_S)" in ended.value.line
+    assert "waited 100 s (PROPHET_STALL_S) for all workers to say what they have for layout" in ended.value.line
     assert "three tensors" in ended.value.line
     assert len(caplog.records) == 1
     assert "waited 30 s for all workers" in caplog.text

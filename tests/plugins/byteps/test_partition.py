@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet.core.settings import Settings
+from prophet.policies import Blocks
 from prophet_byteps import partition
 from prophet_byteps.ending import WRONG
 
@@ -50,6 +53,8 @@ def test_it_is_bytepss_own_rounded_as_byteps_rounds(bps: Any) -> None:
         partition.give_back(bps, largest_sent=131072)
         assert size(bps) == 4104192  # the next multiple of three pages
         partition.give_back(bps, largest_sent=10**9)  # done once, for good
+        partition.chosen_by_prophet(True)
+        partition.give_back(bps, largest_sent=10**9)  # it is BytePS's own already
     else:
         with pytest.raises(Ended, match="too small; set BYTEPS_PARTITION_BYTES=4096000 on all workers") as ended:
             partition.give_back(bps, largest_sent=0)
@@ -68,3 +73,31 @@ def test_it_is_too_late_once_a_tensor_has_been_cut(bps: Any) -> None:
         partition.give_back(bps, largest_sent=131073)
     if bps.known:
         assert size(bps) == 131072
+
+
+@pytest.mark.parametrize(
+    ("blocks", "framework", "size"),
+    [
+        (Blocks.ONE_SIZE, "torch", 128 * 1024),
+        (Blocks.ONE_SIZE, "mxnet", 128 * 1024),
+        (Blocks.WHOLE, "torch", MOST_BLOCK_BYTES),
+        (Blocks.WHOLE, "mxnet", MOST_BLOCK_BYTES),
+        (Blocks.ADAPTIVE, "torch", MOST_BLOCK_BYTES),
+        (Blocks.ADAPTIVE, "mxnet", 512 * 1024),
+    ],
+)
+def test_who_says_how_blocks_are_cut(blocks: Blocks, framework: str, size: int) -> None:
+    sizes = partition.sizes_of(Settings("some"), blocks, framework)
+    adaptive = blocks is Blocks.ADAPTIVE
+    assert (sizes.partition_bytes, sizes.fusion) == (size, blocks is not Blocks.WHOLE)
+    assert sizes.fixed == (None if adaptive else Cut.uniform(size))
+    words = "blocks that adapt" if adaptive else f"blocks of {size} bytes"
+    assert str(sizes) == f"{words}, fusion {'on' if sizes.fusion else 'off'}"
+
+
+@pytest.mark.parametrize("blocks", Blocks)
+@pytest.mark.parametrize(("size", "in_arena"), [(1, 4096), (200_000, 196_608), (1 << 20, 1 << 20), (10**8, 4_096_000)])
+def test_a_size_that_the_user_has_set_is_one_size_for_all(blocks: Blocks, size: int, in_arena: int) -> None:
+    sizes = partition.sizes_of(Settings("some", partition_bytes=size), blocks, "torch")
+    assert (sizes.partition_bytes, sizes.fixed) == (size, Cut.uniform(in_arena))
+    assert str(sizes).startswith(f"blocks of {size} bytes")

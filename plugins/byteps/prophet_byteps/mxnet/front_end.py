@@ -22,7 +22,8 @@ is over, is kept by MXNet's dependencies.
 
 BytePS compresses each partition by itself, so a job that compresses gets BytePS's own partition size (partition.py).
 
-Gradients are not fused: each travels from MXNet's own memory, which its dependencies guard.
+Gradients are not fused: each travels from MXNet's own memory, which its dependencies guard. Of the cut that the workers
+agree on (cutting.py) one size is taken, by which BytePS cuts all gradients (names.py). A round is a step of a trainer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
+from prophet.core.cut import Cut
 from prophet_byteps import agreement, hook, partition
+from prophet_byteps.cutting import CutBoard, CutControl
+from prophet_byteps.mxnet.names import Names, size_of_cut
 
 logger = logging.getLogger("prophet")
 
@@ -44,32 +48,39 @@ _EXACT = (np.float32, np.float64)
 """Types in which `broadcast_mul` by a rounded factor is what MXNet's scaling by a number computes."""
 
 
-def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
+def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
     """Prepares `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here.
 
-    `agreement` ends the job where workers would send different tensors: the module, or what has its functions.
+    `agreement` ends the job where workers would send different tensors: the module, or what has its functions. `board`
+    has what is wanted of the size of partitions; without one it stays.
     """
     hook.set_identity("priority")
     push_pull, declare = bps.byteps_push_pull, bps.byteps_declare_tensor
     trainer = bps.DistributedTrainer
     create, allreduce, start = trainer.__init__, trainer._allreduce_grads, trainer._init_params
+    resume = bps.resume
     largest_sent = 0
     numbers = itertools.count()
+    names = Names(declare, lambda: partition.Number.of(bps), mx.nd.waitall)
+    lives = 0
 
     @functools.wraps(push_pull)
     def push_pull_with_id(
         tensor: Any, version: int = 0, priority: int = 0, name: str | None = None, is_average: bool = True
     ) -> None:
         nonlocal largest_sent
-        largest_sent = max(largest_sent, tensor.size * np.dtype(tensor.dtype).itemsize)
+        largest_sent = max(largest_sent, _size_bytes(tensor))
         # Priority 0 is for what somebody waits for, such as a broadcast of parameters; gradient 0 has -1.
         if name is not None and name.startswith(_GRADIENT):
             priority -= 1
+        if name is not None:
+            name = names.current(name, _size_bytes(tensor))
         push_pull(tensor, version=version, priority=priority, name=name, is_average=is_average)
 
     @functools.wraps(declare)
     def declare_compressed(name: str, **compression: Any) -> None:
         if compression:
+            names.stay = True
             partition.give_back(bps, largest_sent)
         declare(name, **compression)
 
@@ -77,8 +88,10 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
     def create_in_forward_order(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         create(self, params, *args, **kwargs)
         self._prophet = None
-        self._prophet_topic = f"trainer {next(numbers)}"
+        number = next(numbers)
+        self._prophet_topic = f"trainer {number}"
         agreement.reserve(self._prophet_topic)
+        self._prophet_rounds = rounds_of(number)
         try:
             handover = _Handover(params, self._params)
             for name in handover.odd_names:
@@ -96,10 +109,32 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
             topic, self._prophet_topic = self._prophet_topic, None
             agreement.propose(topic, _layout(self._params))
             agreement.settle(topic)
+            self._prophet_rounds.start(self._prophet.in_order if self._prophet else self._params)
         start(self)
 
     @functools.wraps(allreduce)
-    def allreduce_as_they_come(self: Any) -> None:
+    def allreduce_in_rounds(self: Any) -> None:
+        self._prophet_rounds.begin(lives)
+        hand_over(self)
+        self._prophet_rounds.end()
+
+    @functools.wraps(resume)
+    def resume_anew(*args: Any, **kwargs: Any) -> Any:
+        nonlocal lives
+        result = resume(*args, **kwargs)
+        lives += 1
+        return result
+
+    def rounds_of(number: int) -> _Rounds:
+        group = agreement.active()
+        if board is None or board.fixed is not None or group is None or names.stay:
+            return _Rounds(None, names)
+        control = CutControl(board, number, group.exchange, group.rank, group.workers)
+        control.declare()
+        return _Rounds(control, names)
+
+    def hand_over(self: Any) -> None:
+        """All gradients, as backward makes them."""
         gradients = self._prophet.gradients() if self._prophet else []
         if not gradients or not all(_plain(bps, self, parameter) for _, _, parameter in gradients):
             allreduce(self)
@@ -108,26 +143,72 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
             gradient = parameter._grad[0]
             factor = self._prophet.factor(1.0 / self._scale / self._bps_size, gradient)
             mx.nd.broadcast_mul(gradient, factor, out=gradient)
-            push_pull(gradient, name=self._prophet.next_name(index), priority=-gradient_id - 1, is_average=False)
+            name = names.current(self._prophet.next_name(index), _size_bytes(gradient))
+            push_pull(gradient, name=name, priority=-gradient_id - 1, is_average=False)
 
     # In place: BytePS's own methods find the class and the function by their names.
     bps.byteps_push_pull = push_pull_with_id
     bps.byteps_declare_tensor = declare_compressed
     trainer.__init__ = create_in_forward_order
     trainer._init_params = start_alike
-    trainer._allreduce_grads = allreduce_as_they_come
+    trainer._allreduce_grads = allreduce_in_rounds
+    bps.resume = resume_anew
+
+
+class _Rounds:
+    """One trainer's steps, and the size of partitions from each on. `control` is None where the size stays."""
+
+    def __init__(self, control: CutControl | None, names: Names) -> None:
+        self._control = control
+        self._names = names
+        self._sizes: list[int] = []
+        self._life = 0
+
+    def start(self, parameters: list[Any]) -> None:
+        """Before the first step sends anything, when the shapes of the parameters, in forward order, are known."""
+        if self._control is not None:
+            self._sizes = [
+                int(np.prod(parameter.shape)) * np.dtype(parameter.dtype).itemsize
+                for parameter in parameters
+                if parameter.grad_req != "null"
+            ]
+            self._cut(self._control.first(self._sizes))
+
+    def begin(self, life: int) -> None:
+        """Before a step's first gradient. `life`: how often BytePS has been resumed."""
+        control = self._control
+        if control is None:
+            return
+        if life != self._life:
+            self._life = life
+            group = agreement.active()
+            if group is not None:
+                control.restart(group.rank, group.workers)
+            self._cut(control.first(self._sizes))
+        else:
+            self._cut(control.round_begins())
+
+    def end(self) -> None:
+        """All of the step's gradients have been handed over."""
+        if self._control is not None:
+            self._control.round_ends()
+
+    def _cut(self, cut: Cut | None) -> None:
+        if cut is not None:
+            self._names.resize(size_of_cut(cut, sum(self._sizes)))
 
 
 class _Handover:
     """What one trainer needs to hand over its gradients: their order, and the number they are scaled by.
 
     `registered` is what the program gave the trainer, `sorted_parameters` what the trainer made of it; places in the
-    latter are in BytePS's names. `odd_names` are those of every other round; the others are BytePS's own.
+    latter are in BytePS's names. `in_order` are the parameters in forward order. `odd_names` are those of every other
+    round; the others are BytePS's own.
     """
 
     def __init__(self, registered: Any, sorted_parameters: list[Any]) -> None:
-        in_order = registered.values() if hasattr(registered, "values") else registered
-        ids = {id(parameter): number for number, parameter in enumerate(in_order)}
+        self.in_order = list(registered.values() if hasattr(registered, "values") else registered)
+        ids = {id(parameter): number for number, parameter in enumerate(self.in_order)}
         indexed = [(ids[id(parameter)], index, parameter) for index, parameter in enumerate(sorted_parameters)]
         self._last_first = sorted(indexed, key=lambda entry: -entry[0])
         names = [(f"{_GRADIENT}{index}", f"{_GRADIENT}{index}.odd") for index in range(len(sorted_parameters))]
@@ -150,6 +231,10 @@ class _Handover:
             number = np.full((1,) * gradient.ndim, value, gradient.dtype)
             self._factors[key] = mx.nd.array(number, ctx=gradient.context, dtype=gradient.dtype)
         return self._factors[key]
+
+
+def _size_bytes(tensor: Any) -> int:
+    return int(tensor.size) * np.dtype(tensor.dtype).itemsize
 
 
 def _layout(parameters: list[Any]) -> str:

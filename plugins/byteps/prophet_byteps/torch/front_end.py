@@ -4,7 +4,7 @@ Rule of this file: what the program sees, i.e. the function, the optimizer it re
 own is used instead. Stock BytePS waits in step() until every averaged gradient is there. Here step()
 returns at once, and each parameter is updated, by the program's own torch.optim optimizer, when it is next
 used; the next forward pass starts while later layers' gradients are still on the wire. The values are the
-same bits; updates.py and buckets.py say why, guards.py what counts as a use, and
+same bits; updates.py and arena.py say why, guards.py what counts as a use, and
 docs/decisions/step-without-barrier.md why it is done so.
 
 Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of
@@ -29,6 +29,7 @@ import torch
 from prophet_byteps import agreement, hook
 
 if TYPE_CHECKING:
+    from prophet_byteps.cutting import CutBoard
     from prophet_byteps.torch.keys import Engine
 
 OLDEST_TORCH = (2, 4)
@@ -39,11 +40,11 @@ EXIT_PATIENCE_S = 5.0
 logger = logging.getLogger("prophet")
 
 
-def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
+def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
     """Replaces `bps.DistributedOptimizer`, where `bps` is the module byteps.torch.
 
-    `fusion` lets small gradients travel together; for `agreement` see Engine. Nothing else changes until an optimizer
-    is wrapped.
+    `fusion` lets small gradients travel together; for `agreement` and `board` see Engine. Nothing else changes until an
+    optimizer is wrapped.
     """
     original = bps.DistributedOptimizer
 
@@ -51,7 +52,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement) -> None:
     def engine() -> Engine:
         from prophet_byteps.torch.keys import Engine
 
-        return Engine(bps, hook.wait_activity, hook.progress, agreement)
+        return Engine(bps, hook.wait_activity, hook.progress, agreement, board)
 
     hook.set_identity("priority")
     _finish_before_shutdown(bps)

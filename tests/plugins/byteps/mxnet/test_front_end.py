@@ -16,7 +16,9 @@ mx = pytest.importorskip("mxnet")
 
 from mxnet.base import _LIB, check_call
 
+from prophet.core.cut import Cut
 from prophet_byteps import agreement, hook, partition
+from prophet_byteps.cutting import EVERY, CutBoard
 from prophet_byteps.mxnet import front_end
 
 BLOCKED_S = 10.0
@@ -42,6 +44,7 @@ class HalfPrecision(NoCompression):
 def stand_in() -> Any:
     """byteps.mxnet as the front end sees it: names, order, scaling and priorities are BytePS 0.2.5's."""
     bps = SimpleNamespace(Compression=SimpleNamespace(none=NoCompression()), pushed=[], declared=[])
+    bps.resume = lambda *args: args
     bps.byteps_declare_tensor = lambda name, **compression: bps.declared.append(name)
 
     def byteps_push_pull(
@@ -96,11 +99,13 @@ def bps(monkeypatch: pytest.MonkeyPatch) -> Any:
 class Job:
     """A network of twelve layers of a kind (dense10 sorts before dense2) and its trainer."""
 
+    widths = (6, *[7] * 10, 2)
+
     def __init__(self, bps: Any, optimizer: str = "sgd", **more: float) -> None:
         mx.random.seed(3)
         self.net = mx.gluon.nn.HybridSequential(prefix="net_")
         with self.net.name_scope():
-            for width in (6, *[7] * 10, 2):
+            for width in self.widths:
                 self.net.add(mx.gluon.nn.Dense(width, activation="tanh"))
         self.net.initialize(mx.init.Xavier())
         self.input = mx.nd.random.normal(shape=(5, 4))
@@ -252,6 +257,103 @@ def test_a_failure_of_ours_leaves_bytepss_own_way_and_one_warning(
     assert [weights.tobytes() for weights in ours] == [weights.tobytes() for weights in Job(stock).train(2)]
     assert len(caplog.records) == 1
     assert "a parameter from nowhere" in caplog.text
+
+
+class Alone:
+    """A group of one worker, whose pages come back at once."""
+
+    rank, workers = 0, 1
+
+    def __init__(self) -> None:
+        self.exchange = self
+        self.sent: list[str] = []
+
+    def declare(self, name: str) -> None:
+        assert name.startswith("prophet.cut.")
+
+    def send(self, name: str, page: bytes) -> Callable[[], bytes]:
+        self.sent.append(name)
+        return lambda: page
+
+
+@pytest.fixture
+def cutting(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A front end whose blocks adapt."""
+    group, size = Alone(), partition.Number(ctypes.c_uint32(4096), 4096)
+    board = CutBoard(None, lambda sizes: Cut.uniform(4096))
+    monkeypatch.setattr(hook, "set_identity", lambda identity: None)
+    monkeypatch.setattr(agreement, "active", lambda: group)
+    monkeypatch.setattr(partition.Number, "of", lambda bps: size)
+    module = stand_in()
+    front_end.install(module, board=board)
+    return SimpleNamespace(bps=module, board=board, size=size, group=group)
+
+
+class WideJob(Job):
+    """One of its gradients has 7,200 bytes, the others less than a partition at any time."""
+
+    widths = (60, 30)
+
+
+def test_a_cut_gives_one_size_and_what_it_cuts_otherwise_another_name(cutting: SimpleNamespace, stock: Any) -> None:
+    job = WideJob(cutting.bps)
+    in_byteps = sorted(parameter.name for parameter in job.parameters)
+    wide = f"gradient_{in_byteps.index(job.parameters[2].name)}"
+    sizes: list[int] = []
+    wanted = iter([4096, 4096 * 2, 4096 * 3, 4096, 4096 * 2])
+    for step in range(5 * EVERY):
+        if step % EVERY == 1:
+            cutting.board.want(Cut.uniform(next(wanted)))
+        cutting.bps.pushed.clear()
+        weights = job.train(1)
+        names = [name for name, _ in cutting.bps.pushed]
+        other = ".whole" if cutting.size.value > 4096 else ""
+        expected = [f"gradient_{index}{'.odd' * (step % 2)}" for index in range(4)]
+        assert sorted(names) == sorted(name + other if name.startswith(wide) else name for name in expected)
+        sizes.append(cutting.size.value)
+    assert sizes == [4096] * EVERY * 2 + [8192] * EVERY + [12288] * EVERY + [4096] * EVERY
+    assert cutting.board.recuts == 3
+    theirs = WideJob(stock).train(5 * EVERY)
+    assert [weight.tobytes() for weight in weights] == [weight.tobytes() for weight in theirs]
+
+
+def test_nothing_is_under_way_when_the_size_changes(cutting: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    settled: list[int] = []
+    monkeypatch.setattr(mx.nd, "waitall", lambda: settled.append(cutting.size.value))
+    front_end.install(cutting.bps, board=cutting.board)
+    job = WideJob(cutting.bps)
+    cutting.board.want(Cut.uniform(8192))
+    job.train(EVERY + 1)
+    assert settled == [4096], "before, and only once"
+    assert cutting.size.value == 8192
+
+
+def test_a_job_that_compresses_keeps_its_size(cutting: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "give_back", lambda bps, largest_sent: None)
+    cutting.bps.byteps_declare_tensor("gradient_9", byteps_compressor_type="onebit")
+    job = WideJob(cutting.bps)
+    cutting.board.want(Cut.uniform(8192))
+    job.train(2 * EVERY)
+    assert (cutting.size.value, cutting.group.sent) == (4096, [])
+
+
+def test_after_a_resume_a_trainer_asks_anew(cutting: SimpleNamespace) -> None:
+    job = WideJob(cutting.bps)
+    job.train(2)
+    assert cutting.group.sent == ["prophet.cut.0.0"]
+    cutting.board.want(Cut.uniform(8192))
+    assert cutting.bps.resume(1, 1) == (1, 1)
+    cutting.size.set(4096)  # BytePS has read its environment
+    job.train(1)
+    assert cutting.group.sent == ["prophet.cut.0.0"] * 2
+    assert cutting.size.value == 8192
+
+
+def test_a_size_that_never_changes_sends_nothing(cutting: SimpleNamespace) -> None:
+    module = stand_in()
+    front_end.install(module, board=CutBoard(Cut.uniform(8192)))
+    WideJob(module).train(2 * EVERY)
+    assert (cutting.size.value, cutting.group.sent) == (4096, [])
 
 
 def test_broadcasts_keep_their_priority(bps: Any) -> None:

@@ -1,0 +1,86 @@
+"""Names by which tensors travel, so that the size of partitions can change while a job runs.
+
+Rule of this file: names and BytePS's partition size; it knows neither trainers nor MXNet.
+
+MXNet lets one operation at a time write what shares an array's memory, so slices of a gradient would take turns. A
+gradient is handed over whole here, and BytePS cuts it. Its partition size is read whenever a tensor is handed over, but
+a tensor keeps its keys, and each key its length, from the first time on. So a tensor has one name for each way in which
+it has been cut: by the size with which BytePS started its own name, and others for other sizes; what is not cut under
+either keeps its name. A size that comes back finds its names again. A server keeps memory for each: what all gradients
+have that are cut otherwise, twice, since each has two keys.
+
+New names are declared when they are first sent. Workers send in the same order for the first time, for BytePS waits in
+the sending thread then until all have.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from prophet.core.cut import Cut
+from prophet_byteps.partition import Number
+
+logger = logging.getLogger("prophet")
+
+
+def size_of_cut(cut: Cut, total_bytes: int) -> int:
+    """One size for all that a cut says of `total_bytes`: the median of its sizes, each weighted with its bytes."""
+    ends = [*(segment.start for segment in cut.segments[1:]), total_bytes]
+    weighted = sorted(
+        (segment.block_bytes, max(0, min(end, total_bytes) - segment.start))
+        for segment, end in zip(cut.segments, ends, strict=True)
+    )
+    left = sum(weight for _, weight in weighted) / 2
+    for size, weight in weighted:
+        left -= weight
+        if weight and left <= 0:
+            return size
+    return cut.segments[0].block_bytes
+
+
+class Names:
+    """The names of what the process sends.
+
+    `declare` is BytePS's own function, `find_number()` its partition size, None where it has none, and `settle()`
+    returns when all that was handed over has come back. `stay` is True from where the size can no longer change.
+    """
+
+    def __init__(
+        self, declare: Callable[[str], None], find_number: Callable[[], Number | None], settle: Callable[[], None]
+    ) -> None:
+        self._declare = declare
+        self._find_number = find_number
+        self._settle = settle
+        self._number: Number | None = None
+        self._first = 0
+        self.stay = False
+        self._declared: set[str] = set()
+
+    def current(self, name: str, size_bytes: int) -> str:
+        """By which name a tensor of this size goes now, also where BytePS has started anew by its environment."""
+        if self._number is None:
+            return name
+        cut_by = self._number.value if size_bytes > self._number.value else None
+        if cut_by == (self._first if size_bytes > self._first else None):
+            return name
+        other = f"{name}.{cut_by or 'whole'}"
+        if other not in self._declared:
+            self._declared.add(other)
+            self._declare(other)
+        return other
+
+    def resize(self, size: int) -> None:
+        """Cuts by this size what is handed over from now on. All workers must come here at the same place."""
+        if self.stay:
+            return
+        if self._number is None:
+            self._number = self._find_number()
+            if self._number is None:
+                self.stay = True
+                logger.warning("Prophet cannot set the partition size of this BytePS; it stays as it is")
+                return
+            self._first = self._number.value
+        if self._number.rounded(size) != self._number.value:
+            self._settle()
+            self._number.set(size)

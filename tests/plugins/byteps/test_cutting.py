@@ -1,0 +1,286 @@
+"""Agreed cuts over a sum that the test makes: the same cut on every worker in every round, whoever is late."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prophet.core.cut import UNIT_BYTES, Cut, Segment, learning_cut
+from prophet.core.network import Network
+from prophet.core.settings import DEFAULT_PARTITION_BYTES
+from prophet_byteps import agreement
+from prophet_byteps.agreement import PAGE_BYTES, Answer
+from prophet_byteps.cutting import (
+    EVERY,
+    MOST_ROWS,
+    CutBoard,
+    CutControl,
+    cut_from,
+    cut_of_page,
+    encode_page,
+    networks_of_page,
+)
+
+SIZES = [300_000, 5_000_000, 12_000]
+SMALL, LARGE = Cut.uniform(128 * 1024), Cut.uniform(1 << 20)
+STEPPED = Cut((Segment(0, 128 * 1024), Segment(UNIT_BYTES * 7, 4_096_000)))
+
+
+class Server:
+    """Sums pages as BytePS's server does: the first push of a round overwrites what the last round left."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.declared: list[list[str]] = [[] for _ in range(workers)]
+        self.pages: dict[str, list[bytes]] = {}
+        self.unread: dict[str, set[int]] = {}
+        self.sent: list[tuple[int, str]] = []
+        self.noise: bytes | None = None
+
+    def push(self, rank: int, name: str, page: bytes) -> Answer:
+        assert len(page) == PAGE_BYTES
+        assert name in self.declared[rank]
+        self.sent.append((rank, name))
+        pages = self.pages.setdefault(name, [])
+        if len(pages) == self.workers:
+            assert not self.unread[name], f"{name} is overwritten before workers {self.unread[name]} have read it"
+            pages.clear()
+        pages.append(page)
+        self.unread[name] = set(range(self.workers))
+
+        def answer() -> bytes | None:
+            if len(self.pages[name]) < self.workers:
+                return None
+            self.unread[name].discard(rank)
+            if self.noise is not None:
+                return self.noise
+            return bytes(sum(values) for values in zip(*self.pages[name], strict=True))
+
+        return answer
+
+
+class Line:
+    """A worker's exchange."""
+
+    def __init__(self, server: Server, rank: int) -> None:
+        self.server, self.rank = server, rank
+
+    def declare(self, name: str) -> None:
+        self.server.declared[self.rank].append(name)
+
+    def send(self, name: str, page: bytes) -> Answer:
+        return self.server.push(self.rank, name, page)
+
+
+class Worker:
+    """One worker's board and control, and what it did in each round."""
+
+    def __init__(self, server: Server, rank: int, number: int = 0, fixed: Cut | None = None) -> None:
+        self.rank = rank
+        self.board = CutBoard(fixed, lambda sizes: SMALL if rank == 0 else STEPPED)
+        self.control = CutControl(self.board, number, Line(server, rank), rank, server.workers)
+        self.control.declare()
+        self.cuts: list[Cut] = []
+
+    def run(self, rounds: int, before: Callable[[int], None] = lambda number: None) -> Iterator[None]:
+        """Stops wherever another worker may come to move."""
+        cut = self.control.first(SIZES)
+        for number in range(rounds):
+            yield
+            cut = self.control.round_begins() or cut
+            self.cuts.append(cut)
+            assert self.board.in_force == cut
+            before(number)
+            yield
+            self.control.round_ends()
+
+
+class Turns:
+    """Lets workers move one at a time in an order that the seed says; a worker that waits lets others move."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.idle: list[Iterator[None]] = []
+        self.waits = 0
+        monkeypatch.setattr(agreement, "wait", self.wait)
+
+    def wait(self, done: Callable[[], bool], what: str, limit_s: float | None = None) -> bool:
+        self.waits += 1
+        while not done():
+            assert self.idle, f"all workers wait, one for {what}"
+            self.move()
+        return True
+
+    def move(self) -> None:
+        worker = self.idle.pop(self.random.randrange(len(self.idle)))
+        if next(worker, self) is not self:
+            self.idle.append(worker)
+
+    def play(self, *workers: Iterator[None]) -> None:
+        self.idle.extend(workers)
+        while self.idle:
+            self.move()
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> Cut:
+    starts = sorted(draw(st.sets(st.integers(1, 1 << 20), max_size=30)))
+    sizes = st.integers(1, 1000)
+    return Cut(tuple(Segment(start * UNIT_BYTES, draw(sizes) * UNIT_BYTES) for start in [0, *starts]))
+
+
+networks = st.builds(Network, st.floats(1024, 2.0**40, width=32), st.floats(0, 1, width=32), st.floats(0, 1, width=32))
+
+
+@given(st.integers(1, 20), st.none() | cuts(), st.data())
+def test_a_sum_of_pages_has_the_cut_and_everyones_network(workers: int, cut: Cut | None, data: st.DataObject) -> None:
+    said = data.draw(st.lists(st.none() | networks, min_size=workers, max_size=workers))
+    pages = [encode_page(rank, None if rank else cut, network) for rank, network in enumerate(said)]
+    page = bytes(sum(values) for values in zip(*pages, strict=True))
+    assert cut_of_page(page) == cut
+    assert networks_of_page(page) == tuple(network for network in said if network is not None)
+
+
+def test_workers_beyond_the_rows_of_a_page_say_nothing() -> None:
+    network = Network(1e8)
+    assert networks_of_page(encode_page(MOST_ROWS - 1, None, network)) == (network,)
+    assert encode_page(MOST_ROWS, None, network) == bytes(PAGE_BYTES)
+
+
+@given(cuts(), st.integers(0, 1 << 21), st.integers(0, 1 << 21))
+def test_a_cut_from_a_place_on_has_the_same_blocks_there(cut: Cut, place: int, further: int) -> None:
+    later = cut_from(cut, place * UNIT_BYTES)
+    assert later.block_bytes_at(further * UNIT_BYTES) == cut.block_bytes_at((place + further) * UNIT_BYTES)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_worker_has_the_same_cut_in_every_round(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    turns = Turns(monkeypatch, seed)
+    server = Server(1 + seed % 4)
+    group = [Worker(server, rank) for rank in range(server.workers)]
+    for worker in group:
+        worker.board.measured(Network(1e6 * (1 + worker.rank)))
+
+    def want(worker: Worker) -> Callable[[int], None]:
+        # Each wants something of its own all the time; rank 0's counts.
+        return lambda number: worker.board.want(turns.random.choice([SMALL, LARGE, STEPPED]))
+
+    rounds = 10 * EVERY
+    turns.play(*(worker.run(rounds, want(worker)) for worker in group))
+    assert len({tuple(worker.cuts) for worker in group}) == 1
+    assert group[0].cuts[0] == SMALL, "the first is rank 0's"
+    changes = [number for number in range(1, rounds) if group[0].cuts[number] != group[0].cuts[number - 1]]
+    assert changes
+    assert all(number % EVERY == 0 for number in changes)
+    assert {worker.board.recuts for worker in group} == {len(changes)}
+    expected = tuple(Network(1e6 * (1 + rank)) for rank in range(server.workers))
+    assert all(worker.board.networks == expected for worker in group)
+    assert turns.waits > 0 or server.workers == 1
+    assert server.declared[0] == ["prophet.cut.0.0", "prophet.cut.0.1"]
+
+
+def test_a_fixed_cut_sends_nothing_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, server = Turns(monkeypatch, 0), Server(2)
+    group = [Worker(server, rank, fixed=LARGE) for rank in range(2)]
+    for worker in group:
+        worker.board.want(SMALL)
+    turns.play(*(worker.run(3 * EVERY) for worker in group))
+    assert group[0].cuts == [LARGE] * 3 * EVERY
+    assert (server.sent, server.declared) == ([], [[], []])
+    assert (group[0].board.in_force, group[0].board.recuts) == (LARGE, 0)
+
+
+def test_without_an_exchange_all_stay_with_one_size() -> None:
+    board = CutBoard(None)
+    board.want(LARGE)
+    control = CutControl(board, 0, None, 0, 2)
+    control.declare()
+    assert control.first(SIZES) == Cut.uniform(DEFAULT_PARTITION_BYTES)
+    for _ in range(2 * EVERY):
+        assert control.round_begins() is None
+        control.round_ends()
+    assert board.in_force == Cut.uniform(DEFAULT_PARTITION_BYTES)
+
+
+def test_what_is_no_cut_is_one_warning_and_the_cut_stays_on_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns, server = Turns(monkeypatch, 1), Server(3)
+    group = [Worker(server, rank) for rank in range(3)]
+
+    def break_pages(number: int) -> None:
+        group[0].board.want(LARGE)
+        server.noise = b"\xff" * PAGE_BYTES
+
+    with caplog.at_level(logging.WARNING, logger="prophet"):
+        turns.play(*(worker.run(5 * EVERY, break_pages) for worker in group))
+    assert all(worker.cuts == [SMALL] * 5 * EVERY for worker in group)
+    assert len(caplog.records) == 3, "one a process"
+    assert "blocks stay as they are" in caplog.text
+    assert group[1].board.networks == ()
+
+
+def test_a_first_cut_that_cannot_be_made_is_the_learning_cut(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(sizes: object) -> Cut:
+        raise OSError("a broken file")
+
+    board = CutBoard(None, fail)
+    with caplog.at_level(logging.WARNING, logger="prophet"):
+        assert board.first_cut(SIZES) == learning_cut(sum(SIZES))
+    assert "a broken file" in caplog.text
+
+
+def test_a_second_optimizer_cuts_its_own_part_of_what_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, server = Turns(monkeypatch, 2), Server(2)
+    boards = [CutBoard(None, lambda sizes: SMALL) for _ in range(2)]
+    wanted = Cut((Segment(0, 128 * 1024), Segment(UNIT_BYTES * 50, 1 << 20), Segment(UNIT_BYTES * 90, 256 * 1024)))
+    begun: list[tuple[Cut, Cut]] = []
+
+    def worker(rank: int) -> Iterator[None]:
+        generator, critic = (CutControl(boards[rank], number, Line(server, rank), rank, 2) for number in range(2))
+        for control in (generator, critic):
+            control.declare()
+        first = generator.first(SIZES)
+        boards[rank].want(wanted)
+        yield
+        begun.append((first, critic.first(SIZES, base=60)))
+
+    turns.play(worker(0), worker(1))
+    from_there_on = Cut((Segment(0, 1 << 20), Segment(UNIT_BYTES * 30, 256 * 1024)))
+    assert begun == [(SMALL, from_there_on)] * 2
+    assert boards[1].in_force == SMALL, "the first optimizer's"
+
+
+def test_after_a_resume_all_begin_anew_with_whoever_is_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, server = Turns(monkeypatch, 3), Server(2)
+    group = [Worker(server, rank) for rank in range(2)]
+    turns.play(*(worker.run(EVERY + 1) for worker in group))
+    assert all(worker.control._sent == 2 for worker in group)
+    group[0].board.want(LARGE)
+
+    after = Server(3)
+    newcomers = [Worker(after, rank) for rank in (1, 2)]
+    # Its ranks are dealt out anew as well.
+    survivor = group[0]
+    survivor.control._exchange = Line(after, 0)
+    survivor.control.restart(0, 3)
+    survivor.cuts.clear()
+    after.declared[0].extend(server.declared[0])
+    group = [survivor, *newcomers]
+    turns.play(*(worker.run(3 * EVERY) for worker in group))
+    assert all(worker.cuts == [LARGE] * 3 * EVERY for worker in group)
+
+
+def test_a_round_that_was_not_begun_does_not_overwrite_a_page() -> None:
+    server = Server(1)
+    worker = Worker(server, 0)
+    worker.control.first(SIZES)
+    for _ in range(2 * EVERY - 1):
+        worker.control.round_ends()
+    with pytest.raises(RuntimeError, match="not begun"):
+        worker.control.round_ends()
