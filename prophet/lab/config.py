@@ -45,6 +45,8 @@ class ExperimentConfig(Strict):
     repeats: int = Field(default=1, ge=1)
     time_limit_s: Seconds = 60.0
     """A run in which no worker finishes an iteration for so long has hung."""
+    warm: bool = False
+    """A policy's later repeats begin with what its first one learned."""
     job: Annotated[JobConfig, Field(discriminator="kind")]
     cluster: ClusterConfig
     policies: list[str | ContenderEntry] = Field(min_length=1)
@@ -84,6 +86,8 @@ class Experiment:
     time_limit_s: float
     cells: tuple[Cell, ...]
     source: Mapping[str, object]
+    warm: bool = False
+    """Whether what a policy learned in one repeat is used in the next."""
 
 
 def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | None = None) -> Experiment:
@@ -106,7 +110,7 @@ def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | Non
     if repeats is not None and repeats < 1:
         raise UserError(f"--repeats is {repeats}; it must be 1 or more")
     repeats = repeats or config.repeats
-    return Experiment(path, config.name, config.engine, repeats, config.time_limit_s, tuple(cells), source)
+    return Experiment(path, config.name, config.engine, repeats, config.time_limit_s, tuple(cells), source, config.warm)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

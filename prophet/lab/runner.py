@@ -45,6 +45,8 @@ TOLERANCE = 0.10
 """How far the achieved rate of a link may be from what was asked for."""
 ERROR_MARKS = ("Error:", "Check failed", "what():")
 """What marks the line of an error in a log: of Python, of ps-lite and MXNet, and of any C++ exception."""
+CACHE = "cache"
+"""The folder of a cell in which its policies keep what they learned, where repeats begin with that."""
 RECORDING = "recording"
 RECORD_ITERATIONS = 6
 """Length of the run that is made only to see the transfers of an engine without the hook, by its own trace."""
@@ -122,12 +124,14 @@ def _run_cell(
     edges: Edges,
     obstacle: Obstacle,
 ) -> CellRuns:
+    shutil.rmtree(folder / CACHE, ignore_errors=True)
     with hosts(cell) as host:
 
         def run(point: Cell, policy: Contender, label: str, repeat: int = 0) -> Run:
             listener.run_starts(point, policy, label)
             place = folder / f"{policy.name}-{label}"
-            job = JobRun(point, policy, host, place, next(ports), experiment.time_limit_s, edges)
+            cache = folder / CACHE / policy.name if experiment.warm and policy.hooked else None
+            job = JobRun(point, policy, host, place, next(ports), experiment.time_limit_s, edges, cache)
             reason = obstacle(policy)
             finished = job.run(listener.iterations) if reason is None else Run(place, error=reason)
             listener.run_ends(finished.error)
@@ -191,7 +195,15 @@ class JobRun:
     """One training job on the testbed: scheduler, servers and workers, from start to end."""
 
     def __init__(
-        self, cell: Cell, policy: Contender, host: Host, folder: Path, port: int, limit_s: float, edges: Edges
+        self,
+        cell: Cell,
+        policy: Contender,
+        host: Host,
+        folder: Path,
+        port: int,
+        limit_s: float,
+        edges: Edges,
+        cache: Path | None = None,
     ) -> None:
         self._cell = cell
         self._policy = policy
@@ -200,6 +212,7 @@ class JobRun:
         self._port = port
         self._limit_s = limit_s
         self._edges = edges
+        self._cache = cache
         self._nodes = nodes_of(policy.engine, cell.cluster)
         self._workers = [node for node in self._nodes if is_worker(node)]
         trace = policy.engine.trace
@@ -257,7 +270,10 @@ class JobRun:
         addresses = {name: self._host.address(name) for name in cluster.nodes}
         interface = self._host.interface(node)
         network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, self._port, str(sockets))
-        env = environment(self._policy, node, network, os.environ)
+        policy = self._policy
+        if self._cache is not None:
+            policy = replace(policy, env={settings.CACHE: str(self._cache.resolve()), **policy.env})
+        env = environment(policy, node, network, os.environ)
         if node in self._workers and self._trace is not None:
             env[self._trace.folder] = str(self._record(node, "trace"))
         if node in self._workers and self._policy.hooked:

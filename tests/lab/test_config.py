@@ -16,7 +16,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 BAD: list[tuple[str, Any, str]] = [
     # (key, value, what the line says after the file's name)
-    ("colour", 1, "colour: unknown key; the keys here are name, engine, repeats, time_limit_s, job, cluster"),
+    ("colour", 1, "colour: unknown key; the keys here are name, engine, repeats, time_limit_s, warm, job, cluster"),
     ("job.speed", 1, "job.speed: unknown key; the keys here are framework, iterations"),
     ("cluster.rack", 1, "cluster.rack: unknown key; the keys here are workers, servers, bandwidth"),
     ("policies", [{"name": "p3", "credits": 4}], r"policies\[0\].credits: unknown key; the keys here are name, base"),

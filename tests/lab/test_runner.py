@@ -93,6 +93,21 @@ def test_stock_has_nothing_of_prophet_in_it(tmp_path: Path) -> None:
     )
 
 
+def test_repeats_begin_with_what_earlier_ones_learned_where_the_config_says_so(tmp_path: Path) -> None:
+    folders = []
+    for name, raw in (("cold", REPLAY), ("warm", changed(REPLAY, "warm", True))):
+        (tmp_path / name).mkdir()
+        of_an_earlier_run = tmp_path / name / "out" / "runs" / "cell0" / "cache" / "prophet" / "old.json"
+        of_an_earlier_run.parent.mkdir(parents=True)
+        of_an_earlier_run.write_text("{}")
+        bench = Bench(tmp_path / name, raw)
+        bench.run()
+        folders.append({env.get("PROPHET_CACHE") for _, _, env in bench.host.started})
+        assert not of_an_earlier_run.exists()
+    assert folders[0] == {None, "off"}
+    assert folders[1] == {None, str(tmp_path / "warm" / "out" / "runs" / "cell0" / "cache" / "prophet")}
+
+
 def test_only_the_recording_of_stock_is_traced_and_it_is_short_and_apart(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     cell = bench.run()
