@@ -22,6 +22,7 @@ from prophet.lab.narrow_link import narrow_link, seconds_per_bit
 from prophet.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results, Times
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
 from prophet.lab.turnaround import Turnaround, mean_s
+from prophet.policies import get_definition
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -195,7 +196,12 @@ def lower_bound(cell: Cell) -> float | None:
 def emulation(cell: Cell, *, simulated: bool = False) -> str:
     """What was real and what was not, in one line."""
     if simulated:
-        return "simulated: queue, policies and learning as in a job; computing, links and servers on a virtual clock"
+        traced = [policy.name for policy in cell.policies if policy.hooked and get_definition(policy.base).traced]
+        more = f"; forward times of {', '.join(traced)} from a trace of operations, which a job lacks" if traced else ""
+        return (
+            "simulated: queue, policies and learning as in a job; computing, links and servers on a virtual clock"
+            + more
+        )
     compute = "compute and data real"
     if cell.profile is not None:
         compute = "compute replaced by sleeping"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from prophet.core.bound import lower_bound_s
+from prophet.core.cut import MOST_BLOCK_BYTES
 from prophet.core.errors import UserError
 from prophet.lab.config import Cell, load_experiment
 from prophet.lab.simulated import prepare, run_planned
@@ -134,6 +135,17 @@ def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(
         simulate_session(load_experiment(written(raw, tmp_path)), out)
     assert "\n" not in str(caught.value)
     assert not out.exists()
+
+
+def test_the_papers_own_policy_sends_gradients_whole_unless_a_size_is_set(tmp_path: Path) -> None:
+    sized = {"name": "sized", "base": "prophet-paper", "partition_bytes": "128KB"}
+    point = cell(tmp_path, policies=["prophet-paper", sized, "p3"])
+    assert point.profile is not None
+    whole, small, p3 = (prepare(point, policy) for policy in point.policies)
+    assert whole.options.partition_bytes == MOST_BLOCK_BYTES
+    assert whole.job.members == tuple((index,) for index in range(161)), "and none share a message"
+    assert small.options.partition_bytes == 128_000
+    assert small.job.members == p3.job.members and len(p3.job.members) < 161
 
 
 def test_jitter_makes_repeats_differ_and_the_seed_makes_them_again(tmp_path: Path) -> None:
