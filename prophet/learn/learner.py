@@ -108,9 +108,11 @@ class Learner:
         if choosing is not None and cut is not None:
             choosing.in_force(cut, self.profiler.periods_s)
             due = due and choosing.may_ask(warm=self._prior is not None)
-        profile = self.profiler.profile if self.profiler.ready else None
         unsure = self._prior is not None and not self._prior.over
-        network = self.monitor.network if due or unsure or not self._knows_network else None
+        # Estimates take milliseconds, so they are made where they are looked at.
+        looked_at = due or unsure or (choosing is None and not self._knows_network)
+        profile = self.profiler.profile if looked_at and self.profiler.ready else None
+        network = self.monitor.network if looked_at else None
         if self._prior is not None and unsure:
             profile, network = self._prior.fill(profile, network)
             due = due or bool(self._prior.dropped)
