@@ -44,6 +44,9 @@ CORRELATED = 32
 """Lateness is much the same for about so many pushes in a row: so much less they say."""
 ROUNDS = 6
 """Turns of idle places and costs."""
+LEAST_IDLE_S = 1e-6
+"""A wire that was idle for less was busy. So what is sent one at a time, each when the one before it has been
+acknowledged, has overhead and no delay: nothing tells the two apart, and it pays for both."""
 SHARES = (0.25, 0.75)
 SPEEDS = (1.0, 0.6)
 """Costs to begin from: shares of overhead in what a push takes, and factors on that."""
@@ -152,7 +155,7 @@ class _Pushes:
         """Where the wire is found idle, if pushes cost so much."""
         cost = costs.of(self.sizes)
         earliest = np.maximum.accumulate(self.starts - (np.cumsum(cost) - cost))
-        return np.append(True, earliest[1:] > earliest[:-1])
+        return np.append(True, earliest[1:] > earliest[:-1] + LEAST_IDLE_S)
 
     def settle(self, opens: Column, own_delays: bool = False) -> _Costs | None:
         """From a guess of the idle places to costs that agree with theirs; with `own_delays`, each stretch has one."""
