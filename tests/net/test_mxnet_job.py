@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prophet.core.cut import MOST_BLOCK_BYTES
 from prophet.core.event_record import load_events
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.lab.testbed import Testbed
@@ -55,8 +57,8 @@ def test_workers_that_differ_all_end_and_say_who_has_what(testbed: Testbed, tmp_
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
         (line,) = end.lines("prophet:")
-        assert "for mxnet, policy prophet, partitions of 131072 bytes, fusion on; worker 1: " in line
-        assert "for mxnet, policy p3, partitions of 131072 bytes, fusion off" in line
+        assert re.search(r"for mxnet, policy prophet, blocks (that adapt|of \d+ bytes), fusion on; worker 1: ", line)
+        assert "for mxnet, policy p3, blocks of 131072 bytes, fusion off" in line
 
 
 def test_it_learns_the_same_bit_for_bit(stock: list[dict[str, Any]], scheduled: list[dict[str, Any]]) -> None:
@@ -81,7 +83,7 @@ def test_every_task_went_through_the_queues_and_nothing_was_forced(
                 chosen = gradients[(gradients["queue"] == queue) & (gradients["kind"] == kind)]
                 first = chosen[chosen["partition"] == 0]
                 assert len(first) == result["gradients"] * ITERATIONS
-            assert chosen["bytes"].max() <= 131072
+            assert chosen["bytes"].max() <= MOST_BLOCK_BYTES
 
 
 def test_the_profile_is_in_forward_order(scheduled: list[dict[str, Any]], folder: Path) -> None:

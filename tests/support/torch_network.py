@@ -43,6 +43,8 @@ class Network:
         self.shut_down = False
         self.flying: dict[int, tuple[str, torch.Tensor, torch.Tensor]] = {}
         self.done: set[int] = set()
+        self.memory: dict[str, tuple[int, int]] = {}
+        self.last_name: dict[tuple[int, int], str] = {}
 
         def stock(optimizer: Any, named_parameters: Any = None, compression: Any = None, passes: int = 1) -> Any:
             names = [name for name, _ in named_parameters or []]
@@ -54,15 +56,23 @@ class Network:
         stock.__module__ = self.__name__
         self.DistributedOptimizer: Callable[..., Any] = stock
         self.shutdown: Callable[[], None] = self._shutdown
-        self.suspend: Callable[[], None] = self._shutdown
+        self.suspend: Callable[[], None] = self._suspend
         self.resume: Callable[..., None] = lambda *arguments: None
         self.resets = 0
 
     def _shutdown(self) -> None:
         self.shut_down = True
 
+    def _suspend(self) -> None:
+        self.shut_down = True
+        self.memory.clear()
+        self.last_name.clear()
+
     def size(self) -> int:
         return self.workers
+
+    def rank(self) -> int:
+        return 0
 
     def declare(self, name: str) -> None:
         self.declared.append(name)
@@ -70,10 +80,13 @@ class Network:
     def byteps_push_pull(self, tensor: torch.Tensor, average: bool, name: str, priority: int) -> int:
         assert average
         assert tensor.is_contiguous()
-        gradient = name.removesuffix(".odd")
-        assert gradient not in {flying.removesuffix(".odd") for flying, _, _ in self.flying.values()}
-        earlier = [old for old, _ in self.pushed if old.removesuffix(".odd") == gradient]
-        assert not earlier or earlier[-1] != name, "two rounds in turn must use different keys"
+        assert name in self.declared, "workers number tensors as they are declared"
+        begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        assert self.memory.setdefault(name, (begin, end)) == (begin, end), "a key has one length, and one address"
+        for _, other, _ in self.flying.values():
+            assert end <= other.data_ptr() or other.data_ptr() + other.nbytes <= begin, "two tensors share memory"
+        assert self.last_name.get((begin, end)) != name, "two rounds in turn must use different keys"
+        self.last_name[begin, end] = name
         self.pushed.append((name, priority))
         handle = len(self.pushed)
         self.flying[handle] = (name, tensor, tensor.clone())
@@ -85,11 +98,10 @@ class Network:
     def synchronize(self, handle: int) -> None:
         self.done.remove(handle)
 
-    def deliver(self, name: str = "") -> None:
-        """Delivers one tensor: the newest or the oldest in flight, or the one with this name."""
+    def deliver(self) -> None:
+        """Delivers one tensor: the newest or the oldest in flight."""
         assert self.flying, "the front end waits, but nothing is in flight"
-        handles = [h for h, (flying, _, _) in self.flying.items() if not name or flying.removesuffix(".odd") == name]
-        handle = handles[-1] if self.newest_first else handles[0]
+        handle = list(self.flying)[-1 if self.newest_first else 0]
         _, tensor, sent = self.flying.pop(handle)
         assert torch.equal(tensor, sent), "a tensor was written while in flight"
         tensor.copy_(average(tensor))

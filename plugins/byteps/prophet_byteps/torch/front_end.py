@@ -4,7 +4,7 @@ Rule of this file: what the program sees, i.e. the function, the optimizer it re
 own is used instead. Stock BytePS waits in step() until every averaged gradient is there. Here step()
 returns at once, and each parameter is updated, by the program's own torch.optim optimizer, when it is next
 used; the next forward pass starts while later layers' gradients are still on the wire. The values are the
-same bits; updates.py and buckets.py say why, guards.py what counts as a use, and
+same bits; updates.py and arena.py say why, guards.py what counts as a use, and
 docs/decisions/step-without-barrier.md why it is done so.
 
 Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of
@@ -52,7 +52,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
     def engine() -> Engine:
         from prophet_byteps.torch.keys import Engine
 
-        return Engine(bps, hook.wait_activity, hook.progress, agreement)
+        return Engine(bps, hook.wait_activity, hook.progress, agreement, board)
 
     hook.set_identity("priority")
     _finish_before_shutdown(bps)

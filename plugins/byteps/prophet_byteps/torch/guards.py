@@ -32,7 +32,7 @@ from torch import nn
 
 from prophet_byteps.torch import aliases as torch_aliases
 from prophet_byteps.torch import references
-from prophet_byteps.torch.buckets import Bucket, Slot
+from prophet_byteps.torch.arena import Slot
 
 
 class Watched:
@@ -56,7 +56,7 @@ _installed = False
 
 
 def watch(owner: Any, slots: list[Slot]) -> None:
-    """From now on brings these parameters up to date, through `owner.finish(buckets)` and `owner.flush()`.
+    """From now on brings these parameters up to date, through `owner.finish(slots)` and `owner.flush()`.
 
     Until `learned(owner)` every use is noted in `Slot.touched`, and not only those that an update is pending for.
     """
@@ -82,24 +82,23 @@ def _forget(identity: int, _reference: Any) -> None:
     _learning.pop(identity, None)
 
 
-def keep(owner: Any, slots: Iterable[Slot]) -> set[Bucket]:
+def keep(owner: Any, slots: Iterable[Slot]) -> set[Slot]:
     """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it.
 
-    Returns the buckets whose updates must not be late, since somebody holds a parameter's memory and is not seen.
+    Returns those whose updates must not be late, since somebody holds the parameter's memory and is not seen.
     """
     _kept[owner] = list(slots)
-    exposed: set[Bucket] = set()
+    exposed: set[Slot] = set()
     with references.blind():
         for slot in _kept[owner]:
-            param, bucket = slot.param, slot.bucket
-            assert bucket is not None
+            param = slot.param
             try:
                 storage = param.untyped_storage()
             except NotImplementedError:  # It has no storage of the usual kind, so its uses cannot be noticed.
-                exposed.add(bucket)
+                exposed.add(slot)
                 continue
             if slot.watched.memory.exposed(storage, param.is_cpu):
-                exposed.add(bucket)
+                exposed.add(slot)
             _add_pending(storage._cdata, slot)
             _add_sent(slot)
     _watch_references()
@@ -147,8 +146,8 @@ def settle(params: Iterable[torch.Tensor], owner: Any) -> None:
     for param in params:
         watched = _watched.get(id(param))
         for slot in watched.slots if watched is not None else ():
-            if slot.owner is not owner and slot.bucket is not None and slot.bucket.pending:
-                slot.owner.finish([slot.bucket])
+            if slot.owner is not owner and slot.pending:
+                slot.owner.finish([slot])
 
 
 def after_compilation() -> bool:
@@ -204,12 +203,10 @@ def _use(used: Watched | tuple[Slot, ...]) -> None:
 
 def _reach(slot: Slot) -> None:
     slot.touched = True
-    bucket = slot.bucket
-    if bucket is not None:
-        if bucket.pending:
-            slot.owner.finish([bucket])
-        elif bucket.updated is not None:
-            slot.owner.follow_update(bucket)
+    if slot.pending:
+        slot.owner.finish([slot])
+    elif slot.updated is not None:
+        slot.owner.follow_update(slot)
 
 
 def _touch(value: Any) -> None:
@@ -232,20 +229,19 @@ def _before_forward(module: nn.Module) -> None:
         _flush_all()
     if not module._parameters:
         return
-    pending: dict[Any, dict[Bucket, None]] = {}
+    pending: dict[Any, list[Slot]] = {}
     for param in module._parameters.values():
         watched = _watched.get(id(param))
         if watched is None:
             continue
         for slot in watched.slots:
-            bucket = slot.bucket
-            if bucket is not None and bucket.pending:
+            if slot.pending:
                 slot.touched = True
-                pending.setdefault(slot.owner, {})[bucket] = None
+                pending.setdefault(slot.owner, []).append(slot)
             else:
                 _reach(slot)
-    for owner, buckets in pending.items():
-        owner.finish(list(buckets))
+    for owner, slots in pending.items():
+        owner.finish(slots)
 
 
 def _watch_references() -> None:

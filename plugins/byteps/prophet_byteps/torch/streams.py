@@ -5,14 +5,14 @@ method returns at once.
 
 What torch orders by itself is what one stream does, one thing after another. Five things here cross streams:
 
-- A fused tensor's gradients are copied into it by hooks, each on the stream on which its backward ran. BytePS records
+- A block's gradients are copied to their places by hooks, each on the stream on which its backward ran. BytePS records
   one event, on the current stream, when the tensor is pushed; at the first push of a key it does so in a thread of its
   own, where the current stream is the default one. So before a push both streams wait for all copies.
 - BytePS's result is in the tensor when its handle is done, but the division by the number of workers has only been
   started, on the default stream of BytePS's thread. Whoever reads the average waits for that stream.
 - An update runs on the stream on which step() was called, its home, as the optimizer would have. The stream that is
   current where the parameter is used waits for it, then and at each later use.
-- The next copy into the tensor waits until that update has read the average.
+- The next copy to a gradient's place waits until that update has read the average there.
 - What the update reads or writes on its home may have been allocated on another stream: so the allocator has to know.
 """
 
@@ -32,7 +32,12 @@ Stream = Any
 
 
 class Streams:
-    """Those of one device. This one has none: a call of torch has done its work when it returns."""
+    """Those of one device. This one has none: a call of torch has done its work when it returns.
+
+    `home` is the stream on which step() was called.
+    """
+
+    home: Stream = None
 
     def current(self) -> Stream:
         """The stream that is current in this thread."""

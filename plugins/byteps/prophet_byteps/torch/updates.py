@@ -24,18 +24,21 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.hooks import unserializable_hook
 
-from prophet.core.fusion import fuse
+from prophet.core.cut import Cut
+from prophet_byteps.cutting import CutControl
 from prophet_byteps.torch import guards as torch_guards
 from prophet_byteps.torch import references
-from prophet_byteps.torch.buckets import Bucket, Slot, fusible_kind
+from prophet_byteps.torch.arena import Arena, Slot
 from prophet_byteps.torch.keys import Engine, warn_once
-from prophet_byteps.torch.streams import streams_of
+from prophet_byteps.torch.streams import Event, Streams, streams_of
 
 PROBATION_STEPS = 2
 """Steps that keep the barrier, while gradients show how the program reaches each parameter."""
 WAIT_LIMIT_S = 0.002
 """Longest sleep between two looks at a handle: bounds the cost of a wake-up that was missed."""
 COMPLAIN_S = 60.0
+LOOK_AT = 16
+"""Parameters that are looked at between two sleeps, whether they can be updated meanwhile. Blocks are many."""
 
 
 class Updates:
@@ -67,19 +70,24 @@ class Updates:
         self._fusion = fusion
         self._unnamed = unnamed
         self._lock = threading.RLock()
-        self._slots = {id(param): Slot(self, name, param, passes) for name, param in named}
+        self._slots = {id(param): Slot(self, name, param, n, passes) for n, (name, param) in enumerate(named)}
+        self._order = list(self._slots.values())
         self.number = engine.announce(self.describe())
-        self._buckets: list[Bucket] = []
+        self._control: CutControl | None = None
+        self._arena: Arena | None = None
+        self._streams: dict[torch.device, Streams] = {}
         self._planned = False
         self._groups: list[dict[str, Any]] = []
+        self._staged = 0
         self._pending = 0
+        self._look = 0
         self._synchronized = False
         self._stepped = False
         self._probation = PROBATION_STEPS
-        torch_guards.watch(self, list(self._slots.values()))
+        torch_guards.watch(self, self._order)
         if torch_guards.after_compilation():
             self.keep_barrier()
-        for slot in self._slots.values():
+        for slot in self._order:
             param: Any = slot.param
             slot.watched.memory.note(param)
             param.register_hook(self._hook(slot, self._gradient_comes))
@@ -105,18 +113,19 @@ class Updates:
             return loss
         self._push_missing()
         local = self._freeze_groups()
-        for bucket in self._buckets:
-            bucket.home = bucket.streams.current()
-            bucket.pending = True
-            bucket.next_round(self.passes)
-        self._pending = len(self._buckets)
+        for streams in self._streams.values():
+            streams.home = streams.current()
+        self._next_round()
+        for slot in self._order:
+            slot.pending = True
+        self._pending = len(self._order)
         # A graph that holds parameters from before this step is void from now on, as it would be after a whole step.
-        _increment_versions([slot.param for slot in self._slots.values() if slot.group is not None])
-        exposed = torch_guards.keep(self, self._slots.values())
+        _increment_versions([slot.param for slot in self._order if slot.group is not None])
+        exposed = torch_guards.keep(self, self._order)
         if local:
             with references.outside_of_the_program({params[0].device.type for params in local.values()}):
                 self._run_optimizer(local)
-        self.finish([bucket for bucket in self._buckets if bucket.eager or self._probation or bucket in exposed])
+        self.finish([slot for slot in self._order if slot.eager or self._probation or slot in exposed])
         if self._probation > 0:
             self._probation -= 1
             if self._probation == 0:
@@ -136,39 +145,42 @@ class Updates:
             return
         self._push_missing()
         with self._lock, torch.no_grad():
-            for bucket in self._buckets:
-                self._wait_for([bucket])
-                bucket.streams.before_average()
-                for slot in bucket.slots:
-                    if slot.param.grad is not None:
-                        slot.param.grad.copy_(bucket.average(slot))
-                    elif slot.param.requires_grad:
-                        slot.param.grad = bucket.average(slot).clone()
-                    slot.see(slot.param.grad)
-                bucket.updated = bucket.streams.mark()
-                bucket.next_round(self.passes)
+            for slot in self._order:
+                self._wait_for([slot])
+                slot.streams.before_average()
+                if slot.param.grad is not None:
+                    slot.param.grad.copy_(slot.view)
+                elif slot.param.requires_grad:
+                    slot.param.grad = slot.view.clone()
+                slot.see(slot.param.grad)
+                slot.updated = slot.streams.mark()
+            self._next_round()
         self._synchronized = True
 
     def flush(self, patience_s: float | None = None) -> bool:
         """Finishes every pending update; False if some are still to come after `patience_s` without any progress."""
         if self._pending == 0:
             return True
-        return self.finish([bucket for bucket in self._buckets if bucket.pending], patience_s)
+        return self.finish(self._order, patience_s)
 
-    def finish(self, buckets: Sequence[Bucket], patience_s: float | None = None) -> bool:
-        """Waits for these buckets and updates their parameters; False if there was no progress for `patience_s`."""
+    def finish(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
+        """Waits for these gradients and updates their parameters; False if there was no progress for `patience_s`.
+
+        What else is back and comes next in forward order is updated in the same call of the optimizer.
+        """
         with self._lock, references.blind():
-            due = [bucket for bucket in buckets if bucket.pending]
-            if not self._wait_for(due, patience_s):
-                return False
-            self._update(due)
+            due = [slot for slot in slots if slot.pending]
+            if due:
+                if not self._wait_for(due, patience_s):
+                    return False
+                self._update(due + self._back_after(due[-1]))
         if self._pending == 0:
             torch_guards.release(self)
         return True
 
-    def follow_update(self, bucket: Bucket) -> None:
-        """The stream that is current here goes on after the last update of the bucket's parameters."""
-        bucket.streams.follow(bucket.updated)
+    def follow_update(self, slot: Slot) -> None:
+        """The stream that is current here goes on after the last update of the parameter."""
+        slot.streams.follow(slot.updated)
 
     def keep_barrier(self) -> None:
         """From now on no update outlasts step()."""
@@ -178,7 +190,7 @@ class Updates:
 
     def set_passes(self, passes: int) -> None:
         self.passes = passes
-        for slot in self._slots.values():
+        for slot in self._order:
             slot.left = passes
 
     def restart(self) -> None:
@@ -186,8 +198,10 @@ class Updates:
         with self._lock:
             self._planned = False
             self._synchronized = False
-            for bucket in self._buckets:
-                bucket.restart(self.passes)
+            self._staged = 0
+            self._engine.restart()
+            if self._arena is not None:
+                self._arena.restart(self.passes)
 
     def describe(self) -> str:
         """What must be alike on all workers before the program has used anything, in a few words."""
@@ -215,23 +229,21 @@ class Updates:
 
         Its graph was made before step(), or by a use that nobody noticed.
         """
-        if slot.bucket is not None and slot.bucket.pending:
-            slot.bucket.late = True
-            self.finish([slot.bucket])
+        if slot.pending:
+            slot.late = True
+            self.finish([slot])
 
     def _gradient_ready(self, slot: Slot) -> None:
         with self._lock, references.blind():
             self._plan()
-            bucket = slot.bucket
-            assert bucket is not None
             if slot.staged:
                 raise AssertionError(
                     "Gradients were computed more than backward_passes_per_step times before call to step(). "
                     "Increase backward_passes_per_step to accumulate gradients locally."
                 )
             if self._probation > 0 and not slot.touched:
-                bucket.eager = True
-            if bucket.late and not slot.touched:
+                slot.eager = True
+            if slot.late and not slot.touched:
                 warn_once(
                     f"{slot.name} was used before its update had arrived, by a reference that the program kept; "
                     "from now on step() waits for all updates"
@@ -240,14 +252,13 @@ class Updates:
             self._synchronized = False
             slot.left -= 1
             if slot.left == 0:
-                bucket.stage(slot)
+                self._stage(slot)
 
     def _plan(self) -> None:
-        """Puts the gradients in buckets, before the first of them leaves, and agrees on them with the other workers.
+        """Makes the arena and its first blocks, before the first gradient leaves, as all other workers do.
 
-        Not sooner, because the program may move the model until then. Every worker comes here at the same
-        point of the same program, so BytePS numbers the tensors alike on all of them. It spreads them over
-        its servers by number, so those of one round are numbered in a row.
+        Not sooner, because the program may move the model until then. Every worker comes here at the same point of the
+        same program, so BytePS numbers the tensors alike on all of them.
         """
         if self._planned:
             return
@@ -257,53 +268,73 @@ class Updates:
                 f"that DistributedOptimizer was given (the first has shape {list(self._unnamed[0].shape)}); "
                 "BytePS sends gradients by name"
             )
-        if not self._buckets:
-            self._make_buckets()
-        sizes = [
-            (bucket.names[0], [str(slot.param.dtype) for slot in bucket.slots], bucket.nbytes)
-            for bucket in self._buckets
+        if self._arena is None:
+            self._arena = Arena(self._order, self._fusion, self._engine, self.number, self._streams_of)
+        arena = self._arena
+        layout = [
+            (slot.name, str(slot.param.dtype), size, kind is None)
+            for slot, size, kind in zip(self._order, arena.sizes, arena.kinds, strict=True)
         ]
-        digest = hashlib.sha256(repr(sizes).encode()).hexdigest()
-        total = sum(bucket.nbytes for bucket in self._buckets)
+        digest = hashlib.sha256(repr(layout).encode()).hexdigest()
         self._engine.agree(
-            f"layout of optimizer {self.number}", f"{len(self._buckets)} tensors of {total} bytes, layout {digest[:8]}"
+            f"layout of optimizer {self.number}",
+            f"{len(layout)} gradients of {sum(arena.sizes)} bytes, layout {digest[:8]}",
         )
-        for parity in (0, 1):
-            for bucket in self._buckets:
-                self._engine.bps.declare(bucket.names[parity])
+        if self._control is None:
+            self._control = self._engine.cuts(self.number)
+        else:
+            self._control.restart(self._engine.bps.rank(), self._engine.bps.size())
+        self._control.declare()
+        board = self._engine.board
+        if not arena.begin(self._control.first(arena.sizes, arena.first_id), may_change=board.fixed is None):
+            self._keep_cut()
         self._planned = True
 
-    def _make_buckets(self) -> None:
-        slots = list(self._slots.values())
-        kinds = [fusible_kind(slot.param) if self._fusion else None for slot in slots]
-        places = fuse([slot.param.nbytes for slot in slots], kinds)
-        indices = self._engine.take_indices(len(places))
-        self._buckets = [
-            Bucket(
-                index,
-                self._names_of([slots[place] for place in members]),
-                [slots[place] for place in members],
-                self._engine.push,
-                streams_of(slots[members[0]].param.device),
-            )
-            for index, members in zip(indices, places, strict=True)
-        ]
+    def _streams_of(self, device: torch.device) -> Streams:
+        if device not in self._streams:
+            self._streams[device] = streams_of(device)
+        return self._streams[device]
 
-    def _names_of(self, slots: list[Slot]) -> tuple[str, str]:
-        name = f"Gradient.{slots[0].name}"
-        if len(slots) > 1:
-            name += f"+{len(slots) - 1}.{sum(slot.param.nbytes for slot in slots)}"
-        return self._engine.take_names(name)
+    def _stage(self, slot: Slot) -> None:
+        """Sends one gradient of this round; before the first one, blocks may be cut anew."""
+        assert self._arena is not None and self._control is not None
+        if self._staged == 0:
+            cut = self._control.round_begins()
+            if cut is not None:
+                self._recut(self._arena, cut)
+        self._arena.stage(slot)
+        self._staged += 1
+        if self._staged == len(self._order):
+            self._control.round_ends()
+
+    def _recut(self, arena: Arena, cut: Cut) -> None:
+        """Finishes what is on its way, and goes on in other blocks."""
+        for slot in self._order:
+            # As for a gradient that comes before its update: nothing that is watched has used the parameter so far.
+            slot.late |= slot.pending
+        self.flush()
+        if not arena.recut(cut):
+            warn_once("blocks stay as they are: this job has had so many sizes of blocks that BytePS's names run out")
+            self._keep_cut()
+
+    def _keep_cut(self) -> None:
+        """Another cut holds than was agreed on; on all workers, which count alike."""
+        assert self._arena is not None and self._arena.cut is not None
+        self._engine.board.taken_up(self.number, self._arena.cut)
+
+    def _next_round(self) -> None:
+        assert self._arena is not None
+        self._staged = 0
+        self._arena.next_round(self.passes)
 
     def _push_missing(self) -> None:
-        """Sends what this round still lacks: every worker must push every tensor in every round."""
+        """Sends what this round still lacks: every worker must push every block in every round."""
         with self._lock, references.blind():
             self._plan()
-            for bucket in self._buckets:
-                if not bucket.pushed:
-                    for slot in bucket.slots:
-                        if not slot.staged:
-                            bucket.stage(slot)
+            if self._staged < len(self._order):
+                for slot in self._order:
+                    if not slot.staged:
+                        self._stage(slot)
 
     # Updates on their way in.
 
@@ -333,9 +364,7 @@ class Updates:
     def _anything_since_step(self) -> bool:
         """Whether a gradient came, or the program cleared or wrote one, since step()."""
         with references.blind():
-            return any(
-                slot.staged or slot.left != self.passes or not slot.grad_as_seen() for slot in self._slots.values()
-            )
+            return any(slot.staged or slot.left != self.passes or not slot.grad_as_seen() for slot in self._order)
 
     def _freeze_groups(self) -> dict[int, list[torch.Tensor]]:
         """Keeps the hyper-parameters of this moment, and returns, by group, parameters that are not averaged.
@@ -344,7 +373,7 @@ class Updates:
         """
         self._groups = []
         local: dict[int, list[torch.Tensor]] = {}
-        for slot in self._slots.values():
+        for slot in self._order:
             slot.group = None
         with references.blind():
             for group in self._optimizer.param_groups:
@@ -365,17 +394,17 @@ class Updates:
                         )
         return local
 
-    def _wait_for(self, buckets: Sequence[Bucket], patience_s: float | None = None) -> bool:
-        """Waits until all of `buckets` have arrived, and meanwhile updates what else arrives."""
+    def _wait_for(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
+        """Waits until the averages of all `slots` have arrived, and meanwhile updates what else arrives."""
+        assert self._arena is not None
         since: float | None = None
         moved: object = None
         complain_at = 0.0
-        for bucket in buckets:
-            while not self._engine.arrived(bucket):
-                others = (other for other in self._buckets if other.pending and other not in buckets)
-                early = next(filter(self._engine.arrived, others), None)
-                if early is not None:
-                    self._update([early])
+        for slot in slots:
+            while not self._arena.arrived(slot):
+                early = self._back_meanwhile(slots)
+                if early:
+                    self._update(early)
                     continue
                 now = time.monotonic()
                 if since is None:
@@ -385,48 +414,76 @@ class Updates:
                         return False
                     since, moved = now, self._engine.progress()
                 if now > complain_at:
-                    warn_once(f"still waiting for the gradient of {bucket.name} after {COMPLAIN_S:.0f} s")
+                    warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
                 self._engine.wait_activity(WAIT_LIMIT_S)
         return True
 
-    def _update(self, buckets: Sequence[Bucket]) -> None:
-        """Updates the parameters of buckets that have arrived, all in one call of the optimizer."""
-        with contextlib.ExitStack() as modes:
-            for bucket in {bucket.device: bucket for bucket in buckets}.values():
-                modes.enter_context(bucket.streams.on(bucket.home))
-                bucket.streams.before_average()
-            for bucket in buckets:
-                bucket.streams.follow(bucket.updated)
-            modes.enter_context(references.outside_of_the_program({bucket.device.type for bucket in buckets}))
-            self._update_here(buckets)
-            for bucket in buckets:
-                bucket.updated = bucket.streams.mark()
-        for bucket in buckets:
-            bucket.streams.follow(bucket.updated)
-            bucket.pending = False
-        self._pending -= len(buckets)
+    def _back_meanwhile(self, awaited: Sequence[Slot]) -> list[Slot]:
+        """Of the LOOK_AT parameters that are next to be looked at, those that can be updated and are not awaited."""
+        assert self._arena is not None
+        if self._pending <= len(awaited):
+            return []
+        back = []
+        for _ in range(min(LOOK_AT, len(self._order))):
+            slot = self._order[self._look]
+            self._look = (self._look + 1) % len(self._order)
+            if slot.pending and slot not in awaited and self._arena.arrived(slot):
+                back.append(slot)
+        return back
 
-    def _update_here(self, buckets: Sequence[Bucket]) -> None:
+    def _back_after(self, last: Slot) -> list[Slot]:
+        """The parameters after `last` in forward order that can be updated, up to the first that cannot."""
+        assert self._arena is not None
+        back = []
+        for place in range(last.place + 1, len(self._order)):
+            slot = self._order[place]
+            if not (slot.pending and self._arena.arrived(slot)):
+                break
+            back.append(slot)
+        return back
+
+    def _update(self, slots: Sequence[Slot]) -> None:
+        """Updates parameters whose averages have arrived, all in one call of the optimizer."""
+        used = {slot.streams: None for slot in slots}
+        marks: dict[Streams, Event] = {}
+        with contextlib.ExitStack() as modes:
+            for streams in used:
+                modes.enter_context(streams.on(streams.home))
+                streams.before_average()
+            for slot in slots:
+                if slot.updated is not None:
+                    slot.streams.follow(slot.updated)
+            modes.enter_context(references.outside_of_the_program({slot.param.device.type for slot in slots}))
+            self._update_here(slots)
+            for streams in used:
+                marks[streams] = streams.mark()
+        for streams, mark in marks.items():
+            streams.follow(mark)
+        for slot in slots:
+            slot.updated = marks[slot.streams]
+            slot.pending = False
+        self._pending -= len(slots)
+
+    def _update_here(self, slots: Sequence[Slot]) -> None:
         # In the optimizer's own order, in which its state keeps what the first update makes.
-        due = [(slot, bucket) for bucket in buckets for slot in bucket.slots if slot.group is not None]
-        due.sort(key=lambda pair: pair[0].position)
+        due = sorted((slot for slot in slots if slot.group is not None), key=lambda slot: slot.position)
         work: dict[int, list[torch.Tensor]] = {}
-        for slot, _ in due:
+        for slot in due:
             assert slot.group is not None
             work.setdefault(slot.group, []).append(slot.param)
-        before = [(bucket, slot, slot.param.grad, slot.grad_unchanged()) for slot, bucket in due]
+        before = [(slot, slot.param.grad, slot.grad_unchanged()) for slot in due]
         try:
-            for bucket, slot, _, _ in before:
-                slot.param.grad = bucket.average(slot)
+            for slot in due:
+                slot.param.grad = slot.view
             self._run_optimizer(work)
         finally:
-            for bucket, slot, grad, unchanged in before:
+            for slot, grad, unchanged in before:
                 slot.param.grad = grad
                 if grad is not None and unchanged:
-                    bucket.streams.keep(grad, bucket.home)
+                    slot.streams.keep(grad, slot.streams.home)
                     sharing = [other for other in slot.watched.slots if other.grad_unchanged()]
                     with torch.no_grad():
-                        grad.copy_(bucket.average(slot))
+                        grad.copy_(slot.view)
                     for other in sharing:
                         other.see(grad)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from prophet.core.cut import ids_taken
 from prophet_byteps.torch import front_end
 from support.torch_network import (
     Network,
@@ -113,37 +114,39 @@ def test_step_returns_while_gradients_fly_and_forward_waits_layer_by_layer(netwo
     network.newest_first = True  # Gradients appear last layer first, so the first layer's come first.
     inputs, _ = batch(3)
     model(inputs)
-    assert seen[0] == {
-        f"Gradient.{name}" for name in ("2.weight", "2.bias", "3.weight", "3.bias", "5.weight", "5.bias")
-    }
+    ids = {name: -priority - 1 for name, priority in network.pushed}
+    assert {ids[name] for name in seen[0]} == set(range(2, 8)), "all but the first layer's two gradients"
     assert not network.flying
     assert not torch.equal(last, weight_of(model[5]))
 
 
 def test_priorities_names_and_declarations(network: Network) -> None:
     _, _, model, optimizer = pair(network)
-    names = [name for name, _ in model.named_parameters()]
     assert network.identity == "priority"
-    assert network.declared == [f"Gradient.{name}" for name in names] + [f"Gradient.{name}.odd" for name in names]
-    assert {name: -priority - 1 for name, priority in network.pushed[:8]} == {
-        f"Gradient.{name}": index for index, name in enumerate(names)
-    }
-    assert [name for name, _ in network.pushed[8:16]] == [f"{name}.odd" for name, _ in network.pushed[:8]]
+    assert network.declared == [f"prophet.block.0.{number}" for number in range(16)]
+    ids = {name: -priority - 1 for name, priority in network.pushed}
+    assert [ids[name] for name in network.declared] == [*range(8), *range(8)], "first keys in a row, then second ones"
+    sizes = {name: length for name, (begin, end) in network.memory.items() for length in [end - begin]}
+    assert [sizes[name] for name in network.declared[:8]] == [param.nbytes for param in model.parameters()]
+    assert {name for name, _ in network.pushed[:8]} == set(network.declared[:8])
+    assert {name for name, _ in network.pushed[8:16]} == set(network.declared[8:])
     other = make_model()
     train(other, wrap(network, other, torch.optim.SGD(other.parameters(), 0.1)), steps=1)
-    assert min(priority for _, priority in network.pushed[16:]) == -16, "ids are the process's, not the optimizer's"
+    taken = ids_taken([param.nbytes for param in model.parameters()])
+    others = sorted(-priority - 1 for _, priority in network.pushed[16:])
+    assert others == [taken + place for place in range(8)], "ids are the process's, not the optimizer's"
     assert optimizer.state_dict()
 
 
-def test_same_addresses_every_other_round(network: Network) -> None:
+def test_one_copy_at_the_same_addresses_in_every_round(network: Network) -> None:
+    """The two keys of a block share its memory, so gradients are on their device once more and not twice."""
     _, _, model, optimizer = pair(network)
-    addresses: list[dict[str, int]] = []
+    addresses: list[set[int]] = []
     for number in range(2, 6):
         train(model, optimizer, number, 1)
-        addresses.append({name: tensor.data_ptr() for name, tensor, _ in network.flying.values()})
-    assert addresses[0] == addresses[2]
-    assert addresses[1] == addresses[3]
-    assert addresses[0] != addresses[1]
+        addresses.append({tensor.data_ptr() for _, tensor, _ in network.flying.values()})
+    assert addresses[0] == addresses[1] == addresses[2] == addresses[3]
+    assert len(addresses[0]) == 8
 
 
 @pytest.mark.parametrize("set_to_none", [False, True])

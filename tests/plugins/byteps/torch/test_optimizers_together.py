@@ -18,10 +18,6 @@ from support.torch_network import Network, Plain, batch, loss_of, make_model, pa
 SGD = torch.optim.SGD
 
 
-def keys(network: Network) -> list[str]:
-    return [name.removesuffix(".odd") for name, _ in network.pushed]
-
-
 def test_optimizers_with_equal_names_have_keys_of_their_own(any_order: Network) -> None:
     """Twin critics: two models alike, and rounds that know nothing of each other."""
     pairs = [(make_model(), make_model()) for _ in range(2)]
@@ -32,14 +28,14 @@ def test_optimizers_with_equal_names_have_keys_of_their_own(any_order: Network) 
             train(truth, plains[k], number + 10 * k, 1)
             train(model, optimizers[k], number + 10 * k, 1)
     assert len({name for name, _, _ in any_order.flying.values()}) == 16, "both are still on their way"
-    assert len(set(keys(any_order))) == 16
+    assert len({priority for _, priority in any_order.pushed}) == 16
     for truth, model in pairs:
         assert same_model(model, truth)
 
 
-def test_a_name_that_looks_like_anothers_second_one_is_told_apart(network: Network) -> None:
+def test_names_of_parameters_make_no_difference(network: Network) -> None:
     weights = [torch.randn(6, 6, requires_grad=True), torch.randn(6, 3, requires_grad=True)]
-    named = list(zip(("w", "w.odd"), weights, strict=True))
+    named = list(zip(("w", "prophet.block.0.0"), weights, strict=True))
     optimizer = network.DistributedOptimizer(SGD(weights, 0.1), named_parameters=named)
     (batch(0)[0] @ weights[0] @ weights[1]).sum().backward()
     optimizer.step()
@@ -158,9 +154,9 @@ def test_rounds_begin_anew_after_a_suspend(network: Network) -> None:
     train(truth, plain, 4, 2)
     train(model, optimizer, 4, 2)
     names = [name for name, _ in network.pushed[before:]]
-    assert not any(name.endswith(".odd") for name in names[:8])
-    assert all(name.endswith(".odd") for name in names[8:])
     assert len(network.declared) == 16
+    assert set(names[:8]) == set(network.declared[:8])
+    assert set(names[8:]) == set(network.declared[8:])
     assert same_model(model, truth)
 
 
@@ -170,7 +166,9 @@ def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.Mon
     monkeypatch.setattr(atexit, "register", lambda function: None)
     said: list[tuple[str, ...]] = []
     agreement = types.SimpleNamespace(
-        propose=lambda topic, text: said.append((topic, text)), settle=lambda topic: said.append((topic,))
+        propose=lambda topic, text: said.append((topic, text)),
+        settle=lambda topic: said.append((topic,)),
+        active=lambda: None,
     )
     front_end.install(network, fusion=True, agreement=agreement)
     model, other = make_model(), make_model()
@@ -182,4 +180,4 @@ def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.Mon
     assert not network.pushed
     train(model, optimizer, steps=2)
     assert [said[0] for said in said[2:]] == ["layout of optimizer 0"] * 2
-    assert "1 tensors of 4316 bytes" in said[2][1]
+    assert "8 gradients of 4316 bytes" in said[2][1]

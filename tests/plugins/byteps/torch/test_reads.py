@@ -82,8 +82,8 @@ def test_evaluation_between_two_steps(network: Network, mode: Callable[[], Any])
             some_model.train()
             some_optimizer.zero_grad()
             loss_of(some_model, number).backward()
-            for bucket in optimizer._prophet._buckets:
-                bucket.eager = False
+            for slot in optimizer._prophet._order:
+                slot.eager = False
             some_optimizer.step()
             if number % 2 == 0:
                 some_model.eval()
@@ -151,7 +151,9 @@ class Listed(nn.Module):
         return result
 
 
-def test_a_called_module_has_its_parameters_updated_together(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_back_is_updated_in_one_call_and_the_rest_is_not_waited_for(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
     truth, model = Listed(), Listed()
     plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
     optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
@@ -169,7 +171,14 @@ def test_a_called_module_has_its_parameters_updated_together(network: Network, m
 
     monkeypatch.setattr(optimizer._prophet, "_step_without_hooks", noted)
     model(batch(5)[0])
-    assert updates == [[2], [2]]
+    assert updates == [[4]], "not a call of the optimizer for each module, let alone parameter"
+    train(truth, plain, 6, 1)
+    train(model, optimizer, 6, 1)
+    del updates[:]
+    network.newest_first = True  # Gradients appear last layer first, so the first layer's come first.
+    assert optimizer.param_groups[0]["params"][0] is not None
+    assert updates == [[1]]
+    assert len(network.flying) == 3
     assert same_model(model, truth)
 
 

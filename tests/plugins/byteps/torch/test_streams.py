@@ -21,7 +21,7 @@ from prophet_byteps.torch import front_end
 from prophet_byteps.torch import guards as torch_guards
 from prophet_byteps.torch import references as torch_references
 from prophet_byteps.torch import updates as torch_updates
-from prophet_byteps.torch.buckets import Bucket
+from prophet_byteps.torch.arena import Arena, Block
 from prophet_byteps.torch.streams import CudaStreams, Streams, streams_of
 from prophet_byteps.torch.updates import Updates
 from support.torch_network import Network, loss_of, make_model, peek, train, wrap
@@ -153,10 +153,10 @@ class StreamedNetwork(Network):
             self.events[handle] = stream.record_event()
             return handle
 
-    def deliver(self, name: str = "") -> None:
+    def deliver(self) -> None:
         with self.recorder.pause():
             handle, (_, tensor, _) = next(iter(self.flying.items()))
-            super().deliver(name)
+            super().deliver()
             # BytePS's threads wait for the event and for their own copies before they divide, and whoever sees the
             # handle done comes after that. The division itself has then only been started.
             for stream, time in self.events[handle].items():
@@ -165,11 +165,11 @@ class StreamedNetwork(Network):
                 self.recorder.touch(part, "BytePS's division", True, self.recorder.streams["default"])
 
     def parts_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        return next(views for b in buckets() for f, views in zip(b._flats, b._views, strict=True) if f is flat)
+        return next([slot.view for slot in block.slots] for block in blocks() if block.data is flat)
 
 
-def buckets() -> list[Bucket]:
-    return [bucket for owner in torch_guards.owners() for bucket in owner._buckets]
+def blocks() -> list[Block]:
+    return [block for owner in torch_guards.owners() if owner._arena is not None for block in owner._arena.blocks]
 
 
 class Layer(nn.Linear):
@@ -221,7 +221,7 @@ def run(monkeypatch: pytest.MonkeyPatch, recorder: Recorder, fusion: bool = True
     monkeypatch.setattr(atexit, "register", lambda function: None)
     monkeypatch.setattr(torch_updates, "streams_of", lambda device: FakeStreams(recorder))
     monkeypatch.setattr(torch_references, "outside_of_the_program", lambda types: contextlib.nullcontext())
-    for owner, name in ((Bucket, "stage"), (Updates, "_update_here"), (Updates, "synchronize")):
+    for owner, name in ((Arena, "stage"), (Updates, "_update_here"), (Updates, "synchronize")):
         monkeypatch.setattr(owner, name, _watched(getattr(owner, name), recorder))
     front_end.install(network, fusion=fusion)
     model = TwoStreams(recorder)
@@ -297,6 +297,6 @@ def test_without_streams_nothing_is_called(network: Network) -> None:
     model = make_model()
     optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
     train(model, optimizer, steps=3)
-    assert all(bucket.updated is None for bucket in optimizer._prophet._buckets)
+    assert all(slot.updated is None for slot in optimizer._prophet._order)
     with torch_references.blind():
         assert peek(model[0]).shape == model[0].weight.shape

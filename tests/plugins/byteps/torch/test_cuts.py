@@ -1,0 +1,287 @@
+"""Blocks that are cut anew while a job trains: the bits of a plain optimizer, and keys that keep their length."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import random
+import threading
+import types
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment, blocks_of
+from prophet_byteps import hook
+from prophet_byteps.cutting import CutBoard
+from prophet_byteps.torch import arena as torch_arena
+from prophet_byteps.torch import front_end
+from prophet_byteps.torch import keys as torch_engine
+from prophet_byteps.torch.arena import names_reserved
+from support.torch_network import Network, Plain, batch, same, same_model, wrap
+
+SEEDS = range(6)
+ROUNDS = 24
+
+
+class Mixed(nn.Module):
+    """Gradients of several kinds and sizes, of which some do not appear in every round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(11)
+        self.first = nn.Linear(6, 211)
+        self.scale = nn.Parameter(torch.ones(3, dtype=torch.float16))
+        self.wide = nn.Linear(211, 67)
+        self.exact = nn.Linear(67, 40).double()
+        self.second_exact = nn.Linear(40, 67).double()
+        self.empty = nn.Parameter(torch.zeros(0, 3))
+        self.odd = nn.Linear(67, 67)
+        self.strided = nn.Parameter(torch.randn(67, 31).t())
+        self.narrow = nn.Linear(31, 90).half()
+        self.last = nn.Linear(31, 3)
+        self.with_odd = True
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.wide(torch.tanh(self.first(inputs))))
+        hidden = torch.tanh(self.second_exact(self.exact(hidden.double()))).float()
+        if self.with_odd:
+            hidden = hidden + self.odd(hidden)
+        hidden = torch.tanh(hidden @ self.strided.t())
+        half: torch.Tensor = self.narrow(hidden.half()).float().mean(1, keepdim=True)
+        result: torch.Tensor = self.last(hidden) * self.scale + half
+        return result
+
+
+class Cuts:
+    """In place of what agrees on cuts: one for each round, and a look at when it is asked."""
+
+    def __init__(self, cuts: list[Cut]) -> None:
+        self.cuts = cuts
+        self.asked: list[str] = []
+        self.round = 0
+
+    def declare(self) -> None:
+        self.asked.append("declare")
+
+    def first(self, sizes: list[int], base: int = 0) -> Cut:
+        self.asked.append("first")
+        return self.cuts[0]
+
+    def restart(self, rank: int, workers: int) -> None:
+        self.round = 0
+
+    def round_begins(self) -> Cut | None:
+        self.asked.append("begins")
+        cut = self.cuts[self.round % len(self.cuts)]
+        return cut if self.round else None
+
+    def round_ends(self) -> None:
+        self.asked.append("ends")
+        self.round += 1
+
+
+def install(monkeypatch: pytest.MonkeyPatch, cuts: list[Cut], newest_first: bool = False) -> tuple[Network, Cuts]:
+    network, control = Network(newest_first), Cuts(cuts)
+    monkeypatch.setattr(hook, "_loaded", network)
+    monkeypatch.setattr(torch_engine, "_warned", set())
+    monkeypatch.setattr(atexit, "register", lambda function: None)
+    monkeypatch.setattr(torch_engine.Engine, "cuts", lambda self, number: control)
+    front_end.install(network, fusion=True, board=CutBoard(None))
+    return network, control
+
+
+def some_cut(chance: random.Random, total: int) -> Cut:
+    units = total // UNIT_BYTES
+    starts = {0, *(chance.randrange(1, units) for _ in range(chance.randrange(4)))}
+    return Cut(tuple(Segment(start * UNIT_BYTES, chance.randint(1, 12) * UNIT_BYTES) for start in sorted(starts)))
+
+
+def play(model: Mixed, optimizer: Any, chance: random.Random, accumulated: int) -> list[torch.Tensor]:
+    """Some rounds of what programs do, the same for the same chance; what was looked at on the way."""
+    seen = []
+    whole = False
+    for number in range(ROUNDS):
+        if chance.random() < 0.7 or not whole:
+            optimizer.zero_grad(set_to_none=chance.random() < 0.5)
+        whole = False
+        for part in range(accumulated):
+            model.with_odd = chance.random() < 0.6
+            whole |= model.with_odd
+            inputs, labels = batch(10 * number + part)
+            nn.functional.cross_entropy(model(inputs), labels).backward()
+        step = chance.random()
+        if step < 0.3:
+            optimizer.synchronize()
+            seen.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+            getattr(optimizer, "optimizer", optimizer).step()
+        else:
+            optimizer.step()
+        if chance.random() < 0.2:
+            seen.append(model.wide.weight.detach().clone())
+    return seen
+
+
+def make(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=1e-3)
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_another_cut_in_every_round_to_the_last_bit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int, newest_first: bool
+) -> None:
+    accumulated = 1 + seed % 2
+    truth, model = Mixed(), Mixed()
+    total = sum(param.nbytes for param in model.parameters())
+    chance = random.Random(seed)
+    monkeypatch.setattr(torch_arena, "MOST_NAMES", 10**6)
+    monkeypatch.setattr(torch_arena, "_FINE_BYTES", 100)  # so that names suffice
+    pool = [some_cut(chance, total) for _ in range(7)]
+    network, control = install(monkeypatch, [chance.choice(pool) for _ in range(ROUNDS)], newest_first)
+    optimizer = wrap(network, model, make(model), backward_passes_per_step=accumulated)
+    with caplog.at_level(logging.WARNING, "prophet"):
+        expected = play(truth, Plain(make(truth)), random.Random(seed), accumulated)
+        seen = play(model, optimizer, random.Random(seed), accumulated)
+    assert same(seen, expected)
+    assert same_model(model, truth)
+    assert not caplog.records
+    assert control.asked == ["declare", "first"] + ["begins", "ends"] * ROUNDS, "every round once, whatever it had"
+    sent = Counter(name for name, _ in network.pushed)
+    assert len(sent) > 60, "many blocks"
+    assert max(sent.values()) > 1, "keys of former cuts are used again"
+
+
+def test_workers_give_the_same_keys_to_the_same_blocks_in_any_order_of_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Keys are numbers of names in the order of declaration, and a server fixes a key's length."""
+    model = Mixed()
+    chance = random.Random(5)
+    total = sum(param.nbytes for param in model.parameters())
+    cuts = [some_cut(chance, total) for _ in range(5)]
+    lengths: list[dict[int, list[int]]] = []
+    for worker in range(2):
+        with monkeypatch.context() as patches:
+            network, _ = install(patches, cuts, newest_first=bool(worker))
+            model = Mixed()
+            optimizer = wrap(network, model, make(model))
+            pushed: dict[int, list[int]] = {}
+            for number in range(5):
+                optimizer.zero_grad()
+                model.with_odd = number % 2 == worker  # A gradient that is missing leaves at the end.
+                inputs, labels = batch(number + 100 * worker)
+                nn.functional.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+                for name, tensor, _ in network.flying.values():
+                    pushed.setdefault(network.declared.index(name), []).append(tensor.nbytes)
+            lengths.append({key: sorted(sizes) for key, sizes in sorted(pushed.items())})
+            optimizer.state_dict()
+            assert len(network.declared) == len(set(network.declared)) == names_reserved(sizes_of(model))
+    assert len(lengths[0]) > 20
+    assert lengths[0].keys() == lengths[1].keys()
+    assert {key: set(sizes) for key, sizes in lengths[0].items()} == {k: set(s) for k, s in lengths[1].items()}
+    assert all(len(set(sizes)) == 1 for sizes in lengths[0].values())
+
+
+def sizes_of(model: nn.Module) -> list[int]:
+    return [param.nbytes for param in model.parameters()]
+
+
+def test_blocks_are_those_of_the_cut_with_ids_in_forward_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Mixed()
+    cut = Cut((Segment(0, 2 * UNIT_BYTES), Segment(8 * UNIT_BYTES, 5 * UNIT_BYTES)))
+    network, _ = install(monkeypatch, [cut])
+    optimizer = wrap(network, model, make(model))
+    nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+    pushed = {-priority - 1: name for name, priority in network.pushed}
+    lengths = {id_: network.memory[name][1] - network.memory[name][0] for id_, name in pushed.items()}
+    kinds = [(p.dtype if p.dtype != torch.float16 else None) for p in model.parameters()]
+    expected = {block.id: block.size_bytes for block in blocks_of(sizes_of(model), kinds, cut)}
+    assert lengths == expected
+    assert len(expected) > 12
+    optimizer.step()
+
+
+def test_a_cut_that_needs_more_names_than_there_are_is_not_taken_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fine, coarse = Cut.uniform(UNIT_BYTES), Cut.uniform(MOST_BLOCK_BYTES)
+    truth, model = Mixed(), Mixed()
+    blocks = 2 * len(blocks_of(sizes_of(model), [p.dtype for p in model.parameters()], coarse))
+    monkeypatch.setattr(torch_arena, "names_reserved", lambda sizes: blocks + 8)
+    network, _ = install(monkeypatch, [fine, fine, coarse, fine])
+    optimizer = wrap(network, model, make(model))
+    with caplog.at_level(logging.WARNING, "prophet"):
+        expected = play(truth, Plain(make(truth)), random.Random(1), 1)
+        seen = play(model, optimizer, random.Random(1), 1)
+    assert same(seen, expected)
+    assert same_model(model, truth)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["blocks stay as they are"]
+    assert len({name for name, _ in network.pushed}) == blocks + 2 * 2, "the halves are apart"
+
+
+def test_a_use_that_was_missed_is_noticed_in_a_round_of_another_cut_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first gradient of the round cuts anew, and so finishes the update that another one would have found."""
+    cuts = [Cut.uniform(UNIT_BYTES), Cut.uniform(2 * UNIT_BYTES)]
+    network, _ = install(monkeypatch, cuts)
+    model = Mixed()
+    optimizer = wrap(network, model, make(model))
+    weights = [model.first.weight, model.last.weight]
+    for number in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch(number)[0]), batch(number)[1]).backward()
+        optimizer.step()
+    assert network.flying
+
+    sums: list[torch.Tensor] = []
+    # In a thread of its own, where no mode is, nothing can be noticed before the gradient is there.
+    thread = threading.Thread(target=lambda: sums.append(weights[0].sum()))
+    thread.start()
+    thread.join()
+    sums.append(weights[1].sum())
+    assert network.flying
+    with caplog.at_level(logging.WARNING, "prophet"):
+        (sums[0] + sums[1]).backward()
+    assert "was used before its update had arrived" in caplog.text
+    optimizer.step()
+    assert not network.flying
+
+
+def test_many_keys_are_not_opened_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BytePS has a thread for each tensor that is pushed for the first time."""
+    monkeypatch.setattr(torch_engine, "MOST_OPENING", 4)
+    network, _ = install(monkeypatch, [Cut.uniform(UNIT_BYTES)])
+    most = 0
+    push = network.byteps_push_pull
+
+    def watched(*args: Any, **more: Any) -> int:
+        nonlocal most
+        handle = push(*args, **more)
+        most = max(most, len(network.flying))
+        return handle
+
+    monkeypatch.setattr(network, "byteps_push_pull", watched)
+    truth, model = Mixed(), Mixed()
+    optimizer = wrap(network, model, make(model))
+    expected = play(truth, Plain(make(truth)), random.Random(1), 1)
+    assert same(play(model, optimizer, random.Random(1), 1), expected)
+    assert same_model(model, truth)
+    assert most > 4, "only the first pushes wait"
+
+
+def test_waiting_for_keys_to_open_ends_where_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_engine, "MOST_OPENING", 1)
+    clock = iter(range(1000))
+    monkeypatch.setattr(torch_engine, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    network = Network()
+    engine = torch_engine.Engine(network, lambda limit_s: None)
+    for number in range(5):
+        network.declare(str(number))
+        engine.push(torch.zeros(3), str(number), 0, new=True)
+    assert len(network.flying) == 5
