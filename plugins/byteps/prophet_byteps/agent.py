@@ -38,7 +38,7 @@ from prophet import __version__
 from prophet.core import settings as names
 from prophet.core.cut import Cut, learning_cut
 from prophet.core.errors import UserError
-from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind
+from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind, name_of
 from prophet.core.plan import Plan
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.core.status import AgentStatus, HookStatus, LaneStatus
@@ -328,7 +328,7 @@ class Agent:
             return  # Nothing has been sent.
         from prophet_byteps.stall import Verdict, story
 
-        push, pull = oldest(status.pushes), oldest(status.pulls)
+        push, pull = (oldest(lane, not self._whole_gradients) for lane in (status.pushes, status.pulls))
         under_way = status.in_flight_bytes > 0 or push is not None or pull is not None
         verdict = self._stall.turn(now, finished, under_way)
         if verdict is Verdict.WARN:
@@ -380,16 +380,22 @@ class Agent:
             recuts=self._board.recuts,
             last_recut_s=self._last_recut_s,
             recut_reason=self._board.recut_reason,
+            arena=not self._whole_gradients,
             began_warm=self._began_warm,
             kept_was_dropped=self._learner.kept_was_dropped if self._learner else "",
         )
         path.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n", encoding="utf-8")
 
 
-def oldest(lane: LaneStatus) -> Oldest | None:
-    """The transfer of this lane that has been under way for longest, None where there is none."""
+def oldest(lane: LaneStatus, arena: bool) -> Oldest | None:
+    """The transfer of this lane that has been under way for longest, None where there is none.
+
+    For `arena` see name_of.
+    """
     from prophet_byteps.stall import Oldest
 
     if lane.oldest_s is None or lane.oldest_gradient is None:
         return None
-    return Oldest(lane.oldest_s, lane.oldest_gradient if lane.oldest_gradient < UNPROFILED_GRADIENT else None)
+    if lane.oldest_gradient >= UNPROFILED_GRADIENT:  # a broadcast, say
+        return Oldest(lane.oldest_s)
+    return Oldest(lane.oldest_s, ("the " if arena else "") + name_of(lane.oldest_gradient, arena))
