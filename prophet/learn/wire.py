@@ -38,6 +38,8 @@ LEAST_CLEAR = 20
 """With fewer acknowledgements that were not right after an answer, all count the same."""
 LIKELY_OVERHEAD_S = 0.25e-3
 """About the most that the overhead is taken to be where sizes are too much alike to separate it from the rate."""
+LOST_TIME_BETTER = 0.7
+"""The same of the explanation that a busy wire loses time now and then. Its stretches leave less in any case."""
 VARIED = 0.25
 """Sizes that scatter by less, as a share of their mean, say nothing of the overhead: what is odd in size is then odd in
 its place as well."""
@@ -107,7 +109,7 @@ def fit_wire(starts: Column, finishes: Column, sizes: Column, clear: Column, lik
                 break
     if best is None or best.deviation >= WELL_EXPLAINED * usual_s:
         lost_time = pushes.settle(found_idle, own_delays=True)
-        if lost_time is not None and (best is None or lost_time.deviation < CLEARLY_BETTER * best.deviation):
+        if lost_time is not None and (best is None or lost_time.deviation < LOST_TIME_BETTER * best.deviation):
             best = replace(lost_time, delay_s=best.delay_s if best else 0.0)
     if best is None:
         return None
