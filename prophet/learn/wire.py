@@ -84,8 +84,8 @@ def fit_wire(starts: Column, finishes: Column, sizes: Column, clear: Column, lik
     """The wire that explains these pushes best, None where none does.
 
     `starts` (in order) and `finishes` are seconds, `sizes` bytes; `clear` is true where no answer was seen right before
-    the acknowledgement. `likely` is what is known already: a guess to begin from, and where the sizes are too much alike
-    to tell, its overhead is taken.
+    the acknowledgement. `likely` is what is known already: a guess to begin from, and the overhead to take where the
+    sizes are too much alike to tell.
     """
     scale = float(sizes.mean())
     if np.count_nonzero(clear) < LEAST_CLEAR:
