@@ -42,6 +42,10 @@ OFF = "off"
 
 BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
 BYTEPS_LOCAL_RANK = "BYTEPS_LOCAL_RANK"
+BYTEPS_LOCAL_SIZE = "BYTEPS_LOCAL_SIZE"
+DMLC_NUM_SERVER = "DMLC_NUM_SERVER"
+DMLC_NUM_WORKER = "DMLC_NUM_WORKER"
+DMLC_WORKER_ID = "DMLC_WORKER_ID"
 
 DEFAULT_PARTITION_BYTES = 128 * 1024
 """Of policies with blocks of one size. What is in flight delays an urgent gradient, so small is good as long as the
