@@ -38,7 +38,8 @@ Made by `make papers` from configs/papers/ with Prophet's simulator, MLfabric's 
 (docs/policies/mlfabric.md); nothing was fitted to a result that it is compared with. Simulated values are of *this*
 project's queue and policies on an idealised cluster: what they can be held against is the order of the policies, the
 sign and the size of gains, and where curves meet, rather than the last digit. What differs, and why, stands below
-each table.
+each table. Every policy learns its job and its network from simulated events; PACE and Caramel are given a trace of
+operations as well, as in their papers (docs/simulator.md).
 """
 
 

@@ -75,3 +75,7 @@ class AgentStatus:
     last_recut_s: float | None = None
     recut_reason: str = ""
     arena: bool = False
+    began_warm: bool = False
+    """Whether the first plans were made from what was kept of an earlier run, or from a profile that was given."""
+    kept_was_dropped: str = ""
+    """Why nothing of that was used any more, where it was wrong."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from prophet.core import settings
 from prophet.engines.registry import engines
 from prophet.engines.spec import EngineSpec, RunNetwork, is_worker, role_of
 from prophet.lab.cluster_config import ClusterConfig
@@ -41,7 +42,10 @@ def command(contender: Contender, node: str, kind: str, options: Sequence[str]) 
 
 
 def environment(contender: Contender, node: str, network: RunNetwork, shell: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of `node`: the shell's without the settings of other jobs, and the job's."""
+    """The whole environment of `node`: the shell's without the settings of other jobs, and the job's.
+
+    A job starts cold, without what an earlier one learned, unless the contender's own settings say otherwise.
+    """
     foreign = (PROPHET_PREFIX, *(prefix for engine in engines().values() for prefix in engine.prefixes))
     names = {name for engine in engines().values() for name in engine.names}
     env = {k: v for k, v in shell.items() if not k.startswith(foreign) and k not in names}
@@ -49,4 +53,6 @@ def environment(contender: Contender, node: str, network: RunNetwork, shell: Map
     env |= contender.engine.environment(node, network)
     if contender.variant is not None:
         env |= contender.variant.env
+    else:
+        env[settings.CACHE] = settings.OFF
     return env | dict(contender.env)

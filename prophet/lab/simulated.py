@@ -18,8 +18,7 @@ from prophet.core._native import Exchange
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.event_record import save_record
-from prophet.core.network import Network
-from prophet.core.policy import CuttingPolicy, Policy
+from prophet.core.policy import Policy
 from prophet.engines.spec import PartitionSetting
 from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell, Experiment
@@ -32,13 +31,12 @@ from prophet.lab.testbed.shaping import token_bucket
 from prophet.lab.tuning import require_search
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.simulate.cluster import Cluster, Costs, RateSteps, compute_scale, with_traffic
-from prophet.simulate.job import Job, alone, fused_by_plan, groups_as_tensors, job_of_cut, job_of_profile
+from prophet.simulate.grouped import grouped
+from prophet.simulate.job import Job, alone, job_of_cut, job_of_profile
 from prophet.simulate.measures import measures
 from prophet.simulate.run import Options, SimulatedRun, simulate
 
 NEVER_S = 1e9
-WHOLE = 1 << 31
-"""A partition size that leaves every tensor whole."""
 
 
 @dataclass(frozen=True)
@@ -157,17 +155,8 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
     if not policy.hooked:
         return Planned(job_of_profile(cell.profile, alone(cell.profile), barrier=True), cluster, None, options)
     scheduled_by = policy_from_environ(policy.base, policy.env, options.partition_bytes)
-    network = network_of(cluster)
-    plan = scheduled_by.plan(cell.profile, network)
-    if plan.push.groups:
-        parts = {}
-        if collective and network is not None and isinstance(scheduled_by, CuttingPolicy):
-            places = groups_as_tensors(cell.profile, plan)
-            cuts = scheduled_by.segments(cell.profile, network)
-            parts = {places[group]: sizes for group, sizes in cuts.items()}
-        members, plan = fused_by_plan(cell.profile, plan)
-        whole = replace(options, plan=plan, partition_bytes=WHOLE if collective else options.partition_bytes)
-        return Planned(job_of_profile(cell.profile, members, parts=parts), cluster, scheduled_by, whole)
+    if (groups := grouped(cell.profile, cluster, scheduled_by, options)) is not None:
+        return Planned(groups[0], cluster, scheduled_by, groups[1])
     if collective:
         return Planned(job_of_profile(cell.profile, alone(cell.profile)), cluster, scheduled_by, options)
     blocks = get_definition(policy.base).blocks
@@ -176,17 +165,6 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
     cut = learning_cut(cell.profile.total_bytes) if adapts else Cut.uniform(options.partition_bytes)
     options = replace(options, partition_bytes=MOST_BLOCK_BYTES, adapts=adapts)
     return Planned(job_of_cut(cell.profile, cut, fused), cluster, scheduled_by, options)
-
-
-def network_of(cluster: Cluster) -> Network | None:
-    """What a policy would measure of the cluster at the start; None where no link of a worker is limited."""
-    rates = [steps[0][1] for node, steps in cluster.links.items() if steps and node.startswith("worker")]
-    if not rates:
-        return None
-    # One message at a time pays the latency too: that is the collective's cost of a tensor.
-    collective = cluster.exchange is Exchange.COLLECTIVE
-    overhead_s = cluster.costs.overhead_s + (cluster.costs.latency_s if collective else 0.0)
-    return Network(min(rates), overhead_s, 2 * cluster.costs.latency_s)
 
 
 def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
@@ -210,7 +188,7 @@ def _cluster(cell: Cell) -> Cluster:
     links = {}
     for node in cluster.nodes:
         steps = _rate_steps(cluster.bandwidth, node)
-        traffic = [(t.from_s, t.until_s, t.rate / 8) for t in config.traffic if t.node == node]
+        traffic = [(t.from_s, t.until_s, t.rate / 8) for t in cluster.traffic if t.node == node]
         if traffic:
             steps = with_traffic(steps, traffic)
         if steps:
@@ -224,7 +202,7 @@ def _cluster(cell: Cell) -> Cluster:
     sum_rate = 0.0 if config.sum_rate is None else config.sum_rate / 8
     costs = Costs(
         config.overhead_s,
-        config.latency_s,
+        config.latency_s + _path_delay_s(cell),
         sum_rate=sum_rate,
         server_overhead_s=config.server_overhead_s,
         burst_bytes=burst,
@@ -235,6 +213,16 @@ def _cluster(cell: Cell) -> Cluster:
     asynchronous = config.exchange == ASYNCHRONOUS
     exchange = Exchange.ASYNCHRONOUS if asynchronous else Exchange.SYNCHRONOUS
     return Cluster(cluster.workers, cluster.servers, links, costs, exchange)
+
+
+def _path_delay_s(cell: Cell) -> float:
+    """How long a frame is under way between the two ends of a message, beside what the testbed's own wires take."""
+    cluster = cell.cluster
+    far = "worker" if cell.simulator.exchange in COLLECTIVES else "server"
+    delays = [{cluster.delay.of(node) for node in cluster.nodes if node.startswith(role)} for role in ("worker", far)]
+    if any(len(of_role) > 1 for of_role in delays):
+        raise UserError("cluster.delay: the simulator has one delay for all workers and one for all servers")
+    return sum(map(min, delays))
 
 
 def _rate_steps(bandwidth: Bandwidth, node: str) -> RateSteps:

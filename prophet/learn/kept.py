@@ -106,18 +106,23 @@ class Prior:
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
         self.dropped = ""
-        """Why nothing of it is used any more; empty while it may be."""
+        """Why nothing of it is used; empty as long as nothing speaks against it."""
+        self.over = False
+        """Whether it has been dropped, or the job has measured all for itself."""
 
     def fill(self, profile: Profile | None, network: Network | None) -> tuple[Profile | None, Network | None]:
         """What is to be planned from, given what the job has measured so far."""
+        if self.over:
+            return profile, network
         kept = self._kept
-        if not self.dropped and network is not None and kept.network is not None:
+        if network is not None and kept.network is not None:
             # The size that the job has most bytes in, about.
             size = kept.profile.total_bytes / len(kept.profile.gradients)
             self._compare("a block takes", network.transfer_s(size), kept.network.transfer_s(size))
-        if not self.dropped and profile is not None:
+        if profile is not None and not self.dropped:
             self._compare("backward takes", profile.backward_s, kept.profile.backward_s)
-        if self.dropped:
+        self.over = bool(self.dropped) or (profile is not None and network is not None)
+        if self.over:
             return profile, network
         return profile or kept.profile, network or kept.network
 

@@ -106,8 +106,9 @@ class Learner:
             choosing.in_force(cut, self.profiler.periods_s)
             due = due and choosing.may_ask(warm=self._prior is not None)
         profile = self.profiler.profile if self.profiler.ready else None
-        network = self.monitor.network if due or not self._knows_network or self._prior else None
-        if self._prior is not None and not self._prior.dropped:
+        unsure = self._prior is not None and not self._prior.over
+        network = self.monitor.network if due or unsure or not self._knows_network else None
+        if self._prior is not None and unsure:
             profile, network = self._prior.fill(profile, network)
             due = due or bool(self._prior.dropped)
         plan = None

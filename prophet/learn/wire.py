@@ -154,7 +154,7 @@ class _Pushes:
         return np.append(True, earliest[1:] > earliest[:-1])
 
     def settle(self, opens: Column, own_delays: bool = False) -> _Costs | None:
-        """From a guess of the idle places to costs that agree with theirs; with `own_delays` each stretch has its delay."""
+        """From a guess of the idle places to costs that agree with theirs; with `own_delays`, each stretch has one."""
         costs: _Costs | None = None
         for _ in range(ROUNDS):
             costs = self._solve(opens, own_delays, costs)

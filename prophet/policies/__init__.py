@@ -75,7 +75,8 @@ class Definition:
     `summary` is a phrase for tables and help. `build` makes the policy, from an instance of `options` (a dataclass with
     a field made by `option` for each) and the job's partition size in bytes. `tuned` is the option that `tune` of a
     config chooses beside the partition size, empty where nothing is to be tuned. `page` is a page of docs/ about it.
-    `blocks` is how it has gradients cut.
+    `blocks` is how it has gradients cut. `traced`: it plans with forward times, which only a trace of operations tells
+    where a job waits for its network; a simulation gives it one (prophet/simulate/grouped.py), and a job does not.
     """
 
     summary: str
@@ -84,6 +85,7 @@ class Definition:
     tuned: str = ""
     page: str = ""
     blocks: Blocks = Blocks.ONE_SIZE
+    traced: bool = False
 
     @property
     def all_options(self) -> tuple[Option, ...]:

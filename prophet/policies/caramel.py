@@ -13,7 +13,6 @@ cut is `depths`; the queue has no such knob.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from prophet.core.errors import UserError
@@ -30,6 +29,7 @@ from prophet.policies.algorithms.caramel import (
     windows_of_profile,
 )
 from prophet.policies.algorithms.caramel.batching import Batch
+from prophet.policies.algorithms.generation import distinct_times
 
 ONE_BATCH = 1
 LEAST_SLACK_S = 0.001
@@ -80,7 +80,7 @@ class Caramel:
         generation_s: Mapping[int, float] = profile.generation_by_id
         deadlines: list[Deadline] = []
         if self._holding:
-            generation_s = _apart(profile)
+            generation_s = distinct_times(profile)
             ready = [max(generation_s[gradient] for gradient in gradients) for gradients in members]
             deadlines = [Deadline(ready[index], rank) for rank, index in enumerate(in_turn)]
         # A batch of one is a group too: its partitions are not to go apart.
@@ -111,35 +111,29 @@ class Caramel:
         return threshold_bytes(network) if self._threshold is None else self._threshold
 
 
-def _apart(profile: Profile) -> dict[int, float]:
-    """By gradient id: generation times, a rounding error apart within a step, so that each tells which have come."""
-    times_s: dict[int, float] = {}
-    before = -math.inf
-    for gradient, generated in reversed(list(zip(profile.gradient_ids, profile.gradients, strict=True))):
-        before = max(generated.generation_s, math.nextafter(before, math.inf))
-        times_s[gradient] = before
-    return times_s
-
-
 POLICIES = {
     "caramel": Definition(
         "Caramel's batches and packing",
         lambda options, partition_bytes: Caramel(),
         page="policies/caramel.md",
+        traced=True,
     ),
     "caramel-no-holding": Definition(
         "Caramel that never holds a batch back",
         lambda options, partition_bytes: Caramel(holding=False),
         page="policies/caramel.md",
+        traced=True,
     ),
     "caramel-no-scheduling": Definition(
         "Caramel with batches as they become ready",
         lambda options, partition_bytes: Caramel(scheduling=False),
         page="policies/caramel.md",
+        traced=True,
     ),
     "caramel-no-batching-no-scheduling": Definition(
         "Caramel with every gradient alone, as it becomes ready",
         lambda options, partition_bytes: Caramel(batching=False, scheduling=False),
         page="policies/caramel.md",
+        traced=True,
     ),
 }

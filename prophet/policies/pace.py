@@ -103,10 +103,12 @@ POLICIES = {
         "PACE's fused tensors, the longest tail first",
         lambda options, partition_bytes: Pace(),
         page="policies/pace.md",
+        traced=True,
     ),
     "pace-best": Definition(
         "PACE with the best groups that neighbours can form",
         lambda options, partition_bytes: Pace(balanced=False),
         page="policies/pace.md",
+        traced=True,
     ),
 }

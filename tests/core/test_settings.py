@@ -46,6 +46,16 @@ def test_a_stall_has_no_limit_unless_it_is_given_one() -> None:
     assert from_environ({**ON, "PROPHET_STALL_S": "90"}).stall_s == 90.0
 
 
+def test_what_is_learned_is_kept_in_the_users_cache() -> None:
+    assert from_environ(ON).cache is None, "a user without a home has none"
+    home = {**ON, "HOME": "/home/me"}
+    assert from_environ(home).cache == Path("/home/me/.cache/prophet/jobs")
+    assert from_environ({**home, "XDG_CACHE_HOME": "/var/cache/me"}).cache == Path("/var/cache/me/prophet/jobs")
+    assert from_environ({**home, "XDG_CACHE_HOME": "relative"}).cache == Path("/home/me/.cache/prophet/jobs")
+    assert from_environ({**home, "PROPHET_CACHE": "off"}).cache is None
+    assert from_environ({**home, "PROPHET_CACHE": "here"}).cache == Path("here").absolute()
+
+
 def test_processes_of_one_machine_write_files_of_their_own() -> None:
     files = {f"PROPHET_{kind}_OUT": f"out/{kind.lower()}.json" for kind in ("STATUS", "PROFILE", "EVENTS")}
     written = set()

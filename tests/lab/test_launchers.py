@@ -100,3 +100,10 @@ def test_every_known_policy_has_an_engine_that_starts_it() -> None:
     known = [Contender(name, name) for name in known_policies()]
     assert all(policy.engine in engines().values() for policy in known)
     assert {policy.name for policy in known if policy.engine.scheduled} == {p.name for p in simulated_contenders()}
+
+
+def test_a_job_starts_cold_unless_its_contender_says_otherwise() -> None:
+    assert told(Contender("prophet", "prophet"), "worker0")["PROPHET_CACHE"] == "off"
+    warm = Contender("warm", "prophet", {"PROPHET_CACHE": "/here"})
+    assert told(warm, "worker0")["PROPHET_CACHE"] == "/here"
+    assert "PROPHET_CACHE" not in told(STOCK, "worker0")

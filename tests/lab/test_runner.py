@@ -93,6 +93,21 @@ def test_stock_has_nothing_of_prophet_in_it(tmp_path: Path) -> None:
     )
 
 
+def test_repeats_begin_with_what_earlier_ones_learned_where_the_config_says_so(tmp_path: Path) -> None:
+    folders = []
+    for name, raw in (("cold", REPLAY), ("warm", changed(REPLAY, "warm", True))):
+        (tmp_path / name).mkdir()
+        of_an_earlier_run = tmp_path / name / "out" / "runs" / "cell0" / "cache" / "prophet" / "old.json"
+        of_an_earlier_run.parent.mkdir(parents=True)
+        of_an_earlier_run.write_text("{}")
+        bench = Bench(tmp_path / name, raw)
+        bench.run()
+        folders.append({env.get("PROPHET_CACHE") for _, _, env in bench.host.started})
+        assert not of_an_earlier_run.exists()
+    assert folders[0] == {None, "off"}
+    assert folders[1] == {None, str(tmp_path / "warm" / "out" / "runs" / "cell0" / "cache" / "prophet")}
+
+
 def test_only_the_recording_of_stock_is_traced_and_it_is_short_and_apart(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     cell = bench.run()
@@ -186,6 +201,43 @@ def test_a_series_of_rates_begins_when_all_workers_train_and_is_undone(tmp_path:
     changes = [(at - began, rate) for at, name, rate in bench.host.bandwidths if name == "worker1"]
     assert [at for at, _ in changes] == pytest.approx([3.0, 4.0, 6.0], abs=0.15)
     assert [rate for _, rate in changes] == [100e6, 1e9, 250e6]
+
+
+def test_traffic_of_others_comes_and_goes_while_the_workers_train(tmp_path: Path) -> None:
+    traffic = [
+        {"node": "server0", "from_s": 3, "until_s": 4, "rate": "20mbit"},
+        {"node": "server0", "from_s": 2, "until_s": 3, "rate": "10mbit"},
+    ]
+    raw = changed(changed(REPLAY, "cluster.traffic", traffic), "policies", ["prophet"])
+    bench = Bench(tmp_path, changed(raw, "repeats", 1))
+    began = bench.clock.now_s
+    bench.run()
+    assert [(node, rate) for _, node, rate in bench.host.traffic] == [
+        ("server0", 10e6),
+        ("server0", None),
+        ("server0", 20e6),
+        ("server0", None),
+        ("server0", None),  # after the job, however it ended
+    ]
+    assert [at - began for at, _, _ in bench.host.traffic] == pytest.approx([3.0, 4.0, 4.0, 5.0, 6.0], abs=0.15)
+
+
+def test_a_link_that_broke_fails_the_runs_with_its_line(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.host.breaks_at = bench.clock.now_s + ITERATIONS + 1  # in the second run
+    cell = bench.run()
+    line = "the relay of worker0's link ended with status 1: it said nothing"
+    assert {name: [run.error for run in runs] for name, runs in cell.runs.items()} == {
+        "stock": [None, line],
+        "prophet": [line, line],
+    }
+    assert cell.relays == {}
+    assert bench.host.terminated == 5
+
+
+def test_what_the_links_did_is_kept_with_the_runs(tmp_path: Path) -> None:
+    cell = Bench(tmp_path).run()
+    assert (cell.round_trips, list(cell.relays)) == ({"worker0": 0.0101, "tolerance": 0.10}, ["worker0"])
 
 
 def test_leftovers_of_an_earlier_run_are_not_taken_for_results(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from prophet.core.bound import lower_bound_s
+from prophet.core.cut import MOST_BLOCK_BYTES
 from prophet.core.errors import UserError
 from prophet.lab.config import Cell, load_experiment
 from prophet.lab.simulated import prepare, run_planned
@@ -95,8 +96,24 @@ def test_a_rate_that_falls_is_felt(tmp_path: Path) -> None:
 
 
 def test_traffic_of_others_is_felt(tmp_path: Path) -> None:
-    busy = {"traffic": [{"node": "worker0", "until_s": 1000.0, "rate": "125mbit"}]}
-    assert iteration_s(cell(tmp_path, simulator=busy), "stock") > iteration_s(cell(tmp_path), "stock") * 1.5
+    busy = [{"node": "worker0", "until_s": 1000.0, "rate": "125mbit"}]
+    assert iteration_s(cell(tmp_path, cluster__traffic=busy), "stock") > iteration_s(cell(tmp_path), "stock") * 1.5
+
+
+def test_a_delay_is_of_every_message_on_its_way(tmp_path: Path) -> None:
+    far = cell(tmp_path, cluster__delay={"default": "4ms", "server0": "1ms"})
+    assert prepare(far, far.policies[0]).cluster.costs.latency_s == pytest.approx(0.00014 + 0.005)
+    ring = cell(tmp_path, cluster__delay="4ms", simulator={"exchange": "ring"}, policies=["fifo"])
+    near = cell(tmp_path, simulator={"exchange": "ring"}, policies=["fifo"])
+    delays = [prepare(point, point.policies[0]).cluster.costs.latency_s for point in (ring, near)]
+    assert delays[0] - delays[1] == pytest.approx(2 * 0.008), "two messages, each from one worker to the other"
+    assert iteration_s(far, "stock") > iteration_s(cell(tmp_path), "stock") + 2 * 0.005
+
+
+def test_delays_that_the_simulator_does_not_have_are_one_line(tmp_path: Path) -> None:
+    uneven = cell(tmp_path, cluster__delay={"worker0": "4ms"})
+    with pytest.raises(UserError, match=r"^cluster.delay: the simulator has one delay for all workers[^\n]*$"):
+        prepare(uneven, uneven.policies[0])
 
 
 @pytest.mark.parametrize("exchange", ["ring", "tree", "halving-doubling"])
@@ -134,6 +151,17 @@ def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(
         simulate_session(load_experiment(written(raw, tmp_path)), out)
     assert "\n" not in str(caught.value)
     assert not out.exists()
+
+
+def test_the_papers_own_policy_sends_gradients_whole_unless_a_size_is_set(tmp_path: Path) -> None:
+    sized = {"name": "sized", "base": "prophet-paper", "partition_bytes": "128KB"}
+    point = cell(tmp_path, policies=["prophet-paper", sized, "p3"])
+    assert point.profile is not None
+    whole, small, p3 = (prepare(point, policy) for policy in point.policies)
+    assert whole.options.partition_bytes == MOST_BLOCK_BYTES
+    assert whole.job.members == tuple((index,) for index in range(161)), "and none share a message"
+    assert small.options.partition_bytes == 128_000
+    assert small.job.members == p3.job.members and len(p3.job.members) < 161
 
 
 def test_jitter_makes_repeats_differ_and_the_seed_makes_them_again(tmp_path: Path) -> None:

@@ -211,7 +211,12 @@ def test_what_is_expected_of_the_overhead_gives_way_to_what_is_measured() -> Non
 
 def test_a_fit_holds_for_a_while_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = []
-    monkeypatch.setattr(TransferFit, "fit", lambda self: fits.append(1) or Network(1e9))
+
+    def fit(self: TransferFit) -> Network:
+        fits.append(self)
+        return Network(1e9)
+
+    monkeypatch.setattr(TransferFit, "fit", fit)
     monitor = BandwidthMonitor()
     for tenth in range(100):
         monitor.observe(transfers([1000] * 4, bandwidth=30e6, overhead_s=0.0, began=tenth / 10))

@@ -1,7 +1,7 @@
 """Overhead, rate and delay from a job's transfers, with the simulator as the job: a known network must come out.
 
-The job begins as jobs do, with the blocks of the learning cut. A rate within 10%, and the overhead within 25% where it is
-at least a tenth of what a block of 128 KiB takes.
+The job begins as jobs do, with the blocks of the learning cut. A rate within 10%, and the overhead within 25% where it
+is at least a tenth of what a block of 128 KiB takes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def measured(
     server_rate: float | None = None,
     burst: float = 0.0,
 ) -> Network:
-    """What the first worker makes of its pushes; links in bytes per second, servers' as wide as all workers' together."""
+    """What the first worker makes of its pushes; rates in bytes per second, servers' links wide."""
     total = int(max(12e6, min(102.2e6, rate)))
     profile = zoo.profile("resnet50", total_bytes=total, backward_s=0.1, forward_s=0.05)
     profile = blocks_as_gradients(profile, learning_cut(total))

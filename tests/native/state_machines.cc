@@ -166,6 +166,7 @@ void drive_simulator(std::mt19937& random, int iterations, const TwoLanePlan& sh
   spec.servers = spec.exchange == Exchange::kCollective ? 0 : 1 + random() % 2;
   spec.partition_bytes = 512;
   spec.latency_s = 1e-4;
+  spec.server_overhead_s = random() % 2 ? 0 : 2e-4;
   spec.watchdog_s = random() % 2 ? 1.0 : 0.003;
   spec.iterations = iterations;
   spec.backward = static_cast<int32_t>(layers);

@@ -51,9 +51,9 @@ def network(specs: Sequence[NodeSpec]) -> Iterator[Testbed]:
 
 
 def clean_environ() -> dict[str, str]:
-    """This process's environment without any switch, and one thread for each library's loops."""
+    """This process's environment without any switch, one thread for each library's loops, and nothing kept."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SWITCHES)}
-    return kept | dict.fromkeys(THREADS, "1")
+    return kept | dict.fromkeys(THREADS, "1") | {"PROPHET_CACHE": "off"}
 
 
 class Job:

@@ -48,7 +48,6 @@ from prophet_byteps import hook as hook_module
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.ending import STALLED, end_process
 from prophet_byteps.hook import Hook, HookError, Library
-from prophet_byteps.warm import WarmStart, where_it_runs
 
 if TYPE_CHECKING:
     from prophet.core.choice import Shape
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from prophet.core.profile import Profile
     from prophet.learn.learner import Learner
     from prophet_byteps.stall import Oldest, StallDetector
+    from prophet_byteps.warm import WarmStart
 
 EVENTS_KEPT = 2_000_000
 """Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
@@ -87,14 +87,10 @@ class Agent:
         self._framework = framework
         self._sizes = partition.sizes_of(settings, get_definition(settings.policy).blocks, framework)
         self._whole_gradients = framework in partition.WHOLE_GRADIENTS
-        self._warm = WarmStart(
-            settings.cache,
-            {**where_it_runs(), "framework": framework, "policy": settings.policy, "blocks": str(self._sizes)},
-            self._learning_cut,
-            profile,
-            arena=not self._whole_gradients,
-        )
-        self._board = CutBoard(self._sizes.fixed, self._warm.first_cut)
+        self._profile_in = profile
+        self._warm: WarmStart | None = None
+        self._began_warm = False
+        self._board = CutBoard(self._sizes.fixed, self._first_cut)
         self._recuts = 0
         self._last_recut_s: float | None = None
         self._settings = settings
@@ -141,6 +137,17 @@ class Agent:
         # BytePS reads the partition size once, when it starts. It is the job's, so it holds without the hook as well.
         environ[names.BYTEPS_PARTITION_BYTES] = str(job._sizes.partition_bytes)
         return job
+
+    def _first_cut(self, sizes: Sequence[int]) -> Cut:
+        """What this worker would begin with; asked in the program's own thread, once it is known what is to be sent."""
+        if self._warm is None:
+            from prophet_byteps.warm import WarmStart, where_it_runs
+
+            blocks = {"framework": self._framework, "policy": self._settings.policy, "blocks": str(self._sizes)}
+            arena = not self._whole_gradients
+            where = {**where_it_runs(os.environ), **blocks}
+            self._warm = WarmStart(self._settings.cache, where, self._learning_cut, self._profile_in, arena)
+        return self._warm.first_cut(sizes)
 
     def _learning_cut(self, sizes: Sequence[int]) -> Cut:
         # Blocks of several sizes at once are not to be had where gradients stay whole.
@@ -303,15 +310,17 @@ class Agent:
 
         nic = sample_nic(self._interface, now) if self._interface else None
         board = self._board
-        kept = self._warm.take()
-        if kept is not None:
+        warm = self._warm
+        if warm is not None and (kept := warm.take()) is not None:
             learner.begin_with(kept)
+            self._began_warm = True
         if board.recuts > self._recuts:
             self._recuts, self._last_recut_s = board.recuts, now
         plan = learner.turn(now, events, nic, cut=board.in_force, networks=board.networks)
         if learner.monitor.network is not None:
             board.measured(learner.monitor.network)
-        self._warm.turn(now, board.in_force, learner.profiler.profile, learner.monitor.network)
+        if warm is not None:
+            warm.turn(now, board.in_force, learner.profiler.profile, learner.monitor.network)
         if plan is not None:
             self._plan = plan
             self._take_up(hook, plan)
@@ -343,7 +352,7 @@ class Agent:
         try:
             out = self._settings
             profile = self._learner.profiler.profile if self._learner else None
-            if self._learner and not self._aside:
+            if self._learner and self._warm and not self._aside:
                 self._warm.keep(self._board.in_force, profile, self._learner.monitor.network)
             if out.profile_out is not None and profile is not None:
                 from prophet.models.profiles import save_profile
@@ -377,6 +386,8 @@ class Agent:
             last_recut_s=self._last_recut_s,
             recut_reason=self._board.recut_reason,
             arena=not self._whole_gradients,
+            began_warm=self._began_warm,
+            kept_was_dropped=self._learner.kept_was_dropped if self._learner else "",
         )
         path.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n", encoding="utf-8")
 

@@ -11,7 +11,6 @@ what it measured itself. The cut is the job's: that of rank 0 holds, and the oth
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -141,7 +140,7 @@ def remove_oldest(folder: Path, most: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def where_it_runs(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def where_it_runs(environ: Mapping[str, str]) -> dict[str, str]:
     """What of a process's environment makes its job another one, or another worker's."""
     names = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_INTERFACE", "DMLC_WORKER_ID")
     return {name: environ.get(name, "") for name in (*names, "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE")}

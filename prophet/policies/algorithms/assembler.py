@@ -23,7 +23,7 @@ from prophet.core.profile import Profile
 
 
 @dataclass(frozen=True)
-class Block:
+class GradientBlock:
     """Gradients (indices) that are sent one after another from `start_s` to `end_s`, after backward began."""
 
     gradients: tuple[int, ...]
@@ -37,7 +37,7 @@ class Schedule:
     """`start_s[i]` is the start of gradient i's push, in seconds after backward began; the paper's t(i)."""
 
     start_s: tuple[float, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[GradientBlock, ...]
 
 
 def assemble(profile: Profile, network: Network) -> Schedule:
@@ -50,7 +50,7 @@ def assemble(profile: Profile, network: Network) -> Schedule:
     gradients = profile.gradients
     costs = [network.transfer_s(gradient.size_bytes) for gradient in gradients]
     starts = [0.0] * len(gradients)
-    blocks: list[Block] = []
+    blocks: list[GradientBlock] = []
     ready: list[int] = []
     pending = len(gradients) - 1  # the next to be generated: generation times never rise with the index
     now = gradients[pending].generation_s
@@ -68,14 +68,14 @@ def assemble(profile: Profile, network: Network) -> Schedule:
             at += costs[chosen]
             block.append(chosen)
         if block:
-            blocks.append(Block(tuple(block), now, at, in_backward=True))
+            blocks.append(GradientBlock(tuple(block), now, at, in_backward=True))
         now = next_urgent
     forward = sorted([*ready, *range(pending + 1)])
     at = profile.backward_s
     for index in forward:
         starts[index] = at
         at += costs[index]
-    blocks.append(Block(tuple(forward), profile.backward_s, at, in_backward=False))
+    blocks.append(GradientBlock(tuple(forward), profile.backward_s, at, in_backward=False))
     return Schedule(tuple(starts), tuple(blocks))
 
 

@@ -17,6 +17,7 @@ import pytest
 from prophet import __version__
 from prophet.core.choice import Shape
 from prophet.core.cut import Cut, Segment
+from prophet.core.errors import UserError
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.network import Network
 from prophet.core.plan import Plan
@@ -29,6 +30,7 @@ from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.ending import STALLED
 from prophet_byteps.stall import Oldest
+from support.virtual import events, iteration, transfers
 
 
 class Ended(Exception):
@@ -287,3 +289,44 @@ def test_the_shape_of_a_job_is_what_byteps_was_told() -> None:
     assert agent.shape_of({"DMLC_NUM_WORKER": "4", "DMLC_NUM_SERVER": "2"}) == Shape(4, 2)
     assert agent.shape_of({"DMLC_NUM_WORKER": "4"}) is None
     assert agent.shape_of({"DMLC_NUM_WORKER": "4", "DMLC_NUM_SERVER": "0"}) is None
+
+
+def test_the_next_start_of_a_job_is_planned_at_its_first_turn(clock: list[float], tmp_path: Path) -> None:
+    rows = [
+        row
+        for second in range(60)
+        for row in iteration(1000.0 + second / 4, {3 - n: 0.01 * n for n in range(4)}, size=131072)
+    ]
+    generated = events(rows)
+    sent = transfers([131072, 30000, 65536, 4000] * 40, bandwidth=50e6, overhead_s=0.0005, began=1000.0)
+    stream = np.concatenate([generated, sent])
+    stream = stream[np.argsort(stream["time_s"], kind="stable")]
+    taken: list[list[Plan]] = []
+    sizes = [1 << 20] * 4
+    for _ in range(2):
+        hook = Hook()
+        settings = Settings("prophet", cache=tmp_path / "cache", status_out=tmp_path / "status.json")
+        scheduled = Agent("torch", settings, get_policy("prophet"), None, hook, "no hook")  # type: ignore[arg-type]
+        scheduled._aside = ""
+        plans: list[Plan] = []
+        scheduled._take_up = lambda hook, plan, plans=plans: plans.append(plan)  # type: ignore[method-assign, misc]
+        first = scheduled._board.first_cut(sizes)
+        scheduled._begin()
+        scheduled._turn()
+        taken.append(list(plans))
+        hook.events = stream
+        scheduled._turn()
+        hook.events = hook.events[:0]
+        scheduled._board.taken_up(0, Cut.uniform(1 << 19))
+        scheduled._hook = None  # Nothing is recorded, and a status has none.
+        scheduled._finish()
+    assert taken[0] == []
+    assert [plan.network is not None for plan in taken[1]] == [True]
+    assert first == Cut.uniform(1 << 19)
+    assert read_status(tmp_path / "status.json").began_warm
+
+
+def test_a_profile_that_cannot_be_read_ends_the_start_with_a_line(tmp_path: Path) -> None:
+    environ = {"BYTEPS_SCHEDULER": "prophet", "PROPHET_PROFILE_IN": str(tmp_path / "none.json")}
+    with pytest.raises(UserError, match=r"none\.json: no such profile file"):
+        Agent.prepare("torch", environ)

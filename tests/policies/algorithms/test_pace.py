@@ -17,8 +17,8 @@ from prophet.core.network import Network
 from prophet.core.profile import GradientProfile, Profile
 from prophet.policies.algorithms.pace import (
     Problem,
-    Segment,
     TimedTransfer,
+    WireSegment,
     balanced_fusion,
     in_slots,
     iteration_time,
@@ -128,20 +128,25 @@ def test_a_graph_without_transfers_is_refused() -> None:
 def test_a_longer_tail_interrupts_and_a_shorter_one_does_not() -> None:
     # 1 is released at 2 and more urgent, 2 at 3 and less so: 0 goes on, then 2.
     job = problem((0, 4, 1), (2, 1, 5), (3, 1, 0))
-    assert preemptive_schedule(job) == (Segment(0, 0, 2), Segment(1, 2, 3), Segment(0, 3, 5), Segment(2, 5, 6))
+    assert preemptive_schedule(job) == (
+        WireSegment(0, 0, 2),
+        WireSegment(1, 2, 3),
+        WireSegment(0, 3, 5),
+        WireSegment(2, 5, 6),
+    )
     assert least_time(job) == 8.0, "transfer 1 ends at 3 and 5 follow"
 
 
 def test_an_equal_tail_does_not_interrupt() -> None:
-    assert preemptive_schedule(problem((0, 3, 1), (1, 1, 1))) == (Segment(0, 0, 3), Segment(1, 3, 4))
+    assert preemptive_schedule(problem((0, 3, 1), (1, 1, 1))) == (WireSegment(0, 0, 3), WireSegment(1, 3, 4))
 
 
 def test_a_release_that_changes_nothing_does_not_cut() -> None:
-    assert preemptive_schedule(problem((0, 3, 2), (1, 1, 1), (5, 1, 0)))[0] == Segment(0, 0, 3)
+    assert preemptive_schedule(problem((0, 3, 2), (1, 1, 1), (5, 1, 0)))[0] == WireSegment(0, 0, 3)
 
 
 def test_the_wire_idles_only_while_nothing_is_released() -> None:
-    assert preemptive_schedule(problem((2, 1, 0), (5, 1, 0))) == (Segment(0, 2, 3), Segment(1, 5, 6))
+    assert preemptive_schedule(problem((2, 1, 0), (5, 1, 0))) == (WireSegment(0, 2, 3), WireSegment(1, 5, 6))
 
 
 def test_a_path_without_a_transfer_can_be_the_longest() -> None:
@@ -158,9 +163,9 @@ def test_carrying_on_costs_what_it_is_said_to() -> None:
 def test_a_schedule_for_another_problem_is_refused() -> None:
     job = problem((0, 4, 3), (2, 1, 5))
     with pytest.raises(UserError, match="'t0' needs 4, the schedule gives it 3"):
-        iteration_time(job, [Segment(0, 0, 3), Segment(1, 3, 4)])
+        iteration_time(job, [WireSegment(0, 0, 3), WireSegment(1, 3, 4)])
     with pytest.raises(UserError, match="'t1' needs 1, the schedule gives it 0"):
-        iteration_time(job, [Segment(0, 0, 4)])
+        iteration_time(job, [WireSegment(0, 0, 4)])
 
 
 def test_impossible_times_are_refused() -> None:
@@ -222,11 +227,11 @@ def end_of(graph: Graph, transfer_ends: Mapping[str, float]) -> float:
     return max(ends.values())
 
 
-def check_feasible(job: Problem, segments: Sequence[Segment]) -> dict[str, float]:
+def check_feasible(job: Problem, segments: Sequence[WireSegment]) -> dict[str, float]:
     """One at a time, none before its release, each as long as it is; when each transfer ends."""
     carried = dict.fromkeys(range(len(job.transfers)), 0.0)
     ends = {}
-    for segment, following in zip(segments, [*segments[1:], Segment(0, math.inf, math.inf)], strict=True):
+    for segment, following in zip(segments, [*segments[1:], WireSegment(0, math.inf, math.inf)], strict=True):
         assert job.transfers[segment.transfer].release <= segment.start < segment.end <= following.start
         carried[segment.transfer] += segment.end - segment.start
         ends[job.transfers[segment.transfer].name] = segment.end

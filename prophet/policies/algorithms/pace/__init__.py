@@ -15,15 +15,15 @@ from prophet.policies.algorithms.pace.fusion import (
     segment_bytes,
 )
 from prophet.policies.algorithms.pace.problem import Problem, TimedTransfer, in_slots, problem_of
-from prophet.policies.algorithms.pace.schedule import Segment, iteration_time, least_time, preemptive_schedule
+from prophet.policies.algorithms.pace.schedule import WireSegment, iteration_time, least_time, preemptive_schedule
 from prophet.policies.algorithms.pace.slots import slot_schedule
 
 __all__ = [
     "Fusion",
     "Partition",
     "Problem",
-    "Segment",
     "TimedTransfer",
+    "WireSegment",
     "balanced_fusion",
     "balanced_partitions",
     "best_fusion",

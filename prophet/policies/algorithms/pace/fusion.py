@@ -18,7 +18,7 @@ from prophet.core.graph import Graph, Operation
 from prophet.core.network import Network
 from prophet.policies.algorithms.pace.problem import Problem, TimedTransfer, problem_of
 from prophet.policies.algorithms.pace.schedule import (
-    Segment,
+    WireSegment,
     iteration_time,
     least_time,
     least_time_of_chain,
@@ -94,7 +94,7 @@ class Fusion:
 
     groups: tuple[tuple[str, ...], ...]
     problem: Problem
-    segments: tuple[Segment, ...]
+    segments: tuple[WireSegment, ...]
     iteration_s: float
 
 

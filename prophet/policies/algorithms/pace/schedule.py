@@ -19,7 +19,7 @@ from prophet.policies.algorithms.pace.problem import Problem
 
 
 @dataclass(frozen=True)
-class Segment:
+class WireSegment:
     """The wire carries transfer number `transfer` of the problem from `start` to `end`, without a break."""
 
     transfer: int
@@ -27,7 +27,7 @@ class Segment:
     end: float
 
 
-def preemptive_schedule(problem: Problem) -> tuple[Segment, ...]:
+def preemptive_schedule(problem: Problem) -> tuple[WireSegment, ...]:
     """What the wire carries when, so that the iteration ends as early as any schedule can; O(n log n).
 
     By Theorem 1 (problem.py) the iteration's end is max over i of C(i) + tail(i), C(i) being when transfer i ends.
@@ -53,7 +53,7 @@ def preemptive_schedule(problem: Problem) -> tuple[Segment, ...]:
     by_release = sorted(range(len(transfers)), key=lambda i: transfers[i].release)
     left = [transfer.length for transfer in transfers]
     ready: list[tuple[float, int]] = []  # (-tail, place in by_release)
-    segments: list[Segment] = []
+    segments: list[WireSegment] = []
     now = 0.0
     upcoming = 0
     while ready or upcoming < len(transfers):
@@ -71,14 +71,14 @@ def preemptive_schedule(problem: Problem) -> tuple[Segment, ...]:
             end = interrupted
             left[current] = max(0.0, left[current] - (end - now))
         if segments and segments[-1].transfer == current and segments[-1].end == now:
-            segments[-1] = Segment(current, segments[-1].start, end)
+            segments[-1] = WireSegment(current, segments[-1].start, end)
         else:
-            segments.append(Segment(current, now, end))
+            segments.append(WireSegment(current, now, end))
         now = end
     return tuple(segments)
 
 
-def iteration_time(problem: Problem, segments: Sequence[Segment], resume: float = 0.0) -> float:
+def iteration_time(problem: Problem, segments: Sequence[WireSegment], resume: float = 0.0) -> float:
     """When the iteration ends if the wire carries `segments` in the order of their starts.
 
     Each one starts when its transfer is released and the wire is free, as in the paper's priority queue (section

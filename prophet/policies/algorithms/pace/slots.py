@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 
 from prophet.core.errors import UserError
 from prophet.policies.algorithms.pace.problem import Problem
-from prophet.policies.algorithms.pace.schedule import Segment
+from prophet.policies.algorithms.pace.schedule import WireSegment
 
 INTEGRAL = 1e-6
 """How near a whole number the solver's values lie; HiGHS keeps its constraints to 1e-7."""
 
 
-def slot_schedule(problem: Problem) -> tuple[Segment, ...]:
+def slot_schedule(problem: Problem) -> tuple[WireSegment, ...]:
     """The best schedule of a problem in slots (`in_slots`): its segments begin and end on whole numbers.
 
     Raises UserError where a release or a length is no whole number; tails may be any.
@@ -103,12 +103,12 @@ def _assign(
     return carried
 
 
-def _segments(carried: NDArray[np.int64]) -> tuple[Segment, ...]:
+def _segments(carried: NDArray[np.int64]) -> tuple[WireSegment, ...]:
     """Runs of the same transfer in neighbouring slots."""
     starts = np.flatnonzero(np.diff(carried, prepend=-2))
     ends = np.append(starts[1:], len(carried))
     return tuple(
-        Segment(int(carried[start]), float(start), float(end))
+        WireSegment(int(carried[start]), float(start), float(end))
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
         if carried[start] >= 0
     )
