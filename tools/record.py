@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
 
-from prophet.core.profile import Profile
+from prophet.core.profile import GradientProfile, Profile
 from prophet.core.steps import find_steps
 from prophet.lab.config import Cell, load_experiment
 from prophet.lab.job_config import SyntheticJob
@@ -37,15 +38,24 @@ def source(job: SyntheticJob, package: str, workers: int, where: str) -> str:
     )
 
 
-def named(learned: Profile, name: str, parameters: list[str]) -> Profile:
-    """The profile under its own name and the model's names of its gradients, where all of them were recorded."""
-    gradients = learned.gradients
-    if len(parameters) == len(gradients):
-        gradients = tuple(
-            dataclasses.replace(gradient, name=parameter)
-            for gradient, parameter in zip(gradients, parameters, strict=True)
-        )
-    return dataclasses.replace(learned, name=name, gradients=gradients)
+def named(learned: Profile, name: str, parameters: Sequence[str], sizes: Sequence[int]) -> Profile:
+    """The profile under its own name, of the model's gradients by their names where all of them were recorded.
+
+    What was learned may be blocks, of which a gradient is one or several: there when the first of them is.
+    """
+    blocks = iter(learned.gradients)
+    gradients = []
+    for parameter, size in zip(parameters, sizes, strict=True):
+        parts: list[GradientProfile] = []
+        while sum(part.size_bytes for part in parts) < size and (block := next(blocks, None)) is not None:
+            parts.append(block)
+        if sum(part.size_bytes for part in parts) != size:
+            return dataclasses.replace(learned, name=name)
+        generation_s = min(part.generation_s for part in parts)
+        gradients.append(GradientProfile(parameter, size, generation_s, sum(part.forward_s for part in parts)))
+    if next(blocks, None) is not None:
+        return dataclasses.replace(learned, name=name)
+    return Profile(name, tuple(gradients))
 
 
 def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
@@ -55,8 +65,9 @@ def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
     for policy in cell.policies:
         folder = runs / f"{policy.name}-repeat1"
         learned = load_profile(folder / "worker0.profile.json")
-        parameters = read_worker(folder / "worker0.json").parameters
-        profiles[policy.name] = named(learned, f"{policy.name}-{cell.job.model}", parameters)
+        worker = read_worker(folder / "worker0.json")
+        name = f"{policy.name}-{cell.job.model}"
+        profiles[policy.name] = named(learned, name, worker.parameters, worker.parameter_bytes)
     return profiles
 
 

@@ -1,6 +1,7 @@
 """Types of the native part; prophet/core/native/module.cc and simulator_module.cc are the implementation."""
 
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class OperationSpec:
     def __init__(self, seconds: float, inputs: int, successors: list[int], generates: list[int]) -> None: ...
 
 class TensorSpec:
-    def __init__(self, bytes: int, needed_by: list[int], parts: list[int] = ...) -> None: ...
+    def __init__(self, bytes: int, needed_by: list[int], parts: Sequence[int] = ..., id: int = ...) -> None: ...
 
 class ClusterSpec:
     operations: list[OperationSpec]
@@ -54,10 +55,12 @@ class ClusterSpec:
     exchange: Exchange
     latency_s: float
     server_rate: float
+    server_overhead_s: float
     header_bytes: float
     watchdog_s: float
     iterations: int
     backward: int
+    ends_at_backward: bool
 
 class Simulation:
     def __init__(self, spec: ClusterSpec) -> None: ...
@@ -70,6 +73,8 @@ class Simulation:
         burst_bytes: float,
     ) -> None: ...
     def set_compute_scale(self, scale: list[list[float]]) -> None: ...
+    def add_layout(self, tensors: list[TensorSpec], generates: list[list[int]]) -> int: ...
+    def use_layout(self, number: int, every: int) -> int: ...
     def record(self, worker: int) -> None: ...
     def set_plan(self, plan: bytes | None) -> int: ...
     def run(self, until_s: float, events: int) -> bool: ...

@@ -1,7 +1,7 @@
 """The record of what happened to every task: what the hook and the simulator write, and the profiler reads.
 
-Rule of this file: the layout of an event and how a record with gaps is read; no file and no clock. Times are seconds of
-a steady clock, sizes bytes.
+Rule of this file: the layout of an event, what its ids mean, and how a record with gaps is read; no file and no clock.
+Times are seconds of a steady clock, sizes bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from prophet.core.cut import UNIT_BYTES
 
 
 class EventKind(enum.IntEnum):
@@ -81,3 +83,8 @@ def unbroken(events: NDArray[Any]) -> Iterator[tuple[bool, NDArray[Any]]]:
 
 UNPROFILED_GRADIENT = 0x80000000
 """Bit set in the gradient id of a tensor that is not a gradient of the model (a broadcast, say)."""
+
+
+def name_of(gradient: int, arena: bool) -> str:
+    """For people: what an event's gradient id is of. `arena`: ids are places in the arena; otherwise they count."""
+    return f"block at {gradient * UNIT_BYTES / 2**20:.2f} MiB" if arena else f"gradient {gradient}"

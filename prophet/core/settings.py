@@ -24,6 +24,10 @@ MONITOR_S = "PROPHET_MONITOR_S"
 """How often the network is judged anew."""
 FUSION = "PROPHET_FUSION"
 """0 keeps small gradients apart; 1 lets them travel as one tensor."""
+CACHE = "PROPHET_CACHE"
+"""Folder in which what a job learned is kept for its next start; off for none."""
+PROFILE_IN = "PROPHET_PROFILE_IN"
+"""File with a profile to begin with, as PROPHET_PROFILE_OUT leaves it."""
 PROFILE_OUT = "PROPHET_PROFILE_OUT"
 """File for the learned profile, written when the job ends."""
 EVENTS_OUT = "PROPHET_EVENTS_OUT"
@@ -32,6 +36,9 @@ STATUS_OUT = "PROPHET_STATUS_OUT"
 """File (JSON) for what Prophet did, written when the job ends."""
 STALL_S = "PROPHET_STALL_S"
 """After this many seconds without any transfer finishing, while some are under way, the process ends with status 75."""
+
+OFF = "off"
+"""Of PROPHET_CACHE: nothing is kept, and nothing that was kept is used."""
 
 BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
 BYTEPS_LOCAL_RANK = "BYTEPS_LOCAL_RANK"
@@ -56,6 +63,8 @@ class Settings:
     watchdog_s: float = DEFAULT_WATCHDOG_S
     monitor_s: float = DEFAULT_MONITOR_S
     fusion: bool = True
+    cache: Path | None = None
+    profile_in: Path | None = None
     profile_out: Path | None = None
     events_out: Path | None = None
     status_out: Path | None = None
@@ -100,6 +109,16 @@ def _for_this_rank(path: Path, environ: Mapping[str, str]) -> Path:
     return path if rank in ("", "0") else path.with_name(f"{path.stem}.{rank}{path.suffix}")
 
 
+def _cache(environ: Mapping[str, str]) -> Path | None:
+    """Where nothing is said, the user's folder for such things, if there is one (XDG Base Directory Specification)."""
+    text = environ.get(CACHE, "")
+    if text:
+        return None if text == OFF else Path(text).absolute()
+    xdg, home = environ.get("XDG_CACHE_HOME", ""), environ.get("HOME", "")
+    base = Path(xdg) if xdg.startswith("/") else Path(home, ".cache") if home.startswith("/") else None
+    return base / "prophet" / "jobs" if base is not None else None
+
+
 def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
     """Reads the settings of this process. Raises UserError naming the variable that is wrong."""
 
@@ -116,6 +135,8 @@ def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
         watchdog_s=_number(environ, WATCHDOG_S, DEFAULT_WATCHDOG_S, 0.01),
         monitor_s=_number(environ, MONITOR_S, DEFAULT_MONITOR_S, 0.1),
         fusion=fusion == "1",
+        cache=_cache(environ),
+        profile_in=Path(environ[PROFILE_IN]) if environ.get(PROFILE_IN) else None,
         profile_out=path(PROFILE_OUT),
         events_out=path(EVENTS_OUT),
         status_out=path(STATUS_OUT),

@@ -54,6 +54,7 @@ class AgentStatus:
     Sizes and credits are bytes; a credit of None is no limit. `network` is None where nothing was measured, `hook`
     where there was none. `partition_bytes` is the size with which BytePS started.
 
+    `arena`: ids of events are places in the arena (prophet/core/cut.py); otherwise they count gradients.
     `cut` has the segments of the first optimizer's cut at the end, none where none had been agreed on. It changed
     `recuts` times, last at `last_recut_s` on the clock of the events, for `recut_reason`, which is empty on workers
     that do not decide.
@@ -73,3 +74,4 @@ class AgentStatus:
     recuts: int = 0
     last_recut_s: float | None = None
     recut_reason: str = ""
+    arena: bool = False

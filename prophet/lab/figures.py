@@ -97,7 +97,7 @@ def draw_utilisation(cell: CellResult, path: Path) -> None:
 
 
 def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
-    """The last whole iteration of each run: when each gradient was on its way, beside computing."""
+    """The last whole iteration of each run: when each gradient or block was on its way, beside computing."""
     figure, panels = pyplot.subplots(
         len(runs), 1, figsize=(9, 1 + 2.6 * len(runs)), squeeze=False, sharex=True, layout="constrained"
     )
@@ -107,16 +107,18 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
         began, ended = run.iterations(last, 1)
         _shade(axes, 0.0, run.marks[last].backward_end - began, BACKWARD_COLOUR)
         _shade(axes, run.marks[last + 1].start - began, ended - began, FORWARD_COLOUR)
+        under_way = [t for t in run.transfers if began <= t.finish_s and t.start_s < ended]
+        rows = {id_: row for row, id_ in enumerate(sorted({transfer.gradient for transfer in under_way}))}
         for queue, offset in ((QueueKind.PUSH, -0.25), (QueueKind.PULL, 0.25)):
-            shown = [t for t in run.transfers if t.queue is queue and began <= t.finish_s and t.start_s < ended]
+            shown = [transfer for transfer in under_way if transfer.queue is queue]
             axes.barh(
-                [transfer.gradient + offset for transfer in shown],
+                [rows[transfer.gradient] + offset for transfer in shown],
                 [(transfer.finish_s - transfer.start_s) * 1e3 for transfer in shown],
                 height=0.5,
                 left=[(transfer.start_s - began) * 1e3 for transfer in shown],
                 color=COLOURS[queue],
             )
-        axes.set_ylabel("gradient")
+        axes.set_ylabel("block" if run.arena else "gradient")
         axes.invert_yaxis()
         axes.set_title(f"{run.policy}: {(ended - began) * 1e3:.0f} ms", fontsize=10, loc="left")
         longest_s = max(longest_s, ended - began)
@@ -127,7 +129,7 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
         Patch(color=FORWARD_COLOUR, label="next forward and its waiting"),
     ]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
-    panels[-1, 0].set_xlabel("ms after backward began (gradient 0 is the first layer's)")
+    panels[-1, 0].set_xlabel("ms after backward began (0 is the first layer's)")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from prophet.core import settings
 from prophet.core._native import Exchange
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.event_record import save_record
 from prophet.core.network import Network
@@ -29,9 +30,9 @@ from prophet.lab.runs import EVENTS_FILE, CellRuns, Run
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
 from prophet.lab.testbed.shaping import token_bucket
 from prophet.lab.tuning import require_search
-from prophet.policies import policy_from_environ
+from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.simulate.cluster import Cluster, Costs, RateSteps, compute_scale, with_traffic
-from prophet.simulate.job import Job, alone, fused_by_front_end, fused_by_plan, groups_as_tensors, job_of_profile
+from prophet.simulate.job import Job, alone, fused_by_plan, groups_as_tensors, job_of_cut, job_of_profile
 from prophet.simulate.measures import measures
 from prophet.simulate.run import Options, SimulatedRun, simulate
 
@@ -167,9 +168,14 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
         members, plan = fused_by_plan(cell.profile, plan)
         whole = replace(options, plan=plan, partition_bytes=WHOLE if collective else options.partition_bytes)
         return Planned(job_of_profile(cell.profile, members, parts=parts), cluster, scheduled_by, whole)
-    fused = policy.env.get(settings.FUSION, "1") == "1" and not collective
-    members = fused_by_front_end(cell.profile) if fused else alone(cell.profile)
-    return Planned(job_of_profile(cell.profile, members), cluster, scheduled_by, options)
+    if collective:
+        return Planned(job_of_profile(cell.profile, alone(cell.profile)), cluster, scheduled_by, options)
+    blocks = get_definition(policy.base).blocks
+    fused = policy.env.get(settings.FUSION, "1") == "1" and blocks is not Blocks.WHOLE
+    adapts = blocks is Blocks.ADAPTIVE and not _sizes_set(policy, engine.partition)
+    cut = learning_cut(cell.profile.total_bytes) if adapts else Cut.uniform(options.partition_bytes)
+    options = replace(options, partition_bytes=MOST_BLOCK_BYTES, adapts=adapts)
+    return Planned(job_of_cut(cell.profile, cut, fused), cluster, scheduled_by, options)
 
 
 def network_of(cluster: Cluster) -> Network | None:
@@ -184,9 +190,19 @@ def network_of(cluster: Cluster) -> Network | None:
 
 
 def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
-    default = settings.DEFAULT_PARTITION_BYTES if policy.hooked else partition.default_bytes
+    if not policy.hooked:
+        default = partition.default_bytes
+    elif get_definition(policy.base).blocks is Blocks.WHOLE:
+        default = MOST_BLOCK_BYTES
+    else:
+        default = settings.DEFAULT_PARTITION_BYTES
     own = policy.env.get(settings.PARTITION_BYTES, default)
     return int(policy.env.get(partition.variable, own))
+
+
+def _sizes_set(policy: Contender, partition: PartitionSetting) -> bool:
+    """Whether the config says how large blocks are."""
+    return settings.PARTITION_BYTES in policy.env or partition.variable in policy.env
 
 
 def _cluster(cell: Cell) -> Cluster:
@@ -206,7 +222,13 @@ def _cluster(cell: Cell) -> Cluster:
     else:
         burst = float(config.burst)
     sum_rate = 0.0 if config.sum_rate is None else config.sum_rate / 8
-    costs = Costs(config.overhead_s, config.latency_s, burst_bytes=burst, sum_rate=sum_rate)
+    costs = Costs(
+        config.overhead_s,
+        config.latency_s,
+        sum_rate=sum_rate,
+        server_overhead_s=config.server_overhead_s,
+        burst_bytes=burst,
+    )
     links.pop("scheduler", None)
     if config.exchange in COLLECTIVES:
         return _collective(config.exchange, cluster.workers, links, costs)

@@ -54,6 +54,8 @@ class SimulatorConfig(_Strict):
     """From the last byte of a message leaving to the receiver acting on it."""
     sum_rate: Rate | None = None
     """Bits per second that a server (or a worker of a collective) adds up; no limit where left out."""
+    server_overhead_s: NotNegative = 0.0
+    """What a message with data costs a parameter server's processor, in and out, beside the bytes that it sums."""
     burst: Annotated[Literal["testbed"] | int, BeforeValidator(_parse_burst)] = "testbed"
     """Bytes that an idle link may catch up with; `testbed` as its token buckets do, 0 for a wire."""
     jitter: NotNegative = 0.0

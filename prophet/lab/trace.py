@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from prophet.core.events import name_of
 from prophet.lab.transfers import WORKER, RecordedRun
 
 ITERATIONS = 3
@@ -41,7 +42,7 @@ def trace_events(run: RecordedRun, process: int) -> list[Event]:
                 "pid": process,
                 "tid": transfer.queue.name.lower(),
                 "cat": transfer.queue.name.lower(),
-                "name": f"gradient {transfer.gradient}.{transfer.partition}",
+                "name": f"{name_of(transfer.gradient, run.arena)}{f'.{transfer.partition}' * (not run.arena)}",
                 "id": number,
             }
             waited_ms = round((transfer.start_s - transfer.added_s) * 1e3, 3)

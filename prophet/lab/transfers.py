@@ -23,11 +23,12 @@ WORKER = "worker0"
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A worker's transfers and its iterations' marks."""
+    """A worker's transfers and its iterations' marks. `arena`: ids are places in the arena and count no gradients."""
 
     policy: str
     transfers: tuple[Transfer, ...]
     marks: tuple[Mark, ...]
+    arena: bool = False
 
     def iterations(self, first: int, count: int) -> tuple[float, float]:
         """From the start of backward of iteration `first` to that of `first + count`."""
@@ -70,7 +71,8 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
         events = _events_of(run.folder)
         trace = traces[name]
         if events is not None:
-            recorded.append(RecordedRun(name, pair_events(load_events(events)), tuple(worker.marks)))
+            arena = bool(run.statuses) and run.statuses[0].arena
+            recorded.append(RecordedRun(name, pair_events(load_events(events)), tuple(worker.marks), arena))
         elif trace is not None and (file := run.folder / f"{WORKER}.trace" / trace.file).exists():
             recorded.append(RecordedRun(name, trace.read(file, worker), tuple(worker.marks)))
     return recorded

@@ -1,4 +1,4 @@
-"""How long each gradient waits for the wire and is on its way: what the paper draws in Fig. 11.
+"""How long each gradient, or block of gradients, waits for the wire and is on its way: what the paper draws in Fig. 11.
 
 Rule of this file: arithmetic on the transfers of a finished run. Times are seconds.
 """
@@ -21,10 +21,11 @@ from prophet.lab.transfers import RecordedRun
 class Turnaround:
     """One gradient in one iteration: seconds after backward began until it was generated, sent from, and back.
 
-    Gradients that travel as one count as one, and are there when the last of them is.
+    What is cut into blocks counts by blocks: a block is generated when the last of what is in it is there.
     """
 
     gradient: int
+    size_bytes: int
     generated_s: float
     starts_s: float
     back_s: float
@@ -43,18 +44,23 @@ class Turnaround:
 def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
     """Each gradient's medians over the iterations after `warmup` whose end is known, by gradient.
 
+    Where blocks were cut anew meanwhile these are the blocks of the last iteration, in all iterations that had them.
     Empty where the run has no such iteration, as a short recording.
     """
-    by_gradient: dict[int, list[Turnaround]] = {}
+    by_block: dict[tuple[int, int], list[Turnaround]] = {}
+    last: set[tuple[int, int]] = set()
     backward_s = [mark.backward for mark in run.marks]
     by_iteration: dict[int, list[Transfer]] = {}
     for transfer in run.transfers:
         # A pull can end in the forward pass that follows, which belongs to the same iteration here.
         by_iteration.setdefault(bisect_right(backward_s, transfer.added_s) - 1, []).append(transfer)
     for iteration in range(max(0, min(warmup, len(run.marks) - 2)), len(run.marks) - 1):
-        for turnaround in _of_iteration(by_iteration.get(iteration, ()), backward_s[iteration]):
-            by_gradient.setdefault(turnaround.gradient, []).append(turnaround)
-    return [_middle(gradient, by_gradient[gradient]) for gradient in sorted(by_gradient)]
+        ways = list(_of_iteration(by_iteration.get(iteration, ()), backward_s[iteration]))
+        if ways:
+            last = {(way.gradient, way.size_bytes) for way in ways}
+        for way in ways:
+            by_block.setdefault((way.gradient, way.size_bytes), []).append(way)
+    return [_middle(by_block[block]) for block in sorted(last)]
 
 
 def mean_s(times: Sequence[Turnaround]) -> GradientTimes:
@@ -74,14 +80,15 @@ def _of_iteration(transfers: Iterable[Transfer], began: float) -> Iterable[Turna
         if gradient in received:
             yield Turnaround(
                 gradient,
+                sum(t.size_bytes for t in pushes),
                 max(t.added_s for t in pushes) - began,
                 min(t.start_s for t in pushes) - began,
                 max(t.finish_s for t in received[gradient]) - began,
             )
 
 
-def _middle(gradient: int, several: Sequence[Turnaround]) -> Turnaround:
+def _middle(several: Sequence[Turnaround]) -> Turnaround:
     generated, starts, back = (
         float(np.median([getattr(way, name) for way in several])) for name in ("generated_s", "starts_s", "back_s")
     )
-    return Turnaround(gradient, generated, starts, back)
+    return Turnaround(several[0].gradient, several[0].size_bytes, generated, starts, back)

@@ -2,15 +2,11 @@
 
 Rule of this file: pure estimates over events and counter samples; nic.py reads the counters.
 
-Pushes are acknowledged at once, so they measure the network; a pull also waits for other workers. Each
-push costs overhead + bytes / rate on the wire, so while pushes follow one another without a pause, their
-acknowledgements lie on a line in (pushes, bytes) so far, and its slopes are the overhead and the rate. The
-line is fitted to the times themselves, not to the gaps between them: acknowledgements come in bunches,
-which makes gaps of nothing and gaps of two transfers, but moves a line through many of them very little.
-What a push that found the wire idle took beyond its own cost is the acknowledgement delay.
+Pushes are acknowledged at once, so they measure the network; a pull also waits for other workers. What a push costs,
+and what its acknowledgement takes, wire.py finds out from the times of many.
 
-A wire that runs dry while it waits for acknowledgements looks slower than it is. The policy's credit has
-a margin for that, so the error shrinks with the next plan and cannot feed itself.
+The network changes. Pushes count for some seconds only, and where the newest are slower or faster than those before,
+only those.
 """
 
 from __future__ import annotations
@@ -24,26 +20,30 @@ from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind, unbroken
 from prophet.core.network import Network
+from prophet.learn.wire import Wire, fit_wire
 
 WINDOW_S = 15.0
 """Transfers older than this do not count."""
 MOST_TRANSFERS = 20_000
 """At most so many of them count, so that a fit is cheap on a fast network."""
 LEAST_TRANSFERS = 20
+MOST_FITTED = 2000
+"""The newest of them are fitted, which takes some 10 ms."""
+REFIT_S = 2.5
+"""A fit holds for so long, however often it is asked for."""
+RIGHT_AFTER_S = 50e-6
+"""A message seen so soon after another came with it: about what a receiving thread takes for each."""
 STRETCH = 32
-"""The line is fitted in stretches of so many pushes, each with an offset of its own. A stall delays all pushes after
-it, and so it spoils one stretch and not the rest."""
+"""Pushes in a row that are compared with others, to see a change. A stall spoils one stretch and not the rest."""
 LEAST_STRETCH = 4
-LIKELY_OVERHEAD_S = 0.25e-3
-"""About the most that the overhead is taken to be where sizes are too much alike to separate it from the rate."""
-FIT_ROUNDS = 6
 STEP_CHANGE = 1.2
 """The network has changed where the newest STEP_STRETCHES stretches are slower or faster by this factor than the ones
 before."""
 STEP_STRETCHES = 6
-DELAY_QUANTILE = 0.1
-"""The acknowledgement delay is this quantile of those seen. Acknowledgements queue behind pulls on the downlink, the
-more the more is in flight; a credit must cover the delay without that queue, which is nearly the least one."""
+OUT_OF_LINE = 0.2
+"""So many of them may disagree: one of six may have stalled."""
+STEP_S = 1.0
+"""And those must be spread over so long, or the end of an iteration would be compared with whole ones."""
 
 FRAMING = 1.05
 """Bytes on the interface for each byte handed to it: headers of Ethernet, IP, TCP and the engine."""
@@ -54,7 +54,8 @@ OTHER_TRAFFIC_SHARE = 0.05
 LEAST_SHARE = 0.5
 """Others may fill the link while this job is silent. Once it sends, it gets at least this share of the link."""
 
-_TRANSFER = np.dtype([("start_s", "<f8"), ("finish_s", "<f8"), ("bytes", "<f8")])
+_TRANSFER = np.dtype([("start_s", "<f8"), ("finish_s", "<f8"), ("bytes", "<f8"), ("clear", "?")])
+"""A push; `clear` where no answer to a pull was seen right before its acknowledgement."""
 
 
 class TransferFit:
@@ -64,15 +65,21 @@ class TransferFit:
         self._window_s = window_s
         self._open = np.zeros(0, EVENT_DTYPE)  # starts without a finish yet
         self._transfers = np.zeros(0, _TRANSFER)  # by finish
+        self.overhead_s = 0.0
+        """What a message is taken to cost where sizes are too much alike to tell; what was found when they were not."""
+        self._answered_s = np.full(1, -np.inf)  # when the last answer to a pull was seen
 
     def observe(self, events: NDArray[Any]) -> None:
-        """Takes in events (EVENT_DTYPE), in order of time; only the pushes' starts and finishes matter."""
+        """Takes in events (EVENT_DTYPE), in order of time; adding does not matter."""
         for after_gap, piece in unbroken(events):
             if after_gap:
                 self._open = self._open[:0]
             self._observe(piece)
 
     def _observe(self, events: NDArray[Any]) -> None:
+        finishes = events["kind"] == EventKind.FINISH
+        answers = np.append(self._answered_s, events["time_s"][finishes & (events["queue"] == QueueKind.PULL)])
+        self._answered_s = answers[-1:]
         pushes = events[(events["queue"] == QueueKind.PUSH) & (events["kind"] != EventKind.ADD)]
         if not len(pushes):
             return
@@ -86,6 +93,8 @@ class TransferFit:
         finished["start_s"] = rows["time_s"][order[pairs]]
         finished["finish_s"] = rows["time_s"][order[pairs + 1]]
         finished["bytes"] = rows["bytes"][order[pairs + 1]]
+        before = answers[np.searchsorted(answers, finished["finish_s"], side="right") - 1]
+        finished["clear"] = finished["finish_s"] - before > RIGHT_AFTER_S
         self._open = rows[np.sort(order[last_of_key & (kinds == EventKind.START)])]
         transfers = np.concatenate([self._transfers, finished])[-MOST_TRANSFERS:]
         transfers.sort(order="finish_s", kind="stable")
@@ -94,78 +103,47 @@ class TransferFit:
 
     def fit(self) -> Network | None:
         """The network as these transfers saw it, or None while there are too few."""
-        line = _line(self._transfers)
-        if line is None:
+        wire = _fit(self._transfers, self.overhead_s)
+        if wire is None:
             return None
-        recent = line.stretch_start[-STEP_STRETCHES] if line.changed() else 0
-        if recent > 0:
-            self._transfers = self._transfers[recent:]
-            line = _line(self._transfers) or line
-        costs = line.overhead_s + line.seconds_per_byte * self._transfers["bytes"]
-        delays = (self._transfers["finish_s"] - self._transfers["start_s"] - costs)[_found_idle(self._transfers)]
-        ack_delay_s = max(0.0, float(np.quantile(delays, DELAY_QUANTILE))) if len(delays) else 0.0
-        return Network(1.0 / line.seconds_per_byte, line.overhead_s, ack_delay_s)
+        since = _change(self._transfers, wire)
+        if since > 0:
+            self._transfers = self._transfers[since:]
+            wire = _fit(self._transfers, self.overhead_s) or wire
+        if wire.told_apart:
+            self.overhead_s = wire.overhead_s
+        return Network(1.0 / wire.seconds_per_byte, wire.overhead_s, wire.ack_delay_s)
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A fit. Of each stretch: the place of its first transfer, and its time divided by the fitted time."""
-
-    overhead_s: float
-    seconds_per_byte: float
-    stretch_start: NDArray[Any]
-    slowness: NDArray[Any]
-
-    def changed(self) -> bool:
-        """Whether the newest stretches (one of them may have stalled) agree on another rate than those before."""
-        if len(self.slowness) < 2 * STEP_STRETCHES:
-            return False
-        before = float(np.median(self.slowness[:-STEP_STRETCHES]))
-        newest = np.sort(self.slowness[-STEP_STRETCHES:])
-        return bool(newest[1] > before * STEP_CHANGE or newest[-2] < before / STEP_CHANGE)
+def _fit(transfers: NDArray[Any], likely_overhead_s: float) -> Wire | None:
+    if len(transfers) < LEAST_TRANSFERS:
+        return None
+    newest = transfers[-MOST_FITTED:]
+    newest = newest[np.argsort(newest["start_s"], kind="stable")]
+    return fit_wire(newest["start_s"], newest["finish_s"], newest["bytes"], newest["clear"], likely_overhead_s)
 
 
-def _found_idle(transfers: NDArray[Any]) -> NDArray[Any]:
-    """Which transfers (sorted by finish) started after all before them were acknowledged."""
-    return np.append(True, transfers["start_s"][1:] > transfers["finish_s"][:-1])[: len(transfers)]
+def _change(transfers: NDArray[Any], wire: Wire) -> int:
+    """The place of the first transfer (sorted by finish) from which on another rate holds; 0 where none has come.
 
-
-def _line(transfers: NDArray[Any]) -> _Line | None:
-    """Least squares of finish times on (pushes, bytes) so far, each stretch with an offset of its own.
-
-    Stretches far from the line weigh less: a stall is no property of the link. The fit is a ridge regression that
-    draws the overhead towards 0, the harder the more the times scatter compared with LIKELY_OVERHEAD_S. So where all
-    sizes are equal, the whole time is put down to the rate. Neither result is below 0.
+    Stretches are compared, each within a time in which something was always unacknowledged: what it took, divided by
+    what it should cost. The newest (one of them may have stalled) must agree.
     """
     numbers = np.arange(len(transfers))
-    position = numbers - np.maximum.accumulate(np.where(_found_idle(transfers), numbers, 0))
-    stretch = np.cumsum(position % STRETCH == 0) - 1
-    kept = np.flatnonzero(np.bincount(stretch)[stretch] >= LEAST_STRETCH) if len(transfers) else numbers
-    if len(kept) < LEAST_TRANSFERS:
-        return None
-    _, first, stretch = np.unique(stretch[kept], return_index=True, return_inverse=True)
-    lengths = np.bincount(stretch)
-    scale = transfers["bytes"][kept].mean()
-    columns = np.column_stack([numbers[kept], np.cumsum(transfers["bytes"][kept]) / scale, transfers["finish_s"][kept]])
-    spans = columns[np.append(first[1:], len(kept)) - 1] - columns[first]
-    columns -= (np.column_stack([np.bincount(stretch, column) for column in columns.T]) / lengths[:, None])[stretch]
-    weights = np.ones(len(lengths))
-    ridge = 0.0
-    overhead_s = per_scale = 0.0
-    for _ in range(FIT_ROUNDS):
-        moments = columns.T @ (columns * weights[stretch, None])
-        normal = moments[:2, :2] + np.diag([max(ridge, 1e-9 * moments[0, 0]), 0.0])
-        overhead_s, per_scale = np.linalg.solve(normal, moments[:2, 2])
-        if overhead_s < 0 or per_scale <= 0:
-            overhead_s, per_scale = 0.0, moments[1, 2] / moments[1, 1]
-        off = np.bincount(stretch, np.abs(columns @ [-overhead_s, -per_scale, 1.0])) / lengths
-        usual = float(np.median(off))
-        ridge = STRETCH * (usual / LIKELY_OVERHEAD_S) ** 2
-        weights = np.maximum(1.0, off / (1.5 * usual + 1e-9)) ** -2.0
-    if per_scale <= 0:
-        return None
-    slowness = spans[:, 2] / (spans[:, :2] @ [overhead_s, per_scale])
-    return _Line(float(overhead_s), float(per_scale / scale), kept[first], slowness)
+    found_idle = np.append(True, transfers["start_s"][1:] > transfers["finish_s"][:-1])
+    position = numbers - np.maximum.accumulate(np.where(found_idle, numbers, 0))
+    first = np.flatnonzero(position % STRETCH == 0)
+    last = np.append(first[1:], len(transfers)) - 1
+    first, last = first[last - first + 1 >= LEAST_STRETCH], last[last - first + 1 >= LEAST_STRETCH]
+    ends_s = transfers["finish_s"][last]
+    count = max(STEP_STRETCHES, int(np.count_nonzero(ends_s > ends_s[-1] - STEP_S))) if len(ends_s) else 0
+    if len(first) < count + STEP_STRETCHES:
+        return 0
+    spent = np.cumsum(wire.overhead_s + wire.seconds_per_byte * transfers["bytes"])
+    slowness = (transfers["finish_s"][last] - transfers["finish_s"][first]) / (spent[last] - spent[first])
+    before = float(np.median(slowness[:-count]))
+    slowest, fastest = np.quantile(slowness[-count:], [OUT_OF_LINE, 1 - OUT_OF_LINE])
+    return int(first[-count]) if slowest > before * STEP_CHANGE or fastest < before / STEP_CHANGE else 0
 
 
 @dataclass(frozen=True)
@@ -192,7 +170,8 @@ class BandwidthMonitor:
         self._own = {QueueKind.PUSH: 0, QueueKind.PULL: 0}
         self._readings: deque[_Reading] = deque()
         self._fitted: Network | None = None
-        self._fit_is_old = False
+        self._newest_s = -np.inf  # when the newest transfer ended
+        self._fitted_s = -np.inf  # and the newest of those that were fitted
         self._other_then = 0.0  # while the newest transfers were made
 
     def observe(self, events: NDArray[Any]) -> None:
@@ -206,8 +185,12 @@ class BandwidthMonitor:
         for queue in self._own:
             self._own[queue] += int(finished["bytes"][finished["queue"] == queue].sum())
         if len(finished):
-            self._fit_is_old = True
+            self._newest_s = float(finished["time_s"][-1])
             self._other_then = self._other()
+
+    def expect(self, network: Network) -> None:
+        """What was measured before: what a message costs there is believed until it is measured here."""
+        self._fit.overhead_s = network.overhead_s
 
     def observe_nic(self, sample: NicSample) -> None:
         """Takes in the interface's counters; what the job did not send or receive is other traffic."""
@@ -241,9 +224,9 @@ class BandwidthMonitor:
         return Network(bandwidth, fitted.overhead_s, fitted.ack_delay_s)
 
     def _fit_now(self) -> Network | None:
-        if self._fit_is_old:
+        if self._newest_s >= self._fitted_s + (REFIT_S if self._fitted else 0.0):
             self._fitted = self._fit.fit() or self._fitted
-            self._fit_is_old = False
+            self._fitted_s = np.nextafter(self._newest_s, np.inf)
         return self._fitted
 
     def _other(self) -> float:

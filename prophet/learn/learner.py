@@ -6,29 +6,44 @@ simulator on its virtual one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from prophet.core.choice import ChoosingPolicy
 from prophet.core.plan import Plan
 from prophet.learn.bandwidth import BandwidthMonitor, NicSample
 from prophet.learn.profiler import JobProfiler
 from prophet.learn.replan import plan_changed
 
 if TYPE_CHECKING:
+    from prophet.core.choice import Shape
     from prophet.core.cut import Cut
     from prophet.core.network import Network
     from prophet.core.policy import Policy
+    from prophet.core.profile import Profile
+    from prophet.learn.choosing import Choosing
+    from prophet.learn.kept import Kept, Prior
 
 
 class Learner:
     """Profile, network and plan of one job, from its events. Pure: time comes with the call.
 
     `forward_ids`: see JobProfiler. `arena`: whether ids are places in the arena, in UNIT_BYTES (prophet/core/cut.py);
-    otherwise they count gradients.
+    otherwise they count gradients. `shape`: of the cluster, None where it is not known, and then nothing is predicted.
+    `adapts`: plans may ask for another cut, as those of the worker whose word counts may in a job whose blocks adapt.
     """
 
-    def __init__(self, policy: Policy, monitor_s: float, forward_ids: bool = False, arena: bool = True) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        monitor_s: float,
+        forward_ids: bool = False,
+        arena: bool = True,
+        shape: Shape | None = None,
+        adapts: bool = False,
+    ) -> None:
         self.policy = policy
         self.profiler = JobProfiler(forward_ids=forward_ids)
         self.monitor = BandwidthMonitor()
@@ -36,6 +51,32 @@ class Learner:
         self._monitor_s = monitor_s
         self._judged_at = -float("inf")
         self._knows_network = False
+        self._prior: Prior | None = None
+        self._cut: Cut | None = None
+        self._choosing: Choosing | None = None
+        if shape is not None and isinstance(policy, ChoosingPolicy):
+            from prophet.learn.choosing import Choosing  # Few jobs need it.
+
+            self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit)
+
+    def begin_with(self, kept: Kept) -> None:
+        """What was kept of this job's last run: the next plan is made from it, until the job has measured its own."""
+        from prophet.learn.kept import Prior  # Few jobs need it.
+
+        self._prior = Prior(kept)
+        if kept.network is not None:
+            self.monitor.expect(kept.network)
+        self._judged_at = -float("inf")
+
+    @property
+    def kept_was_dropped(self) -> str:
+        """Why what was kept is not used any more; empty where it is, or nothing was."""
+        return self._prior.dropped if self._prior else ""
+
+    @property
+    def why(self) -> str:
+        """Why the last plan's cut is wanted, in a few words; empty where none was."""
+        return self._choosing.why if self._choosing is not None else ""
 
     def turn(
         self,
@@ -43,26 +84,50 @@ class Learner:
         events: NDArray[Any],
         nic: NicSample | None,
         cut: Cut | None = None,
-        networks: tuple[Network, ...] = (),
+        networks: Sequence[Network] = (),
     ) -> Plan | None:
         """Takes in what happened since the last turn; a new plan where one is due.
 
-        `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs.
+        `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs. The slowest is
+        planned for, since every iteration waits for it.
         """
-        self.profiler.observe(events)
+        if cut != self._cut and self._cut is not None:
+            # Ids are others from here on, and these events are of both.
+            self.profiler.restart()
+        else:
+            self.profiler.observe(events)
+        self._cut = cut
         self.monitor.observe(events)
         if nic is not None:
             self.monitor.observe_nic(nic)
         due = now - self._judged_at >= self._monitor_s
-        if not self.profiler.ready or (not due and self._knows_network):
-            return None
-        network = self.monitor.network
-        if not due and network is None:
-            return None
-        self._judged_at = now
-        self._knows_network = network is not None
-        plan = self.policy.plan(self.profiler.profile, network, jitter_s=self.profiler.jitter_s)
-        if not plan_changed(self.plan, plan):
+        choosing = self._choosing if cut is not None else None
+        if choosing is not None and cut is not None:
+            choosing.in_force(cut, self.profiler.periods_s)
+            due = due and choosing.may_ask(warm=self._prior is not None)
+        profile = self.profiler.profile if self.profiler.ready else None
+        network = self.monitor.network if due or not self._knows_network or self._prior else None
+        if self._prior is not None and not self._prior.dropped:
+            profile, network = self._prior.fill(profile, network)
+            due = due or bool(self._prior.dropped)
+        plan = None
+        if choosing is not None:
+            if due and profile is not None and network is not None:
+                self._judged_at = now
+                choosing.ask(profile, _slowest(network, networks), self.profiler.jitter_s)
+            plan = choosing.turn()
+        elif profile is not None and (due or (not self._knows_network and network is not None)):
+            plan = self._plan(now, profile, _slowest(network, networks) if network is not None else None)
+        if plan is None or not plan_changed(self.plan, plan):
             return None
         self.plan = plan
         return plan
+
+    def _plan(self, now: float, profile: Profile, network: Network | None) -> Plan:
+        self._judged_at = now
+        self._knows_network = network is not None
+        return self.policy.plan(profile, network, jitter_s=self.profiler.jitter_s)
+
+
+def _slowest(own: Network, networks: Sequence[Network]) -> Network:
+    return min([own, *networks], key=lambda network: network.bandwidth)

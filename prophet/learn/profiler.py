@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,9 @@ SHIFT_ROWS = FIRST_ESTIMATE
 SHIFT_RATIO = 1.2
 FORWARD_IDS = -0.9
 """Correlation of ids with the order of generation from which they are taken to be in forward order."""
+LEAST_AHEAD = 0.1
+"""Forward is judged by gradients with at least this share of it still to come: what is less is lost in the error of
+when backward begins."""
 MOST_OPEN = 1 << 18
 """Events kept of an iteration without an end, such as that of a job whose tensors never come again."""
 
@@ -44,11 +47,17 @@ class _Iteration:
     ids: NDArray[Any]
     times: NDArray[Any]
     sizes: NDArray[Any]
+    returned: NDArray[Any] = field(default_factory=lambda: np.zeros(0, EVENT_DTYPE))
+    """Ends of pulls (EVENT_DTYPE) between the iteration before and this one."""
 
     @classmethod
     def of(cls, events: NDArray[Any]) -> _Iteration:
         ids, first, member = np.unique(events["gradient"], return_index=True, return_inverse=True)
         return cls(ids.astype(np.int64), events["time_s"][first], np.bincount(member, events["bytes"]))
+
+    @property
+    def begin_s(self) -> float:
+        return float(self.times.min())
 
     @property
     def span_s(self) -> float:
@@ -69,6 +78,7 @@ class JobProfiler:
         self._rows: deque[_Iteration] = deque(maxlen=window)
         self._seen = 0
         self._after_gap = False  # what is open lacks its beginning
+        self._returned = np.zeros(0, EVENT_DTYPE)  # ends of pulls since the last iteration that is over
         self._estimate: _Estimate | None = None
 
     def observe(self, events: NDArray[Any]) -> None:
@@ -82,7 +92,19 @@ class JobProfiler:
                 self._after_gap = True
             self._observe(piece)
 
+    def restart(self) -> None:
+        """Forgets all: from here on other ids come, as after a new cut."""
+        self._open = self._open[:0]
+        self._usual = {}
+        self._rows.clear()
+        self._seen = 0
+        self._after_gap = True
+        self._returned = self._returned[:0]
+        self._estimate = None
+
     def _observe(self, events: NDArray[Any]) -> None:
+        ended = events[(events["kind"] == EventKind.FINISH) & (events["queue"] == QueueKind.PULL)]
+        self._returned = np.concatenate([self._returned, ended])[-MOST_OPEN:]
         generated = events[
             (events["kind"] == EventKind.ADD)
             & (events["queue"] == QueueKind.PUSH)
@@ -112,12 +134,14 @@ class JobProfiler:
     def _first_whole(self, rows: NDArray[Any], start: int, end: int) -> int:
         """The place of the first event of a whole iteration, if events before `start` were lost.
 
-        Within an iteration the gradients' usual times rise, so it is where they fall by the most.
+        Within an iteration the gradients' usual times rise, so it is where they fall by the most. Where these are not
+        known, it is after the longest pause, if ids rise most there.
         """
         usual = np.array([self._usual.get(gradient, np.nan) for gradient in rows["gradient"][start : end + 1].tolist()])
         known = np.flatnonzero(~np.isnan(usual))
         if len(known) < 2:
-            return self._cut(rows, start, end)
+            opens, rise = _longest_pause_and_rise(rows[start : end + 1])
+            return start + opens if opens == rise else self._cut(rows, start, end)
         return start + int(known[1 + np.argmin(np.diff(usual[known]))])
 
     def _cut(self, rows: NDArray[Any], start: int, end: int) -> int:
@@ -129,9 +153,8 @@ class JobProfiler:
         is forward, is there too. With other ids it is the longest pause, if what follows it usually comes early.
         """
         window = rows[start : end + 1]
-        opens = start + 1 + int(np.argmax(np.diff(window["time_s"])))
         ids = window["gradient"].astype(np.int64)
-        rise = start + 1 + int(np.argmax(np.diff(ids)))
+        opens, rise = (start + place for place in _longest_pause_and_rise(window))
         most = 2 * len(np.unique(ids[: rise - start])) > len(np.unique(ids))
         if opens == rise and most and _fall(ids[: rise - start]):
             return rise
@@ -146,7 +169,11 @@ class JobProfiler:
         self._seen += 1
         if self._seen <= WARM_UP:
             return
-        self._rows.append(row)
+        before = self._rows[-1].times.max() if self._rows else row.begin_s
+        times = self._returned["time_s"]
+        returned = self._returned[(times > before) & (times <= row.begin_s)]
+        self._returned = self._returned[times > row.begin_s]
+        self._rows.append(replace(row, returned=returned))
         self._estimate = None
         self._follow_new_pace()
 
@@ -167,6 +194,12 @@ class JobProfiler:
         return self._seen
 
     @property
+    def periods_s(self) -> NDArray[Any]:
+        """Seconds from each iteration's first gradient to the next one's, of the window."""
+        periods: NDArray[Any] = np.diff([row.begin_s for row in self._rows])
+        return periods
+
+    @property
     def ready(self) -> bool:
         return len(self._rows) >= FIRST_ESTIMATE
 
@@ -175,9 +208,10 @@ class JobProfiler:
         """The job so far, or None before the first estimate.
 
         When backward begins and how long forward takes are not events. Backward is taken to begin one
-        typical step before the first gradient; forward is the least time seen from gradient 0 to the
-        next iteration's first gradient, less that step, shared out like the backward time. Where the job
-        always waits for its network, that wait is included: the result is the most that forward may take.
+        typical step before the first gradient. Forward ends there, one such step before the next iteration's first
+        gradient, and its time is shared out like the backward time. It began after gradient 0 was generated, and what
+        of it comes after a gradient began after that gradient was back: so each of them says the most that forward may
+        take, and the least of that is taken, but never more than backward, which computes about twice as much.
         """
         estimate = self._estimated()
         return estimate.profile if estimate else None
@@ -224,7 +258,6 @@ def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
     steps = split_times(ordered)
     first_step_s = float(np.median([step.gap_s for step in steps[:-1]])) if len(steps) > 1 else 0.0
     generation = ordered + first_step_s
-    forward_s = max(0.0, _forward_gap(times, order[0]) - first_step_s)
     shares = np.zeros(len(ids))
     backward_s = float(generation[0]) or 1.0
     for step in steps:
@@ -232,6 +265,7 @@ def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
         shares[step.first : step.last + 1] = gap / backward_s / (step.last - step.first + 1)
     if len(steps) == 1:
         shares[:] = 1.0 / len(ids)
+    forward_s = min(_most_forward(rows, ids[order], shares, times[:, order[0]], first_step_s), backward_s)
     names = [f"gradient{gradient}" for gradient in ids[order]]
     columns = (names, _median(sizes)[order].astype(int).tolist(), generation.tolist(), (forward_s * shares).tolist())
     gradients = tuple(itertools.starmap(GradientProfile, zip(*columns, strict=True)))
@@ -245,6 +279,12 @@ def _median(values: NDArray[Any]) -> NDArray[Any]:
     columns = np.arange(values.shape[1])
     middle: NDArray[Any] = (ranked[(counts - 1) // 2, columns] + ranked[counts // 2, columns]) / 2
     return middle
+
+
+def _longest_pause_and_rise(window: NDArray[Any]) -> tuple[int, int]:
+    """Places in the events that come after the longest pause, and where ids rise most."""
+    pauses, rises = np.diff(window["time_s"]), np.diff(window["gradient"].astype(np.int64))
+    return 1 + int(np.argmax(pauses)), 1 + int(np.argmax(rises))
 
 
 def _fall(ids: NDArray[Any]) -> bool:
@@ -269,8 +309,21 @@ def _urgency(ids: NDArray[Any], from_first: NDArray[Any]) -> NDArray[Any]:
     return by_time
 
 
-def _forward_gap(times: NDArray[Any], gradient0: int) -> float:
-    """About the least time from gradient 0 of one iteration (row) to the first gradient of the next."""
-    gaps = np.fmin.reduce(times[1:], axis=1) - times[:-1, gradient0]
-    gaps = gaps[~np.isnan(gaps)]
-    return float(np.quantile(gaps, 0.1)) if len(gaps) else 0.0
+def _most_forward(
+    rows: list[_Iteration], ids: NDArray[Any], shares: NDArray[Any], backward_ends: NDArray[Any], first_step_s: float
+) -> float:
+    """The most that forward may take between two iterations (rows); `ids` and their `shares` are in forward order."""
+    ahead = np.cumsum(shares[::-1])[::-1]
+    places = np.argsort(ids, kind="stable")
+    bounds = []
+    for row, ended in zip(rows[1:], backward_ends[:-1].tolist(), strict=True):
+        over_s = row.begin_s - first_step_s
+        bound = over_s - ended
+        known = np.isin(row.returned["gradient"], ids)
+        at = places[np.searchsorted(ids[places], row.returned["gradient"][known])]
+        enough = ahead[at] >= LEAST_AHEAD
+        if enough.any():
+            bound = min(bound, float(((over_s - row.returned["time_s"][known][enough]) / ahead[at][enough]).min()))
+        bounds.append(bound)
+    least = [bound for bound in bounds if not np.isnan(bound)]
+    return max(0.0, float(np.quantile(least, 0.1))) if least else 0.0

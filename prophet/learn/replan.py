@@ -29,5 +29,7 @@ def plan_changed(old: Plan, new: Plan) -> bool:
         pairs = zip(before.deadlines, after.deadlines, strict=True)
         if any(abs(a.time_s - b.time_s) > MATERIAL_SHIFT_S for a, b in pairs):
             return True
+    if old.cut != new.cut:
+        return True
     rates = [plan.network.bandwidth if plan.network else None for plan in (old, new)]
     return moved(*rates)

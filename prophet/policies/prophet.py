@@ -1,31 +1,37 @@
-"""Prophet (Zhang et al., ICPP 2021): forward order, a credit that is measured, and the stepwise pattern.
+"""Prophet (Zhang et al., ICPP 2021): forward order, blocks and credit chosen by prediction, and the stepwise pattern.
 
 Rule of this file: the online form of Algorithm 1 as a plan for the queue; the algorithm as the paper
-writes it is in prophet/policies/algorithms/assembler.py.
+writes it is in prophet/policies/algorithms/assembler.py, the search for the best blocks in algorithms/chooser.py.
 
 The paper assembles a block: it adds the most urgent ready gradient as long as its transfer ends before
-a more urgent one is generated. The queue makes the same decision each time the wire takes another
-partition, with what it knows by then, so a block ends where reality does and not where the profile said.
+a more urgent one is generated. Here that is two decisions. Where blocks begin and end, and how many bytes are in
+flight, is chosen by predicting the iteration. And the queue decides each time the wire takes another block, with what it
+knows by then, so what travels together ends where reality does and not where the profile said.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING
 
 from prophet.core.plan import Deadline, Plan, QueuePlan
-from prophet.policies import Definition
+from prophet.policies import Blocks, Definition
 
 if TYPE_CHECKING:
+    from prophet.core.choice import Choice, Question, Search
     from prophet.core.network import Network
     from prophet.core.profile import Profile
 
-UNMEASURED_PARTITIONS = 4
-"""In flight until the network is known: enough for most, and 512 KiB with the default partition."""
+UNMEASURED_BYTES = 4 << 20
+"""In flight until the network is known. It is measured best while pushes follow one another without a pause."""
 
 
 class Prophet:
-    """Nothing to tune: credit and deadline follow from what is measured. `partition_bytes` is BytePS's."""
+    """Nothing to tune: blocks, credit and deadline follow from what is measured.
+
+    `partition_bytes` is the size of blocks where nothing better is known.
+    """
 
     name = "prophet"
 
@@ -33,12 +39,50 @@ class Prophet:
         self._partition_bytes = partition_bytes
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        order = profile.rank_by_id if profile else {}
+        """What can be said without the shape of the cluster: the cut stays, the credit covers the delay."""
         deadlines: tuple[Deadline, ...] = ()
         if profile is not None and network is not None:
             deadlines = self.deadlines(profile, network, jitter_s)
+        return self._plan(profile, network, self.credit(network), deadlines, jitter_s)
+
+    def search(self, question: Question) -> Search:
+        """Looks for the cut and the credit with the shortest iteration."""
+        from prophet.policies.algorithms.chooser import ChoiceSearch
+
+        return ChoiceSearch(question, lambda choice: self._held(choice, question))
+
+    def chosen_plan(self, choice: Choice, question: Question) -> Plan:
+        """The plan of a choice; its deadlines hold under the cut that it asks for."""
+        held = self._held(choice, question) if choice.deadlines else None
+        if held is not None:
+            return held
+        return self._plan(question.profile, question.network, choice.credit, (), question.jitter_s, choice)
+
+    def _held(self, choice: Choice, question: Question) -> Plan | None:
+        """The plan of a choice with what is less urgent held back when the last step is due; None with one step."""
+        from prophet.core.arena import profile_under
+        from prophet.core.steps import find_steps
+
+        under = question.profile if not question.arena else profile_under(question.profile, choice.cut)
+        steps = find_steps(under)
+        if len(steps) < 2:
+            return None
+        deadlines = (Deadline(under.backward_s, _rank(under, steps[0].last)),)
+        return self._plan(under, question.network, choice.credit, deadlines, question.jitter_s, choice)
+
+    def _plan(
+        self,
+        profile: Profile | None,
+        network: Network | None,
+        credit: int,
+        deadlines: tuple[Deadline, ...],
+        jitter_s: float,
+        choice: Choice | None = None,
+    ) -> Plan:
+        # Ids that rise in forward order are ranks themselves, under any cut.
+        order = {} if profile is None or _forward_ids(profile) else profile.rank_by_id
         return Plan(
-            push=QueuePlan(order=order, credit=self.credit(network), deadlines=deadlines),
+            push=QueuePlan(order=order, credit=credit, deadlines=deadlines),
             # Pulls follow the pushes in the same order, and the server answers them as keys complete. A
             # credit on them idles the downlink whenever another worker is late with an urgent key.
             pull=QueuePlan(order=order),
@@ -46,6 +90,7 @@ class Prophet:
             network=network,
             deadline_slack_s=jitter_s,
             policy=self.name,
+            cut=choice.cut if choice is not None else None,
         )
 
     def credit(self, network: Network | None) -> int:
@@ -58,7 +103,7 @@ class Prophet:
         pulls, and more in flight means more of those.
         """
         if network is None:
-            return UNMEASURED_PARTITIONS * self._partition_bytes
+            return max(UNMEASURED_BYTES, self._partition_bytes)
         others = math.ceil(network.ack_delay_s / network.transfer_s(self._partition_bytes))
         return (1 + max(1, others)) * self._partition_bytes
 
@@ -91,7 +136,16 @@ class Prophet:
         idle_s = network.transfer_s(self._partition_bytes) + jitter_s - others_slack_s
         if late_s <= max(0.0, idle_s):
             return ()
-        return (Deadline(profile.backward_s, last),)
+        return (Deadline(profile.backward_s, _rank(profile, last)),)
+
+
+def _forward_ids(profile: Profile) -> bool:
+    return all(a < b for a, b in itertools.pairwise(profile.gradient_ids))
+
+
+def _rank(profile: Profile, place: int) -> int:
+    """The rank in a plan of the gradient at a place of the profile."""
+    return profile.gradient_ids[place] if _forward_ids(profile) else place
 
 
 def _generation(profile: Profile) -> dict[int, float]:
@@ -105,5 +159,6 @@ POLICIES = {
     "prophet": Definition(
         "learns the job's gradient pattern and the network, and plans from them",
         lambda options, partition_bytes: Prophet(partition_bytes),
+        blocks=Blocks.ADAPTIVE,
     )
 }

@@ -34,11 +34,13 @@ class Costs:
     """Of every message; an acknowledgement or a request is nothing else."""
     sum_rate: float = 0.0
     """Bytes per second that a server adds up; 0 for no limit."""
+    server_overhead_s: float = 0.0
+    """A server's own time for a message with data, in or out: it deals with one after another."""
     burst_bytes: float = 0.0
     """What an idle link may catch up with at once, as a token bucket lets it; 0 for a wire."""
 
     def __post_init__(self) -> None:
-        for name in ("overhead_s", "latency_s", "header_bytes", "sum_rate", "burst_bytes"):
+        for name in ("overhead_s", "latency_s", "header_bytes", "sum_rate", "server_overhead_s", "burst_bytes"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise UserError(f"costs: {name} is {value}; it must be 0 or more")

@@ -5,23 +5,25 @@ Rule of this file: from a profile or a graph to numbers for the native simulatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from prophet.core._native import OperationSpec, TensorSpec
+from prophet.core.cut import Cut, blocks_of
 from prophet.core.errors import UserError
-from prophet.core.fusion import fuse
 from prophet.core.graph import Graph, OperationKind
+from prophet.core.iteration import Iteration, Load, loads_of
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import Profile
 
 
 @dataclass(frozen=True)
 class Job:
-    """One iteration of a worker: `tensors[i]` travels as one, and carries the gradients `members[i]`.
+    """One iteration of a worker: `tensors[i]` travels as one, and carries the gradients `members[i]`, or parts of them.
 
     Operations come in the order in which the processor prefers them. `backward` is the one that backward begins
-    with, None where that has no meaning.
+    with, None where that has no meaning. `recut` makes the same job of another cut, None where there is none.
     """
 
     name: str
@@ -31,6 +33,18 @@ class Job:
     sizes: tuple[int, ...]
     """Bytes of each tensor."""
     backward: int | None = None
+    ids: tuple[int, ...] = ()
+    """What tasks and events call each tensor; empty for its place."""
+    generates: tuple[tuple[int, ...], ...] = ()
+    """By operation, the tensors whose generation it is part of; of a job that can be cut anew."""
+    cut: Cut | None = None
+    """Which tensors are the blocks of; None where they are of whole gradients."""
+    recut: Callable[[Cut], Job] | None = None
+
+    @property
+    def members_by_id(self) -> dict[int, tuple[int, ...]]:
+        """The gradients of each tensor, by what events call it."""
+        return dict(zip(self.ids or range(len(self.members)), self.members, strict=True))
 
 
 def job_of_profile(
@@ -40,47 +54,50 @@ def job_of_profile(
     barrier: bool = False,
     parts: Mapping[int, Sequence[int]] | None = None,
 ) -> Job:
-    """Forward layer by layer, then backward in the profile's steps.
+    """Forward layer by layer, then backward in the profile's steps; each tensor is of whole gradients.
 
     `members`: the gradients that travel as one, for each tensor. `barrier`: forward begins when everything is back,
     as with BytePS's own optimizer; without it each layer waits for its own gradient. `parts`: the bytes of a
     tensor's partitions, where its policy cuts it itself.
     """
     sizes = [gradient.size_bytes for gradient in profile.gradients]
-    bucket_of = {index: place for place, bucket in enumerate(members) for index in bucket}
-    layers = len(sizes)
-    times = sorted({gradient.generation_s for gradient in profile.gradients})
-    backward = {time_s: layers + place for place, time_s in enumerate(times)}
-    generates: dict[int, list[int]] = {}
-    for index, gradient in enumerate(profile.gradients):
-        buckets = generates.setdefault(backward[gradient.generation_s], [])
-        if bucket_of[index] not in buckets:
-            buckets.append(bucket_of[index])
-    seconds = [gradient.forward_s for gradient in profile.gradients]
-    seconds += [later - earlier for earlier, later in zip([0.0, *times], times, strict=False)]
-    last = len(seconds) - 1
-    operations = tuple(
-        # Within a step the gradient of the last layer comes first, as autograd hands them over.
-        OperationSpec(time_s, min(place, 1), [place + 1] if place < last else [], generates.get(place, [])[::-1])
-        for place, time_s in enumerate(seconds)
+    loads = [
+        Load(tensor, sum(sizes[index] for index in bucket), min(bucket), tuple((parts or {}).get(tensor, ())))
+        for tensor, bucket in enumerate(members)
+    ]
+    return _job(profile, loads, members, barrier)
+
+
+def job_of_cut(profile: Profile, cut: Cut, fusion: bool = True) -> Job:
+    """As `job_of_profile`, and what travels are the blocks of `cut`, as Prophet's front end has it.
+
+    Without `fusion` no block has more than one gradient.
+    """
+    sizes = [gradient.size_bytes for gradient in profile.gradients]
+    blocks = blocks_of(sizes, [0 if fusion else None] * len(sizes), cut)
+    members = [[piece.gradient for piece in block.pieces] for block in blocks]
+    job = _job(profile, loads_of(blocks), members)
+    return replace(job, cut=cut, recut=functools.partial(job_of_cut, profile, fusion=fusion))
+
+
+def _job(profile: Profile, loads: Sequence[Load], members: Sequence[Sequence[int]], barrier: bool = False) -> Job:
+    iteration = Iteration(profile)
+    layout = iteration.layout(loads, barrier=barrier)
+    return Job(
+        profile.name,
+        tuple(iteration.operations(layout)),
+        tuple(layout.tensors),
+        tuple(tuple(bucket) for bucket in members),
+        tuple(load.size_bytes for load in loads),
+        iteration.backward,
+        tuple(load.id for load in loads),
+        tuple(tuple(places) for places in layout.generates),
     )
-    totals = tuple(sum(sizes[index] for index in bucket) for bucket in members)
-    tensors = tuple(
-        TensorSpec(total, [0] if barrier else list(bucket), list((parts or {}).get(tensor, ())))
-        for tensor, (total, bucket) in enumerate(zip(totals, members, strict=True))
-    )
-    return Job(profile.name, operations, tensors, tuple(tuple(bucket) for bucket in members), totals, layers)
 
 
 def alone(profile: Profile) -> list[list[int]]:
     """Each gradient travels alone, as with BytePS's own optimizer."""
     return [[index] for index in range(len(profile.gradients))]
-
-
-def fused_by_front_end(profile: Profile) -> list[list[int]]:
-    """Small gradients travel together as Prophet's front end has it."""
-    sizes = [gradient.size_bytes for gradient in profile.gradients]
-    return fuse(sizes, [0] * len(sizes))
 
 
 def groups_as_tensors(profile: Profile, plan: Plan) -> dict[int, int]:

@@ -75,7 +75,7 @@ def waits_of(run: SimulatedRun, profile: Profile, iteration: int) -> list[float]
     waited for (u(i) - p(i-1))+, and gradient 0 for u(0) - c(0). Their sum is the paper's T_wait.
     """
     marks = run.marks[WORKER][iteration]
-    returned = _returned(run, marks["backward_s"], run.marks[WORKER][iteration + 1]["backward_s"])
+    returned = _returned(run, profile, iteration, marks["backward_s"], run.marks[WORKER][iteration + 1]["backward_s"])
     waits = []
     done = float(marks["end_s"])
     for index, gradient in enumerate(profile.gradients):
@@ -84,17 +84,20 @@ def waits_of(run: SimulatedRun, profile: Profile, iteration: int) -> list[float]
     return waits
 
 
-def _returned(run: SimulatedRun, begin_s: float, end_s: float) -> NDArray[np.float64]:
-    """When the tensor of each gradient was back, of those that were between these times."""
+def _returned(run: SimulatedRun, profile: Profile, iteration: int, begin_s: float, end_s: float) -> NDArray[np.float64]:
+    """When all of each gradient was back, of what was between these times."""
     pulls = run.events["queue"] == QueueKind.PULL
     last = QueueKind.PULL if pulls.any() else QueueKind.PUSH  # a collective has no pulls
     events = run.events[(run.events["kind"] == EventKind.FINISH) & (run.events["queue"] == last)]
     events = events[(events["time_s"] > begin_s) & (events["time_s"] <= end_s)]
-    by_tensor = np.full(len(run.job.members), begin_s)
-    np.maximum.at(by_tensor, events["gradient"], events["time_s"])
-    returned = np.zeros(sum(len(members) for members in run.job.members))
-    for tensor, members in enumerate(run.job.members):
-        returned[list(members)] = by_tensor[tensor]
+    members = run.job_of(iteration).members_by_id
+    ids, places = np.unique(events["gradient"], return_inverse=True)
+    by_id = np.full(len(ids), begin_s)
+    np.maximum.at(by_id, places, events["time_s"])
+    returned = np.full(len(profile.gradients), begin_s)
+    for id_, time_s in zip(ids.tolist(), by_id.tolist(), strict=True):
+        for gradient in members.get(id_, ()):
+            returned[gradient] = max(returned[gradient], time_s)
     return returned
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prophet.core._native import ClusterSpec, Exchange, Simulation
+from prophet.core.choice import Shape
+from prophet.core.cut import Cut
 from prophet.core.errors import UserError
 from prophet.core.event_record import EventRecord
 from prophet.core.events import DRAIN_S, EVENT_DTYPE
@@ -26,6 +28,8 @@ from prophet.simulate.job import Job
 
 WORKER = 0
 """The worker that is recorded, and that the learner listens to; each worker of a job learns for itself the same."""
+RECUT_ROUNDS = 4
+"""Workers look for another cut every so many rounds, as in a job."""
 EVENTS_AT_ONCE = 1_000_000
 """Between two looks at Ctrl-C and the progress."""
 
@@ -39,6 +43,8 @@ class Options:
     monitor_s: float = DEFAULT_MONITOR_S
     watchdog_s: float = DEFAULT_WATCHDOG_S
     plan: Plan | None = None
+    adapts: bool = False
+    """Whether the policy's plans may have the job cut anew."""
     compute_scale: Sequence[Sequence[float]] = ()
 
 
@@ -46,12 +52,14 @@ class Options:
 class SimulatedRun:
     """What came of it. Times are seconds on the virtual clock, which begins at 0.
 
+    `jobs`: from which round on what travelled; the first from 0.
+
     `marks`: (workers, iterations) with the fields start_s, backward_s and end_s. `record`: of worker 0's tasks and
     the plans that were taken up, as a job keeps it. `computing`: of worker 0's processor (started_s, finished_s,
     operation, ...). `links`: its messages on the wire (started_s, finished_s, bytes, down).
     """
 
-    job: Job
+    jobs: tuple[tuple[int, Job], ...]
     marks: NDArray[Any]
     record: EventRecord
     computing: NDArray[Any]
@@ -60,6 +68,15 @@ class SimulatedRun:
     plans: int
     happenings: int
     watchdog_releases: int
+
+    @property
+    def job(self) -> Job:
+        """As it began."""
+        return self.jobs[0][1]
+
+    def job_of(self, iteration: int) -> Job:
+        """What travelled in an iteration's round."""
+        return next(job for since, job in reversed(self.jobs) if since <= iteration)
 
     @property
     def events(self) -> NDArray[Any]:
@@ -93,7 +110,11 @@ def simulate(
         simulation.set_link(0, list(channel(cluster)), [], cluster.costs.overhead_s, 0.0)
     simulation.set_compute_scale([list(row) for row in options.compute_scale])
     simulation.record(WORKER)
-    learner = None if policy is None or options.plan is not None else Learner(policy, options.monitor_s)
+    learner = None
+    if policy is not None and options.plan is None:
+        shape = None if cluster.exchange is Exchange.COLLECTIVE else Shape(cluster.workers, cluster.servers)
+        learner = Learner(policy, options.monitor_s, shape=shape, adapts=options.adapts)
+    layouts = _Layouts(simulation, job)
     plan = learner.plan if learner else options.plan
     encoded: dict[int, bytes] = {}
     _set_plan(simulation, plan, encoded)
@@ -112,13 +133,17 @@ def simulate(
         events = simulation.take_events(WORKER).astype(EVENT_DTYPE)
         kept.append(events)
         on_iterations(simulation.iterations_done)
-        new = learner.turn(simulation.now, events, None) if learner and not done else None
+        if learner is None or done:
+            continue
+        new = learner.turn(simulation.now, events, None, cut=layouts.in_force)
         if new is not None:
             plan = new
             plans += 1
             _set_plan(simulation, plan, encoded)
+            if plan.cut is not None:
+                layouts.want(plan.cut)
     return SimulatedRun(
-        job,
+        tuple(layouts.rounds),
         simulation.marks,
         EventRecord(np.concatenate(kept), encoded, options.watchdog_s),
         simulation.computing,
@@ -128,6 +153,34 @@ def simulate(
         simulation.events,
         simulation.watchdog_releases,
     )
+
+
+class _Layouts:
+    """The cuts of one run. All workers take one up in the same round, as in a job."""
+
+    def __init__(self, simulation: Simulation, job: Job) -> None:
+        self._simulation = simulation
+        self._numbers = {job.cut: 0}
+        self.rounds = [(0, job)]
+
+    @property
+    def in_force(self) -> Cut | None:
+        """Of the rounds that all workers are in or past."""
+        done = self._simulation.iterations_done
+        return next(job.cut for since, job in reversed(self.rounds) if since <= done)
+
+    def want(self, cut: Cut) -> None:
+        """From the next round on at which workers look."""
+        job = self.rounds[-1][1]
+        if cut == job.cut or job.recut is None:
+            return
+        job = job.recut(cut)
+        if cut not in self._numbers:
+            self._numbers[cut] = self._simulation.add_layout(
+                list(job.tensors), [list(places) for places in job.generates]
+            )
+        since = self._simulation.use_layout(self._numbers[cut], RECUT_ROUNDS)
+        self.rounds = [(before, other) for before, other in self.rounds if before < since] + [(since, job)]
 
 
 def channel(cluster: Cluster) -> RateSteps:
@@ -149,6 +202,7 @@ def _spec(job: Job, cluster: Cluster, options: Options) -> ClusterSpec:
     spec.exchange = cluster.exchange
     spec.latency_s = cluster.costs.latency_s
     spec.server_rate = cluster.costs.sum_rate
+    spec.server_overhead_s = cluster.costs.server_overhead_s
     spec.header_bytes = cluster.costs.header_bytes
     spec.watchdog_s = options.watchdog_s
     spec.iterations = options.iterations

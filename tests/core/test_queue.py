@@ -364,6 +364,27 @@ def test_a_late_prediction_does_not_hold_the_wire() -> None:
     assert queue.watchdog_releases == 0
 
 
+def test_a_gradient_that_is_skipped_does_not_let_others_past_the_next_deadline() -> None:
+    """Gradients 2, 1 and 0 at 0, 1 and 2 s, by ids with holes; 10 bytes a second; 1 does not come this time."""
+    queue = ScheduledQueue(watchdog_s=10.0)
+    half = QueuePlan(order={7: 0, 40: 1, 900: 2}, deadlines=(Deadline(1.0, 1), Deadline(2.0, 0)))
+    plan = Plan(
+        push=half,
+        generation_s={7: 2.0, 40: 1.0, 900: 0.0},
+        size_bytes={7: 1, 40: 1, 900: 25},
+        network=Network(10.0),
+        deadline_slack_s=0.25,
+    )
+    queue.set_plan(plan)
+    queue.add(0, 900, 11, 5.0)  # 1.1 s: not before 6.0, and after that not before 7.0
+    queue.add(1, 900, 8, 5.0)
+    assert queue.get(5.0) == (None, 6.25)
+    assert queue.get(6.25) == (None, 7.25), "gradient 0 may still come in time"
+    queue.add(2, 7, 1, 7.0)
+    assert [queue.get(7.0)[0] for _ in range(3)] == [2, 0, 1]
+    assert queue.watchdog_releases == 0
+
+
 def test_what_is_held_for_the_watchdog_bound_goes_and_is_counted() -> None:
     queue = ScheduledQueue(watchdog_s=WATCHDOG_S)
     queue.set_plan(ranked(credit=1))

@@ -115,13 +115,14 @@ def test_the_recorder_writes_times_between_starts_and_counts_progress(tmp_path: 
         recorder.iteration_ends()
         assert progress_path(out).read_bytes().count(b"\n") == iteration + 1
     assert not out.exists()
-    recorder.write(["weight", "bias"], "abc", 0, 0.5)
+    recorder.write({"weight": 12, "bias": 4}, "abc", 0, 0.5)
     result = json.loads(out.read_text())
     starts = [mark["start"] for mark in result["marks"]]
     assert result["iteration_s"] == [starts[1] - starts[0], starts[2] - starts[1]]
     assert list(result["marks"][0]) == ["start", "backward", "backward_end"]
     assert result["start_s"] > 0 and result["accuracy"] == 0.5
-    assert (result["parameters"], result["weights_sha256"]) == (["weight", "bias"], "abc")
+    assert (result["parameters"], result["parameter_bytes"]) == (["weight", "bias"], [12, 4])
+    assert result["weights_sha256"] == "abc"
 
 
 @pytest.mark.parametrize("path", ["byteps", "no.such.package:Exchange", "prophet.engines.exchange:Nothing"])

@@ -70,16 +70,17 @@ def test_too_few_transfers_say_nothing() -> None:
 
 def test_events_may_be_cut_anywhere() -> None:
     stream = transfers(SIZES, bandwidth=30e6, overhead_s=0.0005, ack_delay_s=0.001)
-    pieces = TransferFit()
+    pieces, whole = TransferFit(), TransferFit()
+    whole.observe(stream)
     for at in range(0, len(stream), 7):
         pieces.observe(stream[at : at + 7])
-    assert pieces.fit() == fitted(stream)
+    assert pieces.fit() == whole.fit() is not None
 
 
 @pytest.mark.parametrize("after", [10e6, 20e6, 90e6])
 def test_a_changed_rate_is_followed(after: float) -> None:
     before = transfers(SIZES * 4, bandwidth=30e6, overhead_s=0.0002)
-    network = fitted(before, transfers(SIZES, bandwidth=after, overhead_s=0.0002, began=before["time_s"][-1] + 1.0))
+    network = fitted(before, transfers(SIZES * 8, bandwidth=after, overhead_s=0.0002, began=before["time_s"][-1] + 1.0))
     assert network.bandwidth == pytest.approx(after, rel=0.05)
 
 
@@ -187,3 +188,32 @@ def test_what_a_gap_hides_of_the_jobs_own_bytes_is_not_other_traffic() -> None:
     assert monitor.other_traffic == 0.0
     monitor.observe_nic(NicSample(11.0, sent + 20_000_000, 0))
     assert monitor.other_traffic == pytest.approx(10e6, rel=0.05), "and others are seen again"
+
+
+def test_an_overhead_that_was_measured_is_remembered_when_all_sizes_are_alike() -> None:
+    fit = TransferFit(window_s=1.0)
+    fit.observe(transfers(SIZES, bandwidth=30e6, overhead_s=0.0005))
+    assert fit.fit() is not None
+    fit.observe(transfers([131072] * 400, bandwidth=60e6, overhead_s=0.0005, began=100.0))
+    network = fit.fit()
+    assert network is not None
+    assert network.overhead_s == pytest.approx(0.0005, rel=0.05)
+    assert network.bandwidth == pytest.approx(60e6, rel=0.02)
+
+
+def test_what_is_expected_of_the_overhead_gives_way_to_what_is_measured() -> None:
+    monitor = BandwidthMonitor()
+    monitor.expect(Network(1e9, overhead_s=0.003))
+    monitor.observe(transfers(SIZES, bandwidth=30e6, overhead_s=0.0005))
+    network = monitor.network
+    assert network is not None and network.overhead_s == pytest.approx(0.0005, rel=0.05)
+
+
+def test_a_fit_holds_for_a_while_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = []
+    monkeypatch.setattr(TransferFit, "fit", lambda self: fits.append(1) or Network(1e9))
+    monitor = BandwidthMonitor()
+    for tenth in range(100):
+        monitor.observe(transfers([1000] * 4, bandwidth=30e6, overhead_s=0.0, began=tenth / 10))
+        assert monitor.network is not None
+    assert len(fits) == 4

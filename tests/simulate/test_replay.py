@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from prophet.core._native import Exchange
+from prophet.core.cut import Cut
 from prophet.core.errors import UserError
 from prophet.core.event_record import EventRecord
 from prophet.core.events import BOTH_LANES, EVENT_DTYPE, NO_PLAN, EventKind, QueueEvent, QueueKind
@@ -16,9 +17,9 @@ from prophet.core.plan import Plan, QueuePlan
 from prophet.core.plan_codec import encode_plan
 from prophet.models.profiles import resnet50
 from prophet.policies import get_policy, policy_names
-from prophet.simulate import Cluster, Costs, Options, SimulatedRun, job_of_profile, simulate
+from prophet.simulate import Cluster, Costs, Options, SimulatedRun, simulate
 from prophet.simulate.cluster import compute_scale
-from prophet.simulate.job import fused_by_front_end
+from prophet.simulate.job import job_of_cut
 from prophet.simulate.replay import Task, Unchecked, replay, story
 
 PUSH, PULL = QueueKind.PUSH, QueueKind.PULL
@@ -32,7 +33,7 @@ def run_of(policy: str | None, exchange: Exchange = Exchange.SYNCHRONOUS, watchd
     cluster = Cluster(2, servers, links, Costs(1e-4, 1e-4), exchange)
     options = Options(iterations=14, watchdog_s=watchdog_s, compute_scale=compute_scale(2, 14, jitter=0.05, seed=1))
     scheduler = None if policy is None else get_policy(policy)
-    return simulate(job_of_profile(profile, fused_by_front_end(profile)), cluster, scheduler, options)
+    return simulate(job_of_cut(profile, Cut.uniform(131072)), cluster, scheduler, options)
 
 
 def starts(record: EventRecord) -> int:

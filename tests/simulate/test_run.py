@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from prophet.core._native import Exchange, OperationSpec, TensorSpec
 from prophet.core.bound import lower_bound_s
+from prophet.core.cut import Cut
 from prophet.core.errors import UserError
 from prophet.core.events import EventKind, QueueKind
 from prophet.core.plan import Plan, QueuePlan
@@ -17,7 +18,7 @@ from prophet.models.profiles import resnet50
 from prophet.policies import get_policy, policy_names
 from prophet.simulate import Cluster, Costs, Job, Options, SimulatedRun, job_of_profile, simulate
 from prophet.simulate.cluster import compute_scale, with_traffic
-from prophet.simulate.job import alone, fused_by_front_end
+from prophet.simulate.job import alone, job_of_cut
 
 BARE = Costs(header_bytes=0)
 
@@ -129,6 +130,32 @@ def test_a_server_sums_at_its_rate() -> None:
     assert finishes(run, QueueKind.PULL)[0] == (1, 12.0)
 
 
+def test_a_server_deals_with_one_message_after_another() -> None:
+    costs = Costs(header_bytes=0, sum_rate=1000.0, server_overhead_s=0.5)
+    run = run_plan(two_layers(), Cluster(1, 1, {}, costs))
+    # b is there at 3, taken in at 3.5 and summed up at 6.5; a is there at 4 and taken in at 4.5, summed up at 7.5.
+    assert finishes(run, QueueKind.PUSH)[:2] == [(1, 3.5), (0, 4.5)]
+    # Sending an answer takes another half second.
+    assert finishes(run, QueueKind.PULL)[:2] == [(1, 7.0), (0, 8.0)]
+    both = run_plan(two_layers(), Cluster(2, 1, {}, Costs(header_bytes=0, server_overhead_s=0.5)))
+    # Two pushes at 3 and two at 4, each half a second: worker 0's are the first of each two.
+    assert finishes(both, QueueKind.PUSH)[:2] == [(1, 3.5), (0, 4.5)]
+    # The two pushes of a and the two answers with b take until 6.0; the first answer with a is the next.
+    assert forward_begins(both) == 6.5
+
+
+def test_a_servers_time_counts_messages_and_not_bytes() -> None:
+    costs = Costs(header_bytes=0, server_overhead_s=0.1)
+    whole, parts = (
+        run_plan(two_layers((1000, 4000)), Cluster(1, 1, {}, costs), partition_bytes=size) for size in (4000, 1000)
+    )
+    assert finishes(whole, QueueKind.PUSH)[0] == (1, 3.1)
+    assert next(time_s for gradient, time_s in finishes(parts, QueueKind.PUSH) if gradient == 1) == 3.1
+    assert finishes(parts, QueueKind.PULL)[3][1] == pytest.approx(3.8), "four in and four out"
+    two = run_plan(two_layers((1000, 4000)), Cluster(1, 2, {}, costs), partition_bytes=1000)
+    assert finishes(two, QueueKind.PULL)[3][1] == pytest.approx(3.4), "each server has half of them"
+
+
 def test_a_collective_takes_one_tensor_at_a_time_when_all_have_it() -> None:
     links = {"worker0": ((0.0, 1000.0),), "worker1": ((0.0, 500.0),)}
     cluster = Cluster(2, 0, links, Costs(overhead_s=0.25, header_bytes=0), Exchange.COLLECTIVE)
@@ -155,7 +182,7 @@ def test_background_traffic_takes_its_part_of_the_link() -> None:
 
 def test_same_seed_same_bits_and_another_seed_another_run() -> None:
     profile = resnet50(5_000_000)
-    job = job_of_profile(profile, fused_by_front_end(profile))
+    job = job_of_cut(profile, Cut.uniform(131072))
     cluster = Cluster(3, 1, {f"worker{i}": ((0.0, 31.25e6),) for i in range(3)}, Costs(1e-4, 1e-4))
 
     def run(seed: int) -> SimulatedRun:
@@ -169,7 +196,7 @@ def test_same_seed_same_bits_and_another_seed_another_run() -> None:
 
 def test_the_learner_plans_on_the_virtual_clock() -> None:
     profile = resnet50(25_600_000)
-    job = job_of_profile(profile, fused_by_front_end(profile))
+    job = job_of_cut(profile, Cut.uniform(131072))
     cluster = Cluster(2, 1, {"worker0": ((0.0, 31.25e6),), "worker1": ((0.0, 31.25e6),)}, Costs(1e-4, 1.4e-4))
     run = simulate(job, cluster, get_policy("prophet"), Options(iterations=12))
     assert run.plans >= 1
@@ -194,6 +221,7 @@ def test_waiting_for_what_never_comes_is_one_line() -> None:
         (lambda: Cluster(1, 1, {"worker0": ((1.0, 5.0),)}), "starts at 0 s"),
         (lambda: Cluster(1, 1, {"worker0": ((0.0, 0.0),)}), "above 0"),
         (lambda: Costs(latency_s=-1), "latency_s is -1"),
+        (lambda: Costs(server_overhead_s=-1), "server_overhead_s is -1"),
         (lambda: compute_scale(2, 2, jitter=-1), "jitter is -1"),
         (lambda: compute_scale(2, 2, stragglers={5: 2.0}), "worker 5"),
         (lambda: run_plan(two_layers(), Cluster(1), iterations=0), "iterations is 0"),

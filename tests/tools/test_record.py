@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
+from prophet.core.profile import Profile
 from prophet.core.steps import find_steps
 from prophet.lab.config import load_experiment
 from prophet.lab.job_config import SyntheticJob
@@ -16,16 +18,30 @@ PROFILES = Path(__file__).parents[2] / "configs" / "profiles"
 
 def test_a_finished_cell_gives_a_profile_for_each_front_end(tmp_path: Path) -> None:
     experiment = load_experiment(PROFILES / record.CONFIG)
-    learned = resnet50()
+    whole = resnet50()
+    # As PyTorch's front end sends them: what is large in several parts.
+    most = 1_000_000
+    parts = [
+        dataclasses.replace(gradient, size_bytes=min(most, gradient.size_bytes - start), forward_s=0.0)
+        for gradient in whole.gradients
+        for start in range(0, gradient.size_bytes, most)
+    ]
+    learned = Profile("learned", tuple(parts))
+    assert len(parts) > len(whole.gradients)
+    sizes = [gradient.size_bytes for gradient in whole.gradients]
     for policy in experiment.cells[0].policies:
         folder = tmp_path / f"{policy.name}-repeat1"
         folder.mkdir()
         save_profile(learned, folder / "worker0.profile.json", "learned")
-        known = [f"layer{number}.weight" for number in range(161 if policy.name == "torch" else 3)]
-        write_record(WorkerRecord([], [], parameters=known), folder / "worker0.json")
+        count = 161 if policy.name == "torch" else 3
+        known = [f"layer{number}.weight" for number in range(count)]
+        worker = WorkerRecord([], [], parameters=known, parameter_bytes=sizes[:count])
+        write_record(worker, folder / "worker0.json")
     profiles = record.profiles_of(experiment.cells[0], tmp_path)
     assert [profile.name for profile in profiles.values()] == ["torch-resnet18", "gluon-resnet18"]
     assert profiles["torch"].gradients[7].name == "layer7.weight"
+    times = [(gradient.size_bytes, gradient.generation_s) for gradient in profiles["torch"].gradients]
+    assert times == [(gradient.size_bytes, gradient.generation_s) for gradient in whole.gradients]
     assert profiles["gluon"].gradients == learned.gradients, "names that do not fit are left alone"
 
 

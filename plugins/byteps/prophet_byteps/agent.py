@@ -26,7 +26,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -36,9 +36,9 @@ from numpy.typing import NDArray
 
 from prophet import __version__
 from prophet.core import settings as names
-from prophet.core.cut import Cut
+from prophet.core.cut import Cut, learning_cut
 from prophet.core.errors import UserError
-from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind
+from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind, name_of
 from prophet.core.plan import Plan
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.core.status import AgentStatus, HookStatus, LaneStatus
@@ -48,10 +48,12 @@ from prophet_byteps import hook as hook_module
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.ending import STALLED, end_process
 from prophet_byteps.hook import Hook, HookError, Library
+from prophet_byteps.warm import WarmStart, where_it_runs
 
 if TYPE_CHECKING:
     from prophet.core.event_record import RecordBuffer
     from prophet.core.policy import Policy
+    from prophet.core.profile import Profile
     from prophet.learn.learner import Learner
     from prophet_byteps.stall import Oldest, StallDetector
 
@@ -79,11 +81,19 @@ class Agent:
         library: Library | None,
         hook: Hook | None,
         no_hook: str = "",
+        profile: Profile | None = None,
     ) -> None:
         self._framework = framework
         self._sizes = partition.sizes_of(settings, get_definition(settings.policy).blocks, framework)
         self._whole_gradients = framework in partition.WHOLE_GRADIENTS
-        self._board = self._make_board()
+        self._warm = WarmStart(
+            settings.cache,
+            {**where_it_runs(), "framework": framework, "policy": settings.policy, "blocks": str(self._sizes)},
+            self._learning_cut,
+            profile,
+            arena=not self._whole_gradients,
+        )
+        self._board = CutBoard(self._sizes.fixed, self._warm.first_cut)
         self._recuts = 0
         self._last_recut_s: float | None = None
         self._settings = settings
@@ -114,6 +124,11 @@ class Agent:
         """
         settings = from_environ(environ)
         policy = policy_from_environ(settings.policy, environ, settings.partition_bytes or DEFAULT_PARTITION_BYTES)
+        profile = None
+        if settings.profile_in is not None:
+            from prophet.models.profiles import load_profile
+
+            profile = load_profile(settings.profile_in)
         library, hook, no_hook = None, None, ""
         try:
             library = hook_module.find_library(framework)
@@ -121,16 +136,14 @@ class Agent:
         except Exception as error:
             no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
         partition.chosen_by_prophet(names.BYTEPS_PARTITION_BYTES not in environ)
-        job = cls(framework, settings, policy, library, hook, no_hook)
+        job = cls(framework, settings, policy, library, hook, no_hook, profile)
         # BytePS reads the partition size once, when it starts. It is the job's, so it holds without the hook as well.
         environ[names.BYTEPS_PARTITION_BYTES] = str(job._sizes.partition_bytes)
         return job
 
-    def _make_board(self) -> CutBoard:
-        if self._whole_gradients:
-            # Blocks of several sizes at once are not to be had there.
-            return CutBoard(self._sizes.fixed, lambda sizes: Cut.uniform(partition.LEARNING_BYTES))
-        return CutBoard(self._sizes.fixed)
+    def _learning_cut(self, sizes: Sequence[int]) -> Cut:
+        # Blocks of several sizes at once are not to be had where gradients stay whole.
+        return Cut.uniform(partition.LEARNING_BYTES) if self._whole_gradients else learning_cut(sum(sizes))
 
     def start(self, module: ModuleType) -> None:
         """Takes over the queues of the BytePS module just imported, and starts to learn.
@@ -285,11 +298,15 @@ class Agent:
 
         nic = sample_nic(self._interface, now) if self._interface else None
         board = self._board
+        kept = self._warm.take()
+        if kept is not None:
+            learner.begin_with(kept)
         if board.recuts > self._recuts:
             self._recuts, self._last_recut_s = board.recuts, now
         plan = learner.turn(now, events, nic, cut=board.in_force, networks=board.networks)
         if learner.monitor.network is not None:
             board.measured(learner.monitor.network)
+        self._warm.turn(now, board.in_force, learner.profiler.profile, learner.monitor.network)
         if plan is not None:
             self._plan = plan
             self._take_up(hook, plan)
@@ -302,7 +319,7 @@ class Agent:
             return  # Nothing has been sent.
         from prophet_byteps.stall import Verdict, story
 
-        push, pull = oldest(status.pushes), oldest(status.pulls)
+        push, pull = (oldest(lane, not self._whole_gradients) for lane in (status.pushes, status.pulls))
         under_way = status.in_flight_bytes > 0 or push is not None or pull is not None
         verdict = self._stall.turn(now, finished, under_way)
         if verdict is Verdict.WARN:
@@ -321,6 +338,8 @@ class Agent:
         try:
             out = self._settings
             profile = self._learner.profiler.profile if self._learner else None
+            if self._learner and not self._aside:
+                self._warm.keep(self._board.in_force, profile, self._learner.monitor.network)
             if out.profile_out is not None and profile is not None:
                 from prophet.models.profiles import save_profile
 
@@ -352,14 +371,20 @@ class Agent:
             recuts=self._board.recuts,
             last_recut_s=self._last_recut_s,
             recut_reason=self._board.recut_reason,
+            arena=not self._whole_gradients,
         )
         path.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n", encoding="utf-8")
 
 
-def oldest(lane: LaneStatus) -> Oldest | None:
-    """The transfer of this lane that has been under way for longest, None where there is none."""
+def oldest(lane: LaneStatus, arena: bool) -> Oldest | None:
+    """The transfer of this lane that has been under way for longest, None where there is none.
+
+    For `arena` see name_of.
+    """
     from prophet_byteps.stall import Oldest
 
     if lane.oldest_s is None or lane.oldest_gradient is None:
         return None
-    return Oldest(lane.oldest_s, lane.oldest_gradient if lane.oldest_gradient < UNPROFILED_GRADIENT else None)
+    if lane.oldest_gradient >= UNPROFILED_GRADIENT:  # a broadcast, say
+        return Oldest(lane.oldest_s)
+    return Oldest(lane.oldest_s, ("the " if arena else "") + name_of(lane.oldest_gradient, arena))

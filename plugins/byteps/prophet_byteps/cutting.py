@@ -211,13 +211,14 @@ class CutControl:
         `sizes` are the bytes of the gradients in forward order, `base` the first id that their blocks may have. To be
         called again after an elastic resume: then it begins anew.
         """
+        own = self._board.first_cut(sizes)  # Asked on every worker: it is how one knows what is kept of this job.
         if self._fixed is None:
             self._place = base * UNIT_BYTES
             self._cut, self._answer = None, None
             self._rounds = self._sent = 0
             wanted, network = self._wanted_and_network()
             if self._rank == 0 and wanted is None:
-                wanted = self._board.first_cut(sizes)
+                wanted = own
             self._send(wanted, network)
             cut = self._receive() or Cut.uniform(DEFAULT_PARTITION_BYTES)
         else:

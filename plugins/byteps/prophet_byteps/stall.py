@@ -47,23 +47,20 @@ class StallDetector:
 
 @dataclass(frozen=True)
 class Oldest:
-    """The oldest transfer of a kind that is under way: how long, in seconds, and of which gradient.
-
-    `gradient` is None where it is not known, or no gradient of a model (a broadcast, say).
-    """
+    """The oldest transfer of a kind that is under way: how long, in seconds, and of what, in words."""
 
     age_s: float
-    gradient: int | None = None
+    what: str = "a tensor"
 
 
 def story(stalled_s: float, push: Oldest | None, pull: Oldest | None) -> str:
-    """One line: which gradient waits for whom.
+    """One line: what waits for whom.
 
     A server acknowledges a push as soon as it has it, and answers a pull when every worker has pushed that key.
     """
     parts = []
     if push is not None:
-        what = f"the push of {_of(push)} is not acknowledged after {push.age_s:.0f} s"
+        what = f"the push of {push.what} is not acknowledged after {push.age_s:.0f} s"
         parts.append(f"{what}, so its server or the link to it is gone")
     if pull is not None:
         why = (
@@ -71,11 +68,7 @@ def story(stalled_s: float, push: Oldest | None, pull: Oldest | None) -> str:
             if push is None
             else "perhaps for the same reason"
         )
-        parts.append(f"the pull of {_of(pull)} is not answered after {pull.age_s:.0f} s, {why}")
+        parts.append(f"the pull of {pull.what} is not answered after {pull.age_s:.0f} s, {why}")
     if not parts:
         parts.append("a server, a link or another worker may be gone")
     return f"no transfer has finished for {stalled_s:.0f} s: {'; '.join(parts)}"
-
-
-def _of(oldest: Oldest) -> str:
-    return "a tensor" if oldest.gradient is None else f"gradient {oldest.gradient}"

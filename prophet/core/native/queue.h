@@ -342,7 +342,7 @@ class ScheduledQueue {
     if (!has_place(candidate)) return kNever;
     if (!plan_) return now;
     if (!fits(candidate)) return kNever;
-    double deadline_at = next_deadline(candidate.rank);
+    double deadline_at = next_deadline(candidate.rank, now);
     if (deadline_at == kNever) return now;
     double finish_at = std::max(now, wire_free_at_) + plan_->overhead_s + candidate.task.bytes / plan_->bandwidth;
     // Constraint 11 of the paper: a transfer ends before a more urgent gradient appears.
@@ -368,12 +368,14 @@ class ScheduledQueue {
     return counted == 0 || counted + candidate.task.bytes <= plan_->credit;
   }
 
-  double next_deadline(int32_t candidate_rank) const {
+  // The next one that somebody still waits for: what is later than the slack (a gradient that this iteration skips)
+  // holds nothing, and lets nothing past those after it.
+  double next_deadline(int32_t candidate_rank, double now) const {
     if (plan_->deadlines.empty() || plan_->bandwidth <= 0 || backward_began_at_ == kNever) return kNever;
     for (const Deadline& deadline : plan_->deadlines) {
-      if (deadline.time_s > progress_s_ && deadline.rank < candidate_rank) {
-        return backward_began_at_ + deadline.time_s;
-      }
+      if (deadline.time_s <= progress_s_ || deadline.rank >= candidate_rank) continue;
+      double deadline_at = backward_began_at_ + deadline.time_s;
+      if (deadline_at + plan_->deadline_slack_s > now) return deadline_at;
     }
     return kNever;
   }

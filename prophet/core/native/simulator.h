@@ -8,9 +8,13 @@
 //   - A worker has one processor and, for each iteration, the same graph of operations. A ready operation starts when
 //     the processor is free, the one with the least index first. Its end may generate tensors; it may need tensors of
 //     the iteration before.
-//   - A tensor travels as partitions. With servers: push, acknowledgement, pull request, answer, as BytePS does it; the
-//     server answers when every worker has pushed (synchronous) or at once (asynchronous). Collective: one channel for
-//     all; a tensor is ready when every worker has generated it.
+//   - A tensor travels as partitions. What the tensors are may change from a round on, the same for all workers: a
+//     layout is the tensors of one cut of the job's gradients.
+//   - With servers: push, acknowledgement, pull request, answer, as BytePS does it; the server answers when every worker
+//     has pushed (synchronous) or at once (asynchronous). Collective: one channel for all; a tensor is ready when every
+//     worker has generated it.
+//   - A server spends time on every message with data, in and out, one after another; the acknowledgement of a push and
+//     the sum wait for that.
 //   - A link of a node and direction is first come, first served: a message of s bytes takes overhead + s / rate there,
 //     where the rate may change over time. Messages cut through: the receiver's link is taken while the last bytes
 //     arrive, so one narrow link costs its own time only.
@@ -94,10 +98,13 @@ struct OperationSpec {
   std::vector<uint32_t> generates;   // tensors whose generation it is part of
 };
 
+inline constexpr uint32_t kOwnPlace = 0xFFFFFFFFu;
+
 struct TensorSpec {
   uint32_t bytes = 0;
   std::vector<uint32_t> needed_by;  // operations of the next iteration
   std::vector<uint32_t> parts;      // bytes of its partitions, where they are not all of the same size
+  uint32_t id = kOwnPlace;          // what tasks and events call it; its place among its layout's tensors otherwise
 };
 
 struct ClusterSpec {
@@ -113,6 +120,10 @@ struct ClusterSpec {
   double watchdog_s = 1.0;  // of the queues
   uint32_t iterations = 1;
   int32_t backward = -1;  // the operation that backward begins with, for the marks
+  // A worker is done when backward of its last iteration begins: two iterations then cost what one period does.
+  bool ends_at_backward = false;
+  // A server's time for a message with data.
+  double server_overhead_s = 0;
 };
 
 struct ComputeRecord {
@@ -143,43 +154,68 @@ struct Mark {
 class Simulation {
  public:
   explicit Simulation(ClusterSpec spec) : spec_(std::move(spec)) {
-    emitters_.assign(spec_.tensors.size(), 0);
-    for (const OperationSpec& operation : spec_.operations) {
-      for (uint32_t tensor : operation.generates) ++emitters_[tensor];
-    }
-    needs_.resize(spec_.operations.size());
-    for (uint32_t t = 0; t < spec_.tensors.size(); ++t) {
-      for (uint32_t operation : spec_.tensors[t].needed_by) needs_[operation].push_back(t);
-      first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
-      std::vector<uint32_t> parts = spec_.tensors[t].parts;
-      for (uint32_t left = parts.empty() ? spec_.tensors[t].bytes : 0; left > 0; left -= parts.back()) {
-        parts.push_back(std::min(left, spec_.partition_bytes));
-      }
-      for (uint32_t number = 0; number < parts.size(); ++number) {
-        // Keys go round the servers, so each gets about the same number of bytes.
-        uint32_t server = spec_.servers ? static_cast<uint32_t>(partitions_.size()) % spec_.servers : 0;
-        partitions_.push_back(Partition{t, number, parts[number], server});
-      }
-    }
-    first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
-    bool collective = spec_.exchange == Exchange::kCollective;
     up_.resize(spec_.workers + spec_.servers);
     down_.resize(spec_.workers + spec_.servers);
     server_free_at_.assign(spec_.servers, 0.0);
-    for (int parity = 0; parity < 2; ++parity) {
-      keys_[parity].resize(collective ? 0 : partitions_.size());
-      generated_by_[parity].assign(collective ? spec_.tensors.size() : 0, 0);
-    }
+    server_handles_until_.assign(spec_.servers, 0.0);
     workers_.resize(spec_.workers);
     for (Worker& worker : workers_) {
-      worker.completed.assign(spec_.tensors.size(), 0);
-      worker.partitions_left.assign(spec_.tensors.size(), 0);
-      worker.emitters_left.assign(spec_.tensors.size(), 0);
       worker.waiting.assign(spec_.operations.size(), 0);
       worker.queue = std::make_unique<TwoLaneQueue>(spec_.watchdog_s);
     }
     marks_.assign(static_cast<size_t>(spec_.workers) * spec_.iterations, Mark{});
     recorded_.assign(spec_.workers, false);
+    std::vector<std::vector<uint32_t>> generates;
+    for (const OperationSpec& operation : spec_.operations) generates.push_back(operation.generates);
+    rounds_.push_back({0, add_layout(spec_.tensors, generates)});
+  }
+
+  // Another cut of the same gradients: its tensors, and by operation which of them (by place) it is part of the
+  // generation of. Returns its number; 0 is the spec's.
+  uint32_t add_layout(const std::vector<TensorSpec>& tensors, const std::vector<std::vector<uint32_t>>& generates) {
+    auto begin = static_cast<uint32_t>(tensors_.size());
+    Layout layout{begin, begin, {}, {}};
+    layout.generates.resize(spec_.operations.size());
+    layout.needs.resize(spec_.operations.size());
+    for (const TensorSpec& tensor : tensors) {
+      uint32_t number = layout.end++;
+      tensors_.push_back(tensor);
+      if (tensor.id == kOwnPlace) tensors_.back().id = number - begin;
+      for (uint32_t operation : tensor.needed_by) layout.needs.at(operation).push_back(number);
+    }
+    emitters_.resize(layout.end, 0);
+    for (uint32_t o = 0; o < spec_.operations.size(); ++o) {
+      for (uint32_t place : generates.at(o)) {
+        layout.generates[o].push_back(begin + place);
+        ++emitters_.at(begin + place);
+      }
+    }
+    add_partitions(layout);
+    bool collective = spec_.exchange == Exchange::kCollective;
+    for (int parity = 0; parity < 2; ++parity) {
+      keys_[parity].resize(collective ? 0 : partitions_.size());
+      generated_by_[parity].resize(collective ? layout.end : 0, 0);
+    }
+    for (Worker& worker : workers_) {
+      worker.round.resize(layout.end, 0);
+      worker.completed.resize(layout.end, 0);
+      worker.partitions_left.resize(layout.end, 0);
+      worker.emitters_left.resize(layout.end, 0);
+    }
+    layouts_.push_back(std::move(layout));
+    return static_cast<uint32_t>(layouts_.size() - 1);
+  }
+
+  // The layout of all rounds from the next one on that no worker has begun, and that is a multiple of `every`. Returns
+  // that round.
+  uint32_t use_layout(uint32_t number, uint32_t every) {
+    layouts_.at(number);
+    uint32_t begun = 0;
+    for (const Worker& worker : workers_) begun = std::max(begun, worker.iteration);
+    uint32_t round = (begun / every + 1) * every;
+    while (rounds_.back().first >= round) rounds_.pop_back();
+    rounds_.push_back({round, number});
+    return round;
   }
 
   // Nodes are the workers, then the servers. In a collective, node 0's link up is the channel.
@@ -259,7 +295,21 @@ class Simulation {
   static constexpr QueueKind kPushesFirst[] = {kPush, kPull};
   static constexpr QueueKind kRequestsFirst[] = {kPull, kPush};
   enum Message : uint8_t { kPushData, kAcknowledgement, kRequest, kAnswer };
-  enum Kind : uint8_t { kOperationEnds, kAskAgain, kSumIsReady, kReachesReceiver, kDelivered, kCollectiveEnds };
+  enum Kind : uint8_t {
+    kOperationEnds,
+    kAskAgain,
+    kSumIsReady,
+    kServerIsDone,
+    kReachesReceiver,
+    kDelivered,
+    kCollectiveEnds
+  };
+
+  struct Layout {
+    uint32_t begin, end;                           // of its tensors
+    std::vector<std::vector<uint32_t>> generates;  // by operation: tensors
+    std::vector<std::vector<uint32_t>> needs;      // by operation: tensors
+  };
 
   struct Partition {
     uint32_t tensor;
@@ -297,7 +347,8 @@ class Simulation {
     bool busy = false;
     std::vector<uint32_t> waiting;  // by operation: inputs and tensors still to come
     std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready;
-    std::vector<uint32_t> completed;        // by tensor: rounds that are back
+    std::vector<uint32_t> round;            // by tensor: the one that it was generated in last
+    std::vector<uint32_t> completed;        // by tensor: one more than the last round that is back
     std::vector<uint32_t> partitions_left;  // by tensor: of this round
     std::vector<uint32_t> emitters_left;    // by tensor: operations of this round that are part of its generation
     std::unique_ptr<TwoLaneQueue> queue;
@@ -324,7 +375,10 @@ class Simulation {
         break;
       }
       case kSumIsReady:
-        send(kAnswer, event.worker, event.what, event.iteration);
+        server_handles(kAnswer, event);
+        break;
+      case kServerIsDone:
+        server_is_done(event);
         break;
       case kReachesReceiver: {
         auto [start, end] = down_[receiver(event)].take(event.time_s, bytes_of(event), is_data(event));
@@ -341,6 +395,29 @@ class Simulation {
     }
   }
 
+  void add_partitions(const Layout& layout) {
+    auto first = static_cast<uint32_t>(partitions_.size());
+    for (uint32_t t = layout.begin; t < layout.end; ++t) {
+      if (first_partition_.size() == t) first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
+      std::vector<uint32_t> parts = tensors_[t].parts;
+      for (uint32_t left = parts.empty() ? tensors_[t].bytes : 0; left > 0; left -= parts.back()) {
+        parts.push_back(std::min(left, spec_.partition_bytes));
+      }
+      for (uint32_t number = 0; number < parts.size(); ++number) {
+        // Keys go round the servers, so each gets about the same number of bytes.
+        auto place = static_cast<uint32_t>(partitions_.size()) - first;
+        partitions_.push_back(Partition{t, number, parts[number], spec_.servers ? place % spec_.servers : 0});
+      }
+      first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
+    }
+  }
+
+  const Layout& layout_of(uint32_t round) const {
+    auto it = rounds_.rbegin();
+    while (it->first > round) ++it;
+    return layouts_[it->second];
+  }
+
   // ---- computing ----
 
   double scale(uint32_t w, uint32_t iteration) const {
@@ -355,10 +432,13 @@ class Simulation {
     }
     mark(w).start_s = now_;
     worker.operations_left = static_cast<uint32_t>(spec_.operations.size());
-    worker.emitters_left = emitters_;
+    const Layout& layout = layout_of(worker.iteration);
+    std::copy(emitters_.begin() + layout.begin, emitters_.begin() + layout.end,
+              worker.emitters_left.begin() + layout.begin);
+    const Layout& before = layout_of(worker.iteration > 0 ? worker.iteration - 1 : 0);
     for (uint32_t o = 0; o < spec_.operations.size(); ++o) {
       uint32_t missing = spec_.operations[o].inputs;
-      for (uint32_t tensor : needs_[o]) missing += worker.completed[tensor] < worker.iteration;
+      for (uint32_t tensor : before.needs[o]) missing += worker.completed[tensor] < worker.iteration;
       worker.waiting[o] = missing;
       if (missing == 0) worker.ready.push(o);
     }
@@ -373,7 +453,13 @@ class Simulation {
     uint32_t operation = worker.ready.top();
     worker.ready.pop();
     worker.busy = true;
-    if (static_cast<int32_t>(operation) == spec_.backward) mark(w).backward_s = now_;
+    if (static_cast<int32_t>(operation) == spec_.backward) {
+      mark(w).backward_s = now_;
+      if (spec_.ends_at_backward && worker.iteration + 1 == spec_.iterations) {
+        ++finished_;
+        return;
+      }
+    }
     double seconds = spec_.operations[operation].seconds * scale(w, worker.iteration);
     if (recorded_[w] && seconds > 0) {
       computing_.push_back(ComputeRecord{now_, now_ + seconds, w, worker.iteration, operation, 0});
@@ -388,7 +474,7 @@ class Simulation {
       if (--worker.waiting[successor] == 0) worker.ready.push(successor);
     }
     bool generated = false;
-    for (uint32_t tensor : spec_.operations[o].generates) {
+    for (uint32_t tensor : layout_of(worker.iteration).generates[o]) {
       if (--worker.emitters_left[tensor] == 0) {
         generate(w, tensor);
         generated = true;
@@ -408,6 +494,7 @@ class Simulation {
 
   void generate(uint32_t w, uint32_t tensor) {
     Worker& worker = workers_[w];
+    worker.round[tensor] = worker.iteration;
     worker.partitions_left[tensor] = first_partition_[tensor + 1] - first_partition_[tensor];
     uint32_t queue_of = w;
     if (spec_.exchange == Exchange::kCollective) {
@@ -420,7 +507,7 @@ class Simulation {
   }
 
   void add(uint32_t w, uint32_t p, QueueKind lane) {
-    workers_[w].queue->add(lane, Task{p, partitions_[p].tensor, partitions_[p].bytes}, now_);
+    workers_[w].queue->add(lane, Task{p, tensors_[partitions_[p].tensor].id, partitions_[p].bytes}, now_);
     note(w, p, lane, EventKind::kAdd);
   }
 
@@ -439,9 +526,8 @@ class Simulation {
       }
       uint32_t p = static_cast<uint32_t>(decision.task.id);
       note(w, p, lane, EventKind::kStart);
-      // A tensor is on its way only between its generation and the start of the next iteration that needs it, so its
-      // round is one more than those that are back.
-      uint32_t round = worker.completed[partitions_[p].tensor];
+      // A tensor is on its way only between its generation and the start of the next iteration that needs it.
+      uint32_t round = worker.round[partitions_[p].tensor];
       if (spec_.exchange == Exchange::kCollective) {
         auto [start, end] = up_[0].take(now_, partitions_[p].bytes, true);
         if (recorded_[0]) links_.push_back(LinkRecord{start, end, 0, partitions_[p].bytes, 0, 0});
@@ -489,9 +575,7 @@ class Simulation {
     uint32_t p = event.what;
     switch (event.message) {
       case kPushData:
-        // As BytePS does: the acknowledgement says that the push has come, not that it is summed up.
-        send(kAcknowledgement, w, p, event.iteration);
-        pushed(w, p, event.iteration);
+        server_handles(kPushData, event);
         break;
       case kAcknowledgement:
         finish(w, p, kPush);
@@ -511,6 +595,22 @@ class Simulation {
     }
   }
 
+  // The server takes in a push, or sends an answer: in turn, where that takes time.
+  void server_handles(Message message, Happening event) {
+    event.message = message;
+    if (spec_.server_overhead_s == 0) return server_is_done(event);
+    double& until = server_handles_until_[partitions_[event.what].server];
+    until = std::max(until, now_) + spec_.server_overhead_s;
+    schedule(until, kServerIsDone, event.worker, event.what, event.iteration, message);
+  }
+
+  void server_is_done(const Happening& event) {
+    if (event.message == kAnswer) return send(kAnswer, event.worker, event.what, event.iteration);
+    // As BytePS does: the acknowledgement says that the push has come, not that it is summed up.
+    send(kAcknowledgement, event.worker, event.what, event.iteration);
+    pushed(event.worker, event.what, event.iteration);
+  }
+
   void finish(uint32_t w, uint32_t p, QueueKind lane) {
     workers_[w].queue->finish(lane, p, now_);
     note(w, p, lane, EventKind::kFinish);
@@ -519,8 +619,8 @@ class Simulation {
   void note(uint32_t w, uint32_t p, QueueKind lane, EventKind kind) {
     if (!recorded_[w]) return;
     const Partition& partition = partitions_[p];
-    workers_[w].events.push_back(Event{now_, partition.tensor, partition.bytes, static_cast<uint16_t>(partition.number),
-                                       static_cast<uint8_t>(lane), static_cast<uint8_t>(kind), 0});
+    workers_[w].events.push_back(Event{now_, tensors_[partition.tensor].id, partition.bytes,
+                                       static_cast<uint16_t>(partition.number), static_cast<uint8_t>(lane), static_cast<uint8_t>(kind), 0});
   }
 
   void pushed(uint32_t w, uint32_t p, uint32_t round) {
@@ -568,8 +668,9 @@ class Simulation {
     uint32_t tensor = partitions_[p].tensor;
     if (--worker.partitions_left[tensor] > 0) return;
     // An iteration that has begun counted the tensor as missing; one that has not will see that it is here.
-    if (++worker.completed[tensor] != worker.iteration) return;
-    for (uint32_t operation : spec_.tensors[tensor].needed_by) {
+    worker.completed[tensor] = worker.round[tensor] + 1;
+    if (worker.completed[tensor] != worker.iteration) return;
+    for (uint32_t operation : tensors_[tensor].needed_by) {
       if (--worker.waiting[operation] == 0) worker.ready.push(operation);
     }
     compute(w);
@@ -588,8 +689,10 @@ class Simulation {
   }
 
   const ClusterSpec spec_;
-  std::vector<uint32_t> emitters_;            // by tensor: operations that are part of its generation
-  std::vector<std::vector<uint32_t>> needs_;  // by operation: tensors
+  std::vector<Layout> layouts_;
+  std::vector<std::pair<uint32_t, uint32_t>> rounds_;  // (from which round on, layout), by round
+  std::vector<TensorSpec> tensors_;                    // of all layouts
+  std::vector<uint32_t> emitters_;                     // by tensor: operations that are part of its generation
   std::vector<Partition> partitions_;
   std::vector<uint32_t> first_partition_;  // by tensor, and one past the last
   std::vector<Link> up_, down_;            // by node
@@ -609,6 +712,8 @@ class Simulation {
   uint32_t plans_ = 0;
   double now_ = 0;
   bool begun_ = false;
+  // By server: when it is through with the messages so far.
+  std::vector<double> server_handles_until_;
 };
 
 }  // namespace prophet

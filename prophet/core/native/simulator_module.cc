@@ -39,10 +39,11 @@ void bind_simulator(py::module_& m) {
                }),
            py::arg("seconds"), py::arg("inputs"), py::arg("successors"), py::arg("generates"));
   py::class_<TensorSpec>(m, "TensorSpec")
-      .def(py::init([](uint32_t bytes, std::vector<uint32_t> needed_by, std::vector<uint32_t> parts) {
-             return TensorSpec{bytes, std::move(needed_by), std::move(parts)};
+      .def(py::init([](uint32_t bytes, std::vector<uint32_t> needed_by, std::vector<uint32_t> parts, uint32_t id) {
+             return TensorSpec{bytes, std::move(needed_by), std::move(parts), id};
            }),
-           py::arg("bytes"), py::arg("needed_by"), py::arg("parts") = std::vector<uint32_t>());
+           py::arg("bytes"), py::arg("needed_by"), py::arg("parts") = std::vector<uint32_t>(),
+           py::arg("id") = kOwnPlace);
   py::enum_<Exchange>(m, "Exchange")
       .value("SYNCHRONOUS", Exchange::kSynchronous)
       .value("ASYNCHRONOUS", Exchange::kAsynchronous)
@@ -57,16 +58,20 @@ void bind_simulator(py::module_& m) {
       .def_readwrite("exchange", &ClusterSpec::exchange)
       .def_readwrite("latency_s", &ClusterSpec::latency_s)
       .def_readwrite("server_rate", &ClusterSpec::server_rate)
+      .def_readwrite("server_overhead_s", &ClusterSpec::server_overhead_s)
       .def_readwrite("header_bytes", &ClusterSpec::header_bytes)
       .def_readwrite("watchdog_s", &ClusterSpec::watchdog_s)
       .def_readwrite("iterations", &ClusterSpec::iterations)
-      .def_readwrite("backward", &ClusterSpec::backward);
+      .def_readwrite("backward", &ClusterSpec::backward)
+      .def_readwrite("ends_at_backward", &ClusterSpec::ends_at_backward);
 
   py::class_<Simulation>(m, "Simulation")
       .def(py::init<ClusterSpec>(), py::arg("spec"))
       .def("set_link", &Simulation::set_link, py::arg("node"), py::arg("up"), py::arg("down"), py::arg("overhead_s"),
            py::arg("burst_bytes"))
       .def("set_compute_scale", &Simulation::set_compute_scale, py::arg("scale"))
+      .def("add_layout", &Simulation::add_layout, py::arg("tensors"), py::arg("generates"))
+      .def("use_layout", &Simulation::use_layout, py::arg("number"), py::arg("every"))
       .def("record", &Simulation::record, py::arg("worker"))
       .def(
           "set_plan",

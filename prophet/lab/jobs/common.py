@@ -87,10 +87,10 @@ class Recorder:
         self._resident_bytes.append(self._process.memory_info().rss)
         self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
 
-    def write(self, parameters: Sequence[str], digest: str, rank: int, accuracy: float | None = None) -> None:
+    def write(self, parameters: Mapping[str, int], digest: str, rank: int, accuracy: float | None = None) -> None:
         """Writes the result: marks, start-up time, memory, weights, and how to read an engine's trace.
 
-        `parameters` are the names of the model's parameters in order, `digest` is that of its final weights,
+        `parameters` has the bytes of the model's parameters by name, in order, `digest` is that of its final weights,
         `accuracy` what it reached, in a job that can be scored.
         """
         marks = [Mark(**mark) for mark in self._marks]
@@ -101,6 +101,7 @@ class Recorder:
             resident_bytes=self._resident_bytes,
             wall_minus_steady_s=time.time() - time.monotonic(),
             parameters=list(parameters),
+            parameter_bytes=list(parameters.values()),
             weights_sha256=digest,
             rank=rank,
             accuracy=accuracy,

@@ -63,6 +63,7 @@ class WorkerRecord:
     weights_sha256: str | None = None
     rank: int = 0
     accuracy: float | None = None
+    parameter_bytes: list[int] = dataclasses.field(default_factory=list)
 
 
 def write_record(record: WorkerRecord, path: Path) -> None:

@@ -91,7 +91,9 @@ def test_a_stall_is_one_warning_that_says_which_gradient_waits(
     with caplog.at_level(logging.WARNING, logger="prophet"):
         pass_time(scheduled, hook, clock, 60)
     assert len(caplog.records) == 1
-    assert "the pull of gradient 7 is not answered after 46 s, so another worker has not sent it" in caplog.text
+    assert (
+        "the pull of the block at 0.03 MiB is not answered after 46 s, so another worker has not sent it" in caplog.text
+    )
 
 
 def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,14 +112,15 @@ def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], mo
         pass_time(scheduled, hook, clock, 1)
     line, status = ended.value.args
     assert status == STALLED
-    assert line.startswith("no transfer has finished for 20 s: the pull of gradient 7")
+    assert line.startswith("no transfer has finished for 20 s: the pull of the block at 0.03 MiB")
     assert line.endswith("(PROPHET_STALL_S)")
 
 
 def test_what_is_no_gradient_has_no_number() -> None:
-    assert oldest(LaneStatus(3, 0, None, None)) is None
-    assert oldest(LaneStatus(0, 1, 2.0, UNPROFILED_GRADIENT + 3)) == Oldest(2.0, None)
-    assert oldest(LaneStatus(0, 1, 2.0, 3)) == Oldest(2.0, 3)
+    assert oldest(LaneStatus(3, 0, None, None), arena=True) is None
+    assert oldest(LaneStatus(0, 1, 2.0, UNPROFILED_GRADIENT + 3), arena=True) == Oldest(2.0, "a tensor")
+    assert oldest(LaneStatus(0, 1, 2.0, 512), arena=True) == Oldest(2.0, "the block at 2.00 MiB")
+    assert oldest(LaneStatus(0, 1, 2.0, 3), arena=False) == Oldest(2.0, "gradient 3")
 
 
 def test_without_a_hook_the_agent_still_hears_what_others_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,12 +36,14 @@ def test_the_end_comes_at_the_limit_and_before_any_warning_where_it_is_short() -
 
 
 def test_the_line_says_which_gradient_waits_for_whom() -> None:
-    assert story(50.0, None, Oldest(48.0, 7)) == (
+    assert story(50.0, None, Oldest(48.0, "gradient 7")) == (
         "no transfer has finished for 50 s: the pull of gradient 7 is not answered after 48 s, "
         "so another worker has not sent it, or its server is gone"
     )
-    assert "the push of gradient 3 is not acknowledged after 50 s, so its server" in story(50.0, Oldest(50.0, 3), None)
-    both = story(50.0, Oldest(50.0), Oldest(48.0, 7))
+    assert "the push of gradient 3 is not acknowledged after 50 s, so its server" in story(
+        50.0, Oldest(50.0, "gradient 3"), None
+    )
+    both = story(50.0, Oldest(50.0), Oldest(48.0, "gradient 7"))
     assert "the push of a tensor" in both
     assert "the pull of gradient 7" in both
     assert "a server, a link or another worker may be gone" in story(50.0, None, None)

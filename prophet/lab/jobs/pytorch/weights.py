@@ -7,10 +7,10 @@ import torch
 from prophet.lab.jobs.common import weights_sha256
 
 
-def model_record(model: torch.nn.Module) -> tuple[list[str], str]:
-    """(names of the parameters in order, digest of their values), for the recorder.
+def model_record(model: torch.nn.Module) -> tuple[dict[str, int], str]:
+    """(bytes of the parameters by name, in order, digest of their values), for the recorder.
 
     Without buffers: running means of batch normalisation are each worker's own.
     """
     weights = {name: parameter.detach().cpu().numpy() for name, parameter in model.named_parameters()}
-    return list(weights), weights_sha256(weights)
+    return {name: array.nbytes for name, array in weights.items()}, weights_sha256(weights)

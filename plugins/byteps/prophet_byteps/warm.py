@@ -1,0 +1,147 @@
+"""Warm start: what a job learned is kept in a file, and the next start of the same job begins with it.
+
+Rule of this file: the edge, files and their folder; what is kept, and when it is wrong, is prophet/learn/kept.py's.
+
+A job is the same where its gradients have the same sizes in forward order, under the same policy and settings of
+blocks, in the same framework, with as many workers and servers, reached through the same interface. Each worker keeps
+what it measured itself. The cut is the job's: that of rank 0 holds, and the others get it as they get every cut
+(docs/decisions/agreed-cuts.md). Whatever is wrong with a file is one warning, and the job starts without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prophet.core.cut import Cut
+
+if TYPE_CHECKING:
+    from prophet.core.network import Network
+    from prophet.core.profile import Profile
+    from prophet.learn.kept import Kept
+
+MOST_FILES = 64
+"""Files kept in the folder; the oldest go. A large model's has some 100 kB."""
+PROVED_S = 30.0
+"""A cut that has been in force for so long is kept, in case the job is killed before it ends."""
+
+logger = logging.getLogger("prophet")
+
+
+class WarmStart:
+    """What is kept of this job. Safe to use from any thread; nothing here raises.
+
+    `folder` None keeps nothing. `where` says where the job runs, as far as that makes it another job. `learning(sizes)`
+    is the cut of a job that knows nothing. A `profile` that the user gave comes before a kept one; with `arena`, ids
+    are places and not gradients.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        where: Mapping[str, str],
+        learning: Callable[[Sequence[int]], Cut],
+        profile: Profile | None = None,
+        arena: bool = True,
+    ) -> None:
+        self._folder = folder
+        self._where = where
+        self._learning = learning
+        self._profile = profile
+        self._arena = arena
+        self._lock = threading.Lock()
+        self._sizes: tuple[int, ...] | None = None
+        self._path: Path | None = None
+        self._kept: Kept | None = None
+        self._fresh: Kept | None = None
+        self._cut: Cut | None = None
+        self._cut_since = 0.0
+        self._cut_is_kept = False
+
+    def first_cut(self, sizes: Sequence[int]) -> Cut:
+        """What this worker would begin with, for gradients of these bytes in forward order.
+
+        What is kept is of the first optimizer that asks; other ones begin to learn.
+        """
+        with self._lock:
+            if self._sizes is None:
+                self._sizes = tuple(sizes)
+                try:
+                    self._kept = self._fresh = self._begin(sizes)
+                except Exception as error:
+                    logger.warning("Prophet starts without what it kept: %s: %s", type(error).__name__, error)
+            if tuple(sizes) == self._sizes and self._kept is not None and self._kept.cut is not None:
+                return self._kept.cut
+        return self._learning(sizes)
+
+    def take(self) -> Kept | None:
+        """What there is to begin with; once."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, None
+        return fresh
+
+    def turn(self, now: float, cut: Cut | None, profile: Profile | None, network: Network | None) -> None:
+        """Keeps what is known once `cut`, which is in force, has been for a while."""
+        if cut != self._cut:
+            self._cut, self._cut_since, self._cut_is_kept = cut, now, False
+        elif not self._cut_is_kept and now - self._cut_since >= PROVED_S and profile is not None:
+            self._cut_is_kept = True
+            self.keep(cut, profile, network)
+
+    def keep(self, cut: Cut | None, profile: Profile | None, network: Network | None) -> None:
+        """Writes what was learned, whole or not at all. A failure is a warning."""
+        with self._lock:
+            if self._path is None or self._sizes is None or profile is None:
+                return
+            try:
+                from prophet.core.files import write_whole
+                from prophet.learn.kept import Kept, kept_to_json
+
+                if cut == self._learning(self._sizes):
+                    cut = None  # The next start has to learn as well.
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(kept_to_json(Kept(profile, network, cut)), self._path)
+                remove_oldest(self._path.parent, MOST_FILES)
+            except Exception as error:
+                logger.warning("Prophet could not keep what it learned: %s: %s", type(error).__name__, error)
+                self._path = None
+
+    def _begin(self, sizes: Sequence[int]) -> Kept | None:
+        from prophet.learn.kept import Kept, kept_from_json, kept_name, with_ids_of_the_job
+
+        kept: Kept | None = None
+        if self._folder is not None:
+            self._path = self._folder / f"{kept_name(sizes, self._where)}.json"
+            try:
+                kept = kept_from_json(self._path.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                pass
+            except (OSError, ValueError) as error:
+                logger.warning("Prophet starts without what it kept: %s cannot be used (%s)", self._path, error)
+        if self._profile is None:
+            return kept
+        profile = with_ids_of_the_job(self._profile, sizes, self._arena)
+        if profile is None:
+            logger.warning(
+                "Prophet does not use PROPHET_PROFILE_IN: the profile has %s bytes in %s gradients, the job %s in %s",
+                *(self._profile.total_bytes, len(self._profile.gradients), sum(sizes), len(sizes)),
+            )
+            return kept
+        return Kept(profile, kept.network if kept else None, kept.cut if kept else None)
+
+
+def remove_oldest(folder: Path, most: int) -> None:
+    """Leaves the `most` newest JSON files in `folder`."""
+    files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in files[most:]:
+        path.unlink(missing_ok=True)
+
+
+def where_it_runs(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What of a process's environment makes its job another one, or another worker's."""
+    names = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_INTERFACE", "DMLC_WORKER_ID")
+    return {name: environ.get(name, "") for name in (*names, "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE")}

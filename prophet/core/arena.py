@@ -1,0 +1,61 @@
+"""A profile whose gradients make up the arena, seen under another cut.
+
+Rule of this file: pure functions of a profile and a cut. Times are seconds, sizes bytes.
+
+What is learned of a job is learned of blocks. Where blocks were small it is known well when each place of the arena is
+generated, and larger blocks follow from that; the other way round the detail is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prophet.core.cut import Cut, blocks_of
+from prophet.core.profile import GradientProfile, Profile
+
+
+def profile_under(profile: Profile, cut: Cut) -> Profile:
+    """What would be learned under `cut`. Ids are those of its blocks.
+
+    A block is generated when the most urgent gradient that it has a part of is. Forward times go with the bytes.
+    """
+    gradients = profile.gradients
+    rows = []
+    ids = []
+    for block in blocks_of([gradient.size_bytes for gradient in gradients], [0] * len(gradients), cut):
+        parts = ((gradients[piece.gradient], piece.stop - piece.start) for piece in block.pieces)
+        forward_s = sum(whole.forward_s * size / whole.size_bytes for whole, size in parts)
+        first = gradients[block.pieces[0].gradient]
+        rows.append(GradientProfile(f"block{block.id}", block.size_bytes, first.generation_s, forward_s))
+        ids.append(block.id)
+    return Profile(profile.name, tuple(rows), tuple(ids))
+
+
+def span_s(profile: Profile) -> float:
+    """From the first generation to the last."""
+    return profile.gradients[0].generation_s - profile.gradients[-1].generation_s
+
+
+def at_pace(profile: Profile, factor: float) -> Profile:
+    """The same job with all of its computing `factor` times as long."""
+    return replace(
+        profile,
+        gradients=tuple(
+            replace(g, generation_s=g.generation_s * factor, forward_s=g.forward_s * factor) for g in profile.gradients
+        ),
+    )
+
+
+def typical_bytes(cut: Cut, total_bytes: int) -> int:
+    """The size of the block that the middle byte of all is in, if blocks are ranked by size."""
+    ends = [*(segment.start for segment in cut.segments[1:]), max(total_bytes, cut.segments[-1].start)]
+    lengths: dict[int, int] = {}
+    for segment, end in zip(cut.segments, ends, strict=True):
+        covered = max(0, min(end, total_bytes) - segment.start)
+        lengths[segment.block_bytes] = lengths.get(segment.block_bytes, 0) + covered
+    passed = 0
+    for size, length in sorted(lengths.items()):
+        passed += length
+        if 2 * passed >= total_bytes:
+            return size
+    return cut.segments[-1].block_bytes

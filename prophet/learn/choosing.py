@@ -1,0 +1,155 @@
+"""From what is learned to a choice: the question to a policy that predicts, its search, and what came of it.
+
+Rule of this file: which question is asked when, and when a choice becomes a plan. No clock, thread or file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet.core.arena import at_pace, profile_under, span_s, typical_bytes
+from prophet.core.choice import Choice, ChoosingPolicy, Measured, Question, Search, Shape
+from prophet.core.cut import Cut
+from prophet.core.network import Network
+from prophet.core.plan import Plan
+from prophet.core.profile import Profile
+from prophet.learn.judge import Judge
+from prophet.learn.replan import MATERIAL_CHANGE
+
+EVENTS_A_TURN = 250_000
+"""Of the simulation, in one turn of the search: some 50 ms."""
+
+
+class Choosing:
+    """The choices of one job. `adapts`: it may be cut anew; otherwise the cut in force is given, and only the rest is
+    chosen. `credit` is what the job begins with.
+    """
+
+    def __init__(self, policy: ChoosingPolicy, shape: Shape, adapts: bool, arena: bool, credit: int | None) -> None:
+        self._policy = policy
+        self._shape = shape
+        self._adapts = adapts
+        self._arena = arena
+        self._credit = credit
+        self._judge = Judge()
+        self._cut: Cut | None = None
+        self._finest: Profile | None = None
+        self._question: Question | None = None
+        self._search: Search | None = None
+        self._choices: Sequence[Choice] = ()
+        self._wanted: Choice | None = None
+        self.why = ""
+
+    def in_force(self, cut: Cut, periods_s: NDArray[np.float64]) -> None:
+        """The cut that holds, and the iterations since it does."""
+        if cut != self._cut:
+            self._cut = cut
+            self._judge.in_force(cut)
+            if self._wanted is None or cut != self._wanted.cut:
+                self._question = None
+        if self._wanted is None or self._wanted.cut == cut:
+            self._judge.measured(cut, periods_s)
+
+    def _learned(self, profile: Profile, cut: Cut) -> Profile:
+        """The profile with the most detail that there was, at the pace of the newest."""
+        finest = self._finest
+        finer = finest is None or len(profile.gradients) >= len(finest.gradients)
+        if finest is None or finer or not self._arena or finest.total_bytes != profile.total_bytes:
+            self._finest = profile
+            return profile
+        expected_s = span_s(profile_under(finest, cut))
+        factor = span_s(profile) / expected_s if expected_s > 0 else 1.0
+        return at_pace(finest, factor) if abs(factor - 1) > MATERIAL_CHANGE else finest
+
+    def may_ask(self, warm: bool) -> bool:
+        """Whether it is known what the job does now, and no search is under way.
+
+        With what was kept of an earlier run (`warm`) the first question need not wait for that.
+        """
+        return self._search is None and (self._settled or (warm and self._question is None))
+
+    def ask(self, profile: Profile, network: Network, jitter_s: float) -> None:
+        """Begins a search where the last one's question is another by now; `profile` is of the cut in force."""
+        if self._cut is None:
+            return
+        profile = self._learned(profile, self._cut)
+        old = self._question
+        if old is not None:
+            size = typical_bytes(self._cut, profile.total_bytes)
+            if not _changed(old, profile, network, size):
+                return
+            if self._judge.better_former(self._cut) is not None:
+                return  # What seems to be another network may be how this cut shows it: first back to that one.
+            if len({segment.block_bytes for segment in self._cut.segments}) == 1:
+                network = _of_one_size(network, old.network, size)
+            self._judge.new_regime()
+        cuts = (self._cut, *(cut for cut in self._judge.used if cut != self._cut and self._adapts))
+        self._question = Question(
+            profile,
+            network,
+            self._shape,
+            cuts,
+            anew=self._adapts and self._judge.may_cut_anew,
+            arena=self._arena,
+            jitter_s=jitter_s,
+            measured=self._measured(),
+        )
+        self._search = self._policy.search(self._question)
+
+    def turn(self) -> Plan | None:
+        """Goes on with the search; the plan of a choice that is new."""
+        if self._search is not None:
+            if not self._search.work(EVENTS_A_TURN):
+                return None
+            self._choices = self._search.choices
+            self._search = self._wanted = None
+        if not self._choices or self._question is None or self._cut is None:
+            return None
+        if self._wanted is not None and (not self._adapts or self._wanted.cut != self._cut or not self._settled):
+            return None
+        if all(choice.cut != self._cut for choice in self._choices):
+            return None
+        if self._adapts:
+            wanted = self._judge.wanted(self._choices, self._cut)
+        else:
+            wanted = next(choice for choice in self._choices if choice.cut == self._cut)
+        if wanted == self._wanted:
+            return None
+        self._wanted = wanted
+        self.why = f"predicted {wanted.iteration_s:.4g} s an iteration"
+        plan = self._policy.chosen_plan(wanted, self._question)
+        return plan if self._adapts else replace(plan, cut=None)
+
+    def _measured(self) -> Measured | None:
+        """What the job does under the plan in force, where that is known."""
+        if self._cut is None or (seconds := self._judge.iteration_s(self._cut)) is None:
+            return None
+        credit = self._credit if self._wanted is None else self._wanted.credit
+        return Measured(self._cut, credit, seconds) if credit is not None else None
+
+    @property
+    def _settled(self) -> bool:
+        """The cut in force has been measured."""
+        return self._cut is not None and self._judge.iteration_s(self._cut) is not None
+
+
+def _changed(question: Question, profile: Profile, network: Network, size: int) -> bool:
+    """Whether what a choice was made from is another. `size` is that of the blocks that the job has."""
+    pairs = (
+        (question.network.transfer_s(size), network.transfer_s(size)),
+        (question.profile.backward_s, profile.backward_s),
+        (question.profile.total_bytes, profile.total_bytes),
+    )
+    return any(abs(a - b) > MATERIAL_CHANGE * max(a, b) for a, b in pairs)
+
+
+def _of_one_size(network: Network, before: Network, size: int) -> Network:
+    """`network`, where blocks of one size say no more than what such a block costs: the overhead is what it was."""
+    rest_s = network.transfer_s(size) - before.overhead_s
+    if rest_s <= 0:
+        return network
+    return replace(network, bandwidth=size / rest_s, overhead_s=before.overhead_s)

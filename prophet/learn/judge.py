@@ -1,0 +1,121 @@
+"""Which cut a job should have: predictions choose, measured iteration times decide.
+
+Rule of this file: no clock, thread or file; iteration times and choices come in. Times are seconds.
+
+A prediction knows the wire and the servers' links. It does not know what a message costs the processor where cores are
+short, nor a link that is shared with others for a while. So what a cut was predicted to bring is measured once it
+holds; a cut that turns out worse than a former one is given up for that, and where predictions are close, neighbours of
+the best are tried. A cut costs the servers two copies of the gradients for as long as the job lasts, so there are few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet.core.choice import Choice
+from prophet.core.cut import Cut
+
+MOST_CUTS = 8
+"""In one job. After that only those that it has had are chosen from."""
+LEAST_GAIN = 0.03
+"""A recut may cost as much as an iteration; one that has not been tried must promise this much."""
+WORSE = 0.005
+"""A former cut is better where it took less by more than this."""
+MOST_RETURNS = 4
+"""To former cuts, in one regime of the network: where times scatter, the better of two may seem to change for ever."""
+CLOSE = 0.05
+"""Predictions within this share of the best are too near to tell without measuring."""
+MOST_TRIES = 2
+"""Neighbours that are tried in one regime of the network."""
+LEAST_PERIODS = 5
+"""An iteration time counts when so many have been seen; their median does."""
+
+
+class Judge:
+    """The cuts of one job: what they were measured to take, and which is wanted next."""
+
+    def __init__(self) -> None:
+        self._used: list[Cut] = []
+        self._measured: dict[Cut, float] = {}
+        self._tries = 0
+        self._returns = 0
+
+    @property
+    def used(self) -> tuple[Cut, ...]:
+        """Cuts that were in force, the first one first."""
+        return tuple(self._used)
+
+    @property
+    def may_cut_anew(self) -> bool:
+        return len(self._used) < MOST_CUTS
+
+    def in_force(self, cut: Cut) -> None:
+        """From now on."""
+        if cut not in self._used:
+            self._used.append(cut)
+
+    def measured(self, cut: Cut, periods_s: NDArray[np.float64]) -> None:
+        """Iteration times under the cut, since it is in force; too few of them say nothing."""
+        if len(periods_s) >= LEAST_PERIODS:
+            self._measured[cut] = float(np.median(periods_s))
+
+    def iteration_s(self, cut: Cut) -> float | None:
+        """What it was measured to take, None where that is not known."""
+        return self._measured.get(cut)
+
+    def new_regime(self) -> None:
+        """The network or the job has changed: what was measured before says nothing any more."""
+        self._measured.clear()
+        self._tries = self._returns = 0
+
+    def better_former(self, in_force: Cut) -> Cut | None:
+        """A cut that was measured to be better than the one in force, the best such; None where there is none."""
+        if self._returns >= MOST_RETURNS:
+            return None
+        least_s = self._measured.get(in_force, 0.0) * (1 - WORSE)
+        best = min(self._measured, key=self._measured.__getitem__, default=in_force)
+        return best if self._measured.get(best, math.inf) < least_s else None
+
+    def wanted(self, choices: Sequence[Choice], in_force: Cut) -> Choice:
+        """The choice that the job should have next; `choices` are one for each cut, the best first.
+
+        `in_force` is among them, and has been measured unless it is what the job began with.
+        """
+        current = next(choice for choice in choices if choice.cut == in_force)
+        former = self.better_former(in_force)
+        if former is not None:
+            self._returns += 1
+            return next((choice for choice in choices if choice.cut == former), current)
+        possible = [choice for choice in choices if self.may_cut_anew or choice.cut in self._used]
+        untried = [choice for choice in possible if choice.cut not in self._measured and choice.cut != in_force]
+        if not untried:
+            return current
+        best = untried[0]
+        least_gain = 0.0 if self._used[:1] == [in_force] else LEAST_GAIN
+        if best.iteration_s < current.iteration_s * (1 - least_gain):
+            return best
+        return self._neighbour(untried, current) or current
+
+    def _neighbour(self, untried: Sequence[Choice], current: Choice) -> Choice | None:
+        """Of those that are predicted about as good, the one with the next fewer messages, or else the next more."""
+        if self._tries >= MOST_TRIES or current.cut not in self._measured:
+            return None
+        size = current.cut.block_bytes_at(0)
+        close = [
+            choice
+            for choice in untried
+            if len(choice.cut.segments) == 1 and choice.iteration_s < current.iteration_s * (1 + CLOSE)
+        ]
+        larger = [choice for choice in close if choice.cut.block_bytes_at(0) > size]
+        smaller = [choice for choice in close if choice.cut.block_bytes_at(0) < size]
+        near = min(larger, key=_size, default=None) or max(smaller, key=_size, default=None)
+        self._tries += near is not None
+        return near
+
+
+def _size(choice: Choice) -> int:
+    return choice.cut.block_bytes_at(0)

@@ -1,0 +1,223 @@
+"""What a message and its bytes cost on the wire, from when pushes were handed over and acknowledged.
+
+Rule of this file: one pure estimate; which pushes count, and for how long, is bandwidth.py's.
+
+The model. Push k of s(k) bytes, handed over at start(k), is through the wire at
+
+    through(k) = max(through(k - 1), start(k)) + overhead + s(k) / rate
+
+and its acknowledgement is seen at through(k) + delay + late(k). What makes one late is never negative: it waits behind
+answers to pulls on the way back, or something stalls. So this is a line under the points, not through them, and the
+estimate is a quantile regression with a low quantile (Koenker and Bassett, 1978), by reweighted least squares. Those
+that were seen right after an answer were behind it as a rule, and hardly count.
+
+The maximum makes the model what is linear only piecewise: with cost(k) = overhead + s(k) / rate and C its sum so far,
+through(k) = C(k) + max over j <= k of (start(j) - C(j - 1)), and the j that is greatest says where the wire was last
+found idle. So the two take turns: where the wire was idle, for known costs; the costs, for known places. It ends in a
+local optimum, so it begins from several and the one that explains the times best is taken. This is what tells a slow
+wire from one that runs dry between acknowledgements.
+
+A token bucket that lets a burst through at once is a wire that is ahead of its time: a negative delay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LOW = 0.1
+"""The quantile of acknowledgements that are taken to be in time."""
+BEHIND_AN_ANSWER = 1e-3
+"""What an acknowledgement seen right after an answer counts."""
+LEAST_CLEAR = 20
+"""With fewer acknowledgements that were not right after an answer, all count the same."""
+LIKELY_OVERHEAD_S = 0.25e-3
+"""About the most that the overhead is taken to be where sizes are too much alike to separate it from the rate."""
+TOLD_APART = 4.0
+"""Sizes differ enough where what the times say of the overhead weighs so many times as much as what is likely."""
+CORRELATED = 32
+"""Lateness is much the same for about so many pushes in a row: so much less they say."""
+ROUNDS = 6
+"""Turns of idle places and costs."""
+SHARES = (0.25, 0.75)
+SPEEDS = (1.0, 0.6)
+"""Costs to begin from: shares of overhead in what a push takes, and factors on that."""
+CLEARLY_BETTER = 0.5
+"""The plain explanation, that the wire is busy while anything is unacknowledged, holds unless another leaves less than
+so much of its deviations: a slow wire must not be taken for a fast one behind a long delay."""
+USUAL = 0.9
+"""So many of the deviations are looked at, the least ones: a few stalls say nothing about an explanation."""
+WELL_EXPLAINED = 0.003
+"""No other explanation is looked for where deviations are below this share of what a push costs."""
+MOST_RATE = 1e11
+"""Bytes per second; what seems to be faster has never waited for the wire."""
+
+Column = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Seconds a message and a byte, and from the last byte leaving to the acknowledgement.
+
+    `told_apart` says that the sizes differed enough for the first two, so that the overhead was measured.
+    """
+
+    overhead_s: float
+    seconds_per_byte: float
+    ack_delay_s: float
+    told_apart: bool = True
+
+
+def fit_wire(
+    starts: Column, finishes: Column, sizes: Column, clear: Column, likely_overhead_s: float = 0.0
+) -> Wire | None:
+    """The wire that explains these pushes best, None where none does.
+
+    `starts` (in order) and `finishes` are seconds, `sizes` bytes; `clear` is true where no answer was seen right before
+    the acknowledgement. `likely_overhead_s` is taken where the sizes are too much alike to tell.
+    """
+    scale = float(sizes.mean())
+    if np.count_nonzero(clear) < LEAST_CLEAR:
+        clear = np.ones(len(sizes), bool)
+    trust = np.where(clear, 1.0, BEHIND_AN_ANSWER)
+    pushes = _Pushes(starts - starts[0], finishes - starts[0], sizes / scale, trust, clear, likely_overhead_s)
+    found_idle = np.append(True, pushes.starts[1:] > np.maximum.accumulate(pushes.finishes)[:-1])
+    taken = (pushes.finishes - pushes.starts)[found_idle]
+    best: _Costs | None = None
+    for opens in _beginnings(pushes, found_idle):
+        costs = pushes.settle(opens)
+        if costs is None or (best is not None and costs.deviation >= CLEARLY_BETTER * best.deviation):
+            continue
+        if best is None or costs.delay_s <= np.median(taken):
+            best = costs
+        if costs.deviation < WELL_EXPLAINED * float(costs.of(pushes.sizes).mean()):
+            break
+    lost_time = pushes.settle(found_idle, own_delays=True)
+    if lost_time is not None and (best is None or lost_time.deviation < CLEARLY_BETTER * best.deviation):
+        best = replace(lost_time, delay_s=best.delay_s if best else 0.0)
+    if best is None:
+        return None
+    per_byte = max(best.per_scale / scale, 1.0 / MOST_RATE)
+    cost = best.of(pushes.sizes)[found_idle]
+    ahead = taken[taken < 0.5 * cost]
+    if best.delay_s < 0 and 2 * len(ahead) > len(taken):
+        delay_s = float(np.quantile(ahead, LOW))  # A bucket let these through at once.
+    else:
+        # What is late throughout, as after a stall, is no property of the wire.
+        delay_s = min(best.delay_s, float(np.quantile(taken - cost, LOW)))
+    return Wire(best.overhead_s, per_byte, max(0.0, delay_s), best.told_apart)
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """A solution: how `late` it leaves each push, and their usual deviation. Sizes are in units of their mean."""
+
+    delay_s: float
+    overhead_s: float
+    per_scale: float
+    late: Column = field(default_factory=lambda: np.zeros(0))
+    told_apart: bool = False
+    deviation: float = float("inf")
+
+    def of(self, sizes: Column) -> Column:
+        return self.overhead_s + self.per_scale * sizes
+
+
+def _beginnings(pushes: _Pushes, found_idle: Column) -> Iterator[Column]:
+    """Guesses of where the wire was found idle: first where nothing was unacknowledged."""
+    yield found_idle
+    yield np.append(True, pushes.starts[1:] > pushes.starts[:-1])
+    spans = np.diff(pushes.finishes)[~found_idle[1:]]
+    usual = float(spans.mean()) if len(spans) else 0.0
+    for speed in SPEEDS:
+        for share in SHARES:
+            yield pushes.opens(_Costs(0.0, speed * share * usual, speed * (1 - share) * usual))
+
+
+@dataclass(frozen=True)
+class _Pushes:
+    starts: Column
+    finishes: Column
+    sizes: Column
+    trust: Column
+    clear: Column
+    likely_overhead_s: float
+
+    def opens(self, costs: _Costs) -> Column:
+        """Where the wire is found idle, if pushes cost so much."""
+        cost = costs.of(self.sizes)
+        earliest = np.maximum.accumulate(self.starts - (np.cumsum(cost) - cost))
+        return np.append(True, earliest[1:] > earliest[:-1])
+
+    def settle(self, opens: Column, own_delays: bool = False) -> _Costs | None:
+        """From a guess of the idle places to costs that agree with theirs; with `own_delays` each stretch has its delay."""
+        costs: _Costs | None = None
+        for _ in range(ROUNDS):
+            costs = self._solve(opens, own_delays, costs)
+            before, opens = opens, self.opens(costs)
+            if np.array_equal(before, opens):
+                break
+        assert costs is not None
+        costs = self._solve(opens, own_delays, costs, alike=True)
+        if costs.overhead_s <= 0 and costs.per_scale <= 0:
+            return None
+        return replace(costs, deviation=self._deviation(costs.late))
+
+    def _solve(self, opens: Column, own_delays: bool, costs: _Costs | None, alike: bool = False) -> _Costs:
+        """Quantile regression from `costs` on, least squares first. Neither cost is below 0.
+
+        With `alike`, where sizes are much the same, a ridge draws the overhead towards the likely one, the harder the
+        more the times scatter about `costs` compared with LIKELY_OVERHEAD_S. The rest is put down to the rate.
+        """
+        numbers = np.arange(len(self.sizes))
+        first = np.maximum.accumulate(np.where(opens, numbers, 0))
+        sums = np.cumsum(self.sizes)
+        # Since the wire was last idle: pushes, bytes, and the time until the acknowledgement.
+        columns = np.column_stack(
+            [numbers - first + 1, sums - (sums - self.sizes)[first], self.finishes - self.starts[first]]
+        )
+        begins = np.flatnonzero((numbers - first) % CORRELATED == 0) if own_delays else np.zeros(1, np.int64)
+        stretch = np.searchsorted(begins, numbers, side="right") - 1
+        solution, late, ridge, told_apart = None, None if costs is None else costs.late, 0.0, False
+        for _ in range(2 if costs else 6):
+            weights = self.trust
+            if late is not None:
+                usual = max(float(np.median(np.abs(late[self.clear]))), 1e-9)
+                weights = weights * np.where(late > 0, LOW, 1 - LOW) / np.maximum(np.abs(late), 0.1 * usual)
+                if alike and not ridge:
+                    ridge = CORRELATED * LOW * usual / LIKELY_OVERHEAD_S**2 * float(self.trust.mean())
+            weighted = columns * weights[:, None]
+            means = np.add.reduceat(weighted, begins) / np.add.reduceat(weights, begins)[:, None]
+            shifted = means[stretch] if own_delays else means
+            moments = (columns - shifted).T @ (weighted - shifted * weights[:, None])
+            drawn = ridge + 1e-9 * (moments[0, 0] + weights.sum())
+            if alike:
+                apart = moments[0, 0] - moments[0, 1] ** 2 / max(moments[1, 1], 1e-300)
+                told_apart = bool(apart > TOLD_APART * drawn)
+                drawn = 0.0 if told_apart else drawn
+            moments[0, 0] += drawn
+            moments[0, 2] += drawn * self.likely_overhead_s
+            solution = np.append(-_not_negative(moments[:2, :2], moments[:2, 2]), 1.0)
+            late = (columns - shifted) @ solution
+        assert solution is not None and late is not None
+        return _Costs(float(means[0] @ solution), -float(solution[0]), -float(solution[1]), late, told_apart)
+
+    def _deviation(self, late: Column) -> float:
+        """The usual deviation of those that were not behind an answer, as quantile regression counts it."""
+        clear = late[self.clear]
+        deviations = np.sort(np.where(clear > 0, LOW * clear, (LOW - 1) * clear))
+        return float(deviations[: max(1, int(USUAL * len(deviations)))].mean())
+
+
+def _not_negative(moments: Column, right: Column) -> Column:
+    """Solves the normal equations for the two costs, neither below 0."""
+    if np.linalg.det(moments) > 0:
+        solution = np.linalg.solve(moments, right)
+        if solution.min() >= 0:
+            return np.asarray(solution)
+    overhead, per_size = (max(0.0, right[k] / moments[k, k]) if moments[k, k] > 0 else 0.0 for k in (0, 1))
+    return np.array([0.0, per_size] if per_size > 0 else [overhead, 0.0])
