@@ -132,10 +132,13 @@ class Agent:
             hook = Hook.load()
         except Exception as error:
             no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
-        partition.chosen_by_prophet(names.BYTEPS_PARTITION_BYTES not in environ)
+        ours = names.users_own_partition_bytes(environ) is None
+        partition.chosen_by_prophet(ours)
         job = cls(framework, settings, policy, library, hook, no_hook, profile)
         # BytePS reads the partition size once, when it starts. It is the job's, so it holds without the hook as well.
         environ[names.BYTEPS_PARTITION_BYTES] = str(job._sizes.partition_bytes)
+        if ours:
+            environ[names.CHOSEN] = environ[names.BYTEPS_PARTITION_BYTES]
         return job
 
     def _first_cut(self, sizes: Sequence[int]) -> Cut:
