@@ -34,6 +34,7 @@ class BuildWithAutoload(build_py):
 NATIVE = "prophet/core/native"
 SHARED = ("events", "plan_codec", "queue", "two_lane_queue")
 """Headers of NATIVE that the hook uses as well."""
+TESTBED = "prophet/lab/testbed/native"
 HOOK = f"{PLUGIN}/prophet_byteps/native"
 COMPILE = ["-O2", "-fvisibility=hidden", "-ffp-contract=off"]
 
@@ -61,7 +62,14 @@ setup(
             extra_compile_args=COMPILE,
             depends=[f"{NATIVE}/{name}.h" for name in (*SHARED, "simulator", "simulator_module")],
         ),
-        # Not a Python module but a plain shared object that the autoload opens before BytePS's.
+        # Not a Python module but a plain shared object: the work of prophet/lab/testbed/relay.py.
+        Extension(
+            "prophet.lab.testbed._relay",
+            [f"{TESTBED}/relay.cc"],
+            extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
+            depends=[f"{TESTBED}/delay_line.h"],
+        ),
+        # Nor is this one, which the autoload opens before BytePS's.
         Extension(
             "prophet_byteps._hook",
             [f"{HOOK}/hook.cc"],

@@ -39,7 +39,7 @@ PACKAGES = {"prophet": "prophet/", "plugins/byteps/prophet_byteps": "prophet_byt
 """Folders of the checkout, and where the wheel has them."""
 INSTALLED = (".py", ".pyi", ".typed")
 """Files of a package that are installed, by suffix; C++ is compiled."""
-NATIVE = ("prophet/core/_native.", "prophet_byteps/_hook.")
+NATIVE = ("prophet/core/_native.", "prophet/lab/testbed/_relay.", "prophet_byteps/_hook.")
 USE = """
 import sys
 from prophet.core import _native

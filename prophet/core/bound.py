@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from prophet.core.profile import Profile
 
 
-def lower_bound_s(profile: Profile, bandwidth: float) -> float:
+def lower_bound_s(profile: Profile, bandwidth: float, round_trip_s: float = 0.0) -> float:
     """Seconds of one iteration on an ideal network: fluid, preemptive, free of overhead, full duplex.
 
     `bandwidth` is the worker's link in bytes per second, each way. Gradient i is released at its
@@ -27,10 +27,13 @@ def lower_bound_s(profile: Profile, bandwidth: float) -> float:
     work on a. u(a) does not rise; u(b) is at most the old u(a), and u(a) + F(a) >= u(a) + F(b), so the
     largest lateness does not rise. F never rises with i, so earliest due date is forward order. Every
     order, partition, credit and block is a schedule of this same machine with more constraints, so none ends sooner.
+
+    On a long wire every byte of every gradient is under way to the server and back, `round_trip_s` seconds at least, so
+    each u(i) is that much later, and the bound with them.
     """
     transfers_s = [gradient.size_bytes / bandwidth for gradient in profile.gradients]
     ends = zip(completion_times(profile, transfers_s), forward_remaining(profile), strict=True)
-    return max(done + forward for done, forward in ends)
+    return max(done + forward for done, forward in ends) + round_trip_s
 
 
 def forward_remaining(profile: Profile) -> list[float]:

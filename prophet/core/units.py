@@ -1,6 +1,6 @@
-"""Rates and sizes as people write them: `250mbit`, `3gbit`, `25.6MB`, `512KiB`.
+"""Rates, sizes and times as people write them: `250mbit`, `3gbit`, `25.6MB`, `512KiB`, `5ms`.
 
-Rule of this file: text to numbers and back. Rates are bits per second, sizes bytes; a plain number is
+Rule of this file: text to numbers and back. Rates are bits per second, sizes bytes, times seconds; a plain number is
 taken as it is. k, M and G are powers of 1000; Ki, Mi and Gi, for sizes only, powers of 1024.
 """
 
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 _NUMBER = r"(?P<number>[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)"
 _RATE = re.compile(_NUMBER + r"\s*(?:(?P<prefix>[kmg]?)bit(?:/s)?)?", re.IGNORECASE)
 _SIZE = re.compile(_NUMBER + r"\s*(?P<prefix>[kmg]i?)?b?", re.IGNORECASE)
+_TIME = re.compile(_NUMBER + r"\s*(?P<prefix>[mu]?)s?", re.IGNORECASE)
+_TIME_FACTORS = {"": 1.0, "m": 1e-3, "u": 1e-6}
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
@@ -25,24 +28,43 @@ def parse_size(value: object) -> int:
     return round(_parse(value, _SIZE, "a size; write e.g. 25.6MB or 512KiB"))
 
 
+def parse_time(value: object) -> float:
+    """Seconds. Raises ValueError, with what to write instead, where `value` is not a time of 0 or more."""
+    number = _number(value, _TIME, _TIME_FACTORS, wanted := "a time; write e.g. 5ms")
+    if number < 0:
+        raise ValueError(f"{value!r} is not {wanted}")
+    return number
+
+
 def _parse(value: object, pattern: re.Pattern[str], wanted: str) -> float:
+    number = _number(value, pattern, _FACTORS, wanted)
+    if number < 1:
+        raise ValueError(f"{value!r} is too small for {wanted}")
+    return number
+
+
+def _number(value: object, pattern: re.Pattern[str], factors: Mapping[str, float], wanted: str) -> float:
     number = math.nan
     if isinstance(value, str):
         match = pattern.fullmatch(value.strip())
         if match is not None:
-            number = float(match["number"]) * _FACTORS[(match["prefix"] or "").lower()]
+            number = float(match["number"]) * factors[(match["prefix"] or "").lower()]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{value!r} is not {wanted}")
-    if number < 1:
-        raise ValueError(f"{value!r} is too small for {wanted}")
     return number
 
 
 def format_rate(bits_per_s: float) -> str:
     """`250mbit`, in the largest unit that leaves at least 1."""
     return _format(bits_per_s, "bit", ("g", "m", "k", ""))
+
+
+def format_time(seconds: float) -> str:
+    """`5ms`, in the largest unit that leaves at least 1."""
+    prefix = next((p for p, factor in _TIME_FACTORS.items() if seconds >= factor), "u") if seconds else ""
+    return f"{seconds / _TIME_FACTORS[prefix]:.4g}{prefix}s"
 
 
 def format_size(size_bytes: float) -> str:

@@ -1,4 +1,4 @@
-"""The cluster of a config: its nodes and the bandwidth of their links.
+"""The cluster of a config: its nodes, and the bandwidth and delay of their links.
 
 Rule of this file: the schema of `cluster` and its checks. Rates are bits per second, times seconds.
 """
@@ -12,8 +12,11 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from prophet.core.units import parse_rate
-from prophet.lab.schema import Strict
+from prophet.core.units import parse_rate, parse_time
+from prophet.lab.schema import Seconds, Strict
+
+NOT_SHAPED = "none"
+"""The bandwidth of a link that has no limit but the machine's."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Bandwidth:
     """
 
     default: float | None
-    nodes: Mapping[str, float] = field(default_factory=dict)
+    nodes: Mapping[str, float | None] = field(default_factory=dict)
     changes: tuple[tuple[float, float], ...] = ()
 
     def rate(self, node: str) -> float | None:
@@ -42,18 +45,65 @@ class Bandwidth:
         return self.default
 
 
+@dataclass(frozen=True)
+class Delay:
+    """How long a frame is under way on a link, each way, in seconds: `default` on every worker's, `nodes` by name."""
+
+    default: float = 0.0
+    nodes: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, node: str) -> float:
+        return self.nodes.get(node, self.default if node.startswith("worker") else 0.0)
+
+    def as_setting(self) -> object:
+        """As results.json gives it."""
+        return {"default": self.default, **self.nodes} if self.nodes else self.default
+
+
+def _parse_delay(value: object) -> Delay:
+    if isinstance(value, dict):
+        if not value:
+            raise ValueError("names no node; write e.g. {default: 1ms, worker0: 5ms}")
+        delays = {str(node): parse_time(delay) for node, delay in value.items()}
+        return Delay(delays.pop("default", 0.0), delays)
+    return Delay(parse_time(value))
+
+
+class Traffic(Strict):
+    """What others send and receive at a node, `rate` each way, from `from_s` to `until_s`.
+
+    Seconds are counted as those of a bandwidth that changes: after all workers finished their first iteration, and in a
+    simulation from its beginning.
+    """
+
+    node: str
+    from_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    until_s: Seconds
+    rate: Annotated[float, BeforeValidator(parse_rate)]
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        if self.until_s <= self.from_s:
+            raise ValueError(f"until_s is {self.until_s:g}; it must be above from_s, {self.from_s:g}")
+        return self
+
+
+def _parse_link(value: object) -> float | None:
+    return None if value == NOT_SHAPED else parse_rate(value)
+
+
 def _parse_bandwidth(value: object) -> Bandwidth:
     if isinstance(value, dict):
         if not value:
             raise ValueError("names no node; write e.g. {default: 250mbit, worker0: 100mbit}")
-        rates = {str(node): parse_rate(rate) for node, rate in value.items()}
+        rates = {str(node): _parse_link(rate) for node, rate in value.items()}
         return Bandwidth(rates.pop("default", None), rates)
     if isinstance(value, list):
         points = [_rate_point(point) for point in value]
         if not points or points[0][0] != 0 or any(b <= a for (a, _), (b, _) in itertools.pairwise(points)):
             raise ValueError("a series of rates starts with at_s: 0 and goes up from there")
         return Bandwidth(points[0][1], changes=tuple(points[1:]))
-    return Bandwidth(parse_rate(value))
+    return Bandwidth(_parse_link(value))
 
 
 def _rate_point(point: object) -> tuple[float, float]:
@@ -66,11 +116,14 @@ def _rate_point(point: object) -> tuple[float, float]:
 
 
 class ClusterConfig(Strict):
-    """The machines, each a network namespace. Shaped are the links of the workers, unless named otherwise."""
+    """The machines, each a network namespace. The workers' links are shaped and delayed, unless named otherwise."""
 
     workers: int = Field(default=2, ge=1, le=100_000)
     servers: int = Field(default=1, ge=1, le=100_000)
     bandwidth: Annotated[Bandwidth, BeforeValidator(_parse_bandwidth)]
+    delay: Annotated[Delay, BeforeValidator(_parse_delay)] = Delay()
+    traffic: list[Traffic] = Field(default_factory=list)
+    """What others take of the links."""
 
     @property
     def nodes(self) -> list[str]:
@@ -79,7 +132,23 @@ class ClusterConfig(Strict):
 
     @model_validator(mode="after")
     def _nodes_exist(self) -> Self:
-        unknown = sorted(set(self.bandwidth.nodes) - set(self.nodes))
-        if unknown:
-            raise ValueError(f"bandwidth names {unknown[0]!r}; the nodes are default, {', '.join(self.nodes)}")
+        named = {
+            "bandwidth": self.bandwidth.nodes,
+            "delay": self.delay.nodes,
+            "traffic": [traffic.node for traffic in self.traffic],
+        }
+        for key, names in named.items():
+            if unknown := sorted(set(names) - set(self.nodes)):
+                default = "" if key == "traffic" else "default, "
+                raise ValueError(f"{key} names {unknown[0]!r}; the nodes are {default}{', '.join(self.nodes)}")
+        return self
+
+    @model_validator(mode="after")
+    def _traffic_of_a_node_does_not_overlap(self) -> Self:
+        by_time = sorted(self.traffic, key=lambda traffic: (traffic.node, traffic.from_s))
+        for before, after in itertools.pairwise(by_time):
+            if before.node == after.node and after.from_s < before.until_s:
+                raise ValueError(
+                    f"traffic at {after.node} from {after.from_s:g} s begins before the last one has ended"
+                )
         return self

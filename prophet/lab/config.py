@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_v
 from prophet.core.errors import UserError
 from prophet.core.profile import Profile
 from prophet.engines.registry import scheduled_engine
-from prophet.lab.cluster_config import ClusterConfig
+from prophet.lab.cluster_config import ClusterConfig, Delay, Traffic
 from prophet.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
 from prophet.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
 from prophet.lab.schema import Seconds, Strict
@@ -55,8 +55,7 @@ class ExperimentConfig(Strict):
 
     @model_validator(mode="after")
     def _simulated_nodes_exist(self) -> Self:
-        named = [*self.simulator.stragglers, *(traffic.node for traffic in self.simulator.traffic)]
-        unknown = sorted(set(named) - set(self.cluster.nodes))
+        unknown = sorted(set(self.simulator.stragglers) - set(self.cluster.nodes))
         if unknown:
             raise ValueError(f"simulator names {unknown[0]!r}, which is no node of the cluster")
         return self
@@ -131,6 +130,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return raw
 
 
+_OF_LINKS = ("bandwidth", "delay", "traffic")
+"""Keys of `cluster` with a value that is one thing, whatever its form, and that results.json has in plain values."""
 _VARIABLE = ("job", "cluster", "policies", "simulator")
 
 
@@ -141,11 +142,11 @@ def _checked_point(point: object, path: Path, where: str) -> dict[str, Any]:
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the leaves of `over` in place of its own; a `bandwidth` and a job of a `kind` are replaced whole."""
+    """`base` with the leaves of `over` in place of its own; what is said of links and a job of a `kind` are whole."""
     merged = copy.deepcopy(dict(base))
     for key, value in over.items():
         nested = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        nested = nested and key != "bandwidth" and "kind" not in value
+        nested = nested and key not in _OF_LINKS and "kind" not in value
         merged[key] = _merge(merged[key], value) if nested else value
     return merged
 
@@ -186,6 +187,7 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
     models: dict[str, type[BaseModel]] = {
         **JOB_KINDS,
         "cluster": ClusterConfig,
+        "traffic": Traffic,
         "simulator": SimulatorConfig,
     }
     model = next((models[s] for s in reversed(loc[:-1]) if isinstance(s, str) and s in models), ExperimentConfig)
@@ -203,15 +205,24 @@ def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where:
 
 
 def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, object]:
-    """What was varied, by the last part of its key; the bandwidth always, and a whole job by its kind and model."""
-    setting: dict[str, object] = {"bandwidth": config.cluster.bandwidth.as_setting()}
+    """What was varied, by the last part of its key; the bandwidth always, and a whole job by its kind and model.
+
+    Delay and traffic are there where they are varied, and where there are any.
+    """
+    cluster = config.cluster
+    setting: dict[str, object] = {"bandwidth": cluster.bandwidth.as_setting()}
+    varied = point.get("cluster", {})
+    if "delay" in varied or cluster.delay != Delay():
+        setting["delay"] = cluster.delay.as_setting()
+    if "traffic" in varied or cluster.traffic:
+        setting["traffic"] = [traffic.model_dump() for traffic in cluster.traffic]
     whole_job = "kind" in point.get("job", {})
     if whole_job:
         job = config.job
         setting["job"] = f"{job.kind} {job.profile if isinstance(job, ReplayJob) else job.model}"
     for part in ("cluster", "simulator") if whole_job else ("job", "cluster", "simulator"):
         for key in point.get(part, {}):
-            if key != "bandwidth":
+            if key not in _OF_LINKS:
                 setting[key] = getattr(getattr(config, part), key)
     if "policies" in point:
         setting["policies"] = point["policies"]

@@ -42,7 +42,7 @@ def examine() -> list[Finding]:
     if mxnet and not pytorch[0].ok:
         pytorch = []  # one framework is enough for a job
     packages = [package for spec in specs for package in _package(spec)]
-    return [*packages, *pytorch, *mxnet, _namespaces(), _traffic_control(), *_interfaces()]
+    return [*packages, *pytorch, *mxnet, _namespaces(), _traffic_control(), _relay(), *_interfaces()]
 
 
 def obstacle(contender: Contender) -> str | None:
@@ -120,6 +120,16 @@ def _traffic_control() -> Finding:
     except UserError as error:
         return Finding("tc", False, str(error))
     return Finding("tc", True, "iproute2's ip and tc are here")
+
+
+def _relay() -> Finding:
+    from prophet.lab.testbed.delay import require_relay
+
+    try:
+        require_relay()
+    except UserError as error:
+        return Finding("delay", False, f"{error}; experiments without cluster.delay run")
+    return Finding("delay", True, "links can have one, by a relay of packet sockets")
 
 
 def _interfaces() -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Which link of a cluster is the narrow one: where the bytes of an iteration take longest.
+"""Which link of a cluster is the narrow one, where the bytes of an iteration take longest, and how far they go.
 
 Rule of this file: arithmetic on a cluster's rates. Links are full duplex. Every gradient goes up and comes down once at
 each worker, and the servers carry the bytes of all workers, so a link's time for a bit of gradients is
@@ -45,6 +45,21 @@ def narrow_link(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -
     links = seconds_per_bit(cluster, topology)
     named = sorted(links, key=lambda link: -links[link])  # stable: equals stay in order
     return named[0] if named else None
+
+
+def round_trip_s(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> float:
+    """Seconds that the links' delays add at least to the way of a gradient, from the furthest worker and back to it.
+
+    Through the nearest server; without servers, to and from the furthest of the other workers, whose part it waits for.
+    """
+    workers = sorted(_delays(cluster, "worker"))
+    if topology.through_servers:
+        return 2 * (workers[-1] + min(_delays(cluster, "server")))
+    return sum(workers[-2:]) if len(workers) > 1 else 0.0
+
+
+def _delays(cluster: ClusterConfig, role: str) -> list[float]:
+    return [cluster.delay.of(node) for node in cluster.nodes if node.startswith(role)]
 
 
 def _rates(cluster: ClusterConfig, role: str) -> list[float]:

@@ -20,6 +20,7 @@ from prophet.core.files import write_whole
 from prophet.core.network import Network
 from prophet.core.status import AgentStatus
 from prophet.lab.jobs.record import WorkerRecord
+from prophet.lab.testbed import RelayReport
 from prophet.models.profiles import ProfileFile
 from prophet.simulate.measures import OverTime
 
@@ -110,9 +111,15 @@ class CellResult(_Part):
     emulated: str = ""
     narrow_link: str | None = None
     links: dict[str, float] = {}
-    """What the testbed measured, in bits per second."""
+    """What the testbed measured before the first run, in bits per second."""
+    round_trips: dict[str, float] = {}
+    """What the testbed measured before the first run, in seconds, by node: to a node of its own and back."""
+    relays: dict[str, RelayReport] = {}
+    """How well delayed links kept their delay during the runs, by node."""
     compute_s: float | None = None
     lower_bound_s: float | None = None
+    bound_is_measured: bool = False
+    """Whether a rate of the bound is what the testbed measured of a link that is not shaped."""
     policies: dict[str, PolicyResult]
     ratios: dict[str, float] = {}
 

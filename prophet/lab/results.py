@@ -6,6 +6,7 @@ Rule of this file: arithmetic and its presentation; results.json itself is recor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
-from prophet.core.units import format_rate, format_size
+from prophet.core.units import format_rate, format_size, format_time
 from prophet.engines.spec import STOCK
 from prophet.engines.topology import ALL_REDUCE, PARAMETER_SERVER, Topology
+from prophet.lab.cluster_config import Delay
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.job_config import DigitsJob, SyntheticJob
-from prophet.lab.narrow_link import narrow_link, seconds_per_bit
+from prophet.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
 from prophet.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results, Times
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
 from prophet.lab.turnaround import Turnaround, mean_s
@@ -52,16 +54,35 @@ def summarize_cell(done: CellRuns) -> CellResult:
     policies |= _compared_with_stock(cell, policies)
     medians = {name: policy.median_s for name, policy in policies.items() if policy.median_s is not None}
     stock = medians.get(STOCK)
-    return CellResult(
+    measured = as_measured(cell, done.links)
+    bound = lower_bound(measured)
+    summary = CellResult(
         setting=to_jsonable_python(cell.setting),
         emulated=emulation(cell, simulated=done.simulated),
         narrow_link=narrow,
         links=dict(done.links),
         compute_s=compute_s(cell),
-        lower_bound_s=lower_bound(cell),
+        lower_bound_s=bound,
         policies=policies,
         ratios={} if stock is None else {name: stock / value for name, value in medians.items()},
     )
+    more: dict[str, object] = {"round_trips": dict(done.round_trips), "relays": dict(done.relays)}
+    more["bound_is_measured"] = bound is not None and measured is not cell
+    return summary.model_copy(update={name: part for name, part in more.items() if part})
+
+
+def as_measured(cell: Cell, links: Mapping[str, float]) -> Cell:
+    """`cell` with the rates that the testbed measured of links that are not shaped; the lesser of a link's two ways."""
+    bandwidth = cell.cluster.bandwidth
+    rates = {}
+    for node in cell.cluster.nodes:
+        ways = [rate for way, rate in links.items() if way.rpartition(" ")[0] == node]
+        if ways and bandwidth.rate(node) is None:
+            rates[node] = min(ways)
+    if not rates:
+        return cell
+    bandwidth = replace(bandwidth, nodes={**bandwidth.nodes, **rates})
+    return replace(cell, cluster=cell.cluster.model_copy(update={"bandwidth": bandwidth}))
 
 
 def simulated_topology(cell: Cell) -> Topology:
@@ -182,15 +203,17 @@ def lower_bound(cell: Cell) -> float | None:
     That is so for real training, whose compute is not known exactly, for asynchronous servers and under a changing
     rate. The rate of the bound (prophet/core/bound.py) is that of the slowest worker's link, or a worker's part of
     the servers' links where that is less: every worker's bytes go through them. In an all-reduce of p workers
-    each sends at least 2 (p-1)/p of the bytes.
+    each sends at least 2 (p-1)/p of the bytes. Delays of the links come on top.
     """
     from prophet.core.bound import lower_bound_s
 
+    topology = simulated_topology(cell)
     exchange = cell.simulator.exchange
     if cell.profile is None or cell.cluster.bandwidth.changes or exchange == ASYNCHRONOUS:
         return None
-    links = seconds_per_bit(cell.cluster, simulated_topology(cell))
-    return lower_bound_s(cell.profile, 1 / max(links.values()) / 8) if links else None
+    links = seconds_per_bit(cell.cluster, topology)
+    far_s = round_trip_s(cell.cluster, topology)
+    return lower_bound_s(cell.profile, 1 / max(links.values()) / 8, far_s) if links else None
 
 
 def emulation(cell: Cell, *, simulated: bool = False) -> str:
@@ -208,7 +231,10 @@ def emulation(cell: Cell, *, simulated: bool = False) -> str:
     elif isinstance(cell.job, SyntheticJob):
         compute = "compute real, data random"
     engines = list(dict.fromkeys(policy.engine.words for policy in cell.policies))
-    return f"{', '.join(engines)} real; {compute}; network: shaped veth on one machine"
+    shaped = any(cell.cluster.bandwidth.rate(node) is not None for node in cell.cluster.nodes)
+    delayed = ", delayed by a relay" if cell.cluster.delay != Delay() else ""
+    network = f"{'shaped veth' if shaped else 'veth'} on one machine{delayed}"
+    return f"{', '.join(engines)} real; {compute}; network: {network}"
 
 
 def describe_narrow_link(name: str | None) -> str:
@@ -222,12 +248,16 @@ def failures(results: Results) -> int:
     return sum(policy.error is not None for cell in results.cells for policy in cell.policies.values())
 
 
-def describe_setting(setting: Mapping[str, object]) -> str:
+def describe_setting(setting: Mapping[str, Any]) -> str:
     """A cell in a few words: `250mbit, total_bytes 25.6MB`."""
     words = []
     for key, value in setting.items():
         if key == "bandwidth":
             words.append(_describe_bandwidth(value))
+        elif key == "delay":
+            words.append(f"delay {_describe_delay(value)}")
+        elif key == "traffic":
+            words += [_describe_traffic(part) for part in value]
         elif key == "policies":
             continue
         else:
@@ -238,10 +268,24 @@ def describe_setting(setting: Mapping[str, object]) -> str:
 
 def _describe_bandwidth(value: Any) -> str:
     if isinstance(value, Mapping):
-        return " ".join(f"{node}={format_rate(rate)}" for node, rate in value.items())
+        return " ".join(f"{node}={_describe_rate(rate)}" for node, rate in value.items())
     if isinstance(value, list):
         return " ".join(f"{format_rate(point['rate'])}@{point['at_s']:g}s" for point in value)
-    return format_rate(value)
+    return _describe_rate(value)
+
+
+def _describe_rate(rate: float | None) -> str:
+    return "not shaped" if rate is None else format_rate(rate)
+
+
+def _describe_delay(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{node}={format_time(delay)}" for node, delay in value.items())
+    return format_time(value)
+
+
+def _describe_traffic(part: Mapping[str, Any]) -> str:
+    return f"others' {format_rate(part['rate'])} at {part['node']} {part['from_s']:g}-{part['until_s']:g}s"
 
 
 def print_results(results: Results, console: Console) -> None:
@@ -261,7 +305,8 @@ def _table(cell: CellResult) -> RenderableType:
     from rich.table import Table
 
     bound = cell.lower_bound_s
-    limits = "" if bound is None else f"\nlower bound {bound:.3f} s, compute alone {cell.compute_s:.3f} s"
+    of = " (at the rate measured of links that are not shaped)" if cell.bound_is_measured else ""
+    limits = "" if bound is None else f"\nlower bound {bound:.3f} s{of}, compute alone {cell.compute_s:.3f} s"
     title = f"{describe_setting(cell.setting)}; {describe_narrow_link(cell.narrow_link)}{limits}"
     table = Table(title=title, caption=cell.emulated, title_justify="left", caption_justify="left", box=SIMPLE)
     table.add_column("policy", no_wrap=True)

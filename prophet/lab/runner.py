@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -32,6 +33,7 @@ from prophet.lab.jobs.record import WorkerRecord
 from prophet.lab.launchers import command, environment, nodes_of
 from prophet.lab.records import read_status, read_worker
 from prophet.lab.runs import EVENTS_FILE, CellRuns, Run
+from prophet.lab.testbed import RelayReport
 from prophet.lab.tuning import RunOnce, TrialFailed, Tuned, tune_policy
 from prophet.models.profiles import save_profile
 
@@ -42,7 +44,7 @@ TAIL_LINES = 5
 FIRST_PORT = 23000
 """The port of the first run; each has its own, since a port stays busy for a while."""
 TOLERANCE = 0.10
-"""How far the achieved rate of a link may be from what was asked for."""
+"""How far the achieved rate and round trip of a link may be from what was asked for."""
 ERROR_MARKS = ("Error:", "Check failed", "what():")
 """What marks the line of an error in a log: of Python, of ps-lite and MXNet, and of any C++ exception."""
 CACHE = "cache"
@@ -65,7 +67,11 @@ class Host(Protocol):
     def interface(self, name: str) -> str: ...
     def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> Process: ...
     def set_bandwidth(self, name: str, bits_per_s: float | None) -> None: ...
+    def set_traffic(self, name: str, bits_per_s: float | None) -> None: ...
     def check(self, tolerance: float) -> Mapping[str, float]: ...
+    def check_round_trips(self, tolerance: float) -> Mapping[str, float]: ...
+    def fault(self) -> str | None: ...
+    def relays(self) -> Mapping[str, RelayReport]: ...
     def terminate_all(self) -> None: ...
 
 
@@ -138,13 +144,17 @@ def _run_cell(
             return finished
 
         links = host.check(TOLERANCE)
+        round_trips = host.check_round_trips(TOLERANCE)
+        host.relays()  # what they did for the checks is not counted
         runs = run_repeats(cell, experiment.repeats, run)
         recordings = {
             policy.name: run(recorded_cell(cell), recorded_policy(policy), RECORDING)
             for policy in cell.policies
             if policy.traced and obstacle(policy) is None
         }
-    return CellRuns(cell, links, runs, recordings)
+        # A relay that has ended was named by the runs that it failed.
+        relays = host.relays() if host.fault() is None else {}
+    return CellRuns(cell, links, runs, recordings, round_trips=round_trips, relays=relays)
 
 
 def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
@@ -235,6 +245,8 @@ class JobRun:
                 self._host.terminate_all()
                 for worker in self._workers:
                     self._host.set_bandwidth(worker, self._cell.cluster.bandwidth.rate(worker))
+                for node in {traffic.node for traffic in self._cell.cluster.traffic}:
+                    self._host.set_traffic(node, None)
         return Run(self._folder, workers, statuses)
 
     def _start(self, sockets: Path) -> None:
@@ -285,13 +297,15 @@ class JobRun:
     def _wait(self, on_iterations: Callable[[int], None]) -> None:
         """Returns when every worker has ended well. Raises JobFailed otherwise."""
         watch = Watch(self._limit_s, self._edges.now())
-        changes = list(self._cell.cluster.bandwidth.changes)
+        changes = self._changes()
         trained_since: float | None = None
         while True:
             codes = {node: process.poll() for node, process in self._processes.items()}
             failed = next((node for node, code in codes.items() if code not in (None, 0)), None)
             if failed is not None:
                 raise JobFailed(f"{failed} ended with status {codes[failed]}: {last_words(self._log_lines(failed))}")
+            if (fault := self._host.fault()) is not None:
+                raise JobFailed(fault)
             if all(codes[worker] == 0 for worker in self._workers):
                 return
             now = self._edges.now()
@@ -305,10 +319,24 @@ class JobRun:
             if trained_since is None and min(finished) > 0:
                 trained_since = now
             while trained_since is not None and changes and now - trained_since >= changes[0][0]:
-                _, rate = changes.pop(0)
-                for worker in self._workers:
-                    self._host.set_bandwidth(worker, rate)
+                _, change = changes.pop(0)
+                change()
             self._edges.sleep(POLL_S)
+
+    def _changes(self) -> list[tuple[float, Callable[[], None]]]:
+        """What happens to the network while the job trains: (seconds after it began to, what is done), by time."""
+        cluster, host = self._cell.cluster, self._host
+        ends = [(traffic.until_s, partial(host.set_traffic, traffic.node, None)) for traffic in cluster.traffic]
+        begins = [
+            (traffic.from_s, partial(host.set_traffic, traffic.node, traffic.rate)) for traffic in cluster.traffic
+        ]
+        rates = [
+            (at_s, partial(host.set_bandwidth, worker, rate))
+            for at_s, rate in cluster.bandwidth.changes
+            for worker in self._workers
+        ]
+        # At one moment what ends does so before anything begins: the order here is kept.
+        return sorted([*ends, *rates, *begins], key=lambda change: change[0])
 
     def _collect(self) -> tuple[tuple[WorkerRecord, ...], tuple[AgentStatus, ...]]:
         """(the workers' results, what Prophet wrote in them). Raises JobFailed where one is missing."""

@@ -13,6 +13,7 @@ from prophet.core.status import AgentStatus
 from prophet.lab.config import Cell
 from prophet.lab.jobs.record import WorkerRecord
 from prophet.lab.records import TunedSizes
+from prophet.lab.testbed import RelayReport
 from prophet.simulate.measures import Measures
 
 EVENTS_FILE = "events.npz"
@@ -40,7 +41,10 @@ class Run:
 
 @dataclass(frozen=True)
 class CellRuns:
-    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i; `links` is what the testbed measured.
+    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i.
+
+    `links` (bits per second) and `round_trips` (seconds) are what the testbed measured before them, and `relays` what
+    delayed links did during them.
 
     `recordings` are short runs of the policies that their engine's own trace can show, with it on, for the
     figures; nothing in them is counted, since a trace costs time.
@@ -51,3 +55,5 @@ class CellRuns:
     runs: Mapping[str, Sequence[Run]]
     recordings: Mapping[str, Run] = field(default_factory=dict)
     simulated: bool = False
+    round_trips: Mapping[str, float] = field(default_factory=dict)
+    relays: Mapping[str, RelayReport] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from prophet.core.errors import UserError
 from prophet.core.optional import MissingPackage, require
+from prophet.engines.spec import is_worker
 from prophet.lab.config import SIMULATOR, Cell, Experiment
 from prophet.lab.contenders import Contender
 from prophet.lab.doctor import obstacle
@@ -99,7 +100,17 @@ def run_session(experiment: Experiment, out: Path) -> int:
     def testbed(cell: Cell) -> Testbed:
         cluster = cell.cluster
         cores = worker_cores(sorted(os.sched_getaffinity(0)), cluster.workers)
-        return Testbed([NodeSpec(node, cluster.bandwidth.rate(node), cores.get(node, ())) for node in cluster.nodes])
+        nodes = [
+            NodeSpec(
+                node,
+                cluster.bandwidth.rate(node),
+                cores.get(node, ()),
+                cluster.delay.of(node) or None,
+                measured=is_worker(node),
+            )
+            for node in cluster.nodes
+        ]
+        return Testbed(nodes)
 
     console = Console()
     existed = out.exists()

@@ -188,7 +188,7 @@ def _cluster(cell: Cell) -> Cluster:
     links = {}
     for node in cluster.nodes:
         steps = _rate_steps(cluster.bandwidth, node)
-        traffic = [(t.from_s, t.until_s, t.rate / 8) for t in config.traffic if t.node == node]
+        traffic = [(t.from_s, t.until_s, t.rate / 8) for t in cluster.traffic if t.node == node]
         if traffic:
             steps = with_traffic(steps, traffic)
         if steps:
@@ -202,7 +202,7 @@ def _cluster(cell: Cell) -> Cluster:
     sum_rate = 0.0 if config.sum_rate is None else config.sum_rate / 8
     costs = Costs(
         config.overhead_s,
-        config.latency_s,
+        config.latency_s + _path_delay_s(cell),
         sum_rate=sum_rate,
         server_overhead_s=config.server_overhead_s,
         burst_bytes=burst,
@@ -213,6 +213,16 @@ def _cluster(cell: Cell) -> Cluster:
     asynchronous = config.exchange == ASYNCHRONOUS
     exchange = Exchange.ASYNCHRONOUS if asynchronous else Exchange.SYNCHRONOUS
     return Cluster(cluster.workers, cluster.servers, links, costs, exchange)
+
+
+def _path_delay_s(cell: Cell) -> float:
+    """How long a frame is under way between the two ends of a message, beside what the testbed's own wires take."""
+    cluster = cell.cluster
+    far = "worker" if cell.simulator.exchange in COLLECTIVES else "server"
+    delays = [{cluster.delay.of(node) for node in cluster.nodes if node.startswith(role)} for role in ("worker", far)]
+    if any(len(of_role) > 1 for of_role in delays):
+        raise UserError("cluster.delay: the simulator has one delay for all workers and one for all servers")
+    return sum(map(min, delays))
 
 
 def _rate_steps(bandwidth: Bandwidth, node: str) -> RateSteps:

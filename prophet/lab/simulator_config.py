@@ -35,15 +35,6 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Traffic(_Strict):
-    """What others send and receive at a node, `rate` each way, from `from_s` to `until_s` on the virtual clock."""
-
-    node: str
-    from_s: NotNegative = 0.0
-    until_s: Positive
-    rate: Rate
-
-
 class SimulatorConfig(_Strict):
     """The defaults are the testbed on two cores; docs/simulator.md says how they were measured."""
 
@@ -62,4 +53,3 @@ class SimulatorConfig(_Strict):
     """Scatter of computing times: the standard deviation of their logarithm, drawn for each worker and iteration."""
     stragglers: dict[str, Positive] = Field(default_factory=dict)
     """How many times as long a worker computes, by its name."""
-    traffic: list[Traffic] = Field(default_factory=list)

@@ -172,7 +172,7 @@ def test_doctor_has_a_line_an_item_and_status_2_where_something_is_missing(
 
 def test_doctor_looks_at_everything_an_experiment_needs() -> None:
     examined = doctor.examine()
-    items = ["BytePS", "PyTorch", "hook", "MXNet", "hook (MXNet)", "testbed", "tc"]
+    items = ["BytePS", "PyTorch", "hook", "MXNet", "hook (MXNet)", "testbed", "tc", "delay"]
     assert [finding.item for finding in examined if not finding.item.startswith("NIC ")] == items
     assert any(finding.item.startswith("NIC ") for finding in examined)
     assert all("\n" not in finding.line and finding.line for finding in examined)

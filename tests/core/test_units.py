@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.core.units import format_rate, format_size, parse_rate, parse_size
+from prophet.core.units import format_rate, format_size, format_time, parse_rate, parse_size, parse_time
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,22 @@ def test_a_rate_is_written_as_it_is_read(text: str) -> None:
 @pytest.mark.parametrize("text", ["25.6MB", "512KiB", "4MiB", "4MB", "256kB", "12B"])
 def test_a_size_is_written_as_it_is_read(text: str) -> None:
     assert format_size(parse_size(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5ms", 0.005), ("100us", 1e-4), ("1.5 s", 1.5), ("0", 0.0), (0.02, 0.02), (0, 0.0)]
+)
+def test_times(text: object, seconds: float) -> None:
+    assert parse_time(text) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("bad", ["soon", "5min", -1, "-5ms", None, True, float("inf")])
+def test_what_is_no_time_says_what_to_write(bad: object) -> None:
+    with pytest.raises(ValueError, match=r"a time; write e.g. 5ms"):
+        parse_time(bad)
+
+
+@pytest.mark.parametrize("text", ["5ms", "100us", "2s", "1.5ms"])
+def test_a_time_is_written_as_it_is_read(text: str) -> None:
+    assert format_time(parse_time(text)) == text
+    assert format_time(0) == "0s"

@@ -10,6 +10,7 @@ import pytest
 
 from prophet.core.errors import UserError
 from prophet.lab.config import load_experiment
+from prophet.lab.results import describe_setting
 from support.configs import DIGITS, REPLAY, changed, loaded, written
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -43,6 +44,28 @@ BAD: list[tuple[str, Any, str]] = [
     ("cluster.bandwidth", [{"at_s": 0}], "cluster.bandwidth: {'at_s': 0} is no point of a series"),
     ("cluster.bandwidth", [{"at_s": 5, "rate": "1gbit"}], "cluster.bandwidth: a series of rates starts with at_s: 0"),
     ("cluster.bandwidth", [{"at_s": "now", "rate": "1gbit"}], "cluster.bandwidth: at_s is 'now'; it must be 0 or more"),
+    ("cluster.bandwidth", [{"at_s": 0, "rate": "none"}], "cluster.bandwidth: 'none' is not a rate"),
+    ("cluster.delay", "far", "cluster.delay: 'far' is not a time; write e.g. 5ms"),
+    ("cluster.delay", -0.001, "cluster.delay: -0.001 is not a time"),
+    ("cluster.delay", {}, "cluster.delay: names no node; write e.g. {default: 1ms, worker0: 5ms}"),
+    ("cluster.delay", {"worker7": "1ms"}, "cluster: delay names 'worker7'; the nodes are default, scheduler"),
+    ("cluster.traffic", [{"node": "worker0"}], r"cluster.traffic\[0\].until_s: is missing"),
+    ("cluster.traffic", [{"nodes": []}], r"cluster.traffic\[0\].nodes: unknown key; the keys here are node, from_s"),
+    (
+        "cluster.traffic",
+        [{"node": "worker7", "until_s": 5, "rate": "1mbit"}],
+        "cluster: traffic names 'worker7'; the nodes are scheduler",
+    ),
+    (
+        "cluster.traffic",
+        [{"node": "worker0", "from_s": 5, "until_s": 5, "rate": "1mbit"}],
+        r"cluster.traffic\[0\]: until_s is 5; it must be above from_s, 5",
+    ),
+    (
+        "cluster.traffic",
+        [{"node": "worker0", "from_s": at, "until_s": 9, "rate": "1mbit"} for at in (1, 5)],
+        "cluster: traffic at worker0 from 5 s begins before the last one has ended",
+    ),
     ("job.total_bytes", "lots", "job.total_bytes: 'lots' is not a size; write e.g. 25.6MB"),
     ("job.backward_s", -1, "job.backward_s: it must be greater than 0, not -1"),
     ("job.warmup", 5, "job: warmup is 5; with 6 iterations at most 4"),
@@ -161,6 +184,37 @@ def test_bandwidth_is_of_the_workers_unless_nodes_are_named(tmp_path: Path) -> N
     named = changed(REPLAY, "cluster.bandwidth", {"default": "1gbit", "worker1": "100mbit", "server0": 2_000_000_000})
     cluster = loaded(named, tmp_path).cells[0].cluster
     assert [cluster.bandwidth.rate(node) for node in cluster.nodes] == [None, 2e9, 1e9, 100e6]
+
+
+def test_a_link_need_not_be_shaped(tmp_path: Path) -> None:
+    points = [{"cluster": {"bandwidth": "none"}}, {"cluster": {"bandwidth": {"default": "1gbit", "worker1": "none"}}}]
+    first, second = loaded({**REPLAY, "sweep": points}, tmp_path).cells
+    assert [first.cluster.bandwidth.rate(node) for node in first.cluster.nodes] == [None] * 4
+    assert [second.cluster.bandwidth.rate(node) for node in second.cluster.nodes] == [None, None, 1e9, None]
+    assert (first.setting, second.setting) == ({"bandwidth": None}, {"bandwidth": {"default": 1e9, "worker1": None}})
+    assert describe_setting(first.setting) == "not shaped"
+
+
+def test_a_sweep_over_delays(tmp_path: Path) -> None:
+    named = {"default": 0.001, "server0": "5ms"}
+    points = [{"cluster": {"delay": delay}} for delay in (0, "5ms", named)]
+    cells = loaded({**REPLAY, "sweep": points}, tmp_path).cells
+    assert [cell.setting["delay"] for cell in cells] == [0.0, 0.005, {"default": 0.001, "server0": 0.005}]
+    assert [cells[2].cluster.delay.of(node) for node in cells[2].cluster.nodes] == [0.0, 0.005, 0.001, 0.001]
+    assert [describe_setting(cell.setting) for cell in cells] == [
+        "250mbit, delay 0s",
+        "250mbit, delay 5ms",
+        "250mbit, delay default=1ms server0=5ms",
+    ]
+    (steady,) = loaded(changed(REPLAY, "cluster.delay", "5ms"), tmp_path).cells
+    assert steady.setting == {"bandwidth": 250e6, "delay": 0.005}, "it is not varied, and is told"
+
+
+def test_traffic_of_others_has_a_place_and_a_time(tmp_path: Path) -> None:
+    raw = changed(REPLAY, "cluster.traffic", [{"node": "worker1", "from_s": 5, "until_s": 10, "rate": "80mbit"}])
+    (cell,) = loaded(raw, tmp_path).cells
+    assert cell.setting["traffic"] == [{"node": "worker1", "from_s": 5.0, "until_s": 10.0, "rate": 80e6}]
+    assert describe_setting(cell.setting) == "250mbit, others' 80mbit at worker1 5-10s"
 
 
 def test_a_series_of_rates(tmp_path: Path) -> None:

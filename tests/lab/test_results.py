@@ -15,10 +15,12 @@ from prophet.core.bound import lower_bound_s
 from prophet.lab.records import Results, read_results, write_results
 from prophet.lab.results import failures, lower_bound, print_results, summarize
 from prophet.lab.runs import CellRuns, Run
+from prophet.lab.testbed import RelayReport
 from support.configs import DIGITS, REPLAY, changed, loaded
 from support.fakes import agent_status, worker_record
 
 LINKS = {"worker0 up": 249e6}
+STOCK_ALONE = changed(REPLAY, "policies", ["stock"])
 
 
 def run(iteration_s: Sequence[float], statuses: int = 0, **extra: Any) -> Run:
@@ -106,12 +108,61 @@ def test_a_model_below_its_target_or_unlike_itself_is_a_failure(tmp_path: Path) 
     assert policies["prophet"]["error"] == "2 different models at the end of 2 runs from one seed"
 
 
-@pytest.mark.parametrize(
-    "bandwidth", [[{"at_s": 0, "rate": "250mbit"}, {"at_s": 5, "rate": "1gbit"}], {"scheduler": 1e9}]
-)
-def test_no_bound_where_none_is_known(bandwidth: Any, tmp_path: Path) -> None:
-    raw = changed(REPLAY, "cluster.bandwidth", bandwidth)
+def test_no_bound_where_none_is_known(tmp_path: Path) -> None:
+    series = [{"at_s": 0, "rate": "250mbit"}, {"at_s": 5, "rate": "1gbit"}]
+    raw = changed(REPLAY, "cluster.bandwidth", series)
     assert summary(tmp_path, {"stock": [run([1.0] * 5)]}, raw)["cells"][0]["lower_bound_s"] is None
+    (cell,) = loaded(changed(REPLAY, "cluster.bandwidth", "none"), tmp_path).cells
+    assert lower_bound(cell) is None
+
+
+def test_the_bound_of_a_link_that_is_not_shaped_is_of_its_measured_rate_and_says_so(tmp_path: Path) -> None:
+    raw = changed(STOCK_ALONE, "cluster.bandwidth", {"default": "none", "server0": "1gbit"})
+    experiment = loaded(raw, tmp_path)
+    links = {"worker0 up": 400e6, "worker0 down": 300e6, "worker1 up": 500e6, "worker1 down": 500e6, "server0 up": 9e8}
+    results = summarize(experiment, [CellRuns(experiment.cells[0], links, {"stock": [run([1.0] * 5)]})])
+    (cell,) = results.cells
+    profile = experiment.cells[0].profile
+    assert profile is not None
+    assert cell.lower_bound_s == pytest.approx(lower_bound_s(profile, 300e6 / 8))
+    assert results.as_json()["cells"][0]["bound_is_measured"] is True
+    assert cell.narrow_link == "server", "of those with a limit"
+    assert cell.setting == {"bandwidth": {"server0": 1e9}}
+    text = io.StringIO()
+    print_results(results, Console(file=text, width=160))
+    assert "server0=1gbit" in text.getvalue()
+    assert "at the rate measured" in text.getvalue()
+
+
+def test_the_bound_has_the_way_to_the_server_and_back_in_it(tmp_path: Path) -> None:
+    near, uneven, ring = (
+        loaded(changed({**REPLAY, "simulator": simulator}, "cluster.delay", delay), tmp_path).cells[0]
+        for delay, simulator in (
+            (0, {}),
+            ({"default": "1ms", "worker1": "5ms", "server0": "2ms"}, {}),
+            ({"default": "1ms", "worker1": "5ms"}, {"exchange": "ring"}),
+        )
+    )
+    bound = lower_bound(near)
+    assert bound is not None
+    assert lower_bound(uneven) == pytest.approx(bound + 2 * (0.005 + 0.002))
+    assert lower_bound(ring) == pytest.approx(bound + 0.005 + 0.001), "with two workers it carries as much"
+
+
+def test_what_the_links_did_is_told(tmp_path: Path) -> None:
+    experiment = loaded(changed(STOCK_ALONE, "cluster.delay", "5ms"), tmp_path)
+    relay = RelayReport(10, 9000, 0, 4e-5, 1e-4, 2e-4, 0.01, True)
+    runs = {"stock": [run([1.0] * 5)]}
+    done = CellRuns(experiment.cells[0], LINKS, runs, round_trips={"worker0": 0.01}, relays={"worker0": relay})
+    (cell,) = summarize(experiment, [done]).as_json()["cells"]
+    assert cell["round_trips"] == {"worker0": 0.01}
+    assert cell["relays"]["worker0"]["late_p99_s"] == 1e-4
+    assert cell["setting"] == {"bandwidth": 250e6, "delay": 0.005}
+    assert "delayed by a relay" in cell["emulated"]
+    assert "bound_is_measured" not in cell
+    path = tmp_path / "results.json"
+    write_results(summarize(experiment, [done]), path)
+    assert read_results(path).cells[0].relays == {"worker0": relay}
 
 
 def test_the_bound_is_that_of_the_slowest_worker(tmp_path: Path) -> None:

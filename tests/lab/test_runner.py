@@ -203,6 +203,43 @@ def test_a_series_of_rates_begins_when_all_workers_train_and_is_undone(tmp_path:
     assert [rate for _, rate in changes] == [100e6, 1e9, 250e6]
 
 
+def test_traffic_of_others_comes_and_goes_while_the_workers_train(tmp_path: Path) -> None:
+    traffic = [
+        {"node": "server0", "from_s": 3, "until_s": 4, "rate": "20mbit"},
+        {"node": "server0", "from_s": 2, "until_s": 3, "rate": "10mbit"},
+    ]
+    raw = changed(changed(REPLAY, "cluster.traffic", traffic), "policies", ["prophet"])
+    bench = Bench(tmp_path, changed(raw, "repeats", 1))
+    began = bench.clock.now_s
+    bench.run()
+    assert [(node, rate) for _, node, rate in bench.host.traffic] == [
+        ("server0", 10e6),
+        ("server0", None),
+        ("server0", 20e6),
+        ("server0", None),
+        ("server0", None),  # after the job, however it ended
+    ]
+    assert [at - began for at, _, _ in bench.host.traffic] == pytest.approx([3.0, 4.0, 4.0, 5.0, 6.0], abs=0.15)
+
+
+def test_a_link_that_broke_fails_the_runs_with_its_line(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.host.breaks_at = bench.clock.now_s + ITERATIONS + 1  # in the second run
+    cell = bench.run()
+    line = "the relay of worker0's link ended with status 1: it said nothing"
+    assert {name: [run.error for run in runs] for name, runs in cell.runs.items()} == {
+        "stock": [None, line],
+        "prophet": [line, line],
+    }
+    assert cell.relays == {}
+    assert bench.host.terminated == 5
+
+
+def test_what_the_links_did_is_kept_with_the_runs(tmp_path: Path) -> None:
+    cell = Bench(tmp_path).run()
+    assert (cell.round_trips, list(cell.relays)) == ({"worker0": 0.0101, "tolerance": 0.10}, ["worker0"])
+
+
 def test_leftovers_of_an_earlier_run_are_not_taken_for_results(tmp_path: Path) -> None:
     def silent(node: str, env: Mapping[str, str]) -> Script:
         return Script(ITERATIONS) if node.startswith("worker") else good(node, env)

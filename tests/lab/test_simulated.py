@@ -98,8 +98,24 @@ def test_a_rate_that_falls_is_felt(tmp_path: Path) -> None:
 
 
 def test_traffic_of_others_is_felt(tmp_path: Path) -> None:
-    busy = {"traffic": [{"node": "worker0", "until_s": 1000.0, "rate": "125mbit"}]}
-    assert iteration_s(cell(tmp_path, simulator=busy), "stock") > iteration_s(cell(tmp_path), "stock") * 1.5
+    busy = [{"node": "worker0", "until_s": 1000.0, "rate": "125mbit"}]
+    assert iteration_s(cell(tmp_path, cluster__traffic=busy), "stock") > iteration_s(cell(tmp_path), "stock") * 1.5
+
+
+def test_a_delay_is_of_every_message_on_its_way(tmp_path: Path) -> None:
+    far = cell(tmp_path, cluster__delay={"default": "4ms", "server0": "1ms"})
+    assert prepare(far, far.policies[0]).cluster.costs.latency_s == pytest.approx(0.00014 + 0.005)
+    ring = cell(tmp_path, cluster__delay="4ms", simulator={"exchange": "ring"}, policies=["fifo"])
+    near = cell(tmp_path, simulator={"exchange": "ring"}, policies=["fifo"])
+    delays = [prepare(point, point.policies[0]).cluster.costs.latency_s for point in (ring, near)]
+    assert delays[0] - delays[1] == pytest.approx(2 * 0.008), "two messages, each from one worker to the other"
+    assert iteration_s(far, "stock") > iteration_s(cell(tmp_path), "stock") + 2 * 0.005
+
+
+def test_delays_that_the_simulator_does_not_have_are_one_line(tmp_path: Path) -> None:
+    uneven = cell(tmp_path, cluster__delay={"worker0": "4ms"})
+    with pytest.raises(UserError, match=r"^cluster.delay: the simulator has one delay for all workers[^\n]*$"):
+        prepare(uneven, uneven.policies[0])
 
 
 @pytest.mark.parametrize("exchange", ["ring", "tree", "halving-doubling"])

@@ -24,12 +24,13 @@ CELLS: Mapping[str, Mapping[str, Any]] = {
         "policies": ["stock", *SCHEDULED],
     },
     "servers-and-traffic": {
-        "cluster": {"workers": 4, "servers": 2, "bandwidth": {"default": "400mbit", "worker3": "200mbit"}},
-        "simulator": {
-            "burst": 0,
-            "sum_rate": "4gbit",
+        "cluster": {
+            "workers": 4,
+            "servers": 2,
+            "bandwidth": {"default": "400mbit", "worker3": "200mbit"},
             "traffic": [{"node": "worker0", "from_s": 2.0, "until_s": 4.0, "rate": "100mbit"}],
         },
+        "simulator": {"burst": 0, "sum_rate": "4gbit"},
         "policies": ["stock", "prophet"],
     },
     "asynchronous": {"simulator": {"exchange": "asynchronous"}, "policies": ["stock", "prophet"]},

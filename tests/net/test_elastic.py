@@ -42,7 +42,7 @@ def test_a_worker_that_replaces_another_knows_no_cuts_of_before(
     port = PORT + 4 + 2 * int(replaced)
     stock = run(testbed, tmp_path / "stock", port, replaced, {})
     forced = run(testbed, tmp_path / "forced", port + 1, replaced, {"BYTEPS_SCHEDULER": "prophet"}, (FORCED,))
-    assert [end.status for end in (*stock, *forced)] == [0] * 4, (stock, forced)
+    assert [end.status for end in (*stock, *forced)] == [0] * 4, [end.log[-3000:] for end in forced]
     assert not any(end.lines("Prophet") for end in forced)
     recuts = [int(line.split()[1]) for end in forced for line in end.lines("recuts")]
     assert min(recuts) > 0

@@ -21,6 +21,7 @@ from prophet.lab.contenders import Contender
 from prophet.lab.jobs import progress_path
 from prophet.lab.jobs.record import Mark, WorkerRecord
 from prophet.lab.runner import Edges
+from prophet.lab.testbed import RelayReport
 
 
 class Clock:
@@ -85,6 +86,8 @@ class FakeHost:
         self._script = script
         self.started: list[tuple[str, Sequence[str], Mapping[str, str]]] = []
         self.bandwidths: list[tuple[float, str, float | None]] = []
+        self.traffic: list[tuple[float, str, float | None]] = []
+        self.breaks_at: float | None = None
         self.terminated = 0
         self.closed = 0
 
@@ -111,8 +114,21 @@ class FakeHost:
     def set_bandwidth(self, name: str, bits_per_s: float | None) -> None:
         self.bandwidths.append((self._clock.now_s, name, bits_per_s))
 
+    def set_traffic(self, name: str, bits_per_s: float | None) -> None:
+        self.traffic.append((self._clock.now_s, name, bits_per_s))
+
     def check(self, tolerance: float) -> Mapping[str, float]:
         return {"worker0 up": 249e6, "tolerance": tolerance}
+
+    def check_round_trips(self, tolerance: float) -> Mapping[str, float]:
+        return {"worker0": 0.0101, "tolerance": tolerance}
+
+    def fault(self) -> str | None:
+        broken = self.breaks_at is not None and self._clock.now_s >= self.breaks_at
+        return "the relay of worker0's link ended with status 1: it said nothing" if broken else None
+
+    def relays(self) -> Mapping[str, RelayReport]:
+        return {"worker0": RelayReport(10, 9000, 0, 4e-5, 1e-4, 2e-4, 0.01, True)}
 
     def terminate_all(self) -> None:
         self.terminated += 1

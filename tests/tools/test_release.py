@@ -25,6 +25,7 @@ WHEEL = [
     "prophet/py.typed",
     "prophet/core/_native.pyi",
     "prophet/core/_native.cpython-311-x86_64-linux-gnu.so",
+    "prophet/lab/testbed/_relay.cpython-311-x86_64-linux-gnu.so",
     "prophet_byteps/hook.py",
     "prophet_byteps/_hook.cpython-311-x86_64-linux-gnu.so",
     "prophet_byteps/build/include/nccl.h",

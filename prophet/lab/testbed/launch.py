@@ -1,9 +1,11 @@
 """The processes that live inside the testbed: programs of one file, run by path with `python -I -S` so that they start
 in milliseconds and read nothing of the job's environment. Only the standard library, and only what each needs.
 
-    launch.py hold COUNT             makes COUNT network namespaces and keeps them until standard input ends;
-                                     a byte on it ends the processes in them, and a line answers
+    launch.py hold COUNT BUFFER      makes COUNT network namespaces and keeps them until standard input ends;
+                                     a byte on it ends the processes in all but the last, and a line answers;
+                                     buffers of TCP in them may grow to BUFFER bytes, or as far as Linux lets them
     launch.py enter NETNS ARGV...    runs ARGV in the network namespace, with a /dev/shm of its own
+    launch.py alone ARGV...          runs ARGV in a network namespace of its own
     launch.py on CORES ARGV...       runs ARGV on these processor cores alone: numbers with commas in between
     launch.py user ARGV...           runs ARGV as root of a new user namespace
 
@@ -31,11 +33,13 @@ MS_PRIVATE = 1 << 18
 GRACE_S = 2.0  # between SIGTERM and SIGKILL
 POLL_S = 0.02
 
+# Linux's own defaults: a host tuned for long fast links would hide the scheduler behind deep socket buffers.
+TCP_WMEM = (4096, 16384, 4194304)
+TCP_RMEM = (4096, 131072, 6291456)
 SYSCTLS = {
-    # Linux's own defaults: a host tuned for long fast links would hide the scheduler behind deep socket buffers.
-    "ipv4/tcp_wmem": "4096 16384 4194304",
-    "ipv4/tcp_rmem": "4096 131072 6291456",
     "ipv4/tcp_congestion_control": "reno",
+    # What one connection learned of the link is not for the next one, which may be another policy's.
+    "ipv4/tcp_no_metrics_save": "1",
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -48,10 +52,18 @@ def _call(name: str, *arguments: object) -> None:
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
-def hold(count: int) -> None:
+def sysctls(buffer_bytes: int) -> dict[str, str]:
+    """What is set in each namespace; `buffer_bytes` is how far TCP's buffers may grow where that is more than usual."""
+    buffers = {"ipv4/tcp_wmem": TCP_WMEM, "ipv4/tcp_rmem": TCP_RMEM}
+    sizes = {key: f"{least} {begin} {max(most, buffer_bytes)}" for key, (least, begin, most) in buffers.items()}
+    return SYSCTLS | sizes
+
+
+def hold(count: int, buffer_bytes: int) -> None:
     """Writes its own file descriptor of each namespace to standard output, one line, and serves until input ends.
 
-    A byte of input ends every process in the namespaces, and an empty line says that it is done.
+    A byte of input ends every process in the namespaces but the last, which is the network's own, and an empty line
+    says that it is done.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -59,16 +71,16 @@ def hold(count: int) -> None:
     for _ in range(count):
         _call("unshare", CLONE_NEWNET)
         opened.append(os.open("/proc/self/ns/net", os.O_RDONLY))
-        for key, value in SYSCTLS.items():
+        for key, value in sysctls(buffer_bytes).items():
             # Refused where /proc/sys is read-only, as in many containers; the rate is checked before it is used.
             with contextlib.suppress(OSError):
                 Path("/proc/sys/net", key).write_text(value)
-    namespaces = {_identity(os.fstat(descriptor)) for descriptor in opened}
+    namespaces = [_identity(os.fstat(descriptor)) for descriptor in opened]
     print(*opened, flush=True)
     while os.read(0, 1):
-        end_processes_in(namespaces)
+        end_processes_in(set(namespaces[:-1]))
         print(flush=True)
-    end_processes_in(namespaces)
+    end_processes_in(set(namespaces))
 
 
 def end_processes_in(namespaces: set[tuple[int, int]]) -> None:
@@ -129,10 +141,13 @@ def run(argv: list[str]) -> None:
 def main(arguments: list[str]) -> None:
     try:
         match arguments:
-            case ["hold", count]:
-                hold(int(count))
+            case ["hold", count, buffer_bytes]:
+                hold(int(count), int(buffer_bytes))
             case ["enter", namespace, *argv]:
                 enter(namespace, argv)
+            case ["alone", *argv]:
+                _call("unshare", CLONE_NEWNET)
+                run(argv)
             case ["on", cores, *argv]:
                 os.sched_setaffinity(0, map(int, cores.split(",")))
                 run(argv)

@@ -18,21 +18,26 @@ def launcher(*arguments: str) -> list[str]:
     return [sys.executable, "-I", "-S", str(LAUNCHER), *arguments]
 
 
+def try_alone(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Runs `argv` to its end in a network namespace of its own, made as this process may make one."""
+    alone = launcher("alone", *argv)
+    command = alone if os.geteuid() == 0 else launcher("user", *alone)
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
 def require_namespaces() -> str:
     """How this process gets namespaces: "root", or "user" where `reexec_in_user_namespace` is needed or was done.
 
     Raises UserError where neither works, with what to do.
     """
-    root = os.geteuid() == 0
-    attempt = ["hold", "1"] if root else ["user", *launcher("hold", "1")]
-    tried = subprocess.run(launcher(*attempt), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    tried = try_alone("true")
     if tried.returncode != 0:
         reason = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise UserError(
             "the testbed needs root, or user namespaces for users (sysctl user.max_user_namespaces above 0 and, on"
             f" Ubuntu, kernel.apparmor_restrict_unprivileged_userns=0; in a container, CAP_SYS_ADMIN): {reason}"
         )
-    return "user" if not root or MARKER in os.environ else "root"
+    return "user" if os.geteuid() != 0 or MARKER in os.environ else "root"
 
 
 def reexec_in_user_namespace() -> None:

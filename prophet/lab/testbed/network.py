@@ -33,7 +33,19 @@ def plug_in(bridge_namespace: str, bridge: str, port: str, namespace: str, inter
     """A veth pair from `port` of the bridge to `interface` of the node in `namespace`, which gets `address` (/24)."""
     pair = f"link add {port} mtu {MTU_BYTES} type veth peer name {interface} mtu {MTU_BYTES} netns {namespace}"
     _batch(bridge_namespace, "ip", pair, f"link set {port} master {bridge} up")
-    _batch(namespace, "ip", "link set lo up", f"addr add {address}/24 dev {interface}", f"link set {interface} up")
+    _set_up(namespace, interface, address)
+
+
+def plug_in_far(
+    bridge_namespace: str, bridge: str, port: str, namespace: str, interface: str, address: str, ends: tuple[str, str]
+) -> None:
+    """As `plug_in`, with a gap in between: two veth pairs, whose inner `ends` a relay joins, the node's first."""
+    near, far = ends
+    pair = f"link add {port} mtu {MTU_BYTES} type veth peer name {far} mtu {MTU_BYTES}"
+    _batch(bridge_namespace, "ip", pair, f"link set {port} master {bridge} up", f"link set {far} up")
+    pair = f"link add {near} mtu {MTU_BYTES} type veth peer name {interface} mtu {MTU_BYTES} netns {namespace}"
+    _batch(bridge_namespace, "ip", pair, f"link set {near} up")
+    _set_up(namespace, interface, address)
 
 
 def shape(namespace: str, interface: str, bandwidth_bps: float | None, *, was_shaped: bool) -> None:
@@ -46,6 +58,10 @@ def shape(namespace: str, interface: str, bandwidth_bps: float | None, *, was_sh
         )
     elif was_shaped:
         _batch(namespace, "tc", f"qdisc del dev {interface} root")
+
+
+def _set_up(namespace: str, interface: str, address: str) -> None:
+    _batch(namespace, "ip", "link set lo up", f"addr add {address}/24 dev {interface}", f"link set {interface} up")
 
 
 def _batch(namespace: str, tool: str, *commands: str) -> None:

@@ -1,15 +1,17 @@
-"""The testbed: nodes with an address and a bandwidth each, processes inside them, and the rate they really get.
+"""The testbed: nodes with an address, a bandwidth and a delay each, processes inside them, and what they really get.
 
     node 0 -- tbf ==== tbf -- bridge -- tbf ==== tbf -- node 1
              (up)      (down)           ...
 
 Each node is a network namespace joined by a veth pair to a bridge, which has a namespace of its own. A token bucket at
-the node's end narrows what it sends, one at the bridge's end what it receives. Namespaces have no names and names
+the node's end narrows what it sends, one at the bridge's end what it receives; delay.py is about a link with a relay in
+between. Namespaces have no names and names
 inside them are private, so testbeds do not meet, and what happens to them when the harness ends is told in launch.py.
 """
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,8 +22,9 @@ from typing import Self
 
 from prophet.core.errors import UserError
 
+from .delay import SLACK_S, Relay, RelayReport, check_delay, tcp_buffer_bytes
 from .namespaces import launcher
-from .network import make_bridge, plug_in, require_tools, shape
+from .network import make_bridge, plug_in, plug_in_far, require_tools, shape
 from .shaping import check_bandwidth
 
 TRAFFIC = Path(__file__).with_name("traffic.py")
@@ -29,6 +32,8 @@ SUBNET = "10.77.0"
 MAX_NODES = 250
 DISCARD_FRACTION = 1 / 3  # of a measurement: the first burst and TCP's slow start
 CHECK_S = 1.2
+RAMP_ROUND_TRIPS = 30  # more of a measurement: how long TCP takes to fill a link with a delay
+ASKED = 21  # round trips
 PATIENCE_S = 15.0
 
 
@@ -37,11 +42,15 @@ class NodeSpec:
     """One machine: `bandwidth_bps` in bits per second each way, None for a link that is not shaped.
 
     Its programs run on `cores` alone, which are numbers of this machine's processor cores; on all where there are none.
+    `delay_s` is how long a frame is under way, each way; None for a link without a relay. The rate and the round trip
+    of a link that is neither shaped nor delayed are looked at only where it is `measured`.
     """
 
     name: str
     bandwidth_bps: float | None
     cores: tuple[int, ...] = ()
+    delay_s: float | None = None
+    measured: bool = False
 
 
 class Testbed:
@@ -63,22 +72,28 @@ class Testbed:
             raise UserError(f"node names must differ: {', '.join(sorted(repeated))} is there twice")
         for node in nodes:
             check_bandwidth(node.name, node.bandwidth_bps)
+            check_delay(node.name, node.delay_s)
         self._prefix = prefix
         self._places = {name: place for place, name in enumerate(names)}
         # The last node is our own and never shaped: the far end of `check`.
         self._probe = len(names)
         self._wanted = {node.name: node.bandwidth_bps for node in nodes}
         self._cores = {node.name: node.cores for node in nodes}
+        self._delays = {node.name: node.delay_s for node in nodes}
+        self._measured = {node.name for node in nodes if node.measured}
+        self._buffer_bytes = _buffer_bytes(nodes)
         self._shaped: dict[str, float | None] = dict.fromkeys(names)
         self._holder: subprocess.Popen[str] | None = None
         self._namespaces: list[str] = []  # paths: one a place, then the bridge's
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._relays: dict[str, Relay] = {}
+        self._traffic_of: dict[str, list[subprocess.Popen[str]]] = {}
 
     def __enter__(self) -> Self:
         require_tools()
         places = self._probe + 1
         self._holder = subprocess.Popen(
-            launcher("hold", str(places + 1)),
+            launcher("hold", str(places + 1), str(self._buffer_bytes)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -92,9 +107,9 @@ class Testbed:
                 raise UserError(f"no network namespaces: {self._holder.stderr.read().strip()}")
             self._namespaces = [f"/proc/{self._holder.pid}/fd/{descriptor}" for descriptor in descriptors]
             make_bridge(self._bridge, self._prefix)
-            for place in range(places):
-                namespace, address = self._namespaces[place], _address(place)
-                plug_in(self._bridge, self._prefix, self._port(place), namespace, self._inside, address)
+            for node, place in self._places.items():
+                self._plug_in(place, self._delays[node], node)
+            self._plug_in(self._probe, None)
             for node, bandwidth_bps in self._wanted.items():
                 self.set_bandwidth(node, bandwidth_bps)
         except BaseException:
@@ -106,6 +121,15 @@ class Testbed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close()
+
+    def _plug_in(self, place: int, delay_s: float | None, node: str = "") -> None:
+        joint = (self._bridge, self._prefix, self._port(place), self._namespaces[place], self._inside, _address(place))
+        if delay_s is None:
+            plug_in(*joint)
+            return
+        near, far = f"near{place}", f"far{place}"
+        plug_in_far(*joint, (near, far))
+        self._relays[node] = Relay(node, self._bridge, near, far, delay_s)
 
     def address(self, node: str) -> str:
         """The IPv4 address that other nodes reach it by."""
@@ -141,12 +165,22 @@ class Testbed:
         return process
 
     def terminate_all(self) -> None:
-        """Ends every process in a node, as on leaving; the nodes stay."""
+        """Ends every process in a node, as on leaving; the nodes and their links stay."""
         assert self._holder and self._holder.stdin and self._holder.stdout
         self._holder.stdin.write("\n")
         self._holder.stdin.flush()
         self._holder.stdout.readline()
         self._collect()
+
+    def fault(self) -> str | None:
+        """What of the network itself has ended that should run, in one line that names it; None where all is well."""
+        faults = (relay.fault() for relay in self._relays.values())
+        ended = (node for node, senders in self._traffic_of.items() if any(s.poll() is not None for s in senders))
+        return next(filter(None, faults), None) or next((f"the traffic at {node} ended" for node in ended), None)
+
+    def relays(self) -> dict[str, RelayReport]:
+        """What each delayed node's relay did since the last call. Raises UserError where one has ended."""
+        return {node: relay.report() for node, relay in self._relays.items()}
 
     def set_bandwidth(self, node: str, bandwidth_bps: float | None) -> None:
         """Changes the node's link, both ways, while it is used: bits per second, or None to lift the limit."""
@@ -157,35 +191,83 @@ class Testbed:
         shape(self._bridge, self._port(place), bandwidth_bps, was_shaped=was_shaped)
         self._shaped[node] = bandwidth_bps
 
+    def set_traffic(self, node: str, bits_per_s: float | None) -> None:
+        """Fills the node's link with traffic that is not the programs', each way, until None takes it away.
+
+        Datagrams on time, in the token buckets' queues with everything else: TCP has to make do with what they leave.
+        They come from and go to a machine of the testbed's own.
+        """
+        place = self._place(node)
+        for process in self._traffic_of.pop(node, []):
+            _end(process)
+        if bits_per_s is None:
+            return
+        processes = self._traffic_of[node] = []
+        for source, target in ((place, self._probe), (self._probe, place)):
+            address = _address(target)
+            receiver = self._traffic(target, "sink", address)
+            processes.append(receiver)
+            processes.append(self._traffic(source, "flood", address, _first_line(receiver), str(bits_per_s)))
+
     def measure(self, node_a: str, node_b: str, seconds: float = 1.5) -> float:
         """Bits per second of payload that one TCP connection gets from `node_a` to `node_b`, after the first third."""
         return self._measure(self._place(node_a), self._place(node_b), seconds)
 
     def check(self, tolerance: float = 0.10) -> dict[str, float]:
-        """Measures every shaped node alone, each way, in bits per second: {"worker0 up": ..., "worker0 down": ...}.
+        """Measures each node that is shaped or `measured`, alone, in bits per second: {"worker0 up": ..., ...}.
 
         Takes about 1.5 s a measurement. Raises UserError if one differs from what was asked by more than `tolerance`.
         """
         achieved = {}
         for node, wanted in self._shaped.items():
-            if wanted is None:
+            if wanted is None and node not in self._measured:
                 continue
             place = self._place(node)
+            seconds = CHECK_S + RAMP_ROUND_TRIPS * 2 * (self._delays[node] or 0.0)
             for way, source, target in (("up", place, self._probe), ("down", self._probe, place)):
-                rate = achieved[f"{node} {way}"] = self._measure(source, target, CHECK_S)
-                if abs(rate / wanted - 1) > tolerance:
+                rate = achieved[f"{node} {way}"] = self._measure(source, target, seconds)
+                if wanted is not None and abs(rate / wanted - 1) > tolerance:
                     raise UserError(
                         f"bandwidth of {node}: asked for {wanted / 1e6:g} Mbit/s, got {rate / 1e6:.0f} Mbit/s {way};"
                         " leave the machine idle, or ask for less"
                     )
         return achieved
 
+    def check_round_trips(self, tolerance: float = 0.10) -> dict[str, float]:
+        """Seconds to the testbed's own node and back, alone, by node, of those that `check` measures or has a delay.
+
+        Raises UserError if that of a delayed node differs from what was asked by more than `tolerance` and SLACK_S.
+        """
+        achieved = {}
+        for node, delay_s in self._delays.items():
+            if delay_s is None and self._shaped[node] is None and node not in self._measured:
+                continue
+            took_s = achieved[node] = self._round_trip(self._place(node), self._probe)
+            wanted_s = 2 * (delay_s or 0.0)
+            if delay_s is not None and not wanted_s <= took_s <= wanted_s * (1 + tolerance) + SLACK_S:
+                raise UserError(
+                    f"delay of {node}: asked for a round trip of {wanted_s * 1e3:g} ms, got {took_s * 1e3:.2f} ms;"
+                    " leave the machine idle"
+                )
+        return achieved
+
+    def _round_trip(self, source: int, target: int) -> float:
+        answers = self._traffic(target, "echo", _address(target))
+        try:
+            asks = self._traffic(source, "ask", _address(target), _first_line(answers), str(ASKED))
+            try:
+                output, _ = asks.communicate(timeout=PATIENCE_S)
+            finally:
+                _end(asks)
+        finally:
+            _end(answers)
+        return float(output or "inf")
+
     def _measure(self, source: int, target: int, seconds: float) -> float:
         address = _address(target)
         receiver = self._traffic(target, "receive", address, str(seconds * DISCARD_FRACTION))
         try:
-            assert receiver.stdout
-            port = receiver.stdout.readline().strip()
+            port = _first_line(receiver)
             sender = self._traffic(source, "send", address, port, str(seconds))
             try:
                 output, _ = receiver.communicate(timeout=seconds + PATIENCE_S)
@@ -225,6 +307,9 @@ class Testbed:
         holder, self._holder = self._holder, None
         if holder is None:
             return
+        for relay in self._relays.values():
+            relay.close()
+        self._relays.clear()
         assert holder.stdin and holder.stdout and holder.stderr
         holder.stdin.close()  # it now ends every process in the nodes, and itself
         holder.wait()
@@ -236,11 +321,26 @@ class Testbed:
     def _collect(self) -> None:
         for process in self._processes:
             _end(process)
+        for sender in itertools.chain.from_iterable(self._traffic_of.values()):
+            _end(sender)
         self._processes.clear()
+        self._traffic_of.clear()
 
 
 def _address(place: int) -> str:
     return f"{SUBNET}.{place + 1}"
+
+
+def _first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def _buffer_bytes(nodes: Sequence[NodeSpec]) -> int:
+    """How far TCP's buffers may grow on these links: for the two nodes that are furthest apart, at the highest rate."""
+    furthest = sorted((node.delay_s or 0.0 for node in nodes), reverse=True)[:2]
+    rates = [node.bandwidth_bps for node in nodes if node.delay_s]
+    return tcp_buffer_bytes(2 * sum(furthest), None if None in rates else max(filter(None, rates), default=0.0))
 
 
 def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:

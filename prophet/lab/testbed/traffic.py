@@ -1,17 +1,32 @@
-"""The two ends of a rate measurement: programs run by path inside two nodes.
+"""What the testbed itself sends: programs run by path inside two nodes.
 
 traffic.py receive ADDRESS DISCARD_S     prints the port, then the rate in bits a second of the bytes after DISCARD_S
 traffic.py send ADDRESS PORT SECONDS     sends for that long and closes
+traffic.py echo ADDRESS                  prints the port, and sends back what comes there
+traffic.py ask ADDRESS PORT COUNT        prints the median round trip in seconds of COUNT small packets, one at a time
+traffic.py sink ADDRESS                  prints the port, and takes no notice of what comes there
+traffic.py flood ADDRESS PORT RATE       sends RATE bits a second, whatever else is on the way
 """
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import socket
+import statistics
 import sys
 import time
 
 CHUNK_BYTES = 1 << 20
 PATIENCE_S = 10.0
+
+ASK_BYTES = 64
+ASK_PATIENCE_S = 1.0  # for one answer
+FLOOD_EVERY_S = 0.001
+MOST_FLOOD_BYTES = 60_000  # of a datagram, which the kernel cuts into frames: one call for all of them
+DEBT_S = 0.02  # of a flood that was held up: what it makes up for
+SEND_BUFFER_BYTES = 16 << 20  # a share of the longest queue there is, so that it is the link that a flood waits for
+SO_SNDBUFFORCE = 32  # the module socket has no name for it
 
 
 def receive(address: str, discard_s: float) -> float:
@@ -43,12 +58,76 @@ def send(address: str, port: int, seconds: float) -> None:
             connection.sendall(chunk)
 
 
+def echo(address: str) -> None:
+    with _bound(address) as server:
+        while True:
+            packet, sender = server.recvfrom(ASK_BYTES)
+            server.sendto(packet, sender)
+
+
+def ask(address: str, port: int, count: int) -> float:
+    """Median seconds of the round trips that came back; infinite where none did."""
+    times = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.connect((address, port))
+        client.settimeout(ASK_PATIENCE_S)
+        for number in range(count):
+            packet = number.to_bytes(ASK_BYTES, "big")
+            asked = time.monotonic()
+            client.send(packet)
+            with contextlib.suppress(TimeoutError):
+                while client.recv(ASK_BYTES) != packet:
+                    pass  # the answer to one that was given up
+                times.append(time.monotonic() - asked)
+    return statistics.median(times) if times else float("inf")
+
+
+def sink(address: str) -> None:
+    with _bound(address):
+        signal.pause()  # the kernel throws away what has no room
+
+
+def flood(address: str, port: int, bits_per_s: float) -> None:
+    """Datagrams on time, without end: others have to make do with what is left."""
+    datagram = bytes(max(1, min(MOST_FLOOD_BYTES, round(bits_per_s / 8 * FLOOD_EVERY_S))))
+    every_s = 8 * len(datagram) / bits_per_s
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        try:
+            client.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
+        except PermissionError:  # as root of a user namespace: what the machine gives everybody
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        client.connect((address, port))
+        due = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if due > now:
+                time.sleep(due - now)
+            due = max(due, now - DEBT_S) + every_s
+            client.send(datagram)
+
+
+def _bound(address: str) -> socket.socket:
+    """A socket for datagrams; prints its port."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    bound.bind((address, 0))
+    print(bound.getsockname()[1], flush=True)
+    return bound
+
+
 def main(arguments: list[str]) -> None:
     match arguments:
         case ["receive", address, discard_s]:
             print(receive(address, float(discard_s)), flush=True)
         case ["send", address, port, seconds]:
             send(address, int(port), float(seconds))
+        case ["echo", address]:
+            echo(address)
+        case ["ask", address, port, count]:
+            print(ask(address, int(port), int(count)), flush=True)
+        case ["sink", address]:
+            sink(address)
+        case ["flood", address, port, rate]:
+            flood(address, int(port), float(rate))
 
 
 if __name__ == "__main__":

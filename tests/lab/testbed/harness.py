@@ -16,11 +16,12 @@ from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 
 PROGRAM = ["sh", "-c", "echo started; trap '' HUP; sleep 1000 & sleep 1000"]
 MEASURE_S = 0.9
+DELAY_S = 0.002
 
 
 def main(how: str, log: Path) -> None:
     reexec_in_user_namespace()
-    with Testbed([NodeSpec("worker0", 100e6), NodeSpec("server", None)]) as testbed:
+    with Testbed([NodeSpec("worker0", 100e6, delay_s=DELAY_S), NodeSpec("server", None)]) as testbed:
         testbed.popen("worker0", PROGRAM, env={"PATH": os.environ["PATH"]}, log=log)
         while "started" not in log.read_text():
             time.sleep(0.01)

@@ -17,7 +17,9 @@ import pytest
 
 from prophet.core.errors import UserError
 from prophet.lab.testbed import NodeSpec, Testbed, require_namespaces
+from prophet.lab.testbed import delay as relay
 from prophet.lab.testbed import testbed as testbed_module
+from prophet.lab.testbed.delay import MAX_DELAY_S, SLACK_S, require_relay, tcp_buffer_bytes
 from prophet.lab.testbed.shaping import LARGEST_PACKET_BYTES, MAX_BANDWIDTH_BPS, token_bucket
 from support.roles import network
 
@@ -57,6 +59,20 @@ def test_impossible_bandwidth_is_one_line(bandwidth_bps: float) -> None:
         Testbed([NodeSpec("worker0", bandwidth_bps)])
 
 
+@pytest.mark.parametrize("delay_s", [-0.001, MAX_DELAY_S * 1.01, math.inf, math.nan])
+def test_impossible_delay_is_one_line(delay_s: float) -> None:
+    with pytest.raises(UserError, match=r"^delay of worker0: .* give 0 to 20 ms$"):
+        Testbed([NodeSpec("worker0", 1e9, delay_s=delay_s)])
+
+
+def test_buffers_hold_what_a_long_wire_does() -> None:
+    assert tcp_buffer_bytes(0.0, 1e9) == 0, "Linux's own are enough"
+    assert tcp_buffer_bytes(0.0001, 1e6) >= 4 << 20, "it is never less than Linux's own"
+    for bandwidth_bps in (250e6, MAX_BANDWIDTH_BPS, None):
+        under_way = (bandwidth_bps or 1e10) / 8 * 0.04
+        assert tcp_buffer_bytes(0.04, bandwidth_bps) > 2 * under_way
+
+
 def test_impossible_nodes_are_one_line() -> None:
     with pytest.raises(UserError, match=r"^a testbed has 1 to 250 nodes, not 0$"):
         Testbed([])
@@ -85,6 +101,34 @@ def test_check_refuses_what_is_off_by_more_than_the_tolerance(monkeypatch: pytes
     assert testbed.check() == {"worker0 up": 99e6, "worker0 down": 91e6}
     with pytest.raises(UserError, match=r"^bandwidth of worker0: asked for 100 Mbit/s, got 89 Mbit/s up; [^\n]*$"):
         testbed.check()
+
+
+def test_check_measures_what_is_not_shaped_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    testbed = Testbed([NodeSpec("worker0", None, measured=True), NodeSpec("server", None)])
+    monkeypatch.setattr(testbed, "_measure", lambda source, target, seconds: 20e9)
+    monkeypatch.setattr(testbed, "_round_trip", lambda source, target: 0.001)
+    assert testbed.check() == {"worker0 up": 20e9, "worker0 down": 20e9}
+    assert testbed.check_round_trips() == {"worker0": 0.001}
+
+
+def test_check_refuses_a_round_trip_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    testbed = Testbed([NodeSpec("worker0", 1e8, delay_s=0.005), NodeSpec("server", None)])
+    times = iter([0.0102, 0.0116, 0.0099, math.inf])
+    monkeypatch.setattr(testbed, "_round_trip", lambda source, target: next(times))
+    assert testbed.check_round_trips() == {"worker0": 0.0102}
+    for shown in ("11.60", "9.90", "inf"):
+        line = rf"^delay of worker0: asked for a round trip of 10 ms, got {shown} ms; leave the machine idle$"
+        with pytest.raises(UserError, match=line):
+            testbed.check_round_trips()
+
+
+def test_a_relay_that_is_not_compiled_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = tmp_path / "relay.py"
+    alone.write_text(relay.PROGRAM.read_text())
+    monkeypatch.setattr(relay, "PROGRAM", alone)
+    monkeypatch.setattr(relay, "try_alone", lambda *argv: subprocess.run(argv, capture_output=True, text=True))
+    with pytest.raises(UserError, match=r"^links cannot be delayed here: it is not compiled; install Prophet again"):
+        require_relay()
 
 
 def test_missing_iproute2_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -118,6 +162,64 @@ def test_each_node_has_its_own_rate_and_may_lose_it(three_nodes: Testbed) -> Non
         "worker1 up": pytest.approx(1e9, rel=TOLERANCE),
         "worker1 down": pytest.approx(1e9, rel=TOLERANCE),
     }
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("delay_s", [0.0, 0.001, 0.02])
+def test_a_frame_is_under_way_as_long_as_was_asked_for_and_the_rate_stays(delay_s: float) -> None:
+    nodes = [NodeSpec("worker0", 250e6, delay_s=delay_s), NodeSpec("server", None)]
+    with network(nodes) as testbed:
+        trip_s = testbed.check_round_trips()["worker0"]
+        assert 2 * delay_s <= trip_s <= 2 * delay_s * 1.1 + SLACK_S
+        testbed.relays()
+        assert testbed.check() == {
+            "worker0 up": pytest.approx(250e6, rel=TOLERANCE),
+            "worker0 down": pytest.approx(250e6, rel=TOLERANCE),
+        }
+        done = testbed.relays()["worker0"]
+        assert done.dropped == 0 and done.bytes > 2 * 250e6 / 8
+        assert done.bytes / done.frames > 9000, "large frames pass in one piece"
+        assert 0 <= done.late_mean_s <= done.late_p99_s <= done.late_max_s
+        assert testbed.relays()["worker0"].frames < 100, "it counts from the last report"
+
+
+@pytest.mark.netns
+def test_a_long_wire_carries_a_gigabit() -> None:
+    nodes = [NodeSpec("worker0", 1e9, delay_s=0.01), NodeSpec("worker1", 1e9, delay_s=0.01)]
+    with network(nodes) as testbed:
+        assert testbed.measure("worker0", "worker1", 3.0) == pytest.approx(1e9, rel=TOLERANCE)
+
+
+@pytest.mark.netns
+def test_a_relay_outlives_the_programs_and_one_that_ends_is_named(tmp_path: Path) -> None:
+    nodes = [NodeSpec("worker0", 250e6, delay_s=0.002), NodeSpec("server", None)]
+    with network(nodes) as testbed:
+        testbed.popen("worker0", ["sleep", "1000"], env={"PATH": os.environ["PATH"]}, log=tmp_path / "log")
+        testbed.terminate_all()
+        assert testbed.fault() is None
+        assert testbed.check_round_trips()["worker0"] >= 0.004
+        assert testbed._holder
+        (process,) = set(in_namespace(Path(testbed._bridge).stat().st_ino)) - {testbed._holder.pid}
+        os.kill(process, signal.SIGTERM)
+        wait_until(lambda: testbed.fault() is not None)
+        line = "the relay of worker0's link ended with status -15: it said nothing"
+        assert testbed.fault() == line
+        with pytest.raises(UserError, match=line):
+            testbed.relays()
+
+
+@pytest.mark.netns
+def test_traffic_of_others_takes_its_part_both_ways_until_it_ends() -> None:
+    with network([NodeSpec("worker0", 300e6), NodeSpec("server", None)]) as testbed:
+        testbed.set_traffic("worker0", 100e6)
+        for source, target in (("worker0", "server"), ("server", "worker0")):
+            assert testbed.measure(source, target, MEASURE_S) == pytest.approx(200e6, rel=TOLERANCE), source
+        assert testbed.fault() is None
+        testbed.set_traffic("worker0", None)
+        assert testbed.measure("worker0", "server", MEASURE_S) == pytest.approx(300e6, rel=TOLERANCE)
+        testbed.set_traffic("worker0", 100e6)
+        testbed.terminate_all()
+        assert testbed.fault() is None, "it ended with the programs"
 
 
 @pytest.mark.netns
@@ -208,7 +310,7 @@ def test_nothing_is_left_of_a_harness_that_is_killed(tmp_path: Path, number: sig
     assert killed.stdout
     namespaces = [int(inode) for inode in killed.stdout.readline().split()]
     assert len(in_namespace(namespaces[0])) >= 2, "the programs"
-    assert len(in_namespace(namespaces[-1])) == 1, "the holder"
+    assert len(in_namespace(namespaces[-1])) == 2, "the holder and the relay"
     killed.send_signal(number)
     killed.wait(timeout=20)
     # A killed harness does not wait for the holder, which needs a moment.

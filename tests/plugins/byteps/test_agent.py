@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from prophet import __version__
+from prophet.core.choice import Shape
 from prophet.core.cut import Cut, Segment
 from prophet.core.errors import UserError
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
@@ -227,7 +228,7 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     asked: list[tuple[Cut | None, tuple[Network, ...]]] = []
 
     class Learner:
-        monitor = SimpleNamespace(network=network)
+        monitor, profiler = SimpleNamespace(network=network), SimpleNamespace(profile=None)
         why = "larger blocks cost less"
 
         def turn(self, now: float, events: Any, nic: Any, cut: Cut | None, networks: tuple[Network, ...]) -> Plan:
@@ -268,6 +269,26 @@ def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:
     assert (status.policy, status.plans, status.hook, status.network) == ("p3", 0, None, None)
     assert status.cut == Cut.uniform(status.partition_bytes).segments
     assert (status.recuts, status.last_recut_s, status.recut_reason) == (0, None, "")
+
+
+@pytest.mark.parametrize(
+    ("environ", "yes"),
+    [
+        ({"DMLC_WORKER_ID": "0"}, True),
+        ({"DMLC_WORKER_ID": "0", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "1"}, True),
+        ({"DMLC_WORKER_ID": "1", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "1"}, False),
+        ({"DMLC_WORKER_ID": "0", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "8"}, False),
+        ({"DMLC_WORKER_ID": "0", "BYTEPS_LOCAL_RANK": "7", "BYTEPS_LOCAL_SIZE": "8"}, True),
+    ],
+)
+def test_the_process_that_decides_is_the_one_that_talks_to_the_servers(environ: dict[str, str], yes: bool) -> None:
+    assert agent.decides(environ) == yes
+
+
+def test_the_shape_of_a_job_is_what_byteps_was_told() -> None:
+    assert agent.shape_of({"DMLC_NUM_WORKER": "4", "DMLC_NUM_SERVER": "2"}) == Shape(4, 2)
+    assert agent.shape_of({"DMLC_NUM_WORKER": "4"}) is None
+    assert agent.shape_of({"DMLC_NUM_WORKER": "4", "DMLC_NUM_SERVER": "0"}) is None
 
 
 def test_the_next_start_of_a_job_is_planned_at_its_first_turn(clock: list[float], tmp_path: Path) -> None:

@@ -1,0 +1,309 @@
+// The delay of a link: takes Ethernet frames from either of two interfaces and sends them from the other one, a fixed
+// time after they came.
+//
+// Rule of this file: sockets, the clock and the counters; what waits how long is delay_line.h's.
+//
+// Packet sockets on the ends of two veth pairs, so that nothing is needed but CAP_NET_RAW in the network namespace. A
+// frame comes with its virtio header (PACKET_VNET_HDR) and leaves with it: the large ones of segmentation offload and
+// those whose checksum is still to be made pass as they are, 64 KiB in one piece, and cost as much as a small one.
+//
+// The delay counts from the kernel's own stamp of the arrival (SO_TIMESTAMPNS), so waking up late for a frame costs
+// nothing as long as it is before the frame is due. Waiting is ppoll without slack; nothing is polled.
+//
+// Standard input is the owner: a byte asks for a line of JSON with what happened since the last one, and its end ends
+// the relay, so that it cannot outlive whoever started it. Anything that it cannot pass on as it came ends it as well,
+// with a line on standard error: a link that changes what it carries is worse than none.
+#include <arpa/inet.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <stdexcept>
+#include <string>
+
+#include "delay_line.h"
+
+namespace {
+
+using prophet::Buffer;
+using prophet::DelayLine;
+using prophet::Frame;
+using prophet::kFrameBytes;
+using prophet::Lateness;
+
+constexpr size_t kBatch = 32;               // frames a system call
+constexpr int kSocketBytes = 64 << 20;      // what may come while the relay has to wait for a processor
+constexpr int64_t kSecond_ns = 1000000000;  // nanoseconds
+constexpr int kNoError = 0;
+constexpr size_t kVirtioHeaderBytes = 10;  // struct virtio_net_hdr, whose header file is not C++
+
+[[noreturn]] void fail(const std::string& what, int error = errno) {
+  throw std::runtime_error(error == kNoError ? what : what + ": " + std::strerror(error));
+}
+
+int64_t nanoseconds(const timespec& time) { return time.tv_sec * kSecond_ns + time.tv_nsec; }
+
+int64_t clock_ns(clockid_t clock) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return nanoseconds(now);
+}
+
+bool option(int socket, int level, int name, int value) {
+  return setsockopt(socket, level, name, &value, sizeof value) == 0;
+}
+
+// A packet socket that gets nothing yet.
+int open_socket() {
+  const int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
+  if (fd < 0) fail("no packet socket (CAP_NET_RAW, CONFIG_PACKET)");
+  if (!option(fd, SOL_PACKET, PACKET_VNET_HDR, 1)) fail("PACKET_VNET_HDR");
+  if (!option(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)) fail("PACKET_IGNORE_OUTGOING (Linux 4.20)");
+  if (!option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1)) fail("SO_TIMESTAMPNS");
+  // Only root of the machine may have more than its limits.
+  if (!option(fd, SOL_SOCKET, SO_RCVBUFFORCE, kSocketBytes)) option(fd, SOL_SOCKET, SO_RCVBUF, kSocketBytes);
+  if (!option(fd, SOL_SOCKET, SO_SNDBUFFORCE, kSocketBytes)) option(fd, SOL_SOCKET, SO_SNDBUF, kSocketBytes);
+  return fd;
+}
+
+// One end of the relay: an interface.
+class End {
+ public:
+  explicit End(const char* interface) : interface_(interface), fd_(open_socket()) {
+    sockaddr_ll address{};
+    address.sll_family = AF_PACKET;
+    address.sll_protocol = htons(ETH_P_ALL);
+    address.sll_ifindex = static_cast<int>(if_nametoindex(interface));
+    if (address.sll_ifindex == 0) fail("interface " + interface_);
+    if (bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("interface " + interface_);
+  }
+  ~End() { close(fd_); }
+  End(const End&) = delete;
+  End& operator=(const End&) = delete;
+
+  int fd() const { return fd_; }
+  const std::string& interface() const { return interface_; }
+
+  // Frames that came when the socket had no more room, since the last call.
+  uint64_t dropped() {
+    tpacket_stats counts{};
+    socklen_t size = sizeof counts;
+    if (getsockopt(fd_, SOL_PACKET, PACKET_STATISTICS, &counts, &size) != 0) fail("PACKET_STATISTICS");
+    return counts.tp_drops;
+  }
+
+ private:
+  const std::string interface_;
+  const int fd_;
+};
+
+struct Counts {
+  uint64_t bytes = 0, dropped = 0;
+  Lateness late;
+};
+
+// One direction.
+class Way {
+ public:
+  Way(End& from, End& to, int64_t delay_ns) : from_(from), to_(to), line_(delay_ns) {
+    for (Slot& slot : slots_) slot.buffer = line_.buffer();
+  }
+
+  int64_t next_due_ns() const { return line_.next_due_ns(); }
+
+  // Takes in what has come, a batch at most: the other direction has its turn, and ppoll returns at once for the rest.
+  void receive(Counts& counts) {
+    std::array<mmsghdr, kBatch> messages{};
+    std::array<iovec, kBatch> parts;
+    for (size_t place = 0; place < kBatch; ++place) {
+      parts[place] = {slots_[place].buffer.get(), kFrameBytes};
+      msghdr& header = messages[place].msg_hdr;
+      header.msg_iov = &parts[place];
+      header.msg_iovlen = 1;
+      header.msg_control = slots_[place].control.data();
+      header.msg_controllen = slots_[place].control.size();
+    }
+    const int came = recvmmsg(from_.fd(), messages.data(), kBatch, MSG_DONTWAIT, nullptr);
+    if (came < 0) {
+      if (errno == EAGAIN || errno == EINTR) return;
+      fail("receiving from " + from_.interface());
+    }
+    const int64_t now_ns = clock_ns(CLOCK_MONOTONIC);
+    const int64_t offset_ns = now_ns - clock_ns(CLOCK_REALTIME);
+    for (int place = 0; place < came; ++place) {
+      if (messages[place].msg_hdr.msg_flags & MSG_TRUNC)
+        fail("a frame above 64 KiB from " + from_.interface(), kNoError);
+      if (line_.full()) {
+        ++counts.dropped;
+        continue;
+      }
+      // The wall clock may be set while we look; a stamp is never of the future, and of the last second.
+      const int64_t stamp_ns = stamp(messages[place].msg_hdr) + offset_ns;
+      const int64_t arrived_ns = std::clamp(stamp_ns, now_ns - kSecond_ns, now_ns);
+      line_.add(std::move(slots_[place].buffer), messages[place].msg_len, arrived_ns);
+      slots_[place].buffer = line_.buffer();
+    }
+  }
+
+  void send_due(Counts& counts) {
+    while (const size_t due = line_.due(clock_ns(CLOCK_MONOTONIC), kBatch)) {
+      std::array<mmsghdr, kBatch> messages{};
+      std::array<iovec, kBatch> parts;
+      for (size_t place = 0; place < due; ++place) {
+        const Frame& frame = line_.frame(place);
+        parts[place] = {frame.bytes.get(), frame.size};
+        messages[place].msg_hdr.msg_iov = &parts[place];
+        messages[place].msg_hdr.msg_iovlen = 1;
+      }
+      const int gone = sendmmsg(to_.fd(), messages.data(), static_cast<unsigned>(due), 0);
+      if (gone < 0) {
+        if (errno == EINTR) continue;
+        // The far end had no room, as a switch may have none.
+        if (errno != ENOBUFS) {
+          fail("sending " + std::to_string(line_.frame(0).size) + " bytes to " + to_.interface());
+        }
+        ++counts.dropped;
+        line_.remove_first();
+        continue;
+      }
+      const int64_t now_ns = clock_ns(CLOCK_MONOTONIC);
+      for (int place = 0; place < gone; ++place) {
+        counts.late.add(now_ns - line_.frame(0).due_ns);
+        counts.bytes += line_.frame(0).size - kVirtioHeaderBytes;
+        line_.remove_first();
+      }
+    }
+  }
+
+ private:
+  struct Slot {
+    Buffer buffer;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(timespec))> control;
+  };
+
+  // The kernel's stamp of the arrival, by the wall clock; 0 where there is none.
+  static int64_t stamp(msghdr& header) {
+    for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+      if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SO_TIMESTAMPNS) continue;
+      timespec time;
+      std::memcpy(&time, CMSG_DATA(part), sizeof time);
+      return nanoseconds(time);
+    }
+    return INT64_MAX / 2;  // taken for now
+  }
+
+  End& from_;
+  End& to_;
+  DelayLine line_;
+  std::array<Slot, kBatch> slots_;
+};
+
+// Before everything else on its processor, as a network card is; where that is not allowed, as far as it is.
+bool take_precedence() {
+  prctl(PR_SET_TIMERSLACK, 1);
+  sched_param first{};
+  first.sched_priority = 1;
+  if (sched_setscheduler(0, SCHED_RR, &first) == 0) return true;
+  setpriority(PRIO_PROCESS, 0, -20);
+  return false;
+}
+
+double processor_s() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+void report(Counts& counts, bool first, double cpu_s) {
+  const Lateness& late = counts.late;
+  std::printf(
+      "{\"frames\": %llu, \"bytes\": %llu, \"dropped\": %llu, \"late_mean_s\": %.9f, \"late_p99_s\": %.9f, "
+      "\"late_max_s\": %.9f, \"cpu_s\": %.6f, \"realtime\": %s}\n",
+      static_cast<unsigned long long>(late.count()), static_cast<unsigned long long>(counts.bytes),
+      static_cast<unsigned long long>(counts.dropped), 1e-9 * static_cast<double>(late.mean_ns()),
+      1e-9 * static_cast<double>(late.percentile_ns(0.99)), 1e-9 * static_cast<double>(late.max_ns()), cpu_s,
+      first ? "true" : "false");
+  std::fflush(stdout);
+  counts = Counts{};
+}
+
+void relay(const char* near, const char* far, double delay_s) {
+  const int64_t delay_ns = std::llround(delay_s * static_cast<double>(kSecond_ns));
+  End left(near), right(far);
+  Way there(left, right, delay_ns), back(right, left, delay_ns);
+  const bool first = take_precedence();
+  Counts counts;
+  double reported_cpu_s = processor_s();
+  std::puts("ready");
+  std::fflush(stdout);
+  while (true) {
+    std::array<pollfd, 3> waits{{{left.fd(), POLLIN, 0}, {right.fd(), POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}}};
+    const int64_t next_ns = std::min(there.next_due_ns(), back.next_due_ns());
+    timespec timeout{};
+    if (next_ns != DelayLine::kNever) {
+      const int64_t left_ns = std::max<int64_t>(0, next_ns - clock_ns(CLOCK_MONOTONIC));
+      timeout = {left_ns / kSecond_ns, left_ns % kSecond_ns};
+    }
+    if (ppoll(waits.data(), waits.size(), next_ns == DelayLine::kNever ? nullptr : &timeout, nullptr) < 0) {
+      if (errno != EINTR) fail("ppoll");
+      continue;
+    }
+    if (waits[0].revents != 0) there.receive(counts);
+    if (waits[1].revents != 0) back.receive(counts);
+    there.send_due(counts);
+    back.send_due(counts);
+    if (waits[2].revents != 0) {
+      char asked;
+      if (read(STDIN_FILENO, &asked, 1) <= 0) return;
+      counts.dropped += left.dropped() + right.dropped();
+      const double cpu_s = processor_s();
+      report(counts, first, cpu_s - reported_cpu_s);
+      reported_cpu_s = cpu_s;
+    }
+  }
+}
+
+template <typename Work>
+int with_status(Work&& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "the testbed's relay: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Passes on frames between two interfaces of this network namespace until standard input ends; a process's exit status.
+__attribute__((visibility("default"))) int prophet_relay(const char* near, const char* far, double delay_s) {
+  return with_status([&] { relay(near, far, delay_s); });
+}
+
+// Whether this kernel lets this process have what a relay needs; a process's exit status.
+__attribute__((visibility("default"))) int prophet_relay_try() {
+  return with_status([] { close(open_socket()); });
+}
+
+}  // extern "C"
