@@ -84,8 +84,8 @@ def fit_wire(starts: Column, finishes: Column, sizes: Column, clear: Column, lik
     """The wire that explains these pushes best, None where none does.
 
     `starts` (in order) and `finishes` are seconds, `sizes` bytes; `clear` is true where no answer was seen right before
-    the acknowledgement. `likely` is what is known already: a guess to begin from, and the overhead to take where the
-    sizes are too much alike to tell.
+    the acknowledgement. `likely` is what is known already. It is the answer where it explains these pushes too, since
+    several wires may; otherwise a guess to begin from, and the overhead to take where sizes are too much alike to tell.
     """
     scale = float(sizes.mean())
     if np.count_nonzero(clear) < LEAST_CLEAR:
@@ -98,7 +98,11 @@ def fit_wire(starts: Column, finishes: Column, sizes: Column, clear: Column, lik
     overhead_s = likely.overhead_s if likely else 0.0
     pushes = _Pushes(starts - starts[0], finishes - starts[0], sizes / scale, trust, clear, usual_s, overhead_s)
     best: _Costs | None = None
-    known = _Costs(0.0, likely.overhead_s, likely.seconds_per_byte * scale) if likely else None
+    known: _Costs | None = None
+    if likely is not None:
+        known = _Costs(likely.ack_delay_s, likely.overhead_s, likely.seconds_per_byte * scale)
+        if pushes.deviation(known) < WELL_EXPLAINED * usual_s:
+            return replace(likely, told_apart=False)
     for opens in _beginnings(pushes, found_idle, known):
         costs = pushes.settle(opens)
         if costs is None or (best is not None and costs.deviation >= CLEARLY_BETTER * best.deviation):
@@ -171,6 +175,13 @@ class _Pushes:
         cost = costs.of(self.sizes)
         earliest = np.maximum.accumulate(self.starts - (np.cumsum(cost) - cost))
         return np.append(True, earliest[1:] > earliest[:-1] + LEAST_IDLE_S)
+
+    def deviation(self, costs: _Costs) -> float:
+        """What these costs leave."""
+        cost = costs.of(self.sizes)
+        spent = np.cumsum(cost)
+        through = spent + np.maximum.accumulate(self.starts - (spent - cost))
+        return self._deviation(self.finishes - through - costs.delay_s)
 
     def settle(self, opens: Column, own_delays: bool = False) -> _Costs | None:
         """From a guess of the idle places to costs that agree with theirs; with `own_delays`, each stretch has one."""
