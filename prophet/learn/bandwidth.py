@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind, unbroken
 from prophet.core.network import Network
-from prophet.learn.wire import Wire, fit_wire
+from prophet.learn.wire import PushCosts, fit_wire
 
 WINDOW_S = 15.0
 """Transfers older than this do not count."""
@@ -65,7 +65,7 @@ class TransferFit:
         self._window_s = window_s
         self._open = np.zeros(0, EVENT_DTYPE)  # starts without a finish yet
         self._transfers = np.zeros(0, _TRANSFER)  # by finish
-        self.likely: Wire | None = None
+        self.likely: PushCosts | None = None
         """What was found before; its overhead is from when sizes differed enough to tell."""
         self._answered_s = np.full(1, -np.inf)  # when the last answer to a pull was seen
 
@@ -115,7 +115,7 @@ class TransferFit:
         return Network(1.0 / wire.seconds_per_byte, wire.overhead_s, wire.ack_delay_s)
 
 
-def _fit(transfers: NDArray[Any], likely: Wire | None) -> Wire | None:
+def _fit(transfers: NDArray[Any], likely: PushCosts | None) -> PushCosts | None:
     if len(transfers) < LEAST_TRANSFERS:
         return None
     newest = transfers[-MOST_FITTED:]
@@ -123,7 +123,7 @@ def _fit(transfers: NDArray[Any], likely: Wire | None) -> Wire | None:
     return fit_wire(newest["start_s"], newest["finish_s"], newest["bytes"], newest["clear"], likely)
 
 
-def _change(transfers: NDArray[Any], wire: Wire) -> int:
+def _change(transfers: NDArray[Any], wire: PushCosts) -> int:
     """The place of the first transfer (sorted by finish) from which on another rate holds; 0 where none has come.
 
     Stretches are compared, each within a time in which something was always unacknowledged: what it took, divided by
@@ -196,7 +196,7 @@ class BandwidthMonitor:
 
     def expect(self, network: Network) -> None:
         """What was measured before: what a message costs there is believed until it is measured here."""
-        self._fit.likely = Wire(network.overhead_s, 1.0 / network.bandwidth, network.ack_delay_s)
+        self._fit.likely = PushCosts(network.overhead_s, 1.0 / network.bandwidth, network.ack_delay_s)
 
     def observe_nic(self, sample: NicSample) -> None:
         """Takes in the interface's counters; what the job did not send or receive is other traffic."""

@@ -68,7 +68,7 @@ Column = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Wire:
+class PushCosts:
     """Seconds a message and a byte, and from the last byte leaving to the acknowledgement.
 
     `told_apart` says that the sizes differed enough for the first two, so that the overhead was measured.
@@ -80,7 +80,9 @@ class Wire:
     told_apart: bool = True
 
 
-def fit_wire(starts: Column, finishes: Column, sizes: Column, clear: Column, likely: Wire | None = None) -> Wire | None:
+def fit_wire(
+    starts: Column, finishes: Column, sizes: Column, clear: Column, likely: PushCosts | None = None
+) -> PushCosts | None:
     """The wire that explains these pushes best, None where none does.
 
     `starts` (in order) and `finishes` are seconds, `sizes` bytes; `clear` is true where no answer was seen right before
@@ -125,7 +127,7 @@ def fit_wire(starts: Column, finishes: Column, sizes: Column, clear: Column, lik
     else:
         # What is late throughout, as after a stall, is no property of the wire.
         delay_s = min(best.delay_s, float(np.quantile(taken - cost, LOW)))
-    return Wire(best.overhead_s, per_byte, max(0.0, delay_s), best.told_apart)
+    return PushCosts(best.overhead_s, per_byte, max(0.0, delay_s), best.told_apart)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import GradientProfile, Profile
 from prophet.learn.bandwidth import TransferFit
-from prophet.learn.wire import Wire, fit_wire
+from prophet.learn.wire import PushCosts, fit_wire
 from prophet.models import zoo
 from prophet.simulate.cluster import Cluster, Costs, compute_scale
 from prophet.simulate.job import alone, job_of_profile
@@ -154,7 +154,7 @@ def test_blocks_of_one_size_that_go_one_at_a_time_leave_what_is_known_as_it_is()
     taken_s = 0.0001 + 262144 / 300e6 + 0.0003
     starts = np.arange(200) * taken_s
     pushes = (starts, starts + taken_s, np.full(200, 262144.0), np.ones(200, bool))
-    known = Wire(0.0001, 1 / 300e6, 0.0003)
+    known = PushCosts(0.0001, 1 / 300e6, 0.0003)
     assert fit_wire(*pushes, known) == replace(known, told_apart=False)
     alone = fit_wire(*pushes)
     assert alone is not None and alone.ack_delay_s + 262144 * alone.seconds_per_byte == pytest.approx(taken_s)
