@@ -1,7 +1,7 @@
 """Blocks that adapt beside blocks of one size, simulated: the cells of configs/blocks-simulated.yaml and their page.
 
-Rule of this file: running the config, what is counted, and the page docs/results/blocks-simulated.md. `make blocks` runs
-it, for about a quarter of an hour.
+Rule of this file: running the config, what is counted, and the page docs/results/blocks-simulated.md. `make blocks`
+runs it, for about a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def _said(rows: Sequence[Gain]) -> str:
     best = max((row.over_fixed for row in rows), default=0.0)
     others = [row for row in rows if row.over_other < 0]
     return (
-        f"**Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best fixed size in {len(behind)}, at least "
-        f"{AHEAD:.0%} ahead of it in {len(ahead)} (from {worst:+.1%} to {best:+.1%}), and behind another policy in "
-        f"{len(others)}{''.join(f'; {row.best_other}, {row.setting}: {row.over_other:+.1%}' for row in others)}.**"
+        f"**Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best fixed size in {len(behind)}, at "
+        f"least {AHEAD:.0%} ahead of it in {len(ahead)} (from {worst:+.1%} to {best:+.1%}), and behind another policy "
+        f"in {len(others)}{''.join(f'; {row.best_other}, {row.setting}: {row.over_other:+.1%}' for row in others)}.**"
     )
 
 

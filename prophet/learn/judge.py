@@ -98,7 +98,7 @@ class Judge:
         return self._neighbour(possible, current) or current
 
     def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
-        """The cut with the next larger or else the next smaller blocks, if it is predicted about as good and untried."""
+        """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good."""
         if self._tries >= MOST_TRIES or current.cut not in self._measured:
             return None
         size = _size(current)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from prophet.core.choice import ChoosingPolicy
 from prophet.core.plan import Plan
 from prophet.learn.bandwidth import BandwidthMonitor, NicSample
 from prophet.learn.profiler import JobProfiler
@@ -55,8 +54,13 @@ class Learner:
         self._prior: Prior | None = None
         self._cut: Cut | None = None
         self._choosing: Choosing | None = None
-        if shape is not None and isinstance(policy, ChoosingPolicy):
-            from prophet.learn.choosing import Choosing  # Few jobs need it.
+        if shape is not None:
+            # Few policies need it.
+            from prophet.core.choice import ChoosingPolicy
+
+            if not isinstance(policy, ChoosingPolicy):
+                return
+            from prophet.learn.choosing import Choosing
 
             self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit)
 

@@ -155,15 +155,15 @@ def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(
     assert not out.exists()
 
 
-def test_the_papers_own_policy_sends_gradients_whole_unless_a_size_is_set(tmp_path: Path) -> None:
+def test_the_papers_own_policy_keeps_gradients_apart(tmp_path: Path) -> None:
     sized = {"name": "sized", "base": "prophet-paper", "partition_bytes": "128KB"}
     point = cell(tmp_path, policies=["prophet-paper", sized, "p3"])
     assert point.profile is not None
-    whole, small, p3 = (prepare(point, policy) for policy in point.policies)
-    assert whole.options.partition_bytes == MOST_BLOCK_BYTES
-    assert whole.job.members == tuple((index,) for index in range(161)), "and none share a message"
-    assert small.options.partition_bytes == 128_000
-    assert small.job.members == p3.job.members and len(p3.job.members) < 161
+    whole, small, p3 = (prepare(point, policy).job for policy in point.policies)
+    assert whole.members == tuple((index,) for index in range(161)), "each is a message, and none share one"
+    assert max(whole.sizes) < MOST_BLOCK_BYTES
+    assert max(small.sizes) <= 128_000 and all(len(members) == 1 for members in small.members)
+    assert any(len(members) > 1 for members in p3.members), "as others do"
 
 
 def test_jitter_makes_repeats_differ_and_the_seed_makes_them_again(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def pulls(began: float, ends: dict[int, float]) -> NDArray[Any]:
 @pytest.mark.parametrize(
     ("ends", "forward_s"),
     [
-        # Backward ends at 0.3, and the next one begins at 1.0. Gradient by gradient: what comes after it was back is forward.
+        # Backward ends at 0.3, and the next one begins at 1.0. All was back at 0.31: what comes after that is forward.
         ({5: 0.2, 4: 0.2, 3: 0.31, 2: 0.31, 1: 0.31, 0: 0.31}, 0.69),
         # All was back long before: then forward computes.
         ({5: 0.5, 4: 0.5, 3: 0.4, 2: 0.4, 1: 0.31, 0: 0.31}, 0.5),

@@ -113,9 +113,9 @@ def test_cuts_may_come_back() -> None:
     assert len(rounds) > 10
 
 
-def adaptive(profile: Profile, rate: float, iterations: int = 40, **costs: float) -> SimulatedRun:
+def adaptive(profile: Profile, rate: float, iterations: int = 40) -> SimulatedRun:
     links = {f"worker{number}": ((0.0, rate),) for number in range(4)}
-    cluster = Cluster(4, 4, links, Costs(1e-4, 1.4e-4, **costs))
+    cluster = Cluster(4, 4, links, Costs(1e-4, 1.4e-4))
     job = job_of_cut(profile, learning_cut(profile.total_bytes))
     options = Options(iterations=iterations, partition_bytes=MOST_BLOCK_BYTES, adapts=True)
     return simulate(job, cluster, get_policy("prophet"), options)
