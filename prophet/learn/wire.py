@@ -38,12 +38,11 @@ LEAST_CLEAR = 20
 """With fewer acknowledgements that were not right after an answer, all count the same."""
 LIKELY_OVERHEAD_S = 0.25e-3
 """About the most that the overhead is taken to be where sizes are too much alike to separate it from the rate."""
-LOST_TIME_BETTER = 0.7
-"""The same of the explanation that a busy wire loses time now and then. Its stretches leave less in any case."""
 VARIED = 0.25
 """Sizes that scatter by less, as a share of their mean, say nothing of the overhead: what is odd in size is then odd in
 its place as well."""
 SURE = 1e6
+"""What the likely overhead then weighs, times what the times say."""
 TOLD_APART = 4.0
 """Sizes differ enough where what the times say of the overhead weighs so many times as much as what is likely."""
 CORRELATED = 32
@@ -59,6 +58,8 @@ SPEEDS = (1.0, 0.6)
 CLEARLY_BETTER = 0.5
 """The plain explanation, that the wire is busy while anything is unacknowledged, holds unless another leaves less than
 so much of its deviations: a slow wire must not be taken for a fast one behind a long delay."""
+LOST_TIME_BETTER = 0.7
+"""The same of the explanation that a busy wire loses time now and then. Its stretches leave less in any case."""
 WELL_EXPLAINED = 0.003
 """No other explanation is looked for where deviations are below this share of what a push costs."""
 MOST_RATE = 1e11
