@@ -57,6 +57,9 @@ class Held:
     def size(self) -> int:
         return 2
 
+    def rank(self) -> int:
+        return 0
+
     def declare(self, name: str) -> None:
         pass
 

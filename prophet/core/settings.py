@@ -42,6 +42,12 @@ OFF = "off"
 
 BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
 BYTEPS_LOCAL_RANK = "BYTEPS_LOCAL_RANK"
+BYTEPS_LOCAL_SIZE = "BYTEPS_LOCAL_SIZE"
+DMLC_NUM_SERVER = "DMLC_NUM_SERVER"
+DMLC_NUM_WORKER = "DMLC_NUM_WORKER"
+DMLC_WORKER_ID = "DMLC_WORKER_ID"
+CHOSEN = "PROPHET_CHOSE_PARTITION_BYTES"
+"""No setting: what Prophet handed to BytePS in a process whose environment this one has. It is nobody's wish."""
 
 DEFAULT_PARTITION_BYTES = 128 * 1024
 """Of policies with blocks of one size. What is in flight delays an urgent gradient, so small is good as long as the
@@ -87,12 +93,18 @@ def _number(environ: Mapping[str, str], name: str, default: float, least: float)
     return default if text is None else number(text, name, least)
 
 
+def users_own_partition_bytes(environ: Mapping[str, str]) -> str | None:
+    """What the user has BYTEPS_PARTITION_BYTES say, if anything."""
+    text = environ.get(BYTEPS_PARTITION_BYTES)
+    return None if text == environ.get(CHOSEN) else text
+
+
 def _partition_bytes(environ: Mapping[str, str]) -> int | None:
     own = environ.get(PARTITION_BYTES)
     size = None if own is None else int(number(own, PARTITION_BYTES, LEAST_PARTITION_BYTES))
     if size is not None and size > MOST_PARTITION_BYTES:
         raise UserError(f"{PARTITION_BYTES} is {own!r}; it must be a number of at most {MOST_PARTITION_BYTES}")
-    text = environ.get(BYTEPS_PARTITION_BYTES)
+    text = users_own_partition_bytes(environ)
     if text is None:
         return size
     # BytePS takes what it cannot read for 0, and then never ends cutting a tensor into parts of 0 bytes.

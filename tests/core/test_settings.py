@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prophet.core.errors import UserError
-from prophet.core.settings import from_environ
+from prophet.core.settings import CHOSEN, from_environ
 
 ON = {"BYTEPS_SCHEDULER": "prophet"}
 
@@ -38,6 +38,9 @@ def test_bytepss_own_partition_size_comes_first() -> None:
     ours = {**ON, "PROPHET_PARTITION_BYTES": "65536"}
     assert from_environ(ours).partition_bytes == 65536
     assert from_environ({**ours, "BYTEPS_PARTITION_BYTES": "1000"}).partition_bytes == 1000
+    inherited = {**ON, "BYTEPS_PARTITION_BYTES": "4096000", CHOSEN: "4096000"}
+    assert from_environ(inherited).partition_bytes is None, "that of a parent process"
+    assert from_environ({**inherited, CHOSEN: "131072"}).partition_bytes == 4096000
 
 
 def test_a_stall_has_no_limit_unless_it_is_given_one() -> None:

@@ -12,13 +12,16 @@ from support.roles import WORKERS, Ended, run_job
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 JOB = str(Path(__file__).with_name("jobs") / "elastic_job.py")
+FORCED = str(Path(__file__).with_name("jobs") / "forced_recuts.py")
 SUSPENSIONS = 2
 PORT = 24300
 LINK_BPS = 50e6
 
 
-def run(testbed: Testbed, folder: Path, port: int, replaced: str, settings: dict[str, str]) -> list[Ended]:
-    command = (JOB, str(SUSPENSIONS), *filter(None, [replaced]))
+def run(
+    testbed: Testbed, folder: Path, port: int, replaced: str, settings: dict[str, str], by: tuple[str, ...] = ()
+) -> list[Ended]:
+    command = (*by, JOB, str(SUSPENSIONS), *filter(None, [replaced]))
     return run_job(testbed, folder, port, command, dict.fromkeys(WORKERS, settings), lives=SUSPENSIONS + 1)
 
 
@@ -29,3 +32,18 @@ def test_a_resumed_job_learns_the_same(testbed: Testbed, tmp_path: Path, port: i
     assert [end.status for end in (*stock, *scheduled)] == [0] * 4, (stock, scheduled)
     assert not any(end.lines("Prophet") for end in scheduled)
     assert len({line for end in (*stock, *scheduled) for line in end.lines("weights")}) == 1
+
+
+@pytest.mark.parametrize("replaced", ["0", "1"])
+def test_a_worker_that_replaces_another_knows_no_cuts_of_before(
+    testbed: Testbed, tmp_path: Path, replaced: str
+) -> None:
+    """Its keys are the others' all the same, though they had several cuts before it came."""
+    port = PORT + 4 + 2 * int(replaced)
+    stock = run(testbed, tmp_path / "stock", port, replaced, {})
+    forced = run(testbed, tmp_path / "forced", port + 1, replaced, {"BYTEPS_SCHEDULER": "prophet"}, (FORCED,))
+    assert [end.status for end in (*stock, *forced)] == [0] * 4, [end.log[-3000:] for end in forced]
+    assert not any(end.lines("Prophet") for end in forced)
+    recuts = [int(line.split()[1]) for end in forced for line in end.lines("recuts")]
+    assert min(recuts) > 0
+    assert len({line for end in (*stock, *forced) for line in end.lines("weights")}) == 1

@@ -74,6 +74,9 @@ class Network:
     def rank(self) -> int:
         return 0
 
+    def local_size(self) -> int:
+        return 1
+
     def declare(self, name: str) -> None:
         self.declared.append(name)
 

@@ -26,7 +26,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ from prophet_byteps.ending import STALLED, end_process
 from prophet_byteps.hook import Hook, HookError, Library
 
 if TYPE_CHECKING:
+    from prophet.core.choice import Shape
     from prophet.core.event_record import RecordBuffer
     from prophet.core.policy import Policy
     from prophet.core.profile import Profile
@@ -96,6 +97,7 @@ class Agent:
         self._policy = policy
         self._plan = policy.plan(None, None)
         self._learner: Learner | None = None
+        self._profile: Profile | None = None
         self._library = library
         self._hook = hook
         self._no_hook = no_hook
@@ -131,10 +133,13 @@ class Agent:
             hook = Hook.load()
         except Exception as error:
             no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
-        partition.chosen_by_prophet(names.BYTEPS_PARTITION_BYTES not in environ)
+        ours = names.users_own_partition_bytes(environ) is None
+        partition.chosen_by_prophet(ours)
         job = cls(framework, settings, policy, library, hook, no_hook, profile)
         # BytePS reads the partition size once, when it starts. It is the job's, so it holds without the hook as well.
         environ[names.BYTEPS_PARTITION_BYTES] = str(job._sizes.partition_bytes)
+        if ours:
+            environ[names.CHOSEN] = environ[names.BYTEPS_PARTITION_BYTES]
         return job
 
     def _first_cut(self, sizes: Sequence[int]) -> Cut:
@@ -295,9 +300,13 @@ class Agent:
         self._stall = StallDetector(self._settings.stall_s)
         scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
         self._interface = interface_towards(scheduler_host) if scheduler_host else None
-        forward_ids = self._framework in FORWARD_IDS
         self._learner = Learner(
-            self._policy, self._settings.monitor_s, forward_ids=forward_ids, arena=not self._whole_gradients
+            self._policy,
+            self._settings.monitor_s,
+            forward_ids=self._framework in FORWARD_IDS,
+            arena=not self._whole_gradients,
+            shape=shape_of(os.environ),
+            adapts=self._sizes.fixed is None and decides(os.environ),
         )
 
     def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
@@ -314,14 +323,16 @@ class Agent:
         plan = learner.turn(now, events, nic, cut=board.in_force, networks=board.networks)
         if learner.monitor.network is not None:
             board.measured(learner.monitor.network)
+        profile = learner.profiler.profile
+        self._profile = profile or self._profile
         if warm is not None:
-            warm.turn(now, board.in_force, learner.profiler.profile, learner.monitor.network)
+            warm.turn(now, board.in_force, profile, learner.monitor.network)
         if plan is not None:
             self._plan = plan
             self._take_up(hook, plan)
             self._plans += 1
             if plan.cut is not None:
-                board.want(plan.cut, getattr(learner, "why", ""))
+                board.want(plan.cut, learner.why)
 
     def _watch_for_a_stall(self, now: float, finished: bool, status: HookStatus) -> None:
         if self._stall is None:
@@ -349,10 +360,11 @@ class Agent:
             profile = self._learner.profiler.profile if self._learner else None
             if self._learner and self._warm and not self._aside:
                 self._warm.keep(self._board.in_force, profile, self._learner.monitor.network)
-            if out.profile_out is not None and profile is not None:
+            if out.profile_out is not None and self._profile is not None:
                 from prophet.models.profiles import save_profile
 
-                save_profile(profile, out.profile_out, source="learned by Prophet from a running job")
+                # After a recut there is none for some iterations; then the last one.
+                save_profile(self._profile, out.profile_out, source="learned by Prophet from a running job")
             if out.events_out is not None and self._kept is not None and self._hook is not None:
                 from prophet.core.event_record import save_record
 
@@ -385,6 +397,22 @@ class Agent:
             kept_was_dropped=self._learner.kept_was_dropped if self._learner else "",
         )
         path.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n", encoding="utf-8")
+
+
+def shape_of(environ: Mapping[str, str]) -> Shape | None:
+    """How many machines the job has that talk to servers, and how many servers; None where that is not said."""
+    from prophet.core.choice import Shape
+
+    counts = [environ.get(name, "") for name in (names.DMLC_NUM_WORKER, names.DMLC_NUM_SERVER)]
+    if not all(count.isdecimal() and int(count) > 0 for count in counts):
+        return None
+    return Shape(*map(int, counts))
+
+
+def decides(environ: Mapping[str, str]) -> bool:
+    """Whether this is the process whose wishes count (cutting.py)."""
+    local_rank, local_size = environ.get(names.BYTEPS_LOCAL_RANK) or "0", environ.get(names.BYTEPS_LOCAL_SIZE) or "1"
+    return (environ.get(names.DMLC_WORKER_ID) or "0", local_rank) == ("0", str(int(local_size) - 1))
 
 
 def oldest(lane: LaneStatus, arena: bool) -> Oldest | None:

@@ -4,13 +4,14 @@ Rule of this file: who says what the cut is, and from which round on. How pages 
 cut means prophet/core/cut.py's, which one is best the policy's.
 
 A key's length is fixed at its first push, so workers that cut differently for one round would break the job
-(docs/decisions/agreed-cuts.md). The worker of rank 0 decides. Every EVERY rounds, when a worker has handed over the
-round's last block, it sends a page that has what it measured of its network, and on rank 0 the wanted cut; the sum has
-all. Before the next round's first block it waits for that sum, which is there long before as a rule, and takes up the
-cut that it finds: all workers read the same page before the same round.
+(docs/decisions/agreed-cuts.md). One worker decides: of the first machine's processes the one that talks to the
+servers, which is BytePS's last, since only that one sees transfers. Every EVERY rounds, when a worker has handed over
+the round's last block, it sends a page that has what it measured of its network, and in the decider's the wanted cut;
+the sum has all. Before the next round's first block it waits for that sum, which is there long before as a rule, and
+takes up the cut that it finds: all workers read the same page before the same round.
 
 The cut is the job's and not the worker's: a worker whose agent or hook has failed sends and follows all the same, and
-if that is rank 0, the cut stays as it is.
+if that is the decider, the cut stays as it is.
 
 A page has PAGE_BYTES: the cut in its first half (`Cut.encode`; zeros where nothing is wanted), and in the other a row
 of 16 bytes a worker, by rank: bandwidth, overhead and acknowledgement delay of its network as 32-bit floats, then
@@ -43,7 +44,7 @@ logger = logging.getLogger("prophet")
 
 
 def encode_page(rank: int, cut: Cut | None, network: Network | None) -> bytes:
-    """What the worker of this rank adds to a page. `cut` is rank 0's, and None on all others."""
+    """What the worker of this rank adds to a page. `cut` is the decider's, and None on all others."""
     page = bytearray(PAGE_BYTES)
     if cut is not None:
         encoded = cut.encode()
@@ -83,8 +84,8 @@ class CutBoard:
     """Where the agent's thread and the front ends of one process leave each other notes; safe to use from any thread.
 
     `fixed` is the cut of a job whose cut never changes: then nothing is sent. It is None where plans say the cut.
-    `first_cut(sizes)` is what this worker would begin with, for gradients of these bytes in forward order; it counts on
-    rank 0.
+    `first_cut(sizes)` is what this worker would begin with, for gradients of these bytes in forward order; that of the
+    worker that decides counts.
     """
 
     def __init__(self, fixed: Cut | None, first_cut: Callable[[Sequence[int]], Cut] = _learning) -> None:
@@ -103,7 +104,7 @@ class CutBoard:
     # The agent's.
 
     def want(self, cut: Cut, why: str = "") -> None:
-        """From some later round on, if this is rank 0; `why` in a few words."""
+        """From some later round on, if this worker decides; `why` in a few words."""
         with self._lock:
             self._wanted, self._why = cut, why
 
@@ -180,15 +181,25 @@ class CutControl:
     """The cut of one optimizer. `number` counts the optimizers of the process; alike on all workers, as they are.
 
     Where there is no `exchange` the workers cannot agree on anything, so all stay with a size that they need not agree
-    on. Not safe to use from several threads at once.
+    on. `rank` and `workers` are BytePS's rank and size, `local_size` is how many of them this machine has. Not safe to
+    use from several threads at once.
     """
 
-    def __init__(self, board: CutBoard, number: int, exchange: PageExchange | None, rank: int, workers: int) -> None:
+    def __init__(
+        self,
+        board: CutBoard,
+        number: int,
+        exchange: PageExchange | None,
+        rank: int,
+        workers: int,
+        local_size: int = 1,
+    ) -> None:
         self._board = board
         self._number = number
         self._exchange = exchange
         self._rank = rank
         self._workers = workers
+        self._decider = local_size - 1
         self._fixed = board.fixed
         if exchange is None and self._fixed is None:
             self._fixed = Cut.uniform(DEFAULT_PARTITION_BYTES)
@@ -206,7 +217,7 @@ class CutControl:
                 self._exchange.declare(self._name(slot))
 
     def first(self, sizes: Sequence[int], base: int = 0) -> Cut:
-        """The cut of the first round: what rank 0 would begin with. Waits until all workers have asked.
+        """The cut of the first round: what the decider would begin with. Waits until all workers have asked.
 
         `sizes` are the bytes of the gradients in forward order, `base` the first id that their blocks may have. To be
         called again after an elastic resume: then it begins anew.
@@ -217,7 +228,7 @@ class CutControl:
             self._cut, self._answer = None, None
             self._rounds = self._sent = 0
             wanted, network = self._wanted_and_network()
-            if self._rank == 0 and wanted is None:
+            if self._rank == self._decider and wanted is None:
                 wanted = own
             self._send(wanted, network)
             cut = self._receive() or Cut.uniform(DEFAULT_PARTITION_BYTES)
@@ -256,7 +267,9 @@ class CutControl:
     def _wanted_and_network(self) -> tuple[Cut | None, Network | None]:
         """This worker's part of the next page. Plans count places in the ids of all optimizers, a page in its own."""
         wanted, network = self._board.said()
-        return cut_from(wanted, self._place) if wanted is not None and self._rank == 0 else None, network
+        if wanted is None or self._rank != self._decider:
+            return None, network
+        return cut_from(wanted, self._place), network
 
     def _send(self, cut: Cut | None, network: Network | None) -> None:
         assert self._exchange is not None
@@ -278,7 +291,7 @@ class CutControl:
 
         if not done():
             what = f"all workers to end round {self._rounds} of optimizer {self._number}"
-            agreement.wait_for_all(done, what, f"this one is worker {self._rank}")
+            agreement.wait_for_all(done, what, f"this one is worker {self._rank} of {self._workers}")
         self._answer = None
         self._board.heard(networks_of_page(pages[0]))
         try:

@@ -1,4 +1,4 @@
-"""A PyTorch job that is suspended after every three steps and goes on, as BytePS's elastic training does.
+"""A PyTorch job that is suspended after every nine steps and goes on, as BytePS's elastic training does.
 
 elastic_job.py SUSPENSIONS [RANK]
 
@@ -17,7 +17,7 @@ import sys
 import byteps.torch as bps
 import torch
 
-STEPS = 3  # an odd number: a round that was not begun anew would have the other of a gradient's two names
+STEPS = 9  # an odd number: a round that was not begun anew would have the other of a gradient's two names
 
 turns = int(sys.argv[1]) + 1
 replaced = int(sys.argv[2]) if len(sys.argv) > 2 else None

@@ -38,6 +38,9 @@ def make_and_keep(board: CutBoard, *args: object) -> None:
     boards.append(board)
 
 
+become = os.execv
+# A process that becomes another one goes on like this.
+os.execv = lambda path, words: become(path, [*words[:2], __file__, *words[2:]])  # type: ignore[assignment]
 policy.POLICIES["prophet"] = dataclasses.replace(policy.POLICIES["prophet"], blocks=Blocks.ADAPTIVE)
 CutBoard.__init__ = make_and_keep  # type: ignore[method-assign, assignment]
 CutBoard.said = lambda board: (next(wanted), network)  # type: ignore[method-assign, assignment]

@@ -15,14 +15,17 @@ import numpy as np
 import pytest
 
 from prophet import __version__
+from prophet.core.choice import Shape
 from prophet.core.cut import Cut, Segment
 from prophet.core.errors import UserError
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.network import Network
 from prophet.core.plan import Plan
+from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
 from prophet.core.status import LaneStatus
 from prophet.lab.records import read_status
+from prophet.models.profiles import load_profile
 from prophet.policies import get_policy
 from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
@@ -227,7 +230,7 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     asked: list[tuple[Cut | None, tuple[Network, ...]]] = []
 
     class Learner:
-        monitor = SimpleNamespace(network=network)
+        monitor, profiler = SimpleNamespace(network=network), SimpleNamespace(profile=None)
         why = "larger blocks cost less"
 
         def turn(self, now: float, events: Any, nic: Any, cut: Cut | None, networks: tuple[Network, ...]) -> Plan:
@@ -246,6 +249,22 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
         scheduled._learn(Hook(), Learner(), 4.0 + number, [])  # type: ignore[arg-type]
     assert asked[-1][0] == Cut.uniform(8192)
     assert scheduled._last_recut_s == 5.0
+
+
+def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float], tmp_path: Path) -> None:
+    profile = Profile("learned", (GradientProfile("gradient0", 1000, 0.1),))
+    learner: Any = SimpleNamespace(
+        monitor=SimpleNamespace(network=None), profiler=SimpleNamespace(profile=profile), turn=lambda *_, **__: None
+    )
+    settings = Settings("p3", profile_out=tmp_path / "profile.json")
+    hook: Any = Hook()
+    scheduled = Agent("torch", settings, get_policy("p3"), None, hook, "")
+    scheduled._learner = learner
+    scheduled._learn(hook, learner, 1.0, hook.events)
+    learner.profiler.profile = None
+    scheduled._learn(hook, learner, 2.0, hook.events)
+    scheduled._finish()
+    assert load_profile(tmp_path / "profile.json").gradients == profile.gradients
 
 
 def test_the_status_says_how_blocks_were_cut(tmp_path: Path) -> None:
@@ -270,6 +289,26 @@ def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:
     assert (status.recuts, status.last_recut_s, status.recut_reason) == (0, None, "")
 
 
+@pytest.mark.parametrize(
+    ("environ", "yes"),
+    [
+        ({"DMLC_WORKER_ID": "0"}, True),
+        ({"DMLC_WORKER_ID": "0", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "1"}, True),
+        ({"DMLC_WORKER_ID": "1", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "1"}, False),
+        ({"DMLC_WORKER_ID": "0", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "8"}, False),
+        ({"DMLC_WORKER_ID": "0", "BYTEPS_LOCAL_RANK": "7", "BYTEPS_LOCAL_SIZE": "8"}, True),
+    ],
+)
+def test_the_process_that_decides_is_the_one_that_talks_to_the_servers(environ: dict[str, str], yes: bool) -> None:
+    assert agent.decides(environ) == yes
+
+
+def test_the_shape_of_a_job_is_what_byteps_was_told() -> None:
+    assert agent.shape_of({"DMLC_NUM_WORKER": "4", "DMLC_NUM_SERVER": "2"}) == Shape(4, 2)
+    assert agent.shape_of({"DMLC_NUM_WORKER": "4"}) is None
+    assert agent.shape_of({"DMLC_NUM_WORKER": "4", "DMLC_NUM_SERVER": "0"}) is None
+
+
 def test_the_next_start_of_a_job_is_planned_at_its_first_turn(clock: list[float], tmp_path: Path) -> None:
     rows = [
         row
@@ -277,7 +316,7 @@ def test_the_next_start_of_a_job_is_planned_at_its_first_turn(clock: list[float]
         for row in iteration(1000.0 + second / 4, {3 - n: 0.01 * n for n in range(4)}, size=131072)
     ]
     generated = events(rows)
-    sent = transfers([131072, 30000, 65536, 4000] * 40, bandwidth=50e6, overhead_s=0.0005, began=1000.0)
+    sent = transfers([131072, 30000, 65536, 4000] * 40, bandwidth=50e6, overhead_s=0.0005, began=1005.0)
     stream = np.concatenate([generated, sent])
     stream = stream[np.argsort(stream["time_s"], kind="stable")]
     taken: list[list[Plan]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -284,3 +284,33 @@ def test_a_round_that_was_not_begun_does_not_overwrite_a_page() -> None:
         worker.control.round_ends()
     with pytest.raises(RuntimeError, match="not begun"):
         worker.control.round_ends()
+
+
+def test_of_the_first_machine_the_process_decides_that_talks_to_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With three processes a machine that is the third one, as in BytePS; the others see no transfers."""
+    turns, server = Turns(monkeypatch, 4), Server(6)
+    cuts = [Cut.uniform(UNIT_BYTES * (1 + rank)) for rank in range(6)]
+    begun: list[Cut] = []
+
+    def worker(rank: int) -> Iterator[None]:
+        board = CutBoard(None, lambda sizes: cuts[rank])
+        control = CutControl(board, 0, Line(server, rank), rank, 6, local_size=3)
+        control.declare()
+        begun.append(control.first(SIZES))
+        yield
+
+    turns.play(*(worker(rank) for rank in range(6)))
+    assert begun == [cuts[2]] * 6
+
+
+def test_every_worker_is_told_which_job_this_is() -> None:
+    """Also where the cut is fixed, or another worker's holds: each keeps what it learns of the job."""
+    asked: list[tuple[int, ...]] = []
+
+    def first_cut(sizes: Sequence[int]) -> Cut:
+        asked.append(tuple(sizes))
+        return Cut.uniform(4096)
+
+    fixed = Cut.uniform(8192)
+    assert CutControl(CutBoard(fixed, first_cut), 0, None, 1, 2).first([5, 6]) == fixed
+    assert asked == [(5, 6)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 CASES = Path(__file__).with_name("import_cases.py")
-MOST_AT_START = 22
+MOST_AT_START = 23
 """Modules of the project, packages among them, in a process that has imported BytePS."""
 MOST_OF_THE_LIBRARY = 33
 """Modules of prophet/ in a job that trains, to its end; beside them are those of the plugin."""

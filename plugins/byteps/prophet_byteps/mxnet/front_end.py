@@ -129,7 +129,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
         group = agreement.active()
         if board is None or board.fixed is not None or group is None or names.stay:
             return _Rounds(None, names)
-        control = CutControl(board, number, group.exchange, group.rank, group.workers)
+        control = CutControl(board, number, group.exchange, group.rank, group.workers, bps.local_size())
         control.declare()
         return _Rounds(control, names)
 

@@ -92,7 +92,9 @@ class Engine:
         """What agrees on the cut of optimizer `number` with the other workers."""
         group = self.agreement.active()
         exchange = None if group is None else group.exchange
-        return CutControl(self.board, number, exchange, self.bps.rank(), self.bps.size())
+        return CutControl(
+            self.board, number, exchange, self.bps.rank(), self.bps.size(), local_size=self.bps.local_size()
+        )
 
     def push(self, tensor: torch.Tensor, name: str, priority: int, new: bool = False) -> int:
         """Hands a tensor to BytePS, to be averaged in place. `new`: its name was never pushed before."""
