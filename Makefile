@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize lint bench validate replay scaling papers results pages schemas profiles guard memory backlog golden release clean
+.PHONY: setup demo test sanitize lint bench validate replay scaling blocks papers results pages schemas profiles guard memory backlog golden release clean
 
 setup: $(STAMP)
 
@@ -62,6 +62,10 @@ replay: setup
 # How the simulator's cost grows: about five minutes.
 scaling: setup
 	$(BIN)/python -m tools.scaling
+
+# Blocks that adapt beside blocks of one size, simulated: about a quarter of an hour.
+blocks: setup
+	$(BIN)/python -m tools.blocks
 
 # The papers' tables, simulated: about two minutes.
 papers: setup

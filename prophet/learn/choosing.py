@@ -20,6 +20,9 @@ from prophet.core.profile import Profile
 from prophet.learn.judge import Judge
 from prophet.learn.replan import MATERIAL_CHANGE
 
+RECENT = 10
+LEAST_RECENT = 2
+"""What the job does now is the median of so many iterations, or of fewer but not of less than these."""
 EVENTS_A_TURN = 250_000
 """Of the simulation, in one turn of the search: some 50 ms."""
 
@@ -42,6 +45,9 @@ class Choosing:
         self._search: Search | None = None
         self._choices: Sequence[Choice] = ()
         self._wanted: Choice | None = None
+        self._recent_s: float | None = None
+        self._credit_known = False
+        self._awaited = False  # the wanted cut is not in force yet
         self.why = ""
 
     def in_force(self, cut: Cut, periods_s: NDArray[np.float64]) -> None:
@@ -51,8 +57,12 @@ class Choosing:
             self._judge.in_force(cut)
             if self._wanted is None or cut != self._wanted.cut:
                 self._question = None
+                if not self._adapts:
+                    # Another worker decided: what was asked and wanted here was about the cut before this one.
+                    self._search, self._choices, self._wanted = None, (), None
         if self._wanted is None or self._wanted.cut == cut:
             self._judge.measured(cut, periods_s)
+        self._recent_s = float(np.median(periods_s[-RECENT:])) if len(periods_s) >= LEAST_RECENT else None
 
     def _learned(self, profile: Profile, cut: Cut) -> Profile:
         """The profile with the most detail that there was, at the pace of the newest."""
@@ -70,13 +80,19 @@ class Choosing:
 
         With what was kept of an earlier run (`warm`) the first question need not wait for that.
         """
-        return self._search is None and (self._settled or (warm and self._question is None))
+        if self._search is not None:
+            return False
+        return self._settled or (self._question is None and (warm or self._recent_s is not None))
 
     def ask(self, profile: Profile, network: Network, jitter_s: float) -> None:
         """Begins a search where the last one's question is another by now; `profile` is of the cut in force."""
         if self._cut is None:
             return
         profile = self._learned(profile, self._cut)
+        credit = self._credit if self._wanted is None else self._wanted.credit
+        measured = None
+        if self._recent_s is not None and credit is not None:
+            measured = Measured(self._cut, credit, self._recent_s)
         old = self._question
         if old is not None:
             size = typical_bytes(self._cut, profile.total_bytes)
@@ -96,7 +112,7 @@ class Choosing:
             anew=self._adapts and self._judge.may_cut_anew,
             arena=self._arena,
             jitter_s=jitter_s,
-            measured=self._measured(),
+            measured=measured,
         )
         self._search = self._policy.search(self._question)
 
@@ -104,32 +120,40 @@ class Choosing:
         """Goes on with the search; the plan of a choice that is new."""
         if self._search is not None:
             if not self._search.work(EVENTS_A_TURN):
-                return None
+                return self._until_then(self._search, self._question)
             self._choices = self._search.choices
             self._search = self._wanted = None
         if not self._choices or self._question is None or self._cut is None:
             return None
-        if self._wanted is not None and (not self._adapts or self._wanted.cut != self._cut or not self._settled):
+        if self._wanted is not None:
+            if self._awaited and self._wanted.cut == self._cut:
+                self._awaited = False
+                return self._policy.chosen_plan(self._wanted, self._question)
+            if not self._adapts or self._wanted.cut != self._cut or not self._settled:
+                return None
+        current = next((choice for choice in self._choices if choice.cut == self._cut), None)
+        if current is None:
             return None
-        if all(choice.cut != self._cut for choice in self._choices):
-            return None
-        if self._adapts:
-            wanted = self._judge.wanted(self._choices, self._cut)
-        else:
-            wanted = next(choice for choice in self._choices if choice.cut == self._cut)
+        wanted = self._judge.wanted(self._choices, self._cut) if self._adapts else current
         if wanted == self._wanted:
             return None
         self._wanted = wanted
+        self._awaited = wanted.cut != self._cut
+        if not self._awaited:
+            return replace(self._policy.chosen_plan(wanted, self._question), cut=None)
         self.why = f"predicted {wanted.iteration_s:.4g} s an iteration"
-        plan = self._policy.chosen_plan(wanted, self._question)
-        return plan if self._adapts else replace(plan, cut=None)
+        # Until all workers have that cut, blocks are those of the one in force, and so is the credit that they need.
+        return replace(self._policy.chosen_plan(current, self._question), cut=wanted.cut)
 
-    def _measured(self) -> Measured | None:
-        """What the job does under the plan in force, where that is known."""
-        if self._cut is None or (seconds := self._judge.iteration_s(self._cut)) is None:
+    def _until_then(self, search: Search, question: Question | None) -> Plan | None:
+        """In the first search, the credit that is best for the cut in force, as soon as that is known."""
+        if self._credit_known or self._wanted is not None or question is None:
             return None
-        credit = self._credit if self._wanted is None else self._wanted.credit
-        return Measured(self._cut, credit, seconds) if credit is not None else None
+        choice = next((choice for choice in search.choices if choice.cut == self._cut), None)
+        if choice is None:
+            return None
+        self._credit_known = True
+        return replace(self._policy.chosen_plan(choice, question), cut=None)
 
     @property
     def _settled(self) -> bool:

@@ -92,29 +92,25 @@ class Judge:
             return next((choice for choice in choices if choice.cut == former), current)
         possible = [choice for choice in choices if self.may_cut_anew or choice.cut in self._used]
         untried = [choice for choice in possible if choice.cut not in self._measured and choice.cut != in_force]
-        if not untried:
-            return current
-        best = untried[0]
         least_gain = 0.0 if self._used[:1] == [in_force] else LEAST_GAIN
-        if best.iteration_s < current.iteration_s * (1 - least_gain):
-            return best
-        return self._neighbour(untried, current) or current
+        if untried and untried[0].iteration_s < current.iteration_s * (1 - least_gain):
+            return untried[0]
+        return self._neighbour(possible, current) or current
 
-    def _neighbour(self, untried: Sequence[Choice], current: Choice) -> Choice | None:
-        """Of those that are predicted about as good, the one with the next fewer messages, or else the next more."""
+    def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
+        """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good."""
         if self._tries >= MOST_TRIES or current.cut not in self._measured:
             return None
-        size = current.cut.block_bytes_at(0)
-        close = [
-            choice
-            for choice in untried
-            if len(choice.cut.segments) == 1 and choice.iteration_s < current.iteration_s * (1 + CLOSE)
-        ]
-        larger = [choice for choice in close if choice.cut.block_bytes_at(0) > size]
-        smaller = [choice for choice in close if choice.cut.block_bytes_at(0) < size]
-        near = min(larger, key=_size, default=None) or max(smaller, key=_size, default=None)
-        self._tries += near is not None
-        return near
+        size = _size(current)
+        uniform = [choice for choice in possible if len(choice.cut.segments) == 1 and choice.cut != current.cut]
+        larger = min((choice for choice in uniform if _size(choice) > size), key=_size, default=None)
+        smaller = max((choice for choice in uniform if _size(choice) < size), key=_size, default=None)
+        for near in (larger, smaller):
+            if near is None or near.cut in self._measured or near.iteration_s > current.iteration_s * (1 + CLOSE):
+                continue
+            self._tries += 1
+            return near
+        return None
 
 
 def _size(choice: Choice) -> int:

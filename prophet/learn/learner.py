@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from prophet.core.choice import ChoosingPolicy
 from prophet.core.plan import Plan
 from prophet.learn.bandwidth import BandwidthMonitor, NicSample
 from prophet.learn.profiler import JobProfiler
@@ -51,11 +50,17 @@ class Learner:
         self._monitor_s = monitor_s
         self._judged_at = -float("inf")
         self._knows_network = False
+        self._watches = False
         self._prior: Prior | None = None
         self._cut: Cut | None = None
         self._choosing: Choosing | None = None
-        if shape is not None and isinstance(policy, ChoosingPolicy):
-            from prophet.learn.choosing import Choosing  # Few jobs need it.
+        if shape is not None:
+            # Few policies need it.
+            from prophet.core.choice import ChoosingPolicy
+
+            if not isinstance(policy, ChoosingPolicy):
+                return
+            from prophet.learn.choosing import Choosing
 
             self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit)
 
@@ -97,17 +102,17 @@ class Learner:
         else:
             self.profiler.observe(events)
         self._cut = cut
-        self.monitor.observe(events)
-        if nic is not None:
-            self.monitor.observe_nic(nic)
+        self._watch(events, nic)
         due = now - self._judged_at >= self._monitor_s
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
             choosing.in_force(cut, self.profiler.periods_s)
             due = due and choosing.may_ask(warm=self._prior is not None)
-        profile = self.profiler.profile if self.profiler.ready else None
         unsure = self._prior is not None and not self._prior.over
-        network = self.monitor.network if due or unsure or not self._knows_network else None
+        # Estimates take milliseconds, so they are made where they are looked at.
+        looked_at = due or unsure or (choosing is None and not self._knows_network)
+        profile = self.profiler.profile if looked_at and self.profiler.ready else None
+        network = self.monitor.network if looked_at else None
         if self._prior is not None and unsure:
             profile, network = self._prior.fill(profile, network)
             due = due or bool(self._prior.dropped)
@@ -123,6 +128,18 @@ class Learner:
             return None
         self.plan = plan
         return plan
+
+    def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
+        """Of the network, after the first iterations: they make connections and register memory as they go."""
+        since = self.profiler.warmed_up_s
+        if since is None:
+            return
+        if not self._watches:
+            self._watches = True
+            events = events[events["time_s"] >= since]
+        self.monitor.observe(events)
+        if nic is not None:
+            self.monitor.observe_nic(nic)
 
     def _plan(self, now: float, profile: Profile, network: Network | None) -> Plan:
         self._judged_at = now

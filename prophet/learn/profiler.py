@@ -80,6 +80,8 @@ class JobProfiler:
         self._after_gap = False  # what is open lacks its beginning
         self._returned = np.zeros(0, EVENT_DTYPE)  # ends of pulls since the last iteration that is over
         self._estimate: _Estimate | None = None
+        self.warmed_up_s: float | None = None
+        """When backward of the last iteration ended that belongs to the job's start; None before that."""
 
     def observe(self, events: NDArray[Any]) -> None:
         """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over.
@@ -168,6 +170,8 @@ class JobProfiler:
         self._usual.update(zip(row.ids.tolist(), (row.times - row.times.min()).tolist(), strict=True))
         self._seen += 1
         if self._seen <= WARM_UP:
+            if self._seen == WARM_UP and self.warmed_up_s is None:
+                self.warmed_up_s = float(row.times.max())
             return
         before = self._rows[-1].times.max() if self._rows else row.begin_s
         times = self._returned["time_s"]
@@ -211,7 +215,8 @@ class JobProfiler:
         typical step before the first gradient. Forward ends there, one such step before the next iteration's first
         gradient, and its time is shared out like the backward time. It began after gradient 0 was generated, and what
         of it comes after a gradient began after that gradient was back: so each of them says the most that forward may
-        take, and the least of that is taken, but never more than backward, which computes about twice as much.
+        take. And when the last one was back, nothing was waited for any more: what came after it is the least. Between
+        these two forward is taken for half of backward, which computes about twice as much.
         """
         estimate = self._estimated()
         return estimate.profile if estimate else None
@@ -265,7 +270,7 @@ def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
         shares[step.first : step.last + 1] = gap / backward_s / (step.last - step.first + 1)
     if len(steps) == 1:
         shares[:] = 1.0 / len(ids)
-    forward_s = min(_most_forward(rows, ids[order], shares, times[:, order[0]], first_step_s), backward_s)
+    forward_s = _forward_s(rows, ids[order], shares, times[:, order[0]], first_step_s, backward_s / 2)
     names = [f"gradient{gradient}" for gradient in ids[order]]
     columns = (names, _median(sizes)[order].astype(int).tolist(), generation.tolist(), (forward_s * shares).tolist())
     gradients = tuple(itertools.starmap(GradientProfile, zip(*columns, strict=True)))
@@ -309,21 +314,31 @@ def _urgency(ids: NDArray[Any], from_first: NDArray[Any]) -> NDArray[Any]:
     return by_time
 
 
-def _most_forward(
-    rows: list[_Iteration], ids: NDArray[Any], shares: NDArray[Any], backward_ends: NDArray[Any], first_step_s: float
+def _forward_s(
+    rows: list[_Iteration],
+    ids: NDArray[Any],
+    shares: NDArray[Any],
+    backward_ends: NDArray[Any],
+    first_step_s: float,
+    likely_s: float,
 ) -> float:
-    """The most that forward may take between two iterations (rows); `ids` and their `shares` are in forward order."""
+    """How long forward takes between two iterations (rows): `likely_s`, or what is nearest to it of what may be.
+
+    `ids` and their `shares` are in forward order.
+    """
     ahead = np.cumsum(shares[::-1])[::-1]
     places = np.argsort(ids, kind="stable")
-    bounds = []
+    estimates = []
     for row, ended in zip(rows[1:], backward_ends[:-1].tolist(), strict=True):
         over_s = row.begin_s - first_step_s
-        bound = over_s - ended
-        known = np.isin(row.returned["gradient"], ids)
-        at = places[np.searchsorted(ids[places], row.returned["gradient"][known])]
-        enough = ahead[at] >= LEAST_AHEAD
-        if enough.any():
-            bound = min(bound, float(((over_s - row.returned["time_s"][known][enough]) / ahead[at][enough]).min()))
-        bounds.append(bound)
-    least = [bound for bound in bounds if not np.isnan(bound)]
-    return max(0.0, float(np.quantile(least, 0.1))) if least else 0.0
+        least_s = most_s = over_s - ended
+        back = row.returned[np.isin(row.returned["gradient"], ids)]
+        if len(back):
+            least_s = over_s - float(back["time_s"].max())
+            at = places[np.searchsorted(ids[places], back["gradient"])]
+            enough = ahead[at] >= LEAST_AHEAD
+            bounds = (over_s - back["time_s"][enough]) / ahead[at][enough]
+            most_s = min(most_s, float(bounds.min(initial=np.inf)))
+        estimates.append(max(least_s, min(most_s, likely_s)))
+    known = [estimate for estimate in estimates if not np.isnan(estimate)]
+    return max(0.0, float(np.quantile(known, 0.1))) if known else 0.0

@@ -2,7 +2,8 @@
 
 Rule of this file: one pure estimate; which pushes count, and for how long, is bandwidth.py's.
 
-The model. Push k of s(k) bytes, handed over at start(k), is through the wire at
+The model (docs/decisions/telling-costs-apart.md says what came of it). Push k of s(k) bytes, handed over at start(k),
+is through the wire at
 
     through(k) = max(through(k - 1), start(k)) + overhead + s(k) / rate
 

@@ -5,8 +5,8 @@ writes it is in prophet/policies/algorithms/assembler.py, the search for the bes
 
 The paper assembles a block: it adds the most urgent ready gradient as long as its transfer ends before
 a more urgent one is generated. Here that is two decisions. Where blocks begin and end, and how many bytes are in
-flight, is chosen by predicting the iteration. And the queue decides each time the wire takes another block, with what it
-knows by then, so what travels together ends where reality does and not where the profile said.
+flight, is chosen by predicting the iteration. And the queue decides each time the wire takes another block, with what
+it knows by then, so what travels together ends where reality does and not where the profile said.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from prophet.core.network import Network
     from prophet.core.profile import Profile
 
-UNMEASURED_BYTES = 4 << 20
-"""In flight until the network is known. It is measured best while pushes follow one another without a pause."""
+UNMEASURED_BYTES = 2 << 20
+"""In flight until the network is known: two of the largest blocks that a job begins with. It is measured best while
+pushes follow one another without a pause."""
 
 
 class Prophet:

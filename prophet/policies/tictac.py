@@ -22,7 +22,7 @@ from prophet.core.graph import Graph, Operation, OperationKind
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import Profile
-from prophet.policies import Definition
+from prophet.policies import Blocks, Definition
 from prophet.policies.algorithms.tictac import graph_time, tao, tio
 
 ONE_TASK = 1
@@ -112,11 +112,16 @@ def _match(graph: Graph, profile: Profile) -> dict[int, str]:
 
 POLICIES = {
     "tictac": Definition(
-        "TicTac's order, by measured times", lambda options, partition_bytes: TicTac(), page="policies/tictac.md"
+        "TicTac's order, by measured times",
+        lambda options, partition_bytes: TicTac(),
+        page="policies/tictac.md",
+        # It orders tensors, in time that grows with the square of their number.
+        blocks=Blocks.WHOLE,
     ),
     "tictac-tio": Definition(
         "TicTac's order, by structure alone",
         lambda options, partition_bytes: TicTac(timing_aware=False),
         page="policies/tictac.md",
+        blocks=Blocks.WHOLE,
     ),
 }

@@ -66,7 +66,11 @@ def learn(
     profiler.observe(run.events)
     monitor.observe(run.events)
     assert profiler.profile is not None  # LEARNING_ITERATIONS are enough
-    return with_forward(profiler.profile, run), monitor.network, profiler.jitter_s
+    network = monitor.network
+    if network is not None:
+        # Such a policy sends one message at a time, so each pays for the delay.
+        network = replace(network, overhead_s=network.overhead_s + network.ack_delay_s, ack_delay_s=0.0)
+    return with_forward(profiler.profile, run), network, profiler.jitter_s
 
 
 def with_forward(profile: Profile, run: SimulatedRun) -> Profile:

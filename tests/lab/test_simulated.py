@@ -35,7 +35,8 @@ def iteration_s(point: Cell, name: str) -> float:
 
 def test_it_writes_what_a_real_run_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    assert simulate_session(loaded(REPLAY, tmp_path), out) == 0
+    raw = changed(changed(REPLAY, "job.iterations", 16), "job.warmup", 12)
+    assert simulate_session(loaded(raw, tmp_path), out) == 0
     results = json.loads((out / "results.json").read_text())
     (summary,) = results["cells"]
     assert results["schema"] == 1
@@ -77,9 +78,10 @@ def test_waits_are_what_an_iteration_takes_beyond_computing(tmp_path: Path) -> N
 
 
 def test_a_slow_worker_holds_all_and_asynchronous_servers_do_not(tmp_path: Path) -> None:
-    even = iteration_s(cell(tmp_path), "prophet")
+    known = {"job__iterations": 16, "job__warmup": 12}
+    even = iteration_s(cell(tmp_path, **known), "prophet")
     slow = {"stragglers": {"worker1": 2.0}}
-    held = iteration_s(cell(tmp_path, simulator=slow), "prophet")
+    held = iteration_s(cell(tmp_path, simulator=slow, **known), "prophet")
     assert held > even * 1.8
     free = cell(tmp_path, simulator={**slow, "exchange": "asynchronous"})
     run = run_planned(prepare(free, free.policies[1]))
@@ -153,15 +155,15 @@ def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(
     assert not out.exists()
 
 
-def test_the_papers_own_policy_sends_gradients_whole_unless_a_size_is_set(tmp_path: Path) -> None:
+def test_the_papers_own_policy_keeps_gradients_apart(tmp_path: Path) -> None:
     sized = {"name": "sized", "base": "prophet-paper", "partition_bytes": "128KB"}
     point = cell(tmp_path, policies=["prophet-paper", sized, "p3"])
     assert point.profile is not None
-    whole, small, p3 = (prepare(point, policy) for policy in point.policies)
-    assert whole.options.partition_bytes == MOST_BLOCK_BYTES
-    assert whole.job.members == tuple((index,) for index in range(161)), "and none share a message"
-    assert small.options.partition_bytes == 128_000
-    assert small.job.members == p3.job.members and len(p3.job.members) < 161
+    whole, small, p3 = (prepare(point, policy).job for policy in point.policies)
+    assert whole.members == tuple((index,) for index in range(161)), "each is a message, and none share one"
+    assert max(whole.sizes) < MOST_BLOCK_BYTES
+    assert max(small.sizes) <= 128_000 and all(len(members) == 1 for members in small.members)
+    assert any(len(members) > 1 for members in p3.members), "as others do"
 
 
 def test_jitter_makes_repeats_differ_and_the_seed_makes_them_again(tmp_path: Path) -> None:

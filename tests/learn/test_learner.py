@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from prophet.core.choice import Shape
+from prophet.core.cut import Cut
 from prophet.learn.learner import Learner
 from prophet.policies import get_policy
 from support.virtual import events, iteration, transfers
@@ -31,18 +34,20 @@ def test_no_plan_without_a_profile() -> None:
 
 
 def test_the_first_profile_makes_a_plan_at_once() -> None:
-    subject = learner()
+    subject = learner("p3")
     plan = subject.turn(1.0, some_iterations(8), None)
     assert plan is not None
     assert plan.push.order == {0: 0, 1: 1, 2: 2}
     assert plan is subject.plan
 
 
+def test_ids_that_rise_in_forward_order_are_ranks_as_they_are() -> None:
+    assert learner().turn(1.0, some_iterations(8), None) is None, "which changes nothing"
+
+
 def test_the_first_measured_rate_makes_a_plan_at_once_too() -> None:
     subject = learner()
-    first = subject.turn(1.0, some_iterations(8), None)
-    assert first is not None
-    assert first.network is None
+    assert subject.turn(1.0, some_iterations(8), None) is None
     second = subject.turn(2.0, transfers([131072, 4000] * 60, bandwidth=30e6, overhead_s=0.0005), None)
     assert second is not None
     assert second.network is not None
@@ -57,3 +62,23 @@ def test_it_plans_again_only_when_the_time_has_come_and_something_changed() -> N
     slower = transfers([131072, 4000] * 60, bandwidth=10e6, overhead_s=0.0005, began=20.0)
     assert subject.turn(21.0, slower, None) is None, "too early"
     assert subject.turn(26.0, NOTHING, None) is not None
+
+
+def test_a_worker_that_does_not_decide_plans_for_every_cut_that_another_has_decided_on() -> None:
+    subject = Learner(get_policy("prophet"), 5.0, arena=False, shape=Shape(2, 1), adapts=False)
+    credits = []
+    for number, size in enumerate((512 * 1024, 128 * 1024, 512 * 1024)):
+        cut = Cut.uniform(size)
+        for second in range(10):
+            now = 10.0 * number + second
+            turn = np.concatenate(
+                [some_iterations(1, now), transfers([size, 4000] * 20, 30e6, 0.0005, began=now + 0.4)]
+            )
+            turn.sort(order="time_s", kind="stable")
+            plan = subject.turn(now + 1.0, turn, None, cut=cut)
+            if plan is not None:
+                assert plan.cut is None, "it has no say in that"
+                credits.append((number, plan.push.credit))
+    assert [number for number, _ in credits][-3:] == [0, 1, 2]
+    (_, large), (_, small), (_, again) = credits[-3:]
+    assert large is not None and small is not None and small < large == again

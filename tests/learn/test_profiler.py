@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from prophet.core.events import UNPROFILED_GRADIENT, EventKind
+from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.core.steps import find_steps
 from prophet.learn.profiler import JobProfiler
 from prophet.models.profiles import resnet50
@@ -52,6 +52,38 @@ def test_the_stepwise_pattern() -> None:
     steps = find_steps(profiler.profile)
     assert [(step.first, step.last) for step in steps] == [(0, 1), (2, 3), (4, 5)]
     assert [step.gap_s for step in steps] == pytest.approx([0.1] * 3)
+
+
+def pulls(began: float, ends: dict[int, float]) -> NDArray[Any]:
+    return np.array(
+        [
+            (began + t, g, 1000, 0, QueueKind.PULL, EventKind.FINISH, 0)
+            for g, t in sorted(ends.items(), key=lambda e: e[1])
+        ],
+        EVENT_DTYPE,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ends", "forward_s"),
+    [
+        # Backward ends at 0.3, and the next one begins at 1.0. All was back at 0.31: what comes after that is forward.
+        ({5: 0.2, 4: 0.2, 3: 0.31, 2: 0.31, 1: 0.31, 0: 0.31}, 0.69),
+        # All was back long before: then forward computes.
+        ({5: 0.5, 4: 0.5, 3: 0.4, 2: 0.4, 1: 0.31, 0: 0.31}, 0.5),
+        # The job waits for its last gradient: of forward little is known, and it is taken for half of backward.
+        ({5: 0.9, 4: 0.8, 3: 0.7, 2: 0.6, 1: 0.5, 0: 0.4}, 0.15),
+        # The first ones are so late that less than that is left.
+        ({5: 0.99, 4: 0.98, 3: 0.97, 2: 0.97, 1: 0.96, 0: 0.95}, 0.045),
+    ],
+)
+def test_forward_lies_between_what_comes_after_each_gradient_was_back(ends: dict[int, float], forward_s: float) -> None:
+    profiler = JobProfiler()
+    for n in range(9):
+        rows = np.concatenate([events(iteration(float(n), STEPS)), pulls(float(n), ends)])
+        profiler.observe(np.sort(rows, order="time_s"))
+    assert profiler.profile is not None
+    assert profiler.profile.forward_s == pytest.approx(forward_s, rel=0.01)
 
 
 def test_forward_is_the_gap_to_the_next_iteration_less_one_step() -> None:

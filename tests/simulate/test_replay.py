@@ -31,7 +31,7 @@ def run_of(policy: str | None, exchange: Exchange = Exchange.SYNCHRONOUS, watchd
     links = {f"worker{number}": ((0.0, 10e6), (6.0, 20e6)) for number in range(2)}
     servers = 0 if exchange is Exchange.COLLECTIVE else 1
     cluster = Cluster(2, servers, links, Costs(1e-4, 1e-4), exchange)
-    options = Options(iterations=14, watchdog_s=watchdog_s, compute_scale=compute_scale(2, 14, jitter=0.05, seed=1))
+    options = Options(iterations=24, watchdog_s=watchdog_s, compute_scale=compute_scale(2, 24, jitter=0.05, seed=1))
     scheduler = None if policy is None else get_policy(policy)
     return simulate(job_of_cut(profile, Cut.uniform(131072)), cluster, scheduler, options)
 

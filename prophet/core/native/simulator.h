@@ -10,9 +10,9 @@
 //     the iteration before.
 //   - A tensor travels as partitions. What the tensors are may change from a round on, the same for all workers: a
 //     layout is the tensors of one cut of the job's gradients.
-//   - With servers: push, acknowledgement, pull request, answer, as BytePS does it; the server answers when every worker
-//     has pushed (synchronous) or at once (asynchronous). Collective: one channel for all; a tensor is ready when every
-//     worker has generated it.
+//   - With servers: push, acknowledgement, pull request, answer, as BytePS does it; the server answers when every
+//     worker has pushed (synchronous) or at once (asynchronous). Collective: one channel for all; a tensor is ready
+//     when every worker has generated it.
 //   - A server spends time on every message with data, in and out, one after another; the acknowledgement of a push and
 //     the sum wait for that.
 //   - A link of a node and direction is first come, first served: a message of s bytes takes overhead + s / rate there,
@@ -620,7 +620,8 @@ class Simulation {
     if (!recorded_[w]) return;
     const Partition& partition = partitions_[p];
     workers_[w].events.push_back(Event{now_, tensors_[partition.tensor].id, partition.bytes,
-                                       static_cast<uint16_t>(partition.number), static_cast<uint8_t>(lane), static_cast<uint8_t>(kind), 0});
+                                       static_cast<uint16_t>(partition.number), static_cast<uint8_t>(lane),
+                                       static_cast<uint8_t>(kind), 0});
   }
 
   void pushed(uint32_t w, uint32_t p, uint32_t round) {

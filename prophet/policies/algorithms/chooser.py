@@ -39,6 +39,8 @@ LEAST_GAIN = 0.003
 """A cut with more segments is kept only if it is better by this share of the iteration."""
 MOST_SEGMENTS = 12
 """Of a cut along the pattern; the shortest steps are joined to their neighbours."""
+REFINE_EVENTS = 1_000_000
+"""Of the simulation, that are spent on cuts along the pattern: they are seldom worth 1%, and the job waits."""
 SLICE = 20_000
 """Events between two looks at whether to go on."""
 
@@ -142,10 +144,17 @@ class ChoiceSearch:
         def cut_of(sizes: Sequence[int]) -> Cut:
             return Cut(tuple(Segment(start, size) for start, size in zip(starts, sizes, strict=True)))
 
+        spent = 0
+
         def judge(sizes: Sequence[int], credit: int, most_s: float) -> Spent:
+            nonlocal spent
+            tried[tuple(sizes), credit] = math.inf
+            if spent > REFINE_EVENTS:
+                return
             prediction = self._predictor.begin(cut_of(sizes), credit)
             yield from self._follow(prediction, most_s)
             tried[tuple(sizes), credit] = prediction.iteration_s
+            spent += prediction.cost
 
         credit = best.credit
         yield from judge(sizes, credit, math.inf)

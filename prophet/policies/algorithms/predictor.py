@@ -6,8 +6,8 @@ chooser.py. Times are seconds, sizes bytes.
 Two iterations are simulated, the second up to the beginning of its backward pass. Forward needs every tensor, so
 nothing of an iteration is left when the next one's backward begins, and one period is nearly as good as many. All
 workers are alike. A worker's measured rate is what it gets while all send, so the servers' links together have at least
-the workers' rate, and each at least one worker's. Whether they have just that or more than anybody needs, no worker can see; a job's
-measured iteration time is nearer to what one or the other predicts.
+the workers' rate, and each at least one worker's. Whether they have just that or more than anybody needs, no worker can
+see; a job's measured iteration time is nearer to what one or the other predicts.
 """
 
 from __future__ import annotations

@@ -23,8 +23,10 @@ def byteps() -> None:
 
 
 def training() -> None:
-    """All that a job of PyTorch needs to its end: other workers, an optimizer, and a plan from what was learned."""
+    """All that a job of PyTorch needs to its end: other workers, an optimizer, a search, and the plan of a choice."""
     byteps()
+    from prophet.core.choice import ChoosingPolicy, Question, Shape
+    from prophet.core.cut import Cut
     from prophet.core.network import Network
     from prophet.core.profile import GradientProfile, Profile
     from prophet.learn.learner import Learner
@@ -34,8 +36,14 @@ def training() -> None:
         importlib.import_module(f"prophet_byteps.{module}")
     gradients = tuple(GradientProfile(f"g{place}", 1_000_000, 0.1 * (10 - place), 0.01) for place in range(10))
     policy = get_policy("prophet")
-    Learner(policy, 5.0)
+    Learner(policy, 5.0, shape=Shape(2, 1), adapts=True)
     policy.plan(Profile("job", gradients), Network(1e7))
+    assert isinstance(policy, ChoosingPolicy)
+    question = Question(Profile("job", gradients), Network(1e7), Shape(2, 1), (Cut.uniform(1 << 19),), anew=True)
+    search = policy.search(question)
+    while not search.work(1 << 20):
+        pass
+    policy.chosen_plan(search.choices[0], question)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 CASES = Path(__file__).with_name("import_cases.py")
 MOST_AT_START = 23
 """Modules of the project, packages among them, in a process that has imported BytePS."""
-MOST_OF_THE_LIBRARY = 23
+MOST_OF_THE_LIBRARY = 33
 """Modules of prophet/ in a job that trains, to its end; beside them are those of the plugin."""
 FOREIGN = ("prophet.cli", "prophet.lab", "prophet.models", "prophet.simulate", "prophet.studies")
 
@@ -58,7 +58,8 @@ def test_a_script_that_imports_byteps_has_its_policy_and_no_other(policy: str) -
 def test_a_job_that_trains_has_what_its_policy_needs() -> None:
     modules = imported("training", BYTEPS_SCHEDULER="prophet")
     assert {"prophet.core.bound", "prophet.learn.profiler", "prophet_byteps.torch.updates"} <= modules
-    assert of_policies(modules) == {"prophet.policies.prophet"}
+    search = {f"prophet.policies.algorithms{name}" for name in ("", ".chooser", ".predictor")}
+    assert of_policies(modules) == {"prophet.policies.prophet", *search}
     assert not [name for name in modules if name.startswith(FOREIGN)]
     library = {name for name in modules if name.partition(".")[0] == "prophet"}
     assert len(library) <= MOST_OF_THE_LIBRARY, sorted(library)

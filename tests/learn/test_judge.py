@@ -1,0 +1,120 @@
+"""Which cut is wanted, from what was predicted and what was measured."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet.core.choice import Choice
+from prophet.core.cut import Cut, Segment
+from prophet.learn.judge import LEAST_PERIODS, MOST_CUTS, MOST_RETURNS, MOST_TRIES, Judge
+
+KIB = 1024
+LEARNING = Cut((Segment(0, 128 * KIB), Segment(1 << 20, 512 * KIB)))
+
+
+def uniform(size_kib: int) -> Cut:
+    return Cut.uniform(size_kib * KIB)
+
+
+def choice(cut: Cut, iteration_s: float) -> Choice:
+    return Choice(cut, 1 << 20, False, iteration_s)
+
+
+def periods(seconds: float, count: int = LEAST_PERIODS) -> NDArray[np.float64]:
+    return np.full(count, seconds)
+
+
+def judge(*measured: tuple[Cut, float]) -> Judge:
+    """Of a job that began with the first of these cuts, and had all."""
+    subject = Judge()
+    for cut, seconds in measured:
+        subject.in_force(cut)
+        subject.measured(cut, periods(seconds))
+    return subject
+
+
+def test_what_a_job_begins_with_is_left_for_the_best() -> None:
+    choices = [choice(uniform(512), 1.0), choice(LEARNING, 1.01)]
+    assert judge((LEARNING, 1.0)).wanted(choices, LEARNING) == choices[0]
+
+
+def test_later_a_recut_must_promise_what_it_costs() -> None:
+    subject = judge((LEARNING, 2.0), (uniform(512), 1.0))
+    segmented = Cut((Segment(0, 64 * KIB), Segment(1 << 20, 1024 * KIB)))
+    choices = [choice(segmented, 0.98), choice(uniform(512), 1.0), choice(LEARNING, 2.0)]
+    assert subject.wanted(choices, uniform(512)) == choices[1]
+    choices[0] = choice(segmented, 0.96)
+    assert subject.wanted(choices, uniform(512)) == choices[0]
+
+
+def test_a_cut_that_is_measured_to_be_worse_is_given_up() -> None:
+    subject = judge((LEARNING, 1.0), (uniform(512), 1.02))
+    choices = [choice(uniform(512), 0.8), choice(LEARNING, 1.0)]
+    assert subject.wanted(choices, uniform(512)).cut == LEARNING
+
+
+def test_too_few_iterations_say_nothing() -> None:
+    subject = judge((LEARNING, 1.0))
+    subject.in_force(uniform(512))
+    subject.measured(uniform(512), periods(5.0, LEAST_PERIODS - 1))
+    assert subject.iteration_s(uniform(512)) is None
+    assert subject.better_former(uniform(512)) is None
+
+
+def test_one_straggling_iteration_changes_nothing() -> None:
+    subject = judge((LEARNING, 1.0))
+    subject.measured(LEARNING, np.array([1.0, 1.0, 9.0, 1.0, 1.0, 1.0]))
+    assert subject.iteration_s(LEARNING) == 1.0
+
+
+def test_neighbours_of_the_best_are_tried_larger_ones_first_and_not_for_ever() -> None:
+    subject = judge((LEARNING, 2.0), (uniform(512), 1.0))
+    choices = [choice(uniform(512), 1.0), choice(uniform(1024), 1.02), choice(uniform(256), 1.03), choice(LEARNING, 2)]
+    assert subject.wanted(choices, uniform(512)).cut == uniform(1024)
+    subject.in_force(uniform(1024))
+    subject.measured(uniform(1024), periods(1.1))
+    assert subject.wanted(choices, uniform(1024)).cut == uniform(512), "it was worse"
+    assert subject.wanted(choices, uniform(512)).cut == uniform(256)
+    subject.in_force(uniform(256))
+    subject.measured(uniform(256), periods(1.0))
+    assert subject.wanted(choices, uniform(256)).cut == uniform(256), f"after {MOST_TRIES} tries it stays"
+
+
+def test_a_neighbour_that_is_predicted_clearly_worse_is_not_tried() -> None:
+    subject = judge((LEARNING, 2.0), (uniform(512), 1.0))
+    choices = [choice(uniform(512), 1.0), choice(uniform(1024), 1.2), choice(LEARNING, 2.0)]
+    assert subject.wanted(choices, uniform(512)).cut == uniform(512)
+
+
+def test_a_job_has_a_bounded_number_of_cuts() -> None:
+    sizes = [4 << step for step in range(MOST_CUTS)]
+    subject = judge(*((uniform(size), 1.0) for size in sizes))
+    assert not subject.may_cut_anew
+    last = uniform(sizes[-1])
+    choices = [choice(LEARNING, 0.1), choice(last, 1.0)]
+    assert subject.wanted(choices, last).cut == last, "another one would be one too many"
+    subject.new_regime()
+    choices = [choice(LEARNING, 0.1), choice(uniform(sizes[1]), 0.5), choice(last, 1.0)]
+    assert subject.wanted(choices, last).cut == uniform(sizes[1]), "a former one is no new one"
+
+
+def test_where_times_scatter_it_does_not_change_for_ever() -> None:
+    subject = judge((LEARNING, 1.0), (uniform(512), 1.0))
+    choices = [choice(uniform(512), 1.0), choice(LEARNING, 1.0)]
+    now, changes = uniform(512), 0
+    for _ in range(100):
+        subject.measured(now, periods(1.1))
+        other = LEARNING if now == uniform(512) else uniform(512)
+        subject.measured(other, periods(1.0))
+        wanted = subject.wanted(choices, now).cut
+        changes += wanted != now
+        now = wanted
+    assert changes == MOST_RETURNS
+
+
+def test_another_network_makes_what_was_measured_worthless() -> None:
+    subject = judge((LEARNING, 1.0), (uniform(512), 1.2))
+    subject.new_regime()
+    assert subject.better_former(uniform(512)) is None
+    assert subject.used == (LEARNING, uniform(512))

@@ -1,0 +1,176 @@
+"""Predictions, and the search for the best blocks: against the simulator, and against what must hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from prophet.core.arena import profile_under, typical_bytes
+from prophet.core.bound import lower_bound_s
+from prophet.core.choice import Measured, Question, Shape
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut, Segment, learning_cut
+from prophet.core.network import Network
+from prophet.core.plan import Plan, QueuePlan
+from prophet.core.profile import GradientProfile, Profile
+from prophet.models.profiles import resnet50
+from prophet.policies import get_policy
+from prophet.policies.algorithms.chooser import ChoiceSearch
+from prophet.policies.algorithms.predictor import Predictor, predict
+from prophet.policies.prophet import Prophet
+from prophet.simulate import Cluster, Costs, Options, simulate
+from prophet.simulate.job import job_of_cut
+
+KIB = 1024
+RATE = 312.5e6
+NETWORK = Network(RATE, 1e-4, 2.8e-4)
+SHAPE = Shape(4, 4)
+PROFILE = resnet50(25_600_000, backward_s=0.1, forward_s=0.05)
+
+
+def question(network: Network = NETWORK, measured: Measured | None = None, **changes: object) -> Question:
+    cuts = (learning_cut(PROFILE.total_bytes),)
+    return Question(PROFILE, network, SHAPE, cuts, anew=True, measured=measured, **changes)  # type: ignore[arg-type]
+
+
+def searched(asked: Question, events: int = 1 << 40) -> ChoiceSearch:
+    search = get_policy("prophet").search(asked)  # type: ignore[attr-defined]
+    assert isinstance(search, ChoiceSearch)
+    while not search.work(events):
+        pass
+    return search
+
+
+@pytest.mark.parametrize("size", [64 * KIB, 256 * KIB, 1024 * KIB])
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_prediction_is_what_the_simulator_gives(size: int, wide: bool) -> None:
+    credit = 8 * size
+    prediction = Predictor(PROFILE, NETWORK, SHAPE, wide_servers=wide).begin(Cut.uniform(size), credit)
+    assert prediction.run(1 << 40)
+    nodes = 4 if wide else 8
+    names = [f"worker{n}" for n in range(4)] + [f"server{n}" for n in range(4)]
+    cluster = Cluster(4, 4, dict.fromkeys(names[:nodes], ((0.0, RATE),)), Costs(1e-4, 1.4e-4))
+    plan = Plan(push=QueuePlan(order={}, credit=credit), pull=QueuePlan(order={}))
+    options = Options(iterations=12, partition_bytes=MOST_BLOCK_BYTES, plan=plan)
+    run = simulate(job_of_cut(PROFILE, Cut.uniform(size)), cluster, None, options)
+    # The first period is the very one; later ones differ by what the workers drift apart.
+    first_s = run.marks["backward_s"][:, 1] - run.marks["backward_s"][:, 0]
+    assert prediction.iteration_s == pytest.approx(float(first_s.max()), rel=1e-9)
+    assert prediction.iteration_s == pytest.approx(float(np.median(run.iteration_s(4))), rel=0.05)
+
+
+def test_no_prediction_is_below_the_bound() -> None:
+    for size in (128 * KIB, 512 * KIB):
+        assert predict(PROFILE, NETWORK, SHAPE, Cut.uniform(size), 4 * size) >= lower_bound_s(PROFILE, RATE)
+
+
+def test_a_prediction_can_be_worked_off_in_pieces_and_given_up() -> None:
+    predictor = Predictor(PROFILE, NETWORK, SHAPE)
+    whole = predictor.begin(Cut.uniform(128 * KIB), 1 << 20)
+    assert whole.run(1 << 40)
+    pieces = predictor.begin(Cut.uniform(128 * KIB), 1 << 20)
+    turns = 1
+    while not pieces.run(1000):
+        turns += 1
+    assert turns > 5
+    assert pieces.iteration_s == whole.iteration_s
+    given_up = predictor.begin(Cut.uniform(128 * KIB), 1 << 20)
+    assert given_up.run(1 << 40, whole.iteration_s / 2)
+    assert math.isinf(given_up.iteration_s)
+    assert given_up.cost < whole.cost
+
+
+def test_many_machines_are_predicted_by_a_few() -> None:
+    few = predict(PROFILE, NETWORK, Shape(8, 8), Cut.uniform(256 * KIB), 1 << 21)
+    many = predict(PROFILE, NETWORK, Shape(512, 512), Cut.uniform(256 * KIB), 64 << 21)
+    assert many == pytest.approx(few, rel=1e-9)
+
+
+def test_the_search_is_no_worse_than_any_uniform_cut_with_any_credit() -> None:
+    search = searched(question())
+    best_s = search.choices[0].iteration_s
+    for size in (64, 128, 256, 512, 1024, 2048):
+        for blocks in (2, 4, 8, 16):
+            tried_s = predict(PROFILE, NETWORK, SHAPE, Cut.uniform(size * KIB), blocks * size * KIB)
+            assert best_s <= tried_s * 1.005, (size, blocks)
+
+
+def test_the_search_comes_to_the_same_in_pieces() -> None:
+    assert searched(question()).choices == searched(question(), 5_000).choices
+
+
+def test_a_turn_of_the_search_takes_about_what_it_is_given() -> None:
+    search = get_policy("prophet").search(question())  # type: ignore[attr-defined]
+    turns = 1
+    while not search.work(100_000):
+        turns += 1
+    assert 2 <= turns <= 40
+
+
+def test_the_cut_in_force_is_always_among_the_choices() -> None:
+    asked = question()
+    assert asked.cuts[0] in [choice.cut for choice in searched(asked).choices]
+
+
+def test_with_a_given_cut_only_the_credit_is_chosen() -> None:
+    cut = Cut.uniform(256 * KIB)
+    asked = Question(PROFILE, NETWORK, SHAPE, (cut,), anew=False)
+    (choice,) = searched(asked).choices
+    assert choice.cut == cut
+    assert choice.credit >= 2 * 256 * KIB
+
+
+def test_a_message_that_costs_more_makes_blocks_larger() -> None:
+    cheap = searched(question(Network(RATE, 2e-5, 2.8e-4))).choices[0]
+    dear = searched(question(Network(RATE, 1e-3, 2.8e-4))).choices[0]
+    assert typical_bytes(dear.cut, PROFILE.total_bytes) > typical_bytes(cheap.cut, PROFILE.total_bytes)
+
+
+def test_a_longer_delay_makes_the_credit_larger() -> None:
+    cut = Cut.uniform(128 * KIB)
+    near, far = (
+        searched(Question(PROFILE, Network(31.25e6, 1e-4, delay_s), Shape(2, 1), (cut,), anew=False)).choices[0]
+        for delay_s in (2e-4, 2e-2)
+    )
+    assert far.credit > near.credit
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_what_the_job_does_says_how_wide_the_servers_are(wide: bool) -> None:
+    cut, credit = learning_cut(PROFILE.total_bytes), 4 << 20
+    truth = Predictor(PROFILE, NETWORK, SHAPE, wide_servers=wide).begin(cut, credit)
+    truth.run(1 << 40)
+    search = searched(question(measured=Measured(cut, credit, truth.iteration_s * 1.01)))
+    assert search._predictor.wide_servers is wide
+
+
+def test_gradients_that_are_not_sliced_have_partitions_of_one_size() -> None:
+    asked = Question(PROFILE, NETWORK, SHAPE, (Cut.uniform(512 * KIB),), anew=True, arena=False)
+    choices = searched(asked).choices
+    assert all(len(choice.cut.segments) == 1 for choice in choices)
+    assert len(choices) > 1
+
+
+def test_a_profile_under_another_cut() -> None:
+    rows = (GradientProfile("a", 64 * KIB, 0.3, 0.2), GradientProfile("b", 192 * KIB, 0.1, 0.3))
+    under = profile_under(Profile("two", rows), Cut.uniform(128 * KIB))
+    assert under.ids == (0, 32)
+    assert [g.size_bytes for g in under.gradients] == [128 * KIB, 128 * KIB]
+    assert [g.generation_s for g in under.gradients] == [0.3, 0.1]
+    assert [g.forward_s for g in under.gradients] == pytest.approx([0.3, 0.2])
+
+
+def test_the_typical_size_is_that_of_the_middle_byte() -> None:
+    cut = Cut((Segment(0, 128 * KIB), Segment(1 << 20, 512 * KIB), Segment(10 << 20, 64 * KIB)))
+    assert typical_bytes(cut, 11 << 20) == 512 * KIB
+    assert typical_bytes(Cut.uniform(64 * KIB), 1000) == 64 * KIB
+
+
+def test_the_plan_of_a_choice_asks_for_its_cut() -> None:
+    asked = question()
+    policy = Prophet(128 * KIB)
+    choice = searched(asked).choices[0]
+    plan = policy.chosen_plan(choice, asked)
+    assert (plan.cut, plan.push.credit, plan.push.order) == (choice.cut, choice.credit, {})
+    assert bool(plan.push.deadlines) is choice.deadlines

@@ -1,0 +1,150 @@
+"""Blocks that adapt beside blocks of one size, simulated: the cells of configs/blocks-simulated.yaml and their page.
+
+Rule of this file: running the config, what is counted, and the page docs/results/blocks-simulated.md. `make blocks`
+runs it, for about a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from prophet.lab.config import load_experiment
+from prophet.lab.records import CellResult
+from prophet.lab.results import summarize
+from prophet.lab.session import progress_bar
+from prophet.lab.simulated import prepare_experiment, simulate_experiment
+from tools import kept
+from tools.exit_status import exit_status
+from tools.kept import Study
+from tools.markdown import table
+from tools.provenance import here
+
+CONFIG = Path("configs/blocks-simulated.yaml")
+PAGE = "blocks-simulated.md"
+NAME = "blocks-simulated"
+ADAPTS = "prophet"
+FIXED = "fixed-"
+"""How names of Prophet with one size for all blocks begin."""
+BEHIND, AHEAD = 0.01, 0.03
+"""Never more behind the best of the fixed sizes; and at least so much ahead of it somewhere."""
+
+INTRODUCTION = f"""# Blocks that adapt, simulated
+
+Made by `make blocks` from `{CONFIG}` with Prophet's simulator: full-size models with published sizes, four workers and
+four servers, the workers' links being the narrow ones, and 0.1 ms for each message. Median iteration times as multiples
+of the lower bound (prophet/core/bound.py), once what learns has learned. `fixed-...` is Prophet with
+`PROPHET_PARTITION_BYTES` set, and so with blocks of one size; bytescheduler has tuned its sizes by 15 short runs."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One cell: its setting, and by how much Prophet is ahead of the best fixed size and of the best other, as parts of
+    their times; below 0 where it is behind.
+    """
+
+    setting: str
+    best_fixed: str
+    over_fixed: float
+    best_other: str
+    over_other: float
+    from_bound: dict[str, float]
+
+
+def gains(cells: Sequence[CellResult]) -> list[Gain]:
+    """Of each cell in which Prophet and a fixed size ran."""
+    rows = []
+    for cell in cells:
+        times = {}
+        for name in cell.policies:
+            measured = cell.measured(name)
+            if measured is not None and measured.median_s is not None and cell.lower_bound_s:
+                times[name] = measured.median_s / cell.lower_bound_s
+        fixed = {name: seconds for name, seconds in times.items() if name.startswith(FIXED)}
+        others = {name: seconds for name, seconds in times.items() if name not in fixed and name != ADAPTS}
+        if ADAPTS not in times or not fixed or not others:
+            continue
+        best, other = min(fixed, key=fixed.__getitem__), min(others, key=others.__getitem__)
+        rows.append(
+            Gain(
+                _setting(cell),
+                best,
+                1 - times[ADAPTS] / fixed[best],
+                other,
+                1 - times[ADAPTS] / others[other],
+                times,
+            )
+        )
+    return rows
+
+
+def _setting(cell: CellResult) -> str:
+    return f"{cell.setting['profile']} at {float(str(cell.setting['bandwidth'])) / 1e9:g} Gbit/s"
+
+
+def page(results: Path) -> str:
+    """The page, from what is kept."""
+    stored = kept.kept(results, NAME, Study)
+    if stored is None:
+        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, "make blocks"))
+    measured, data = stored
+    rows = gains([point.cell for point in data.points])
+    names = list(rows[0].from_bound) if rows else []
+    cells = [
+        (
+            row.setting,
+            *(f"{row.from_bound[name]:.3f}" if name in row.from_bound else "failed" for name in names),
+            f"{row.over_fixed:+.1%}",
+            f"{row.over_other:+.1%}",
+        )
+        for row in rows
+    ]
+    columns = ("cell", *names, "ahead of the best size", "ahead of the best other")
+    notes = kept.note(results, "blocks-simulated-seen")
+    return kept.joined(INTRODUCTION, measured.line("Simulated"), _said(rows), table(columns, cells), notes)
+
+
+def _said(rows: Sequence[Gain]) -> str:
+    behind = [row for row in rows if row.over_fixed < -BEHIND]
+    ahead = [row for row in rows if row.over_fixed >= AHEAD]
+    worst = min((row.over_fixed for row in rows), default=0.0)
+    best = max((row.over_fixed for row in rows), default=0.0)
+    others = [row for row in rows if row.over_other < 0]
+    return (
+        f"**Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best fixed size in {len(behind)}, at "
+        f"least {AHEAD:.0%} ahead of it in {len(ahead)} (from {worst:+.1%} to {best:+.1%}), and behind another policy "
+        f"in {len(others)}{''.join(f'; {row.best_other}, {row.setting}: {row.over_other:+.1%}' for row in others)}.**"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the page; exit status 2 with one line for an error of the user's."""
+    parser = argparse.ArgumentParser(prog="python -m tools.blocks", description=__doc__)
+    parser.add_argument("--config", type=Path, default=CONFIG)
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    options = parser.parse_args(arguments)
+    return exit_status(lambda: write_page(options.config, options.results))
+
+
+def write_page(config: Path, results: Path) -> int:
+    """Simulates the config, keeps what came out and writes the page. Raises UserError and OSError."""
+    experiment = load_experiment(config)
+    planned = prepare_experiment(experiment)
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console, recordings=False) as listener:
+        done = simulate_experiment(experiment, planned, Path(folder), listener)
+    data = kept.study_of(experiment, summarize(experiment, done))
+    kept.keep(results, NAME, Study, data, here())
+    (results / PAGE).write_text(page(results), encoding="utf-8")
+    print(f"written to {results / PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
