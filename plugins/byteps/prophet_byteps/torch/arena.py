@@ -40,7 +40,8 @@ _FUSIBLE = (torch.float32, torch.float64)
 """For half precision the server's sum may round an element differently at another offset."""
 
 MOST_NAMES = 32_768
-"""Of one optimizer whose cut may change. BytePS numbers 65,536 tensors, and looks through all names for a new one."""
+"""Of one optimizer. BytePS numbers 65,536 tensors, looks through all names for a new one, and maps a file for each
+key, of which Linux allows a process 65,530."""
 _FINE_BYTES, _COARSE_BYTES, _COARSE_CUTS = 128 * 1024, 512 * 1024, 8
 
 
@@ -190,10 +191,11 @@ class Arena:
     def begin(self, cut: Cut, may_change: bool) -> bool:
         """Declares the names that may be needed, and takes up the first cut. False where it is another one.
 
-        That is the coarsest, where there are not names enough. All workers come here at the same point of the program.
+        That is the coarsest, where there are not names enough: where the cut is fixed, BytePS still cuts its blocks
+        into partitions. All workers come here at the same point of the program.
         """
-        needed = 0 if may_change else 2 * len(blocks_of(self.sizes, self.kinds, cut))
-        self._reserve(max(needed, names_reserved(self.sizes) if may_change else 0))
+        needed = 2 * len(blocks_of(self.sizes, self.kinds, cut))
+        self._reserve(names_reserved(self.sizes) if may_change else min(MOST_NAMES, needed))
         if self.recut(cut):
             return True
         coarsest = Cut.uniform(MOST_BLOCK_BYTES)
