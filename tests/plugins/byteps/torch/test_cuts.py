@@ -224,6 +224,26 @@ def test_a_cut_that_needs_more_names_than_there_are_is_not_taken_up(
     assert len({name for name, _ in network.pushed}) == blocks + 2 * 2, "the halves are apart"
 
 
+def test_a_fixed_size_with_more_blocks_than_names_is_left_to_bytepss_partitions(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each key is a file that BytePS maps, and a process may map only so many."""
+    network = Network()
+    monkeypatch.setattr(hook, "_loaded", network)
+    monkeypatch.setattr(atexit, "register", lambda function: None)
+    monkeypatch.setattr(torch_arena, "MOST_NAMES", 10)
+    board = CutBoard(Cut.uniform(UNIT_BYTES))
+    front_end.install(network, fusion=True, board=board)
+    truth, model = Mixed(), Mixed()
+    optimizer = wrap(network, model, make(model))
+    expected = play(truth, Plain(make(truth)), random.Random(1), 1)
+    assert same(play(model, optimizer, random.Random(1), 1), expected)
+    assert same_model(model, truth)
+    blocks = blocks_of(sizes_of(model), [p.dtype for p in model.parameters()], Cut.uniform(MOST_BLOCK_BYTES))
+    assert len({name for name, _ in network.pushed}) == 2 * (len(blocks) + 2), "those of half precision are apart"
+    assert board.in_force == Cut.uniform(MOST_BLOCK_BYTES)
+
+
 def test_a_use_that_was_missed_is_noticed_in_a_round_of_another_cut_too(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
