@@ -305,3 +305,20 @@ def test_waiting_for_keys_to_open_ends_where_nothing_moves(monkeypatch: pytest.M
         network.declare(str(number))
         engine.push(torch.zeros(3), str(number), 0, new=True)
     assert len(network.flying) == 5
+
+
+def test_workers_whose_gradients_are_of_other_kinds_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which gradients share a block depends on devices too, that of one worker's model may be several."""
+    texts: list[str] = []
+    for split in (False, True):
+        with monkeypatch.context() as patches:
+            network, _ = install(patches, [Cut.uniform(UNIT_BYTES)])
+            patches.setattr(torch_engine.Engine, "agree", lambda self, topic, text: texts.append(text))
+            if split:
+                patches.setattr(torch_arena, "fusible_kind", lambda param: (param.dtype, param.numel() < 1000))
+            model = Mixed()
+            optimizer = wrap(network, model, make(model))
+            nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+            optimizer.step()
+    assert texts[0] != texts[1]
+    assert texts[0].partition(",")[0] == texts[1].partition(",")[0]
