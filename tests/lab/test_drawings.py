@@ -112,6 +112,13 @@ def test_the_trace_has_each_transfer_as_a_pair_within_the_last_iterations(
     assert {e["pid"] for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]} == {0, 1}
 
 
+def test_a_block_is_called_by_its_place_in_the_arena(recorded: RecordedRun) -> None:
+    names = {event["name"] for event in trace_events(recorded, 0) if event["ph"] == "b"}
+    assert names == {"gradient 0.0", "gradient 1.0", "gradient 2.0"}
+    names = {event["name"] for event in trace_events(replace(recorded, arena=True), 0) if event["ph"] == "b"}
+    assert names == {"block at 0.00 MiB", "block at 0.01 MiB"}, "4 KiB apart"
+
+
 def test_figures_are_drawn(recorded: RecordedRun, tmp_path: Path) -> None:
     experiment = loaded(REPLAY, tmp_path)
     good = Run(tmp_path, (WORKER, WORKER))

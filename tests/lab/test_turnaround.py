@@ -56,3 +56,18 @@ def test_a_gradient_that_is_never_pulled_is_left_out() -> None:
 def test_a_recording_shorter_than_the_warm_up_still_shows_its_last_iteration() -> None:
     run = RecordedRun("p", tuple(transfers(0.1, MARKS[2].backward)), MARKS)
     assert len(turnarounds(run, warmup=10)) == 2
+
+
+def test_after_a_recut_the_blocks_of_the_last_iteration_are_counted_where_they_were_the_same() -> None:
+    def blocks(size: int, late_s: float, began: float) -> list[Transfer]:
+        return [
+            Transfer(place, 0, size, queue, began + 0.1, began + 0.1 + late_s, began + 0.9)
+            for place in range(0, 40, size)
+            for queue in (PUSH, PULL)
+        ]
+
+    sizes = ((20, 7.0), (10, 0.1), (10, 0.3), (10, 9.0))
+    transfers = tuple(t for mark, cut in zip(MARKS, sizes, strict=True) for t in blocks(*cut, mark.backward))
+    ways = turnarounds(RecordedRun("p", transfers, MARKS, arena=True), warmup=0)
+    assert [(way.gradient, way.size_bytes) for way in ways] == [(0, 10), (10, 10), (20, 10), (30, 10)]
+    assert all(abs(way.wait_s - 0.2) < 1e-9 for way in ways), "the median of 0.1 and 0.3"

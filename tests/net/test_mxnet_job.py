@@ -20,7 +20,7 @@ pytest.importorskip("mxnet")
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 JOB = Path(__file__).with_name("jobs") / "mxnet_digits.py"
-ITERATIONS = 30
+ITERATIONS = 60
 PORT = 23900
 LINK_BPS = 400e6
 

@@ -97,6 +97,7 @@ class Agent:
         self._policy = policy
         self._plan = policy.plan(None, None)
         self._learner: Learner | None = None
+        self._profile: Profile | None = None
         self._library = library
         self._hook = hook
         self._no_hook = no_hook
@@ -322,8 +323,10 @@ class Agent:
         plan = learner.turn(now, events, nic, cut=board.in_force, networks=board.networks)
         if learner.monitor.network is not None:
             board.measured(learner.monitor.network)
+        profile = learner.profiler.profile
+        self._profile = profile or self._profile
         if warm is not None:
-            warm.turn(now, board.in_force, learner.profiler.profile, learner.monitor.network)
+            warm.turn(now, board.in_force, profile, learner.monitor.network)
         if plan is not None:
             self._plan = plan
             self._take_up(hook, plan)
@@ -357,10 +360,11 @@ class Agent:
             profile = self._learner.profiler.profile if self._learner else None
             if self._learner and self._warm and not self._aside:
                 self._warm.keep(self._board.in_force, profile, self._learner.monitor.network)
-            if out.profile_out is not None and profile is not None:
+            if out.profile_out is not None and self._profile is not None:
                 from prophet.models.profiles import save_profile
 
-                save_profile(profile, out.profile_out, source="learned by Prophet from a running job")
+                # After a recut there is none for some iterations; then the last one.
+                save_profile(self._profile, out.profile_out, source="learned by Prophet from a running job")
             if out.events_out is not None and self._kept is not None and self._hook is not None:
                 from prophet.core.event_record import save_record
 

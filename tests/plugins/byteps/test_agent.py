@@ -21,9 +21,11 @@ from prophet.core.errors import UserError
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.network import Network
 from prophet.core.plan import Plan
+from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
 from prophet.core.status import LaneStatus
 from prophet.lab.records import read_status
+from prophet.models.profiles import load_profile
 from prophet.policies import get_policy
 from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
@@ -247,6 +249,22 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
         scheduled._learn(Hook(), Learner(), 4.0 + number, [])  # type: ignore[arg-type]
     assert asked[-1][0] == Cut.uniform(8192)
     assert scheduled._last_recut_s == 5.0
+
+
+def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float], tmp_path: Path) -> None:
+    profile = Profile("learned", (GradientProfile("gradient0", 1000, 0.1),))
+    learner: Any = SimpleNamespace(
+        monitor=SimpleNamespace(network=None), profiler=SimpleNamespace(profile=profile), turn=lambda *_, **__: None
+    )
+    settings = Settings("p3", profile_out=tmp_path / "profile.json")
+    hook: Any = Hook()
+    scheduled = Agent("torch", settings, get_policy("p3"), None, hook, "")
+    scheduled._learner = learner
+    scheduled._learn(hook, learner, 1.0, hook.events)
+    learner.profiler.profile = None
+    scheduled._learn(hook, learner, 2.0, hook.events)
+    scheduled._finish()
+    assert load_profile(tmp_path / "profile.json").gradients == profile.gradients
 
 
 def test_the_status_says_how_blocks_were_cut(tmp_path: Path) -> None:
