@@ -69,16 +69,16 @@ def test_a_worker_that_does_not_decide_plans_for_every_cut_that_another_has_deci
     credits = []
     for number, size in enumerate((512 * 1024, 128 * 1024, 512 * 1024)):
         cut = Cut.uniform(size)
-        for second in range(10):
-            now = 10.0 * number + second
-            turn = np.concatenate(
-                [some_iterations(1, now), transfers([size, 4000] * 20, 30e6, 0.0005, began=now + 0.4)]
-            )
+        for second in range(12):
+            now = 12.0 * number + second
+            sent = transfers([size, 4000] * 20, 30e6, 0.0005, began=now + 0.4)
+            turn = np.concatenate([some_iterations(1, now), sent])
             turn.sort(order="time_s", kind="stable")
             plan = subject.turn(now + 1.0, turn, None, cut=cut)
             if plan is not None:
                 assert plan.cut is None, "it has no say in that"
                 credits.append((number, plan.push.credit))
+        assert subject._choosing is not None and subject._choosing.may_ask(warm=False), "this cut has been measured"
     assert [number for number, _ in credits][-3:] == [0, 1, 2]
     (_, large), (_, small), (_, again) = credits[-3:]
     assert large is not None and small is not None and small < large == again
