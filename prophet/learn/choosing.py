@@ -57,9 +57,6 @@ class Choosing:
             self._judge.in_force(cut)
             if self._wanted is None or cut != self._wanted.cut:
                 self._question = None
-                if not self._adapts:
-                    # Another worker decided: what was asked and wanted here was about the cut before this one.
-                    self._search, self._choices, self._wanted = None, (), None
         if self._wanted is None or self._wanted.cut == cut:
             self._judge.measured(cut, periods_s)
         self._recent_s = float(np.median(periods_s[-RECENT:])) if len(periods_s) >= LEAST_RECENT else None
