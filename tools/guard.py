@@ -60,6 +60,9 @@ class Held:
     def rank(self) -> int:
         return 0
 
+    def local_size(self) -> int:
+        return 1
+
     def declare(self, name: str) -> None:
         pass
 

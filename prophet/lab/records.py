@@ -41,7 +41,7 @@ class Times(_Part):
 
 
 class GradientTimes(_Part):
-    """Means over what travels, gradients or blocks of them: from generation to the wire, and to the sum's being back."""
+    """Means over what travels, gradients or blocks: from generation to the wire, and to the sum's being back."""
 
     wait_s: float
     total_s: float

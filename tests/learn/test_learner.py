@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from prophet.core.choice import Shape
+from prophet.core.cut import Cut
 from prophet.learn.learner import Learner
 from prophet.policies import get_policy
 from support.virtual import events, iteration, transfers
@@ -59,3 +62,23 @@ def test_it_plans_again_only_when_the_time_has_come_and_something_changed() -> N
     slower = transfers([131072, 4000] * 60, bandwidth=10e6, overhead_s=0.0005, began=20.0)
     assert subject.turn(21.0, slower, None) is None, "too early"
     assert subject.turn(26.0, NOTHING, None) is not None
+
+
+def test_a_worker_that_does_not_decide_plans_for_every_cut_that_another_has_decided_on() -> None:
+    subject = Learner(get_policy("prophet"), 5.0, arena=False, shape=Shape(2, 1), adapts=False)
+    credits = []
+    for number, size in enumerate((512 * 1024, 128 * 1024, 512 * 1024)):
+        cut = Cut.uniform(size)
+        for second in range(12):
+            now = 12.0 * number + second
+            sent = transfers([size, 4000] * 20, 30e6, 0.0005, began=now + 0.4)
+            turn = np.concatenate([some_iterations(1, now), sent])
+            turn.sort(order="time_s", kind="stable")
+            plan = subject.turn(now + 1.0, turn, None, cut=cut)
+            if plan is not None:
+                assert plan.cut is None, "it has no say in that"
+                credits.append((number, plan.push.credit))
+        assert subject._choosing is not None and subject._choosing.may_ask(warm=False), "this cut has been measured"
+    assert [number for number, _ in credits][-3:] == [0, 1, 2]
+    (_, large), (_, small), (_, again) = credits[-3:]
+    assert large is not None and small is not None and small < large == again

@@ -14,9 +14,10 @@ The cut is the job's and not the worker's: a worker whose agent or hook has fail
 if that is the decider, the cut stays as it is.
 
 A page has PAGE_BYTES: the cut in its first half (`Cut.encode`; zeros where nothing is wanted), and in the other a row
-of 16 bytes a worker, by rank: bandwidth, overhead and acknowledgement delay of its network as 32-bit floats, then
-zeros. Workers beyond the MOST_ROWS-th have none. An optimizer has two pages and uses them in turn, as a gradient its
-two keys: a server's sum is overwritten at the next round's first push (docs/decisions/two-keys-a-gradient.md).
+of 16 bytes a worker, by rank: bandwidth, overhead and acknowledgement delay of its network as 32-bit floats, then the
+room that its machine has in shared memory, in MiB as a 32-bit number, 0 where it is not known. Workers beyond the
+MOST_ROWS-th have none. An optimizer has two pages and uses them in turn, as a gradient its two keys: a server's sum is
+overwritten at the next round's first push (docs/decisions/two-keys-a-gradient.md).
 """
 
 from __future__ import annotations
@@ -30,27 +31,29 @@ from prophet.core.cut import UNIT_BYTES, Cut, Segment, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
-from prophet_byteps import agreement
+from prophet_byteps import agreement, shared_memory
 from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
 
 EVERY = 4
 """Rounds from one page to the next."""
 
-_ROW = struct.Struct("<3f4x")
+_ROW = struct.Struct("<3fI")
 _ROWS_AT = PAGE_BYTES // 2
 MOST_ROWS = (PAGE_BYTES - _ROWS_AT) // _ROW.size
 
 logger = logging.getLogger("prophet")
 
 
-def encode_page(rank: int, cut: Cut | None, network: Network | None) -> bytes:
-    """What the worker of this rank adds to a page. `cut` is the decider's, and None on all others."""
+def encode_page(rank: int, cut: Cut | None, network: Network | None, room: int | None = None) -> bytes:
+    """What the worker of this rank adds to a page. `cut` is the decider's, and None on all others; `room` is bytes."""
     page = bytearray(PAGE_BYTES)
     if cut is not None:
         encoded = cut.encode()
         page[: len(encoded)] = encoded
-    if network is not None and rank < MOST_ROWS:
-        _ROW.pack_into(page, _ROWS_AT + rank * _ROW.size, network.bandwidth, network.overhead_s, network.ack_delay_s)
+    if rank < MOST_ROWS:
+        speed = (network.bandwidth, network.overhead_s, network.ack_delay_s) if network is not None else (0.0, 0.0, 0.0)
+        mebibytes = 0 if room is None else min(max(1, room >> 20), (1 << 32) - 1)
+        _ROW.pack_into(page, _ROWS_AT + rank * _ROW.size, *speed, mebibytes)
     return bytes(page)
 
 
@@ -62,12 +65,17 @@ def cut_of_page(page: bytes) -> Cut | None:
 def networks_of_page(page: bytes) -> tuple[Network, ...]:
     """What workers said of their networks, without those that had nothing to say or what is no network."""
     networks = []
-    for row in _ROW.iter_unpack(page[_ROWS_AT:]):
+    for *row, _ in _ROW.iter_unpack(page[_ROWS_AT:]):
         try:
             networks.append(Network(*row))
         except UserError:
             continue
     return tuple(networks)
+
+
+def room_of_page(page: bytes) -> int | None:
+    """The least room that a worker said its machine has, in bytes."""
+    return min((room << 20 for *_, room in _ROW.iter_unpack(page[_ROWS_AT:]) if room), default=None)
 
 
 def cut_from(cut: Cut, place: int) -> Cut:
@@ -193,6 +201,7 @@ class CutControl:
         rank: int,
         workers: int,
         local_size: int = 1,
+        room: Callable[[], int | None] = shared_memory.room_bytes,
     ) -> None:
         self._board = board
         self._number = number
@@ -203,6 +212,10 @@ class CutControl:
         self._fixed = board.fixed
         if exchange is None and self._fixed is None:
             self._fixed = Cut.uniform(DEFAULT_PARTITION_BYTES)
+        self._room = room
+        self._least_room: int | None = None
+        self._total = 0
+        self._had: set[Cut] = set()
         self._place = 0
         self._cut: Cut | None = None
         self._rounds = 0
@@ -225,6 +238,7 @@ class CutControl:
         own = self._board.first_cut(sizes)  # Asked on every worker: it is how one knows what is kept of this job.
         if self._fixed is None:
             self._place = base * UNIT_BYTES
+            self._total = sum(sizes)
             self._cut, self._answer = None, None
             self._rounds = self._sent = 0
             wanted, network = self._wanted_and_network()
@@ -235,6 +249,7 @@ class CutControl:
         else:
             cut = self._fixed
         self._cut = cut
+        self._had = {cut}
         self._board.taken_up(self._number, cut)
         return cut
 
@@ -255,11 +270,25 @@ class CutControl:
         if self._answer is None:
             return None
         cut = self._receive()
-        if cut is None or cut == self._cut:
+        if cut is None or cut == self._cut or not self._fits(cut):
             return None
         self._cut = cut
+        self._had.add(cut)
         self._board.taken_up(self._number, cut)
         return cut
+
+    def _fits(self, cut: Cut) -> bool:
+        """Whether every machine has room for it, as all workers read it: a key has a file in shared memory.
+
+        A new cut has two keys for each byte. As much again stays free for others.
+        """
+        if cut in self._had or self._least_room is None or 2 * 2 * self._total <= self._least_room:
+            return True
+        self._board.complain(
+            f"blocks stay as they are: other sizes need {2 * self._total >> 20} MiB of {shared_memory.FOLDER}, "
+            f"and a worker's machine has {self._least_room >> 20} left"
+        )
+        return False
 
     def _name(self, slot: int) -> str:
         return f"prophet.cut.{self._number}.{slot}"
@@ -275,7 +304,9 @@ class CutControl:
         assert self._exchange is not None
         if self._answer is not None:
             raise RuntimeError("a round ended that was not begun: a page of the cut is sent before the last is back")
-        self._answer = self._exchange.send(self._name(self._sent % 2), encode_page(self._rank, cut, network))
+        self._answer = self._exchange.send(
+            self._name(self._sent % 2), encode_page(self._rank, cut, network, self._room())
+        )
         self._sent += 1
 
     def _receive(self) -> Cut | None:
@@ -294,6 +325,7 @@ class CutControl:
             agreement.wait_for_all(done, what, f"this one is worker {self._rank} of {self._workers}")
         self._answer = None
         self._board.heard(networks_of_page(pages[0]))
+        self._least_room = room_of_page(pages[0])
         try:
             return cut_of_page(pages[0])
         except ValueError as error:

@@ -195,6 +195,33 @@ def test_a_fixed_cut_sends_nothing_and_stays(monkeypatch: pytest.MonkeyPatch) ->
     assert (group[0].board.in_force, group[0].board.recuts) == (LARGE, 0)
 
 
+def test_a_machine_without_room_keeps_the_sizes_of_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each key has a file in shared memory, and a process dies where one finds no room when it is written."""
+    turns, server = Turns(monkeypatch, 3), Server(3)
+    group = [Worker(server, rank) for rank in range(3)]
+    rooms: list[int | None] = [None, 1 << 40, 4 * sum(SIZES) + (1 << 20)]
+    for worker in group:
+        worker.control._room = lambda rank=worker.rank: rooms[rank]  # type: ignore[misc]
+
+    def before(number: int) -> None:
+        if number == 0:
+            group[0].board.want(LARGE)
+        if number == EVERY:
+            rooms[2] = 4 * sum(SIZES) - (1 << 20)
+            group[0].board.want(STEPPED)
+        if number == 2 * EVERY:
+            group[0].board.want(SMALL)
+
+    turns.play(group[0].run(4 * EVERY, before), *(worker.run(4 * EVERY) for worker in group[1:]))
+    assert group[0].cuts == group[1].cuts == group[2].cuts
+    assert set(group[0].cuts) == {SMALL, LARGE}, "what was in use before needs no room"
+    assert STEPPED not in group[0].cuts
+    assert group[0].cuts[-1] == SMALL
+    assert "blocks stay as they are: other sizes need 10 MiB of /dev/shm" in caplog.text
+
+
 def test_without_an_exchange_all_stay_with_one_size() -> None:
     board = CutBoard(None)
     board.want(LARGE)

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable
 
 from prophet.core.cut import Cut
+from prophet_byteps import shared_memory
 from prophet_byteps.partition import Number
 
 logger = logging.getLogger("prophet")
@@ -83,4 +84,5 @@ class Names:
             self._first = self._number.value
         if self._number.rounded(size) != self._number.value:
             self._settle()
+            shared_memory.close_mapped()  # Of the keys so far: there will be as many again.
             self._number.set(size)

@@ -39,8 +39,9 @@ from prophet_byteps.torch.streams import Event, Streams
 _FUSIBLE = (torch.float32, torch.float64)
 """For half precision the server's sum may round an element differently at another offset."""
 
-MOST_NAMES = 32_768
-"""Of one optimizer whose cut may change. BytePS numbers 65,536 tensors, and looks through all names for a new one."""
+MOST_NAMES = 16_384
+"""Of one optimizer. BytePS numbers 65,536 tensors, maps a file for each key, of which Linux allows a process 65,530,
+and looks through all names for a new one: so many take it 0.6 s, twice as many four."""
 _FINE_BYTES, _COARSE_BYTES, _COARSE_CUTS = 128 * 1024, 512 * 1024, 8
 
 
@@ -82,7 +83,7 @@ class Slot:
         self.name = name
         self.param = param
         self.place = place
-        self.blocks: tuple[Block, ...] = ()
+        self.blocks: tuple[KeyedBlock, ...] = ()
         self.left = passes
         self.staged = False
         self.pending = False
@@ -112,7 +113,7 @@ class Slot:
         return self.grad_unchanged() or (self.param.grad is None and self.seen is None)
 
 
-class Block:
+class KeyedBlock:
     """A range of one buffer: what travels as one tensor, under two names in turn.
 
     `id` is its place in forward order, lower for the more urgent; BytePS gets priority -(id + 1). `slots` are the
@@ -171,12 +172,12 @@ class Arena:
         self.kinds = [fusible_kind(slot.param) if fusion else None for slot in slots]
         self.first_id = engine.take_ids(ids_taken(self.sizes))
         self.cut: Cut | None = None
-        self.blocks: list[Block] = []
+        self.blocks: list[KeyedBlock] = []
         self._engine = engine
         self._number = number
         self._names: list[str] = []
         self._names_used = 0
-        self._known: dict[tuple[int, int, int], Block] = {}
+        self._known: dict[tuple[int, int, int], KeyedBlock] = {}
         self._buffers: dict[int, _Buffer] = {}
         """By place of a slot: where it lies. Slots of one kind share one."""
         members: dict[Hashable, list[Slot]] = {}
@@ -190,10 +191,11 @@ class Arena:
     def begin(self, cut: Cut, may_change: bool) -> bool:
         """Declares the names that may be needed, and takes up the first cut. False where it is another one.
 
-        That is the coarsest, where there are not names enough. All workers come here at the same point of the program.
+        That is the coarsest, where there are not names enough: where the cut is fixed, BytePS still cuts its blocks
+        into partitions. All workers come here at the same point of the program.
         """
-        needed = 0 if may_change else 2 * len(blocks_of(self.sizes, self.kinds, cut))
-        self._reserve(max(needed, names_reserved(self.sizes) if may_change else 0))
+        needed = 2 * len(blocks_of(self.sizes, self.kinds, cut))
+        self._reserve(names_reserved(self.sizes) if may_change else min(MOST_NAMES, needed))
         if self.recut(cut):
             return True
         coarsest = Cut.uniform(MOST_BLOCK_BYTES)
@@ -215,8 +217,8 @@ class Arena:
         """
         if any(block.handle is not None or block.missing < len(block.slots) for block in self.blocks):
             raise RuntimeError("blocks are cut anew while some are on their way")
-        blocks: list[Block] = []
-        new: dict[tuple[int, int, int], Block] = {}
+        blocks: list[KeyedBlock] = []
+        new: dict[tuple[int, int, int], KeyedBlock] = {}
         for wanted in blocks_of(self.sizes, self.kinds, cut):
             first = wanted.pieces[0]
             buffer = self._buffers[first.gradient]
@@ -227,7 +229,7 @@ class Arena:
             block = self._known.get(range_)
             if block is None:
                 slots = tuple(self.slots[piece.gradient] for piece in wanted.pieces)
-                block = new[range_] = Block(buffer.data[start:stop], slots)
+                block = new[range_] = KeyedBlock(buffer.data[start:stop], slots)
             block.id = self.first_id + wanted.id
             blocks.append(block)
         names = self._names[self._names_used : self._names_used + 2 * len(new)]
@@ -238,7 +240,7 @@ class Arena:
             block.names = (name, other)
         self._known.update(new)
         self.cut, self.blocks = cut, blocks
-        parts: list[list[Block]] = [[] for _ in self.slots]
+        parts: list[list[KeyedBlock]] = [[] for _ in self.slots]
         for block in blocks:
             block.open()
             for slot in block.slots:

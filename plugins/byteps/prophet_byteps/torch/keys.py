@@ -15,12 +15,14 @@ from typing import Any
 import torch
 
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet_byteps import agreement
+from prophet_byteps import agreement, shared_memory
 from prophet_byteps.cutting import CutBoard, CutControl
 
-MOST_OPENING = 512
+MOST_OPENING = 256
 """Keys that are pushed for the first time at once. For each BytePS has a thread until all workers have pushed it."""
 OPENING_PATIENCE_S = 1.0
+SWEEP = 128
+"""After so many keys their descriptors are closed (shared_memory.py)."""
 _WAIT_S = 0.002
 _OF_GPUS = "byteps_torch_push_pull_async_torch_cuda_FloatTensor"
 """What BytePS has where it was built with CUDA."""
@@ -61,6 +63,7 @@ class Engine:
         self._ids = 0
         self._optimizers = 0
         self._opening: set[int] = set()
+        self._opened = 0
 
     @property
     def pins_memory(self) -> bool:
@@ -106,10 +109,14 @@ class Engine:
         return handle
 
     def _make_room(self) -> None:
-        """Waits while very many keys are being pushed for the first time, as long as that moves.
+        """Sees to it that a process may push any number of keys for the first time.
 
-        Another worker may push them in another order and wait for ours, so where nothing moves it is not for long.
+        It waits while very many are under way, as long as that moves. Another worker may push them in another order and
+        wait for ours, so where nothing moves it is not for long.
         """
+        self._opened += 1
+        if self._opened % SWEEP == 0:
+            shared_memory.close_mapped()
         since = None
         while len(self._opening) >= MOST_OPENING:
             still = {handle for handle in self._opening if not self.bps.poll(handle)}

@@ -271,8 +271,10 @@ class Updates:
         if self._arena is None:
             self._arena = Arena(self._order, self._fusion, self._engine, self.number, self._streams_of)
         arena = self._arena
+        # Blocks follow from sizes and from which gradients are of one kind; devices may be called otherwise elsewhere.
+        numbers = {kind: number for number, kind in enumerate(dict.fromkeys(arena.kinds))}
         layout = [
-            (slot.name, str(slot.param.dtype), size, kind is None)
+            (slot.name, str(slot.param.dtype), size, None if kind is None else numbers[kind])
             for slot, size, kind in zip(self._order, arena.sizes, arena.kinds, strict=True)
         ]
         digest = hashlib.sha256(repr(layout).encode()).hexdigest()

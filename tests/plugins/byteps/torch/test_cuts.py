@@ -224,6 +224,26 @@ def test_a_cut_that_needs_more_names_than_there_are_is_not_taken_up(
     assert len({name for name, _ in network.pushed}) == blocks + 2 * 2, "the halves are apart"
 
 
+def test_a_fixed_size_with_more_blocks_than_names_is_left_to_bytepss_partitions(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each key is a file that BytePS maps, and a process may map only so many."""
+    network = Network()
+    monkeypatch.setattr(hook, "_loaded", network)
+    monkeypatch.setattr(atexit, "register", lambda function: None)
+    monkeypatch.setattr(torch_arena, "MOST_NAMES", 10)
+    board = CutBoard(Cut.uniform(UNIT_BYTES))
+    front_end.install(network, fusion=True, board=board)
+    truth, model = Mixed(), Mixed()
+    optimizer = wrap(network, model, make(model))
+    expected = play(truth, Plain(make(truth)), random.Random(1), 1)
+    assert same(play(model, optimizer, random.Random(1), 1), expected)
+    assert same_model(model, truth)
+    blocks = blocks_of(sizes_of(model), [p.dtype for p in model.parameters()], Cut.uniform(MOST_BLOCK_BYTES))
+    assert len({name for name, _ in network.pushed}) == 2 * (len(blocks) + 2), "those of half precision are apart"
+    assert board.in_force == Cut.uniform(MOST_BLOCK_BYTES)
+
+
 def test_a_use_that_was_missed_is_noticed_in_a_round_of_another_cut_too(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -285,3 +305,20 @@ def test_waiting_for_keys_to_open_ends_where_nothing_moves(monkeypatch: pytest.M
         network.declare(str(number))
         engine.push(torch.zeros(3), str(number), 0, new=True)
     assert len(network.flying) == 5
+
+
+def test_workers_whose_gradients_are_of_other_kinds_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which gradients share a block depends on devices too, that of one worker's model may be several."""
+    texts: list[str] = []
+    for split in (False, True):
+        with monkeypatch.context() as patches:
+            network, _ = install(patches, [Cut.uniform(UNIT_BYTES)])
+            patches.setattr(torch_engine.Engine, "agree", lambda self, topic, text: texts.append(text))
+            if split:
+                patches.setattr(torch_arena, "fusible_kind", lambda param: (param.dtype, param.numel() < 1000))
+            model = Mixed()
+            optimizer = wrap(network, model, make(model))
+            nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+            optimizer.step()
+    assert texts[0] != texts[1]
+    assert texts[0].partition(",")[0] == texts[1].partition(",")[0]

@@ -21,7 +21,7 @@ from prophet_byteps.torch import front_end
 from prophet_byteps.torch import guards as torch_guards
 from prophet_byteps.torch import references as torch_references
 from prophet_byteps.torch import updates as torch_updates
-from prophet_byteps.torch.arena import Arena, Block
+from prophet_byteps.torch.arena import Arena, KeyedBlock
 from prophet_byteps.torch.streams import CudaStreams, Streams, streams_of
 from prophet_byteps.torch.updates import Updates
 from support.torch_network import Network, loss_of, make_model, peek, train, wrap
@@ -168,7 +168,7 @@ class StreamedNetwork(Network):
         return next([slot.view for slot in block.slots] for block in blocks() if block.data is flat)
 
 
-def blocks() -> list[Block]:
+def blocks() -> list[KeyedBlock]:
     return [block for owner in torch_guards.owners() if owner._arena is not None for block in owner._arena.blocks]
 
 
