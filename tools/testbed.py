@@ -7,9 +7,8 @@ nothing else in the testbed.
 from __future__ import annotations
 
 import argparse
-import math
+import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +32,14 @@ MORE_ROUND_TRIPS = 30
 
 
 @dataclass(frozen=True)
+class Links:
+    """What the page is made from; `load` is the load average of the last minute when all was measured."""
+
+    links: list[Link]
+    load: float
+
+
+@dataclass(frozen=True)
 class Link:
     """One link: what was asked for, and what it did. Bits per second and seconds; `relay` while data went up."""
 
@@ -53,7 +60,7 @@ def look(bandwidth_bps: float | None, delay_s: float | None) -> Link:
     """Makes a testbed of one such link and measures it. Raises UserError."""
     node = NodeSpec(NODE, bandwidth_bps, delay_s=delay_s, measured=True)
     with Testbed([node, NodeSpec(OTHER, None)]) as testbed:
-        round_trip_s = testbed.check_round_trips(tolerance=math.inf)[NODE]
+        round_trip_s = testbed.round_trips()[NODE]
         seconds = MEASURE_S + MORE_ROUND_TRIPS * 2 * (delay_s or 0.0)
         testbed.relays()
         up_bps = testbed.measure(NODE, OTHER, seconds)
@@ -63,14 +70,14 @@ def look(bandwidth_bps: float | None, delay_s: float | None) -> Link:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, list[Link])
+    stored = kept.kept(results, NAME, Links)
     if stored is None:
         return kept.joined("# The testbed's links", kept.otherwise(results, NAME, "make testbed"))
     measured, links = stored
     return text(links, measured)
 
 
-def text(links: Sequence[Link], measured: Provenance) -> str:
+def text(data: Links, measured: Provenance) -> str:
     """The page as Markdown."""
     rows = [
         (
@@ -81,7 +88,7 @@ def text(links: Sequence[Link], measured: Provenance) -> str:
             f"{link.down_bps / 1e6:,.0f}",
             *_of_relay(link),
         )
-        for link in links
+        for link in data.links
     ]
     columns = (
         *("bandwidth", "delay each way", "round trip, ms", "up, Mbit/s", "down, Mbit/s"),
@@ -89,7 +96,8 @@ def text(links: Sequence[Link], measured: Provenance) -> str:
     )
     return f"""# The testbed's links
 
-Made by `make testbed`. {measured.line()}
+Made by `make testbed`. {measured.line()} The load average was
+{data.load:.1f} then; what late frames and processor time are on a machine with other work is not what they are alone.
 
 One link of the testbed ([page](../experiments.md)), alone: its median round trip with small packets, and the rate of
 one TCP connection each way. A delay is made by a relay; `-` is a link without one, and 0s is one that passes frames
@@ -116,7 +124,7 @@ def run(results: Path) -> int:
         for delay_s in DELAYS_S:
             links.append(link := look(bandwidth_bps, delay_s))
             console.print(link, markup=False, soft_wrap=True)
-    kept.keep(results, NAME, list[Link], links, here())
+    kept.keep(results, NAME, Links, Links(links, os.getloadavg()[0]), here())
     (results / PAGE).write_text(page(results), encoding="utf-8")
     console.print(f"the page is {results / PAGE}", markup=False, soft_wrap=True)
     return 0

@@ -24,9 +24,10 @@ def test_the_processor_of_a_relay_is_told_by_the_time_that_its_bytes_take() -> N
 
 
 def test_the_page_has_a_row_for_each_link(tmp_path: Path) -> None:
-    kept.keep(tmp_path, testbed.NAME, list[testbed.Link], LINKS, Provenance("2026-01-02", "abc1234", "a processor", 2))
+    measured = Provenance("2026-01-02", "abc1234", "a processor", 2)
+    kept.keep(tmp_path, testbed.NAME, testbed.Links, testbed.Links(LINKS, 1.25), measured)
     page = testbed.page(tmp_path)
-    assert "Measured on 2026-01-02 at commit abc1234 on a processor, 2 cores." in page
+    assert "Measured on 2026-01-02 at commit abc1234 on a processor, 2 cores. The load average was\n1.2 then" in page
     assert "| 1gbit | - | 0.050 | 992 | 991 | - | - | - | - | - |" in page
     assert "| 1gbit | 5ms | 10.200 | 1,000 | 988 | 50 | 120 | 2000 | 3 | 5.0% |" in page
     assert "| not shaped | 0s | 0.200 | 35,000 | 40,000 |" in page

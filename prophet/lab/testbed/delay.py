@@ -62,11 +62,13 @@ def check_delay(node: str, delay_s: float | None) -> None:
 def tcp_buffer_bytes(round_trip_s: float, bandwidth_bps: float | None) -> int:
     """How large a connection's buffers may grow, so that not they limit the rate: Linux's own limit, or more.
 
-    They hold what is under way and what waits in the bucket's queue, and the kernel counts its own overhead as well,
-    which is as much again. A rate that is not known (None) is taken for FAST_BPS; one that is may be raised later.
+    They hold what is under way and what waits in the bucket's queue (`token_bucket`), and the kernel counts its own
+    overhead as well, which is as much again. A rate that is not known (None) is taken for FAST_BPS; one that is may be
+    raised later.
     """
     rate = FAST_BPS if bandwidth_bps is None else max(bandwidth_bps, MAX_BANDWIDTH_BPS)
-    return max(LINUX_BUFFER_BYTES, round(2 * rate / 8 * (round_trip_s + QUEUE_S))) if round_trip_s else 0
+    held_s = round_trip_s + max(QUEUE_S, round_trip_s)
+    return max(LINUX_BUFFER_BYTES, round(2 * rate / 8 * held_s)) if round_trip_s else 0
 
 
 def require_relay() -> None:

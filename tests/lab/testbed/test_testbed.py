@@ -51,6 +51,8 @@ def test_bucket_holds_a_whole_packet_and_the_queue_stays_short() -> None:
         assert bucket.burst >= LARGEST_PACKET_BYTES
         assert bucket.burst < bucket.limit <= max(262_144, bucket.rate * 0.02)
     assert token_bucket(250e6).burst == 65_792 + 31_250
+    assert token_bucket(1e9, 0.01) == token_bucket(1e9)
+    assert token_bucket(1e9, 0.04).limit == 5_000_000, "what is under way on a long wire"
 
 
 @pytest.mark.parametrize("bandwidth_bps", [0.0, -1e6, 999_999.0, MAX_BANDWIDTH_BPS * 1.01, math.inf, math.nan])
