@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize lint bench validate replay scaling blocks papers results pages schemas profiles guard memory backlog golden release clean
+.PHONY: setup demo test sanitize lint bench validate replay scaling blocks papers results pages schemas profiles guard memory backlog testbed golden release clean
 
 setup: $(STAMP)
 
@@ -86,6 +86,10 @@ memory: setup
 # Whether jobs of many small gradients end on BytePS as released: up to half an hour.
 backlog: setup
 	$(BIN)/python -m tools.backlog
+
+# What the testbed's links do, with and without a delay: about three minutes on a quiet machine.
+testbed: setup
+	$(BIN)/python -m tools.testbed
 
 # The pages of docs/results from what is kept in docs/results/data; nothing is measured.
 pages: setup

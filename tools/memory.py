@@ -39,8 +39,7 @@ NAME = "memory"
 JOB = ManyGradientsJob(gradients=4, size_bytes=262_144, iterations=10_000)
 POLICIES: Mapping[str, int] = {STOCK: 4_096_000, "prophet": settings.DEFAULT_PARTITION_BYTES}
 """What is compared, with the bytes of a partition."""
-CLUSTER = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": "100gbit"})
-"""The links of the testbed have no limit; a config cannot say that."""
+CLUSTER = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": "none"})
 ROLES = {"worker": "worker0", "server": "server0"}
 SHOWN = (100, 500, 1_000, 2_500, 5_000, 10_000)
 """Iterations whose resident bytes are on the page."""

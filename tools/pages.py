@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tools import backlog, blocks, guard, kept, memory, papers, replay, results, scaling, validate
+from tools import backlog, blocks, guard, kept, memory, papers, replay, results, scaling, testbed, validate
 from tools.exit_status import exit_status
 
 PAGES: Mapping[str, Callable[[Path], str]] = {
-    tool.PAGE: tool.page for tool in (backlog, blocks, guard, memory, papers, replay, results, scaling, validate)
+    tool.PAGE: tool.page for tool in (backlog, blocks, guard, memory, papers, replay, results, scaling, testbed, validate)
 }
 """Each page's file, and what makes its text from the folder of results."""
 

@@ -12,7 +12,7 @@ only those.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind, unbroken
 from prophet.core.network import Network
-from prophet.learn.wire import Wire, fit_wire
+from prophet.learn.wire import PushCosts, fit_wire
 
 WINDOW_S = 15.0
 """Transfers older than this do not count."""
@@ -65,8 +65,8 @@ class TransferFit:
         self._window_s = window_s
         self._open = np.zeros(0, EVENT_DTYPE)  # starts without a finish yet
         self._transfers = np.zeros(0, _TRANSFER)  # by finish
-        self.overhead_s = 0.0
-        """What a message is taken to cost where sizes are too much alike to tell; what was found when they were not."""
+        self.likely: PushCosts | None = None
+        """What was found before; its overhead is from when sizes differed enough to tell."""
         self._answered_s = np.full(1, -np.inf)  # when the last answer to a pull was seen
 
     def observe(self, events: NDArray[Any]) -> None:
@@ -103,27 +103,27 @@ class TransferFit:
 
     def fit(self) -> Network | None:
         """The network as these transfers saw it, or None while there are too few."""
-        wire = _fit(self._transfers, self.overhead_s)
+        wire = _fit(self._transfers, self.likely)
         if wire is None:
             return None
         since = _change(self._transfers, wire)
         if since > 0:
             self._transfers = self._transfers[since:]
-            wire = _fit(self._transfers, self.overhead_s) or wire
-        if wire.told_apart:
-            self.overhead_s = wire.overhead_s
+            wire = _fit(self._transfers, self.likely) or wire
+        known_s = wire.overhead_s if wire.told_apart else self.likely.overhead_s if self.likely else 0.0
+        self.likely = replace(wire, overhead_s=known_s)
         return Network(1.0 / wire.seconds_per_byte, wire.overhead_s, wire.ack_delay_s)
 
 
-def _fit(transfers: NDArray[Any], likely_overhead_s: float) -> Wire | None:
+def _fit(transfers: NDArray[Any], likely: PushCosts | None) -> PushCosts | None:
     if len(transfers) < LEAST_TRANSFERS:
         return None
     newest = transfers[-MOST_FITTED:]
     newest = newest[np.argsort(newest["start_s"], kind="stable")]
-    return fit_wire(newest["start_s"], newest["finish_s"], newest["bytes"], newest["clear"], likely_overhead_s)
+    return fit_wire(newest["start_s"], newest["finish_s"], newest["bytes"], newest["clear"], likely)
 
 
-def _change(transfers: NDArray[Any], wire: Wire) -> int:
+def _change(transfers: NDArray[Any], wire: PushCosts) -> int:
     """The place of the first transfer (sorted by finish) from which on another rate holds; 0 where none has come.
 
     Stretches are compared, each within a time in which something was always unacknowledged: what it took, divided by
@@ -142,8 +142,14 @@ def _change(transfers: NDArray[Any], wire: Wire) -> int:
     spent = np.cumsum(wire.overhead_s + wire.seconds_per_byte * transfers["bytes"])
     slowness = (transfers["finish_s"][last] - transfers["finish_s"][first]) / (spent[last] - spent[first])
     before = float(np.median(slowness[:-count]))
-    slowest, fastest = np.quantile(slowness[-count:], [OUT_OF_LINE, 1 - OUT_OF_LINE])
-    return int(first[-count]) if slowest > before * STEP_CHANGE or fastest < before / STEP_CHANGE else 0
+    newest = slowness[-count:]
+    least, most = np.quantile(newest, [OUT_OF_LINE, 1 - OUT_OF_LINE])
+    if before / STEP_CHANGE <= most and least <= before * STEP_CHANGE:
+        return 0
+    # The first of them may be of the time before in part.
+    ratio = newest / np.median(newest)
+    in_line = np.flatnonzero((ratio < STEP_CHANGE) & (ratio > 1 / STEP_CHANGE))
+    return int(first[-count:][in_line[0]])
 
 
 @dataclass(frozen=True)
@@ -190,7 +196,7 @@ class BandwidthMonitor:
 
     def expect(self, network: Network) -> None:
         """What was measured before: what a message costs there is believed until it is measured here."""
-        self._fit.overhead_s = network.overhead_s
+        self._fit.likely = PushCosts(network.overhead_s, 1.0 / network.bandwidth, network.ack_delay_s)
 
     def observe_nic(self, sample: NicSample) -> None:
         """Takes in the interface's counters; what the job did not send or receive is other traffic."""

@@ -38,20 +38,28 @@ LEAST_CLEAR = 20
 """With fewer acknowledgements that were not right after an answer, all count the same."""
 LIKELY_OVERHEAD_S = 0.25e-3
 """About the most that the overhead is taken to be where sizes are too much alike to separate it from the rate."""
+VARIED = 0.25
+"""Sizes that scatter by less, as a share of their mean, say nothing of the overhead: what is odd in size is then odd in
+its place as well."""
+SURE = 1e6
+"""What the likely overhead then weighs, times what the times say."""
 TOLD_APART = 4.0
 """Sizes differ enough where what the times say of the overhead weighs so many times as much as what is likely."""
 CORRELATED = 32
 """Lateness is much the same for about so many pushes in a row: so much less they say."""
 ROUNDS = 6
 """Turns of idle places and costs."""
+LEAST_IDLE_S = 1e-6
+"""A wire that was idle for less was busy. So what is sent one at a time, each when the one before it has been
+acknowledged, has overhead and no delay: nothing tells the two apart, and it pays for both."""
 SHARES = (0.25, 0.75)
 SPEEDS = (1.0, 0.6)
 """Costs to begin from: shares of overhead in what a push takes, and factors on that."""
 CLEARLY_BETTER = 0.5
 """The plain explanation, that the wire is busy while anything is unacknowledged, holds unless another leaves less than
 so much of its deviations: a slow wire must not be taken for a fast one behind a long delay."""
-USUAL = 0.9
-"""So many of the deviations are looked at, the least ones: a few stalls say nothing about an explanation."""
+LOST_TIME_BETTER = 0.7
+"""The same of the explanation that a busy wire loses time now and then. Its stretches leave less in any case."""
 WELL_EXPLAINED = 0.003
 """No other explanation is looked for where deviations are below this share of what a push costs."""
 MOST_RATE = 1e11
@@ -61,7 +69,7 @@ Column = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Wire:
+class PushCosts:
     """Seconds a message and a byte, and from the last byte leaving to the acknowledgement.
 
     `told_apart` says that the sizes differed enough for the first two, so that the overhead was measured.
@@ -74,32 +82,42 @@ class Wire:
 
 
 def fit_wire(
-    starts: Column, finishes: Column, sizes: Column, clear: Column, likely_overhead_s: float = 0.0
-) -> Wire | None:
+    starts: Column, finishes: Column, sizes: Column, clear: Column, likely: PushCosts | None = None
+) -> PushCosts | None:
     """The wire that explains these pushes best, None where none does.
 
     `starts` (in order) and `finishes` are seconds, `sizes` bytes; `clear` is true where no answer was seen right before
-    the acknowledgement. `likely_overhead_s` is taken where the sizes are too much alike to tell.
+    the acknowledgement. `likely` is what is known already. It is the answer where it explains these pushes too, since
+    several wires may; otherwise a guess to begin from, and the overhead to take where sizes are too much alike to tell.
     """
     scale = float(sizes.mean())
     if np.count_nonzero(clear) < LEAST_CLEAR:
         clear = np.ones(len(sizes), bool)
     trust = np.where(clear, 1.0, BEHIND_AN_ANSWER)
-    pushes = _Pushes(starts - starts[0], finishes - starts[0], sizes / scale, trust, clear, likely_overhead_s)
-    found_idle = np.append(True, pushes.starts[1:] > np.maximum.accumulate(pushes.finishes)[:-1])
-    taken = (pushes.finishes - pushes.starts)[found_idle]
+    found_idle = np.append(True, starts[1:] > np.maximum.accumulate(finishes)[:-1])
+    taken = (finishes - starts)[found_idle]
+    spans = np.diff(finishes)[~found_idle[1:]]
+    usual_s = float(spans.mean()) if len(spans) else float(taken.mean())
+    overhead_s = likely.overhead_s if likely else 0.0
+    pushes = _Pushes(starts - starts[0], finishes - starts[0], sizes / scale, trust, clear, usual_s, overhead_s)
     best: _Costs | None = None
-    for opens in _beginnings(pushes, found_idle):
+    known: _Costs | None = None
+    if likely is not None:
+        known = _Costs(likely.ack_delay_s, likely.overhead_s, likely.seconds_per_byte * scale)
+        if pushes.deviation(known) < WELL_EXPLAINED * usual_s:
+            return replace(likely, told_apart=False)
+    for opens in _beginnings(pushes, found_idle, known):
         costs = pushes.settle(opens)
         if costs is None or (best is not None and costs.deviation >= CLEARLY_BETTER * best.deviation):
             continue
         if best is None or costs.delay_s <= np.median(taken):
             best = costs
-        if costs.deviation < WELL_EXPLAINED * float(costs.of(pushes.sizes).mean()):
-            break
-    lost_time = pushes.settle(found_idle, own_delays=True)
-    if lost_time is not None and (best is None or lost_time.deviation < CLEARLY_BETTER * best.deviation):
-        best = replace(lost_time, delay_s=best.delay_s if best else 0.0)
+            if costs.deviation < WELL_EXPLAINED * usual_s:
+                break
+    if best is None or best.deviation >= WELL_EXPLAINED * usual_s:
+        lost_time = pushes.settle(found_idle, own_delays=True)
+        if lost_time is not None and (best is None or lost_time.deviation < LOST_TIME_BETTER * best.deviation):
+            best = replace(lost_time, delay_s=best.delay_s if best else 0.0)
     if best is None:
         return None
     per_byte = max(best.per_scale / scale, 1.0 / MOST_RATE)
@@ -110,12 +128,12 @@ def fit_wire(
     else:
         # What is late throughout, as after a stall, is no property of the wire.
         delay_s = min(best.delay_s, float(np.quantile(taken - cost, LOW)))
-    return Wire(best.overhead_s, per_byte, max(0.0, delay_s), best.told_apart)
+    return PushCosts(best.overhead_s, per_byte, max(0.0, delay_s), best.told_apart)
 
 
 @dataclass(frozen=True)
 class _Costs:
-    """A solution: how `late` it leaves each push, and their usual deviation. Sizes are in units of their mean."""
+    """A solution: how `late` it leaves each push, and their mean deviation. Sizes are in units of their mean."""
 
     delay_s: float
     overhead_s: float
@@ -128,15 +146,15 @@ class _Costs:
         return self.overhead_s + self.per_scale * sizes
 
 
-def _beginnings(pushes: _Pushes, found_idle: Column) -> Iterator[Column]:
+def _beginnings(pushes: _Pushes, found_idle: Column, known: _Costs | None) -> Iterator[Column]:
     """Guesses of where the wire was found idle: first where nothing was unacknowledged."""
     yield found_idle
+    if known is not None:
+        yield pushes.opens(known)
     yield np.append(True, pushes.starts[1:] > pushes.starts[:-1])
-    spans = np.diff(pushes.finishes)[~found_idle[1:]]
-    usual = float(spans.mean()) if len(spans) else 0.0
     for speed in SPEEDS:
         for share in SHARES:
-            yield pushes.opens(_Costs(0.0, speed * share * usual, speed * (1 - share) * usual))
+            yield pushes.opens(_Costs(0.0, speed * share * pushes.usual_s, speed * (1 - share) * pushes.usual_s))
 
 
 @dataclass(frozen=True)
@@ -146,13 +164,27 @@ class _Pushes:
     sizes: Column
     trust: Column
     clear: Column
+    usual_s: float
+    """From one acknowledgement to the next, while something is unacknowledged."""
     likely_overhead_s: float
+
+    @property
+    def varied(self) -> bool:
+        """Whether sizes differ by more than what the ends of gradients make of one size."""
+        return bool(self.sizes.std() > VARIED)
 
     def opens(self, costs: _Costs) -> Column:
         """Where the wire is found idle, if pushes cost so much."""
         cost = costs.of(self.sizes)
         earliest = np.maximum.accumulate(self.starts - (np.cumsum(cost) - cost))
-        return np.append(True, earliest[1:] > earliest[:-1])
+        return np.append(True, earliest[1:] > earliest[:-1] + LEAST_IDLE_S)
+
+    def deviation(self, costs: _Costs) -> float:
+        """What these costs leave."""
+        cost = costs.of(self.sizes)
+        spent = np.cumsum(cost)
+        through = spent + np.maximum.accumulate(self.starts - (spent - cost))
+        return self._deviation(self.finishes - through - costs.delay_s)
 
     def settle(self, opens: Column, own_delays: bool = False) -> _Costs | None:
         """From a guess of the idle places to costs that agree with theirs; with `own_delays`, each stretch has one."""
@@ -188,7 +220,8 @@ class _Pushes:
             weights = self.trust
             if late is not None:
                 usual = max(float(np.median(np.abs(late[self.clear]))), 1e-9)
-                weights = weights * np.where(late > 0, LOW, 1 - LOW) / np.maximum(np.abs(late), 0.1 * usual)
+                # What was behind an answer may be late, and cannot be early.
+                weights = np.where(late > 0, LOW * self.trust, 1 - LOW) / np.maximum(np.abs(late), 0.1 * usual)
                 if alike and not ridge:
                     ridge = CORRELATED * LOW * usual / LIKELY_OVERHEAD_S**2 * float(self.trust.mean())
             weighted = columns * weights[:, None]
@@ -198,8 +231,8 @@ class _Pushes:
             drawn = ridge + 1e-9 * (moments[0, 0] + weights.sum())
             if alike:
                 apart = moments[0, 0] - moments[0, 1] ** 2 / max(moments[1, 1], 1e-300)
-                told_apart = bool(apart > TOLD_APART * drawn)
-                drawn = 0.0 if told_apart else drawn
+                told_apart = self.varied and bool(apart > TOLD_APART * drawn)
+                drawn = 0.0 if told_apart else drawn if self.varied else SURE * moments[0, 0]
             moments[0, 0] += drawn
             moments[0, 2] += drawn * self.likely_overhead_s
             solution = np.append(-_not_negative(moments[:2, :2], moments[:2, 2]), 1.0)
@@ -208,10 +241,12 @@ class _Pushes:
         return _Costs(float(means[0] @ solution), -float(solution[0]), -float(solution[1]), late, told_apart)
 
     def _deviation(self, late: Column) -> float:
-        """The usual deviation of those that were not behind an answer, as quantile regression counts it."""
-        clear = late[self.clear]
-        deviations = np.sort(np.where(clear > 0, LOW * clear, (LOW - 1) * clear))
-        return float(deviations[: max(1, int(USUAL * len(deviations)))].mean())
+        """The mean deviation, as the regression counts it.
+
+        None counts more than one that is a whole push late: a few stalls say nothing about an explanation.
+        """
+        deviations = np.where(late > 0, LOW * self.trust * late, (LOW - 1) * late)
+        return float(np.minimum(deviations, LOW * self.usual_s).sum() / np.count_nonzero(self.clear))
 
 
 def _not_negative(moments: Column, right: Column) -> Column:

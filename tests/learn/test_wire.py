@@ -6,6 +6,8 @@ is at least a tenth of what a block of 128 KiB takes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import GradientProfile, Profile
 from prophet.learn.bandwidth import TransferFit
-from prophet.learn.wire import fit_wire
+from prophet.learn.wire import PushCosts, fit_wire
 from prophet.models import zoo
 from prophet.simulate.cluster import Cluster, Costs, compute_scale
 from prophet.simulate.job import alone, job_of_profile
@@ -145,3 +147,14 @@ def test_a_stall_of_a_busy_wire_does_not_look_like_delay() -> None:
     assert 1.0 / wire.seconds_per_byte == pytest.approx(30e6, rel=0.02)
     assert wire.overhead_s == pytest.approx(0.0005, rel=0.1)
     assert wire.ack_delay_s < 0.002
+
+
+def test_blocks_of_one_size_that_go_one_at_a_time_leave_what_is_known_as_it_is() -> None:
+    """Nothing in them tells a slow wire from a fast one behind a delay."""
+    taken_s = 0.0001 + 262144 / 300e6 + 0.0003
+    starts = np.arange(200) * taken_s
+    pushes = (starts, starts + taken_s, np.full(200, 262144.0), np.ones(200, bool))
+    known = PushCosts(0.0001, 1 / 300e6, 0.0003)
+    assert fit_wire(*pushes, known) == replace(known, told_apart=False)
+    alone = fit_wire(*pushes)
+    assert alone is not None and alone.ack_delay_s + 262144 * alone.seconds_per_byte == pytest.approx(taken_s)

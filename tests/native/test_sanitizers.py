@@ -23,6 +23,7 @@ from prophet.simulate.replay import replay
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NATIVE = ROOT / "prophet" / "core" / "native"
+TESTBED = ROOT / "prophet" / "lab" / "testbed" / "native"
 HOOK = ROOT / "plugins" / "byteps" / "prophet_byteps" / "native" / "hook.cc"
 
 CHECKS = {
@@ -89,6 +90,10 @@ def test_the_checks_check(flags: tuple[str, ...], tmp_path: Path) -> None:
 
 def test_queue_plans_and_simulator(flags: tuple[str, ...], tmp_path: Path) -> None:
     run(build(tmp_path / "state_machines", HERE / "state_machines.cc", *flags), 4, 40_000)
+
+
+def test_a_relays_delay_line(flags: tuple[str, ...], tmp_path: Path) -> None:
+    run(build(tmp_path / "delay_line", HERE / "delay_line.cc", f"-I{TESTBED}", *flags), 20_000)
 
 
 def test_every_task_passes_once_through_suspends_new_plans_and_stepping_aside(

@@ -134,9 +134,15 @@ class WarmStart:
 
 
 def remove_oldest(folder: Path, most: int) -> None:
-    """Leaves the `most` newest JSON files in `folder`."""
-    files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in files[most:]:
+    """Leaves the `most` newest JSON files in `folder`. Other processes may do the same."""
+
+    def written_s(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    for path in sorted(folder.glob("*.json"), key=written_s, reverse=True)[most:]:
         path.unlink(missing_ok=True)
 
 

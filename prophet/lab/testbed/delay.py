@@ -28,8 +28,6 @@ PATIENCE_S = 10.0
 SLACK_S = 0.0005
 """How much longer than asked for a round trip may take: what programs and bridge add, without and with a relay."""
 
-LINUX_BUFFER_BYTES = 4 << 20
-"""How large Linux lets a connection's buffer grow where nobody says more."""
 FAST_BPS = 10e9
 """The rate that buffers are made for where a link with a delay is not shaped."""
 
@@ -60,13 +58,15 @@ def check_delay(node: str, delay_s: float | None) -> None:
 
 
 def tcp_buffer_bytes(round_trip_s: float, bandwidth_bps: float | None) -> int:
-    """How large a connection's buffers may grow, so that not they limit the rate: Linux's own limit, or more.
+    """How large a connection's buffers must be able to grow, so that not they limit the rate; 0 without a delay.
 
-    They hold what is under way and what waits in the bucket's queue, and the kernel counts its own overhead as well,
-    which is as much again. A rate that is not known (None) is taken for FAST_BPS; one that is may be raised later.
+    They hold what is under way and what waits in the bucket's queue (`token_bucket`), and the kernel counts its own
+    overhead as well, which is as much again. A rate that is not known (None) is taken for FAST_BPS; one that is may be
+    raised later.
     """
     rate = FAST_BPS if bandwidth_bps is None else max(bandwidth_bps, MAX_BANDWIDTH_BPS)
-    return max(LINUX_BUFFER_BYTES, round(2 * rate / 8 * (round_trip_s + QUEUE_S))) if round_trip_s else 0
+    held_s = round_trip_s + max(QUEUE_S, round_trip_s)
+    return round(2 * rate / 8 * held_s) if round_trip_s else 0
 
 
 def require_relay() -> None:

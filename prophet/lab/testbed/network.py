@@ -48,10 +48,12 @@ def plug_in_far(
     _set_up(namespace, interface, address)
 
 
-def shape(namespace: str, interface: str, bandwidth_bps: float | None, *, was_shaped: bool) -> None:
-    """Limits what leaves by the interface; a change of rate keeps what is queued."""
+def shape(
+    namespace: str, interface: str, bandwidth_bps: float | None, round_trip_s: float = 0.0, *, was_shaped: bool
+) -> None:
+    """Limits what leaves by the interface, as `token_bucket` has it; a change of rate keeps what is queued."""
     if bandwidth_bps is not None:
-        bucket = token_bucket(bandwidth_bps)
+        bucket = token_bucket(bandwidth_bps, round_trip_s)
         limits = f"rate {bucket.rate * 8}bit burst {bucket.burst} limit {bucket.limit}"
         _batch(
             namespace, "tc", f"qdisc {'change' if was_shaped else 'add'} dev {interface} root handle 1: tbf {limits}"

@@ -31,17 +31,18 @@ class TokenBucket:
     limit: int
 
 
-def token_bucket(bandwidth_bps: float) -> TokenBucket:
-    """For a rate in bits per second, one direction of a link.
+def token_bucket(bandwidth_bps: float, round_trip_s: float = 0.0) -> TokenBucket:
+    """For a rate in bits per second, one direction of a link that adds `round_trip_s` to a connection's round trip.
 
     The burst is one largest packet and BURST_S of traffic: with less, tbf cuts packets up, and at 1 Gbit/s on busy
-    cores carries half the rate. The queue is short (QUEUE_S), so that what is to go first is decided above it.
+    cores carries half the rate. The queue is short (QUEUE_S), so that what is to go first is decided above it; on a
+    long wire it holds what is under way there, or TCP would not fill the link after a loss.
     """
     rate = bandwidth_bps / 8
     return TokenBucket(
         rate=round(rate),
         burst=LARGEST_PACKET_BYTES + round(rate * BURST_S),
-        limit=max(MIN_QUEUE_BYTES, round(rate * QUEUE_S)),
+        limit=max(MIN_QUEUE_BYTES, round(rate * max(QUEUE_S, round_trip_s))),
     )
 
 

@@ -187,8 +187,8 @@ class Testbed:
         place = self._place(node)
         check_bandwidth(node, bandwidth_bps)
         was_shaped = self._shaped[node] is not None
-        shape(self._namespaces[place], self._inside, bandwidth_bps, was_shaped=was_shaped)
-        shape(self._bridge, self._port(place), bandwidth_bps, was_shaped=was_shaped)
+        for namespace, interface in ((self._namespaces[place], self._inside), (self._bridge, self._port(place))):
+            shape(namespace, interface, bandwidth_bps, 2 * (self._delays[node] or 0.0), was_shaped=was_shaped)
         self._shaped[node] = bandwidth_bps
 
     def set_traffic(self, node: str, bits_per_s: float | None) -> None:
@@ -233,16 +233,19 @@ class Testbed:
                     )
         return achieved
 
-    def check_round_trips(self, tolerance: float = 0.10) -> dict[str, float]:
-        """Seconds to the testbed's own node and back, alone, by node, of those that `check` measures or has a delay.
+    def round_trips(self) -> dict[str, float]:
+        """Median seconds of a small packet to the testbed's own node and back, by node, of those that are looked at."""
+        return {
+            node: self._round_trip(place, self._probe)
+            for node, place in self._places.items()
+            if self._delays[node] is not None or self._shaped[node] is not None or node in self._measured
+        }
 
-        Raises UserError if that of a delayed node differs from what was asked by more than `tolerance` and SLACK_S.
-        """
-        achieved = {}
-        for node, delay_s in self._delays.items():
-            if delay_s is None and self._shaped[node] is None and node not in self._measured:
-                continue
-            took_s = achieved[node] = self._round_trip(self._place(node), self._probe)
+    def check_round_trips(self, tolerance: float = 0.10) -> dict[str, float]:
+        """`round_trips`. Raises UserError if a delayed node's is off by more than `tolerance` and SLACK_S."""
+        achieved = self.round_trips()
+        for node, took_s in achieved.items():
+            delay_s = self._delays[node]
             wanted_s = 2 * (delay_s or 0.0)
             if delay_s is not None and not wanted_s <= took_s <= wanted_s * (1 + tolerance) + SLACK_S:
                 raise UserError(

@@ -114,7 +114,7 @@ class ChoiceSearch:
             self._predictor.wide_servers = wide
             prediction = self._predictor.begin(measured.cut, measured.credit)
             yield from self._follow(prediction, math.inf)
-            errors[wide] = abs(math.log(prediction.iteration_s / measured.iteration_s))
+            errors[wide] = abs(prediction.iteration_s - measured.iteration_s)
         self._predictor.wide_servers = errors[True] < errors[False]
 
     def _uniform(self) -> Spent:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from prophet.core.errors import UserError
-from prophet.lab.testbed import NodeSpec, Testbed, require_namespaces
+from prophet.lab.testbed import NodeSpec, Testbed, launch, require_namespaces
 from prophet.lab.testbed import delay as relay
 from prophet.lab.testbed import testbed as testbed_module
 from prophet.lab.testbed.delay import MAX_DELAY_S, SLACK_S, require_relay, tcp_buffer_bytes
@@ -51,6 +51,8 @@ def test_bucket_holds_a_whole_packet_and_the_queue_stays_short() -> None:
         assert bucket.burst >= LARGEST_PACKET_BYTES
         assert bucket.burst < bucket.limit <= max(262_144, bucket.rate * 0.02)
     assert token_bucket(250e6).burst == 65_792 + 31_250
+    assert token_bucket(1e9, 0.01) == token_bucket(1e9)
+    assert token_bucket(1e9, 0.04).limit == 5_000_000, "what is under way on a long wire"
 
 
 @pytest.mark.parametrize("bandwidth_bps", [0.0, -1e6, 999_999.0, MAX_BANDWIDTH_BPS * 1.01, math.inf, math.nan])
@@ -67,7 +69,9 @@ def test_impossible_delay_is_one_line(delay_s: float) -> None:
 
 def test_buffers_hold_what_a_long_wire_does() -> None:
     assert tcp_buffer_bytes(0.0, 1e9) == 0, "Linux's own are enough"
-    assert tcp_buffer_bytes(0.0001, 1e6) >= 4 << 20, "it is never less than Linux's own"
+    assert tcp_buffer_bytes(0.01, 1e6) == tcp_buffer_bytes(0.01, MAX_BANDWIDTH_BPS), "the rate may be raised later"
+    buffers = launch.sysctls(tcp_buffer_bytes(0.0001, 1e6))
+    assert int(buffers["ipv4/tcp_rmem"].split()[2]) > 6291456 == int(launch.sysctls(0)["ipv4/tcp_rmem"].split()[2])
     for bandwidth_bps in (250e6, MAX_BANDWIDTH_BPS, None):
         under_way = (bandwidth_bps or 1e10) / 8 * 0.04
         assert tcp_buffer_bytes(0.04, bandwidth_bps) > 2 * under_way

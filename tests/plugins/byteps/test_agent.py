@@ -316,7 +316,7 @@ def test_the_next_start_of_a_job_is_planned_at_its_first_turn(clock: list[float]
         for row in iteration(1000.0 + second / 4, {3 - n: 0.01 * n for n in range(4)}, size=131072)
     ]
     generated = events(rows)
-    sent = transfers([131072, 30000, 65536, 4000] * 40, bandwidth=50e6, overhead_s=0.0005, began=1000.0)
+    sent = transfers([131072, 30000, 65536, 4000] * 40, bandwidth=50e6, overhead_s=0.0005, began=1005.0)
     stream = np.concatenate([generated, sent])
     stream = stream[np.argsort(stream["time_s"], kind="stable")]
     taken: list[list[Plan]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -328,3 +328,16 @@ def test_of_the_first_machine_the_process_decides_that_talks_to_the_servers(monk
 
     turns.play(*(worker(rank) for rank in range(6)))
     assert begun == [cuts[2]] * 6
+
+
+def test_every_worker_is_told_which_job_this_is() -> None:
+    """Also where the cut is fixed, or another worker's holds: each keeps what it learns of the job."""
+    asked: list[tuple[int, ...]] = []
+
+    def first_cut(sizes: Sequence[int]) -> Cut:
+        asked.append(tuple(sizes))
+        return Cut.uniform(4096)
+
+    fixed = Cut.uniform(8192)
+    assert CutControl(CutBoard(fixed, first_cut), 0, None, 1, 2).first([5, 6]) == fixed
+    assert asked == [(5, 6)]
