@@ -14,7 +14,8 @@ from tools import backlog, blocks, guard, kept, memory, papers, replay, results,
 from tools.exit_status import exit_status
 
 PAGES: Mapping[str, Callable[[Path], str]] = {
-    tool.PAGE: tool.page for tool in (backlog, blocks, guard, memory, papers, replay, results, scaling, testbed, validate)
+    tool.PAGE: tool.page
+    for tool in (backlog, blocks, guard, memory, papers, replay, results, scaling, testbed, validate)
 }
 """Each page's file, and what makes its text from the folder of results."""
 

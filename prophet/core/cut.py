@@ -4,8 +4,8 @@ Rule of this file: pure functions of sizes. All workers, and the simulator, make
 
 The gradients lie one after another in forward order, gradient 0 first: the *arena*. Its places count all gradients,
 whatever their kind. A block is a range of what has one kind, and the unit that travels: a slice of a large gradient, or
-many small gradients together, or both. So a block's bytes are there when the most urgent gradient of which it has a part
-is generated, and what it brings back is used when that gradient's layer is next computed.
+many small gradients together, or both. So a block's bytes are there when the most urgent gradient of which it has a
+part is generated, and what it brings back is used when that gradient's layer is next computed.
 
 A cut says how large blocks are along the arena: a list of segments, each with its start and the size of its blocks. No
 block goes across the start of a segment.
@@ -52,7 +52,7 @@ class Cut:
 
     def __post_init__(self) -> None:
         starts = [segment.start for segment in self.segments]
-        if not starts or starts[0] != 0 or any(b <= a for a, b in zip(starts, starts[1:], strict=False)):
+        if not starts or starts[0] != 0 or any(b <= a for a, b in itertools.pairwise(starts)):
             raise ValueError(f"segments start at {starts}; the first must start at 0, and each after the one before")
         if len(starts) > MOST_SEGMENTS:
             raise ValueError(f"{len(starts)} segments; at most {MOST_SEGMENTS} can be agreed on")

@@ -49,8 +49,8 @@ class Plan:
     a deadline into a decision: when the iteration began, and how long a transfer takes. A plan with groups is
     taken up when the next iteration begins, which the generation times tell.
     `deadline_slack_s` is how late a prediction may come true before the queue stops waiting for it.
-    `cut` is where this worker's policy would have blocks begin and end, None where it leaves that as it is. It is not the
-    queue's: a cut holds once all workers have agreed on it, and the plan must make sense under any.
+    `cut` is where this worker's policy would have blocks begin and end, None where it leaves that as it is. It is not
+    the queue's: a cut holds once all workers have agreed on it, and the plan must make sense under any.
     """
 
     push: QueuePlan = field(default_factory=QueuePlan)
