@@ -3,9 +3,9 @@
 Rule of this file: pure functions of sizes. All workers, and the simulator, make the same blocks of the same cut.
 
 The gradients lie one after another in forward order, gradient 0 first: the *arena*. Its places count all gradients,
-whatever their kind. A block is a range of what has one kind, and the unit that travels: a slice of a large gradient,
-or many small gradients together, or both. So a block's bytes are there when the most urgent gradient of which it has a part
-is generated, and what it brings back is used when that gradient's layer is next computed.
+whatever their kind. A block is a range of what has one kind, and the unit that travels: a slice of a large gradient, or
+many small gradients together, or both. So a block's bytes are there when the most urgent gradient of which it has a
+part is generated, and what it brings back is used when that gradient's layer is next computed.
 
 A cut says how large blocks are along the arena: a list of segments, each with its start and the size of its blocks. No
 block goes across the start of a segment.
