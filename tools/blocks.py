@@ -91,8 +91,9 @@ def _setting(cell: CellResult) -> str:
 def page(results: Path) -> str:
     """The page, from what is kept."""
     stored = kept.kept(results, NAME, Study)
+    notes = kept.note(results, "blocks-simulated-seen")
     if stored is None:
-        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, "make blocks"))
+        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, "make blocks"), notes)
     measured, data = stored
     rows = gains([point.cell for point in data.points])
     names = list(rows[0].from_bound) if rows else []
@@ -106,7 +107,6 @@ def page(results: Path) -> str:
         for row in rows
     ]
     columns = ("cell", *names, "ahead of the best size", "ahead of the best other")
-    notes = kept.note(results, "blocks-simulated-seen")
     return kept.joined(INTRODUCTION, measured.line("Simulated"), _said(rows), table(columns, cells), notes)
 
 
