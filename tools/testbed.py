@@ -35,12 +35,12 @@ MORE_ROUND_TRIPS = 30
 class Links:
     """What the page is made from; `load` is the load average of the last minute when all was measured."""
 
-    links: list[Link]
+    links: list[MeasuredLink]
     load: float
 
 
 @dataclass(frozen=True)
-class Link:
+class MeasuredLink:
     """One link: what was asked for, and what it did. Bits per second and seconds; `relay` while data went up."""
 
     bandwidth_bps: float | None
@@ -56,7 +56,7 @@ class Link:
         return None if self.relay is None else self.relay.cpu_s / (8 * self.relay.bytes / self.up_bps)
 
 
-def look(bandwidth_bps: float | None, delay_s: float | None) -> Link:
+def look(bandwidth_bps: float | None, delay_s: float | None) -> MeasuredLink:
     """Makes a testbed of one such link and measures it. Raises UserError."""
     node = NodeSpec(NODE, bandwidth_bps, delay_s=delay_s, measured=True)
     with Testbed([node, NodeSpec(OTHER, None)]) as testbed:
@@ -65,7 +65,7 @@ def look(bandwidth_bps: float | None, delay_s: float | None) -> Link:
         testbed.relays()
         up_bps = testbed.measure(NODE, OTHER, seconds)
         relay = testbed.relays().get(NODE)
-        return Link(bandwidth_bps, delay_s, round_trip_s, up_bps, testbed.measure(OTHER, NODE, seconds), relay)
+        return MeasuredLink(bandwidth_bps, delay_s, round_trip_s, up_bps, testbed.measure(OTHER, NODE, seconds), relay)
 
 
 def page(results: Path) -> str:
@@ -107,7 +107,7 @@ its processor time then. A link that is not shaped carries what the machine can.
 {table(columns, rows)}"""
 
 
-def _of_relay(link: Link) -> tuple[str, ...]:
+def _of_relay(link: MeasuredLink) -> tuple[str, ...]:
     relay, share = link.relay, link.processor_share
     if relay is None or share is None:
         return ("-",) * 5

@@ -12,9 +12,9 @@ from tools.provenance import Provenance
 
 RELAY = RelayReport(1000, 125_000_000, 3, 5e-5, 1.2e-4, 0.002, 0.05, True)
 LINKS = [
-    testbed.Link(1e9, None, 5e-5, 992e6, 991e6, None),
-    testbed.Link(1e9, 0.005, 0.0102, 1e9, 988e6, RELAY),
-    testbed.Link(None, 0.0, 2e-4, 35e9, 40e9, RELAY),
+    testbed.MeasuredLink(1e9, None, 5e-5, 992e6, 991e6, None),
+    testbed.MeasuredLink(1e9, 0.005, 0.0102, 1e9, 988e6, RELAY),
+    testbed.MeasuredLink(None, 0.0, 2e-4, 35e9, 40e9, RELAY),
 ]
 
 
