@@ -21,7 +21,7 @@ from prophet.learn.judge import Judge
 from prophet.learn.replan import MATERIAL_CHANGE
 
 RECENT = 10
-LEAST_RECENT = 2
+LEAST_RECENT = 4
 """What the job does now is the median of so many iterations, or of fewer but not of less than these."""
 EVENTS_A_TURN = 250_000
 """Of the simulation, in one turn of the search: some 50 ms."""

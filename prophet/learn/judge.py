@@ -33,6 +33,10 @@ MOST_TRIES = 2
 """Neighbours that are tried in one regime of the network."""
 LEAST_PERIODS = 5
 """An iteration time counts when so many have been seen; their median does."""
+EXACT = 0.01
+"""And when the median is known to within this share of it, its standard error..."""
+MOST_PERIODS = 40
+"""... or so many have been seen: where times scatter, a few of them would make the better of two cuts look worse."""
 
 
 class Judge:
@@ -59,9 +63,12 @@ class Judge:
             self._used.append(cut)
 
     def measured(self, cut: Cut, periods_s: NDArray[np.float64]) -> None:
-        """Iteration times under the cut, since it is in force; too few of them say nothing."""
-        if len(periods_s) >= LEAST_PERIODS:
-            self._measured[cut] = float(np.median(periods_s))
+        """Iteration times under the cut since it is in force; too few for how much they scatter say nothing."""
+        if len(periods_s) < LEAST_PERIODS:
+            return
+        median_s = float(np.median(periods_s))
+        if cut in self._measured or len(periods_s) >= MOST_PERIODS or _error_s(periods_s, median_s) <= EXACT * median_s:
+            self._measured[cut] = median_s
 
     def iteration_s(self, cut: Cut) -> float | None:
         """What it was measured to take, None where that is not known."""
@@ -111,6 +118,12 @@ class Judge:
             self._tries += 1
             return near
         return None
+
+
+def _error_s(periods_s: NDArray[np.float64], median_s: float) -> float:
+    """The standard error of a median, from the median of the distances to it."""
+    spread_s = 1.4826 * float(np.median(np.abs(periods_s - median_s)))
+    return math.sqrt(math.pi / 2) * spread_s / math.sqrt(len(periods_s))
 
 
 def _size(choice: Choice) -> int:

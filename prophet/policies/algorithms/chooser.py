@@ -41,6 +41,11 @@ MOST_SEGMENTS = 12
 """Of a cut along the pattern; the shortest steps are joined to their neighbours."""
 REFINE_EVENTS = 1_000_000
 """Of the simulation, that are spent on cuts along the pattern: they are seldom worth 1%, and the job waits."""
+UNEXPLAINED = 0.02
+"""What an iteration takes longer than predicted by more than this is put down to messages."""
+MOST_MESSAGE_S = 2e-3
+HALVINGS = 6
+"""A message's cost is looked for below the first, so many times in one half of what is left."""
 SLICE = 20_000
 """Events between two looks at whether to go on."""
 
@@ -93,7 +98,7 @@ class ChoiceSearch:
     def _search(self) -> Spent:
         measured = self.question.measured
         if measured is not None:
-            yield from self._look_at_the_servers(measured)
+            yield from self._explain(measured)
         for cut in self.question.cuts:
             yield from self._judge(cut, math.inf)
         if self.question.anew:
@@ -107,15 +112,35 @@ class ChoiceSearch:
             if prediction.iteration_s < choices[0].iteration_s:
                 self._held = replace(choices[0], deadlines=True, iteration_s=prediction.iteration_s)
 
-    def _look_at_the_servers(self, measured: Measured) -> Spent:
-        """Takes the servers' links to be as wide as explains best what the job does now."""
-        errors = {}
-        for wide in (False, True):
-            self._predictor.wide_servers = wide
+    def _explain(self, measured: Measured) -> Spent:
+        """Takes what no event says to be as explains best what the job does now.
+
+        That is how wide the servers' links are; and where the iteration takes longer than either width explains, what
+        messages cost besides. On the wire they may cost nothing, and still each takes processor time of workers and
+        servers, which lengthens an iteration where processors are short.
+        """
+
+        def predicted() -> Generator[int, None, float]:
             prediction = self._predictor.begin(measured.cut, measured.credit)
             yield from self._follow(prediction, math.inf)
-            errors[wide] = abs(prediction.iteration_s - measured.iteration_s)
-        self._predictor.wide_servers = errors[True] < errors[False]
+            return prediction.iteration_s
+
+        seconds = {}
+        for wide in (False, True):
+            self._predictor.wide_servers = wide
+            seconds[wide] = yield from predicted()
+        wide = min((False, True), key=lambda wide: abs(seconds[wide] - measured.iteration_s))
+        self._predictor.wide_servers = wide
+        if measured.iteration_s < seconds[wide] * (1 + UNEXPLAINED):
+            return
+        least_s, most_s = 0.0, MOST_MESSAGE_S
+        for _ in range(HALVINGS):
+            self._predictor.message_s = (least_s + most_s) / 2
+            if (yield from predicted()) < measured.iteration_s:
+                least_s = self._predictor.message_s
+            else:
+                most_s = self._predictor.message_s
+        self._predictor.message_s = least_s
 
     def _uniform(self) -> Spent:
         total = self.question.profile.total_bytes

@@ -37,7 +37,8 @@ LAYOUTS_KEPT = 16
 class Predictor:
     """Predictions for one profile, network and shape. Without `arena`, gradients travel in partitions of one size.
 
-    `wide_servers`: their links have no limit.
+    `wide_servers`: their links have no limit. `message_s`: what a message costs beside the overhead of the network,
+    such as the time of processors that are short.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Predictor:
         self.network = network
         self._arena = arena
         self.wide_servers = wide_servers
+        self.message_s = 0.0
         self._iteration = Iteration(profile)
         shrink = max(1.0, max(shape.workers, shape.servers) / MOST_MACHINES)
         self._workers = max(1, round(shape.workers / shrink))
@@ -78,9 +80,9 @@ class Predictor:
         spec.backward = self._iteration.backward
         spec.ends_at_backward = True
         simulation = Simulation(spec)
-        rate = self.network.bandwidth
+        rate, overhead_s = self.network.bandwidth, self.network.overhead_s + self.message_s
         for worker in range(self._workers):
-            simulation.set_link(worker, [(0.0, rate)], [(0.0, rate)], self.network.overhead_s, 0.0)
+            simulation.set_link(worker, [(0.0, rate)], [(0.0, rate)], overhead_s, 0.0)
         shared = rate * max(1.0, self._workers / self._servers)
         for server in range(0 if self.wide_servers else self._servers):
             simulation.set_link(self._workers + server, [(0.0, shared)], [(0.0, shared)], 0.0, 0.0)
