@@ -42,7 +42,7 @@ def test_a_wrong_setting_on_one_worker_ends_both(testbed: Testbed, tmp_path: Pat
     ("port", "other", "words"),
     [
         (PORT + 1, {"BYTEPS_SCHEDULER": "p3"}, ("policy prophet", "policy p3")),
-        (PORT + 2, {**ON, "PROPHET_PARTITION_BYTES": "65536"}, ("131072 bytes", "65536 bytes")),
+        (PORT + 2, {**ON, "PROPHET_PARTITION_BYTES": "65536"}, ("blocks that adapt", "65536 bytes")),
     ],
 )
 def test_workers_that_differ_all_end_and_say_who_has_what(

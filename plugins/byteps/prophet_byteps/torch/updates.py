@@ -169,7 +169,8 @@ class Updates:
         What else is back and comes next in forward order is updated in the same call of the optimizer.
         """
         with self._lock, references.blind():
-            due = [slot for slot in slots if slot.pending]
+            # Each once: a module may have a parameter twice, and its parameters in another order.
+            due = sorted({slot for slot in slots if slot.pending}, key=lambda slot: slot.place)
             if due:
                 if not self._wait_for(due, patience_s):
                     return False

@@ -373,3 +373,18 @@ def test_a_fused_tensor_leaves_when_its_last_member_is_ready(network: Network) -
     train(model, optimizer, 2, 4)
     assert [priority for _, priority in network.pushed] == [-1] * 4, "all of this model fits one tensor"
     assert same_model(model, truth)
+
+
+def test_a_module_that_has_its_parameters_in_another_order_or_twice_updates_each_once(network: Network) -> None:
+    """As pruning leaves a layer, whose weight comes after its bias then, or tying two names of one parameter."""
+    truth, plain, model, optimizer = pair(network)
+    for network_of_layers in (truth, model):
+        layer = network_of_layers[2]
+        assert isinstance(layer, nn.Linear)
+        weight = layer._parameters.pop("weight")
+        layer.register_parameter("weight", weight)
+        layer.register_parameter("again", weight)
+    train(truth, plain, first=2)
+    train(model, optimizer, first=2)
+    assert list(dict(model[2].named_parameters(remove_duplicate=False))) == ["bias", "weight", "again"]
+    assert same_model(truth, model)
