@@ -99,9 +99,11 @@ class Judge:
             return next((choice for choice in choices if choice.cut == former), current)
         possible = [choice for choice in choices if self.may_cut_anew or choice.cut in self._used]
         untried = [choice for choice in possible if choice.cut not in self._measured and choice.cut != in_force]
-        least_gain = 0.0 if self._used[:1] == [in_force] else LEAST_GAIN
-        if untried and untried[0].iteration_s < current.iteration_s * (1 - least_gain):
-            return untried[0]
+        if untried:
+            # What the job began with knew nothing: any other that is taken for better is worth a recut.
+            begun = self._used[:1] == [in_force] and choices.index(untried[0]) < choices.index(current)
+            if begun or untried[0].iteration_s < current.iteration_s * (1 - LEAST_GAIN):
+                return untried[0]
         return self._neighbour(possible, current) or current
 
     def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:

@@ -41,6 +41,8 @@ MOST_SEGMENTS = 12
 """Of a cut along the pattern; the shortest steps are joined to their neighbours."""
 REFINE_EVENTS = 1_000_000
 """Of the simulation, that are spent on cuts along the pattern: they are seldom worth 1%, and the job waits."""
+AS_GOOD = 0.002
+"""Predictions within this share of the best are as good."""
 UNEXPLAINED = 0.02
 """What an iteration takes longer than predicted by more than this is put down to messages."""
 MOST_MESSAGE_S = 2e-3
@@ -85,11 +87,21 @@ class ChoiceSearch:
 
     @property
     def choices(self) -> Sequence[Choice]:
-        """One for each cut that was judged, the best first."""
+        """One for each cut that was judged, the best first; of those as good as it, the one with the largest blocks.
+
+        A message also takes processor time of workers and servers, which no event tells from computing.
+        """
         rows = [Choice(cut, row.credit, False, row.iteration_s) for cut, row in self._judged.items() if row.credit]
         if self._held is not None:
             rows = [self._held if row.cut == self._held.cut else row for row in rows]
-        return sorted(rows, key=lambda choice: choice.iteration_s)
+        as_good_s = self._best_s * (1 + AS_GOOD)
+        total = self.question.profile.total_bytes
+
+        def rank(choice: Choice) -> tuple[bool, float]:
+            good = choice.iteration_s <= as_good_s
+            return not good, -typical_bytes(choice.cut, total) if good else choice.iteration_s
+
+        return sorted(rows, key=rank)
 
     @property
     def _best_s(self) -> float:
