@@ -45,8 +45,8 @@ AS_GOOD = 0.002
 """Predictions within this share of the best are as good."""
 UNEXPLAINED = 0.02
 """What an iteration takes longer than predicted by more than this is put down to messages."""
-MOST_MESSAGE_S = 2e-3
-HALVINGS = 6
+MOST_MESSAGE_S = 0.5e-3
+HALVINGS = 5
 """A message's cost is looked for below the first, so many times in one half of what is left."""
 SLICE = 20_000
 """Events between two looks at whether to go on."""
@@ -152,7 +152,8 @@ class ChoiceSearch:
                 least_s = self._predictor.message_s
             else:
                 most_s = self._predictor.message_s
-        self._predictor.message_s = least_s
+        # What even the most does not explain has another cause.
+        self._predictor.message_s = least_s if most_s < MOST_MESSAGE_S else 0.0
 
     def _uniform(self) -> Spent:
         total = self.question.profile.total_bytes

@@ -37,8 +37,8 @@ LAYOUTS_KEPT = 16
 class Predictor:
     """Predictions for one profile, network and shape. Without `arena`, gradients travel in partitions of one size.
 
-    `wide_servers`: their links have no limit. `message_s`: what a message costs beside the overhead of the network,
-    such as the time of processors that are short.
+    `wide_servers`: their links have no limit. `message_s`: what a message takes of its server's time, which the wire
+    may go on meanwhile; it stands for processors that are short, wherever they are.
     """
 
     def __init__(
@@ -75,12 +75,13 @@ class Predictor:
         spec.exchange = Exchange.SYNCHRONOUS
         spec.latency_s = self.network.ack_delay_s / 2
         spec.header_bytes = HEADER_BYTES
+        spec.server_overhead_s = self.message_s
         spec.watchdog_s = math.inf
         spec.iterations = 2
         spec.backward = self._iteration.backward
         spec.ends_at_backward = True
         simulation = Simulation(spec)
-        rate, overhead_s = self.network.bandwidth, self.network.overhead_s + self.message_s
+        rate, overhead_s = self.network.bandwidth, self.network.overhead_s
         for worker in range(self._workers):
             simulation.set_link(worker, [(0.0, rate)], [(0.0, rate)], overhead_s, 0.0)
         shared = rate * max(1.0, self._workers / self._servers)
