@@ -149,7 +149,8 @@ def _change(transfers: NDArray[Any], wire: PushCosts) -> int:
     # The first of them may be of the time before in part.
     ratio = newest / np.median(newest)
     in_line = np.flatnonzero((ratio < STEP_CHANGE) & (ratio > 1 / STEP_CHANGE))
-    return int(first[-count:][in_line[0]])
+    # None is where two rates take turns, and then neither of them holds.
+    return int(first[-count:][in_line[0]]) if len(in_line) else 0
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from prophet.core.events import EventKind
 from prophet.core.network import Network
+from prophet.learn import bandwidth
 from prophet.learn.bandwidth import BandwidthMonitor, NicSample, TransferFit
 from prophet.learn.nic import interface_towards, sample_nic
+from prophet.learn.wire import PushCosts
 from support.virtual import transfers
 
 SIZES = [131072, 131072, 20000, 131072, 60000, 4000] * 40
@@ -222,3 +224,13 @@ def test_a_fit_holds_for_a_while_however_often_it_is_asked_for(monkeypatch: pyte
         monitor.observe(transfers([1000] * 4, bandwidth=30e6, overhead_s=0.0, began=tenth / 10))
         assert monitor.network is not None
     assert len(fits) == 4
+
+
+def test_two_rates_that_take_turns_are_no_change_and_no_error() -> None:
+    """Half of the newest pushes at half of the rate before, half at a quarter: none is near the median of these."""
+    pace = np.repeat([1.0] * 12 + [2.0, 4.0] * 4, bandwidth.STRETCH)
+    pushes = np.zeros(len(pace), bandwidth._TRANSFER)
+    pushes["bytes"] = 1e6
+    pushes["finish_s"] = np.cumsum(0.004 * pace)
+    pushes["start_s"] = pushes["finish_s"] - 0.1
+    assert bandwidth._change(pushes, PushCosts(0.0, 4e-9, 0.0)) == 0
