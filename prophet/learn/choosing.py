@@ -79,7 +79,8 @@ class Choosing:
         """
         if self._search is not None:
             return False
-        return self._settled or (self._question is None and (warm or self._recent_s is not None))
+        seen = self._cut is not None and self._judge.seen(self._cut)
+        return seen or (self._question is None and (warm or self._recent_s is not None))
 
     def ask(self, profile: Profile, network: Network, jitter_s: float) -> None:
         """Begins a search where the last one's question is another by now; `profile` is of the cut in force."""

@@ -45,6 +45,7 @@ class Judge:
     def __init__(self) -> None:
         self._used: list[Cut] = []
         self._measured: dict[Cut, float] = {}
+        self._seen: Cut | None = None
         self._tries = 0
         self._returns = 0
 
@@ -66,9 +67,14 @@ class Judge:
         """Iteration times under the cut since it is in force; too few for how much they scatter say nothing."""
         if len(periods_s) < LEAST_PERIODS:
             return
+        self._seen = cut
         median_s = float(np.median(periods_s))
         if cut in self._measured or len(periods_s) >= MOST_PERIODS or _error_s(periods_s, median_s) <= EXACT * median_s:
             self._measured[cut] = median_s
+
+    def seen(self, cut: Cut) -> bool:
+        """Whether it has been in force for some iterations, though what it takes may not be known well yet."""
+        return self._seen == cut
 
     def iteration_s(self, cut: Cut) -> float | None:
         """What it was measured to take, None where that is not known."""

@@ -28,10 +28,10 @@ ADD, START, FINISH = EventKind.ADD, EventKind.START, EventKind.FINISH
 
 def run_of(policy: str | None, exchange: Exchange = Exchange.SYNCHRONOUS, watchdog_s: float = 1.0) -> SimulatedRun:
     profile = resnet50(5_000_000)
-    links = {f"worker{number}": ((0.0, 10e6), (6.0, 20e6)) for number in range(2)}
+    links = {f"worker{number}": ((0.0, 10e6), (12.0, 20e6)) for number in range(2)}
     servers = 0 if exchange is Exchange.COLLECTIVE else 1
     cluster = Cluster(2, servers, links, Costs(1e-4, 1e-4), exchange)
-    options = Options(iterations=24, watchdog_s=watchdog_s, compute_scale=compute_scale(2, 24, jitter=0.05, seed=1))
+    options = Options(iterations=40, watchdog_s=watchdog_s, compute_scale=compute_scale(2, 40, jitter=0.05, seed=1))
     scheduler = None if policy is None else get_policy(policy)
     return simulate(job_of_cut(profile, Cut.uniform(131072)), cluster, scheduler, options)
 
