@@ -16,6 +16,7 @@ from rich.console import Console
 
 from prophet.core.units import format_rate, format_time
 from prophet.lab.testbed import NodeSpec, RelayReport, Testbed, reexec_in_user_namespace
+from prophet.lab.testbed.testbed import RAMP_ROUND_TRIPS
 from tools import kept
 from tools.exit_status import exit_status
 from tools.markdown import table
@@ -27,8 +28,6 @@ BANDWIDTHS = (250e6, 1e9, 2.5e9, None)
 DELAYS_S = (None, 0.0, 0.001, 0.005, 0.02)
 NODE, OTHER = "worker0", "server0"
 MEASURE_S = 1.5
-MORE_ROUND_TRIPS = 30
-"""How much longer a link with a delay is measured: TCP needs round trips to fill it."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def look(bandwidth_bps: float | None, delay_s: float | None) -> MeasuredLink:
     node = NodeSpec(NODE, bandwidth_bps, delay_s=delay_s, measured=True)
     with Testbed([node, NodeSpec(OTHER, None)]) as testbed:
         round_trip_s = testbed.round_trips()[NODE]
-        seconds = MEASURE_S + MORE_ROUND_TRIPS * 2 * (delay_s or 0.0)
+        seconds = MEASURE_S + RAMP_ROUND_TRIPS * 2 * (delay_s or 0.0)
         testbed.relays()
         up_bps = testbed.measure(NODE, OTHER, seconds)
         relay = testbed.relays().get(NODE)

@@ -44,18 +44,3 @@ def at_pace(profile: Profile, factor: float) -> Profile:
             replace(g, generation_s=g.generation_s * factor, forward_s=g.forward_s * factor) for g in profile.gradients
         ),
     )
-
-
-def typical_bytes(cut: Cut, total_bytes: int) -> int:
-    """The size of the block that the middle byte of all is in, if blocks are ranked by size."""
-    ends = [*(segment.start for segment in cut.segments[1:]), max(total_bytes, cut.segments[-1].start)]
-    lengths: dict[int, int] = {}
-    for segment, end in zip(cut.segments, ends, strict=True):
-        covered = max(0, min(end, total_bytes) - segment.start)
-        lengths[segment.block_bytes] = lengths.get(segment.block_bytes, 0) + covered
-    passed = 0
-    for size, length in sorted(lengths.items()):
-        passed += length
-        if 2 * passed >= total_bytes:
-            return size
-    return cut.segments[-1].block_bytes

@@ -24,6 +24,8 @@ UNIT_BYTES = 4096
 """Starts of segments and sizes of blocks are whole numbers of these, and ids of blocks count them."""
 MOST_BLOCK_BYTES = 4_096_000
 """No block is larger. It is BytePS's own partition size, so that a block is one partition."""
+RECUT_ROUNDS = 4
+"""Workers look for another cut every so many rounds."""
 MOST_SEGMENTS = 340
 """So many fit into what workers tell each other (Cut.encode)."""
 LEARNING_SIZES = (128 * 1024, 512 * 1024, 256 * 1024, 1024 * 1024)
@@ -80,6 +82,20 @@ class Cut:
         after = bisect.bisect_right(self.segments, place, key=lambda s: s.start)
         return self.segments[after].start if after < len(self.segments) else None
 
+    def typical_bytes(self, total_bytes: int) -> int:
+        """The size of the block that the middle one of `total_bytes` is in, if blocks are ranked by size."""
+        ends = [*(segment.start for segment in self.segments[1:]), max(total_bytes, self.segments[-1].start)]
+        lengths: dict[int, int] = {}
+        for segment, end in zip(self.segments, ends, strict=True):
+            covered = max(0, min(end, total_bytes) - segment.start)
+            lengths[segment.block_bytes] = lengths.get(segment.block_bytes, 0) + covered
+        passed = 0
+        for size, length in sorted(lengths.items()):
+            passed += length
+            if passed and 2 * passed >= total_bytes:
+                return size
+        return self.segments[0].block_bytes
+
     def encode(self) -> bytes:
         """The cut in bytes, for `decode`; what follows them does not matter."""
         rows = (_SEGMENT.pack(s.start // UNIT_BYTES, s.block_bytes // UNIT_BYTES) for s in self.segments)
@@ -108,8 +124,8 @@ class Piece(NamedTuple):
 class Block:
     """What travels as one: pieces that follow one another in the memory of their kind.
 
-    `id` is the place of its first byte in the arena, in UNIT_BYTES, or the next number that is free: ids rise in
-    forward order, and the id of a place is about the same under every cut.
+    `id` says where its first byte is in the arena (ids_at): ids rise in forward order, and the id of a place is about
+    the same under every cut.
     """
 
     id: int
@@ -138,6 +154,14 @@ def arena_places(sizes: Iterable[int]) -> list[int]:
     for size in sizes:
         places.append(places[-1] + size)
     return places
+
+
+def ids_at(places: Iterable[int]) -> list[int]:
+    """Ids of what begins at these places of the arena (bytes, ascending): the place in UNIT_BYTES, or the next free."""
+    ids: list[int] = []
+    for place in places:
+        ids.append(max(place // UNIT_BYTES, ids[-1] + 1 if ids else 0))
+    return ids
 
 
 def ids_taken(sizes: Sequence[int]) -> int:
@@ -175,14 +199,9 @@ def blocks_of(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) 
             if block.room == 0:
                 del begun[key]
             at = stop
-    blocks = []
-    free = 0
-    for pieces in sorted(done):
-        first = pieces[0]
-        id_ = max(free, (places[first.gradient] + first.start) // UNIT_BYTES)
-        blocks.append(Block(id_, tuple(pieces)))
-        free = id_ + 1
-    return blocks
+    done.sort()
+    ids = ids_at(places[pieces[0].gradient] + pieces[0].start for pieces in done)
+    return [Block(id_, tuple(pieces)) for id_, pieces in zip(ids, done, strict=True)]
 
 
 @dataclass

@@ -16,6 +16,9 @@ from prophet.core._native import OperationSpec, TensorSpec
 from prophet.core.cut import Block
 from prophet.core.profile import Profile
 
+HEADER_BYTES = 100
+"""Of every message, beside its data: those of Ethernet, IP, TCP and the engine."""
+
 
 class Load(NamedTuple):
     """What travels as one: `id` in events and plans, bytes, and the place of its most urgent gradient in the profile.

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.core.arena import at_pace, profile_under, span_s, typical_bytes
+from prophet.core.arena import at_pace, profile_under, span_s
 from prophet.core.choice import Choice, ChoosingPolicy, Measured, Question, Search, Shape
 from prophet.core.cut import Cut
 from prophet.core.network import Network
@@ -93,7 +93,7 @@ class Choosing:
             measured = Measured(self._cut, credit, self._recent_s)
         old = self._question
         if old is not None:
-            size = typical_bytes(self._cut, profile.total_bytes)
+            size = self._cut.typical_bytes(profile.total_bytes)
             if not _changed(old, profile, network, size):
                 return
             if self._judge.better_former(self._cut) is not None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prophet.core.cut import UNIT_BYTES, Cut, Segment, arena_places
+from prophet.core.cut import Cut, Segment, arena_places, ids_at
 from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.profile import GradientProfile, Profile
@@ -90,9 +90,7 @@ def with_ids_of_the_job(profile: Profile, sizes: Sequence[int], arena: bool) -> 
     if arena:
         if abs(sum(own) - sum(sizes)) > SAME_BYTES * sum(sizes):
             return None
-        ids: list[int] = []
-        for place in arena_places(own)[:-1]:
-            ids.append(max(place // UNIT_BYTES, ids[-1] + 1 if ids else 0))
+        ids = ids_at(arena_places(own)[:-1])
     elif own == list(sizes):
         ids = list(range(len(own)))
     else:

@@ -80,6 +80,7 @@ class JobProfiler:
         self._after_gap = False  # what is open lacks its beginning
         self._returned = np.zeros(0, EVENT_DTYPE)  # ends of pulls since the last iteration that is over
         self._estimate: _Estimate | None = None
+        self._before: Profile | None = None
         self.warmed_up_s: float | None = None
         """When backward of the last iteration ended that belongs to the job's start; None before that."""
 
@@ -95,7 +96,8 @@ class JobProfiler:
             self._observe(piece)
 
     def restart(self) -> None:
-        """Forgets all: from here on other ids come, as after a new cut."""
+        """Forgets all but `latest`: from here on other ids come, as after a new cut."""
+        self._before = self.latest
         self._open = self._open[:0]
         self._usual = {}
         self._rows.clear()
@@ -220,6 +222,11 @@ class JobProfiler:
         """
         estimate = self._estimated()
         return estimate.profile if estimate else None
+
+    @property
+    def latest(self) -> Profile | None:
+        """`profile`, and for the iterations after a restart in which there is none the one of before."""
+        return self.profile or self._before
 
     @property
     def jitter_s(self) -> float:

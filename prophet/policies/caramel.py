@@ -29,11 +29,9 @@ from prophet.policies.algorithms.caramel import (
     windows_of_profile,
 )
 from prophet.policies.algorithms.caramel.batching import Batch
-from prophet.policies.algorithms.generation import distinct_times
+from prophet.policies.algorithms.generation import LEAST_SLACK_S, distinct_times
 
 ONE_BATCH = 1
-LEAST_SLACK_S = 0.001
-"""A prediction that is true is waited for: without it the queue's timer and the arrival are due at the same instant."""
 
 
 class Caramel:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from prophet.core.cut import MOST_BLOCK_BYTES
 from prophet.core.plan import Deadline, Plan, QueuePlan
 from prophet.policies import Blocks, Definition
-from prophet.policies.algorithms.generation import distinct_times
+from prophet.policies.algorithms.generation import LEAST_SLACK_S, distinct_times
 
 if TYPE_CHECKING:
     from prophet.core.network import Network
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 ONE_MESSAGE = 1
 """The credit until sizes are known."""
-LEAST_SLACK_S = 0.001
-"""A prediction that is true is waited for: without it the queue's timer and the arrival are due at the same instant."""
 
 
 class ProphetPaper:

@@ -14,6 +14,7 @@ import numpy as np
 
 from prophet.core._native import Exchange
 from prophet.core.errors import UserError
+from prophet.core.iteration import HEADER_BYTES
 
 RateSteps = tuple[tuple[float, float], ...]
 """A rate over time: (from when, bytes per second), by time, the first from 0. Empty: no limit."""
@@ -30,7 +31,7 @@ class Costs:
     """A message's own time on a worker's link, each way."""
     latency_s: float = 0.0
     """From the last byte leaving to the receiver acting on it."""
-    header_bytes: int = 100
+    header_bytes: int = HEADER_BYTES
     """Of every message; an acknowledgement or a request is nothing else."""
     sum_rate: float = 0.0
     """Bytes per second that a server adds up; 0 for no limit."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from prophet.core._native import ClusterSpec, Exchange, Simulation
 from prophet.core.choice import Shape
-from prophet.core.cut import Cut
+from prophet.core.cut import RECUT_ROUNDS, Cut
 from prophet.core.errors import UserError
 from prophet.core.event_record import EventRecord
 from prophet.core.events import DRAIN_S, EVENT_DTYPE
@@ -28,8 +28,6 @@ from prophet.simulate.job import Job
 
 WORKER = 0
 """The worker that is recorded, and that the learner listens to; each worker of a job learns for itself the same."""
-RECUT_ROUNDS = 4
-"""Workers look for another cut every so many rounds, as in a job."""
 EVENTS_AT_ONCE = 1_000_000
 """Between two looks at Ctrl-C and the progress."""
 

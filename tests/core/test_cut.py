@@ -134,3 +134,34 @@ def test_a_job_begins_with_blocks_of_every_size_that_is_to_be_learned_from(total
 @pytest.mark.parametrize("total", [1, 4096, 1 << 20, (1 << 20) + 1])
 def test_a_job_of_few_bytes_begins_with_one_size(total: int) -> None:
     assert learning_cut(total) == Cut.uniform(min(LEARNING_SIZES))
+
+
+@pytest.mark.parametrize(
+    ("a_cut", "total", "size"),
+    [
+        (Cut.uniform(3 * UNIT_BYTES), 100 * UNIT_BYTES, 3 * UNIT_BYTES),
+        (Cut((Segment(0, UNIT_BYTES), Segment(10 * UNIT_BYTES, 8 * UNIT_BYTES))), 100 * UNIT_BYTES, 8 * UNIT_BYTES),
+        (Cut((Segment(0, UNIT_BYTES), Segment(90 * UNIT_BYTES, 8 * UNIT_BYTES))), 100 * UNIT_BYTES, UNIT_BYTES),
+        (Cut((Segment(0, UNIT_BYTES), Segment(90 * UNIT_BYTES, 8 * UNIT_BYTES))), 20 * UNIT_BYTES, UNIT_BYTES),
+        (
+            Cut(
+                (
+                    Segment(0, 9 * UNIT_BYTES),
+                    Segment(30 * UNIT_BYTES, UNIT_BYTES),
+                    Segment(60 * UNIT_BYTES, 4 * UNIT_BYTES),
+                )
+            ),
+            90 * UNIT_BYTES,
+            4 * UNIT_BYTES,
+        ),
+        (Cut((Segment(0, 9 * UNIT_BYTES), Segment(30 * UNIT_BYTES, UNIT_BYTES))), 0, 9 * UNIT_BYTES),
+    ],
+)
+def test_the_size_of_a_cut_is_the_median_byte_s(a_cut: Cut, total: int, size: int) -> None:
+    assert a_cut.typical_bytes(total) == size
+
+
+def test_the_typical_size_is_that_of_the_middle_byte() -> None:
+    a_cut = Cut((Segment(0, 128 * KIB), Segment(1 << 20, 512 * KIB), Segment(10 << 20, 64 * KIB)))
+    assert a_cut.typical_bytes(11 << 20) == 512 * KIB
+    assert Cut.uniform(64 * KIB).typical_bytes(1000) == 64 * KIB

@@ -293,3 +293,16 @@ def test_a_beginning_and_the_end_of_another_are_not_taken_for_an_iteration() -> 
         stream["gap"][0] = 100
         profiler.observe(stream)
     assert profiler.profile is None, "nothing is known of a job whose events are always lost"
+
+
+def test_the_latest_profile_outlasts_a_restart_until_there_is_a_new_one() -> None:
+    profiler = JobProfiler()
+    assert profiler.latest is None
+    run(profiler, [STEPS] * 8)
+    before = profiler.profile
+    profiler.restart()
+    profiler.restart()
+    assert profiler.profile is None
+    assert profiler.latest is before is not None
+    run(profiler, [{gradient + 10: time_s for gradient, time_s in STEPS.items()}] * 8, began=100.0)
+    assert profiler.latest is profiler.profile is not None

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from prophet.core.cut import RECUT_ROUNDS
 from prophet.core.event_record import load_events
 from prophet.lab.testbed import Testbed
-from prophet_byteps.cutting import EVERY
 from support.roles import WORKERS, Ended, run_job
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 JOBS = Path(__file__).with_name("jobs")
-ROUNDS = 8 * EVERY
+ROUNDS = 8 * RECUT_ROUNDS
 SETTINGS = {"BYTEPS_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "status.json", "PROPHET_EVENTS_OUT": "events.npz"}
 PORT = 24350
 LINK_BPS = 400e6
@@ -43,7 +43,7 @@ def test_an_mxnet_job_learns_the_same(testbed: Testbed, tmp_path: Path) -> None:
     assert [end.status for end in stock] == [0, 0], stock
     forced = [str(JOBS / "forced_recuts.py"), *command]
     ends = run_job(testbed, tmp_path / "forced", PORT + 1, forced, dict.fromkeys(WORKERS, SETTINGS))
-    assert recuts(tmp_path / "forced", ends) == [ROUNDS // EVERY - 1] * 2
+    assert recuts(tmp_path / "forced", ends) == [ROUNDS // RECUT_ROUNDS - 1] * 2
     sent = load_events(tmp_path / "forced" / "worker1" / "events.npz")["bytes"]
     assert {64 * 1024, 512 * 1024, 1024 * 1024} <= set(sent.tolist()), "one size for each cut"
     results = [
@@ -60,7 +60,7 @@ def test_a_pytorch_job_learns_the_same(testbed: Testbed, tmp_path: Path) -> None
     assert [end.status for end in stock] == [0, 0], stock
     forced = [str(JOBS / "forced_recuts.py"), *command]
     ends = run_job(testbed, tmp_path / "forced", PORT + 3, forced, dict.fromkeys(WORKERS, SETTINGS))
-    assert recuts(tmp_path / "forced", ends) == [ROUNDS // EVERY - 1] * 2
+    assert recuts(tmp_path / "forced", ends) == [ROUNDS // RECUT_ROUNDS - 1] * 2
     sent = load_events(tmp_path / "forced" / "worker1" / "events.npz")["bytes"]
     assert {16 * 1024, 64 * 1024, 128 * 1024, 512 * 1024, 1024 * 1024} <= set(sent.tolist())
     assert len({line for end in (*stock, *ends) for line in end.lines("weights")}) == 1

@@ -45,7 +45,7 @@ from prophet.core.status import AgentStatus, HookStatus, LaneStatus
 from prophet.policies import get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
-from prophet_byteps.cutting import CutBoard
+from prophet_byteps.cutting import CutBoard, decider
 from prophet_byteps.ending import STALLED, end_process
 from prophet_byteps.hook import Hook, HookError, Library
 
@@ -97,7 +97,6 @@ class Agent:
         self._policy = policy
         self._plan = policy.plan(None, None)
         self._learner: Learner | None = None
-        self._profile: Profile | None = None
         self._library = library
         self._hook = hook
         self._no_hook = no_hook
@@ -323,10 +322,8 @@ class Agent:
         plan = learner.turn(now, events, nic, cut=board.in_force, networks=board.networks)
         if learner.monitor.network is not None:
             board.measured(learner.monitor.network)
-        profile = learner.profiler.profile
-        self._profile = profile or self._profile
         if warm is not None:
-            warm.turn(now, board.in_force, profile, learner.monitor.network)
+            warm.turn(now, board.in_force, lambda: (learner.profiler.profile, learner.monitor.network))
         if plan is not None:
             self._plan = plan
             self._take_up(hook, plan)
@@ -357,14 +354,14 @@ class Agent:
         self._stop.set()
         try:
             out = self._settings
-            profile = self._learner.profiler.profile if self._learner else None
-            if self._learner and self._warm and not self._aside:
-                self._warm.keep(self._board.in_force, profile, self._learner.monitor.network)
-            if out.profile_out is not None and self._profile is not None:
+            learner = self._learner
+            if learner is not None and self._warm and not self._aside:
+                self._warm.keep(self._board.in_force, learner.profiler.profile, learner.monitor.network)
+            latest = learner.profiler.latest if learner is not None and out.profile_out is not None else None
+            if out.profile_out is not None and latest is not None:
                 from prophet.models.profiles import save_profile
 
-                # After a recut there is none for some iterations; then the last one.
-                save_profile(self._profile, out.profile_out, source="learned by Prophet from a running job")
+                save_profile(latest, out.profile_out, source="learned by Prophet from a running job")
             if out.events_out is not None and self._kept is not None and self._hook is not None:
                 from prophet.core.event_record import save_record
 
@@ -412,7 +409,8 @@ def shape_of(environ: Mapping[str, str]) -> Shape | None:
 def decides(environ: Mapping[str, str]) -> bool:
     """Whether this is the process whose wishes count (cutting.py)."""
     local_rank, local_size = environ.get(names.BYTEPS_LOCAL_RANK) or "0", environ.get(names.BYTEPS_LOCAL_SIZE) or "1"
-    return (environ.get(names.DMLC_WORKER_ID) or "0", local_rank) == ("0", str(int(local_size) - 1))
+    # On the first machine a process's rank is its number there.
+    return (environ.get(names.DMLC_WORKER_ID) or "0", local_rank) == ("0", str(decider(int(local_size))))
 
 
 def oldest(lane: LaneStatus, arena: bool) -> Oldest | None:

@@ -5,10 +5,10 @@ cut means prophet/core/cut.py's, which one is best the policy's.
 
 A key's length is fixed at its first push, so workers that cut differently for one round would break the job
 (docs/decisions/agreed-cuts.md). One worker decides: of the first machine's processes the one that talks to the
-servers, which is BytePS's last, since only that one sees transfers. Every EVERY rounds, when a worker has handed over
-the round's last block, it sends a page that has what it measured of its network, and in the decider's the wanted cut;
-the sum has all. Before the next round's first block it waits for that sum, which is there long before as a rule, and
-takes up the cut that it finds: all workers read the same page before the same round.
+servers, which is BytePS's last, since only that one sees transfers. Every RECUT_ROUNDS rounds, when a worker has handed
+over the round's last block, it sends a page that has what it measured of its network, and in the decider's the wanted
+cut; the sum has all. Before the next round's first block it waits for that sum, which is there long before as a rule,
+and takes up the cut that it finds: all workers read the same page before the same round.
 
 The cut is the job's and not the worker's: a worker whose agent or hook has failed sends and follows all the same, and
 if that is the decider, the cut stays as it is.
@@ -27,15 +27,12 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 
-from prophet.core.cut import UNIT_BYTES, Cut, Segment, learning_cut
+from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Segment, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
 from prophet_byteps import agreement, shared_memory
 from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
-
-EVERY = 4
-"""Rounds from one page to the next."""
 
 _ROW = struct.Struct("<3fI")
 _ROWS_AT = PAGE_BYTES // 2
@@ -86,6 +83,11 @@ def cut_from(cut: Cut, place: int) -> Cut:
 
 def _learning(sizes: Sequence[int]) -> Cut:
     return learning_cut(sum(sizes))
+
+
+def decider(local_size: int) -> int:
+    """The rank of the worker that decides, where each machine has so many processes: the first one's last."""
+    return local_size - 1
 
 
 class CutBoard:
@@ -208,7 +210,7 @@ class CutControl:
         self._exchange = exchange
         self._rank = rank
         self._workers = workers
-        self._decider = local_size - 1
+        self._decider = decider(local_size)
         self._fixed = board.fixed
         if exchange is None and self._fixed is None:
             self._fixed = Cut.uniform(DEFAULT_PARTITION_BYTES)
@@ -262,7 +264,7 @@ class CutControl:
         if self._fixed is not None:
             return
         self._rounds += 1
-        if self._rounds % EVERY == 0:
+        if self._rounds % RECUT_ROUNDS == 0:
             self._send(*self._wanted_and_network())
 
     def round_begins(self) -> Cut | None:

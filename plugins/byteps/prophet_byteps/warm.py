@@ -83,12 +83,13 @@ class WarmStart:
             fresh, self._fresh = self._fresh, None
         return fresh
 
-    def turn(self, now: float, cut: Cut | None, profile: Profile | None, network: Network | None) -> None:
-        """Keeps what is known once `cut`, which is in force, has been for a while."""
+    def turn(self, now: float, cut: Cut | None, learned: Callable[[], tuple[Profile | None, Network | None]]) -> None:
+        """Keeps what is `learned` once `cut`, which is in force, has been for a while."""
         if cut != self._cut:
             self._cut, self._cut_since, self._cut_is_kept = cut, now, False
-        elif not self._cut_is_kept and now - self._cut_since >= PROVED_S and profile is not None:
-            self._cut_is_kept = True
+        elif not self._cut_is_kept and now - self._cut_since >= PROVED_S:
+            profile, network = learned()
+            self._cut_is_kept = profile is not None
             self.keep(cut, profile, network)
 
     def keep(self, cut: Cut | None, profile: Profile | None, network: Network | None) -> None:

@@ -5,8 +5,8 @@
 
 Each node is a network namespace joined by a veth pair to a bridge, which has a namespace of its own. A token bucket at
 the node's end narrows what it sends, one at the bridge's end what it receives; delay.py is about a link with a relay in
-between. Namespaces have no names and names
-inside them are private, so testbeds do not meet, and what happens to them when the harness ends is told in launch.py.
+between. Namespaces have no names and names inside them are private, so testbeds do not meet, and what happens to them
+when the harness ends is told in launch.py.
 """
 
 from __future__ import annotations

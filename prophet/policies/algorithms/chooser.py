@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 
-from prophet.core.arena import typical_bytes
 from prophet.core.choice import Choice, Measured, Question
 from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment, arena_places
 from prophet.core.plan import Plan
@@ -99,7 +98,7 @@ class ChoiceSearch:
 
         def rank(choice: Choice) -> tuple[bool, float]:
             good = choice.iteration_s <= as_good_s
-            return not good, -typical_bytes(choice.cut, total) if good else choice.iteration_s
+            return not good, -choice.cut.typical_bytes(total) if good else choice.iteration_s
 
         return sorted(rows, key=rank)
 
@@ -237,7 +236,7 @@ class ChoiceSearch:
         if cut in self._judged:
             return
         row = self._judged[cut] = _Judged()
-        block_bytes = typical_bytes(cut, self.question.profile.total_bytes)
+        block_bytes = cut.typical_bytes(self.question.profile.total_bytes)
         middle = IN_FLIGHT.index(FIRST_IN_FLIGHT)
         done: dict[int, float] = {}
         for direction in (1, -1):

@@ -1,6 +1,6 @@
 """Generation times for plans with many deadlines.
 
-Rule of this file: pure functions of a profile, shared by the policies whose plans say when each gradient is expected.
+Rule of this file: what the policies share whose plans say when each gradient is expected; pure functions of a profile.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from prophet.core.profile import Profile
+
+LEAST_SLACK_S = 0.001
+"""A prediction that is true is waited for: without it the queue's timer and the arrival are due at the same instant."""
 
 
 def distinct_times(profile: Profile) -> dict[int, float]:

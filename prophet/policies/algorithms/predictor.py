@@ -19,7 +19,7 @@ from dataclasses import replace
 from prophet.core._native import ClusterSpec, Exchange, OperationSpec, Simulation
 from prophet.core.choice import Shape
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of
-from prophet.core.iteration import Iteration, Layout, Load, loads_of
+from prophet.core.iteration import HEADER_BYTES, Iteration, Layout, Load, loads_of
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.plan_codec import encode_plan
@@ -27,8 +27,6 @@ from prophet.core.profile import Profile
 
 MOST_MACHINES = 8
 """More workers or servers than this are predicted by so many: the cost grows with their number."""
-HEADER_BYTES = 100
-"""Of every message, as the simulator has it."""
 EVENTS_A_TENSOR = 30
 """What making a tensor takes, in events of the simulation that could be worked off instead."""
 LAYOUTS_KEPT = 16

@@ -21,10 +21,10 @@ from prophet.core.errors import UserError
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.network import Network
 from prophet.core.plan import Plan
-from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
 from prophet.core.status import LaneStatus
 from prophet.lab.records import read_status
+from prophet.learn.learner import Learner
 from prophet.models.profiles import load_profile
 from prophet.policies import get_policy
 from prophet_byteps import agent, agreement, exchange
@@ -252,17 +252,19 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
 
 
 def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float], tmp_path: Path) -> None:
-    profile = Profile("learned", (GradientProfile("gradient0", 1000, 0.1),))
-    learner: Any = SimpleNamespace(
-        monitor=SimpleNamespace(network=None), profiler=SimpleNamespace(profile=profile), turn=lambda *_, **__: None
-    )
     settings = Settings("p3", profile_out=tmp_path / "profile.json")
     hook: Any = Hook()
     scheduled = Agent("torch", settings, get_policy("p3"), None, hook, "")
-    scheduled._learner = learner
-    scheduled._learn(hook, learner, 1.0, hook.events)
-    learner.profiler.profile = None
-    scheduled._learn(hook, learner, 2.0, hook.events)
+    scheduled._learner = learner = Learner(get_policy("p3"), 5.0)
+    scheduled._take_up = lambda hook, plan: None  # type: ignore[method-assign]
+    generated = [row for number in range(8) for row in iteration(float(number), {1: 0.1, 0: 0.3}, partitions=2)]
+    scheduled._board.taken_up(0, Cut.uniform(4096))
+    scheduled._learn(hook, learner, 8.0, events(generated))
+    profile = learner.profiler.profile
+    assert profile is not None
+    scheduled._board.taken_up(0, Cut.uniform(8192))
+    scheduled._learn(hook, learner, 9.0, events(iteration(8.0, {2: 0.3})))
+    assert learner.profiler.profile is None
     scheduled._finish()
     assert load_profile(tmp_path / "profile.json").gradients == profile.gradients
 

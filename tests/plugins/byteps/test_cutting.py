@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.cut import UNIT_BYTES, Cut, Segment, learning_cut
+from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Segment, learning_cut
 from prophet.core.network import Network
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, Answer
 from prophet_byteps.cutting import (
-    EVERY,
     MOST_ROWS,
     CutBoard,
     CutControl,
@@ -170,13 +169,13 @@ def test_every_worker_has_the_same_cut_in_every_round(monkeypatch: pytest.Monkey
         # Each wants something of its own all the time; rank 0's counts.
         return lambda number: worker.board.want(turns.random.choice([SMALL, LARGE, STEPPED]))
 
-    rounds = 10 * EVERY
+    rounds = 10 * RECUT_ROUNDS
     turns.play(*(worker.run(rounds, want(worker)) for worker in group))
     assert len({tuple(worker.cuts) for worker in group}) == 1
     assert group[0].cuts[0] == SMALL, "the first is rank 0's"
     changes = [number for number in range(1, rounds) if group[0].cuts[number] != group[0].cuts[number - 1]]
     assert changes
-    assert all(number % EVERY == 0 for number in changes)
+    assert all(number % RECUT_ROUNDS == 0 for number in changes)
     assert {worker.board.recuts for worker in group} == {len(changes)}
     expected = tuple(Network(1e6 * (1 + rank)) for rank in range(server.workers))
     assert all(worker.board.networks == expected for worker in group)
@@ -189,8 +188,8 @@ def test_a_fixed_cut_sends_nothing_and_stays(monkeypatch: pytest.MonkeyPatch) ->
     group = [Worker(server, rank, fixed=LARGE) for rank in range(2)]
     for worker in group:
         worker.board.want(SMALL)
-    turns.play(*(worker.run(3 * EVERY) for worker in group))
-    assert group[0].cuts == [LARGE] * 3 * EVERY
+    turns.play(*(worker.run(3 * RECUT_ROUNDS) for worker in group))
+    assert group[0].cuts == [LARGE] * 3 * RECUT_ROUNDS
     assert (server.sent, server.declared) == ([], [[], []])
     assert (group[0].board.in_force, group[0].board.recuts) == (LARGE, 0)
 
@@ -208,13 +207,13 @@ def test_a_machine_without_room_keeps_the_sizes_of_all(
     def before(number: int) -> None:
         if number == 0:
             group[0].board.want(LARGE)
-        if number == EVERY:
+        if number == RECUT_ROUNDS:
             rooms[2] = 4 * sum(SIZES) - (1 << 20)
             group[0].board.want(STEPPED)
-        if number == 2 * EVERY:
+        if number == 2 * RECUT_ROUNDS:
             group[0].board.want(SMALL)
 
-    turns.play(group[0].run(4 * EVERY, before), *(worker.run(4 * EVERY) for worker in group[1:]))
+    turns.play(group[0].run(4 * RECUT_ROUNDS, before), *(worker.run(4 * RECUT_ROUNDS) for worker in group[1:]))
     assert group[0].cuts == group[1].cuts == group[2].cuts
     assert set(group[0].cuts) == {SMALL, LARGE}, "what was in use before needs no room"
     assert STEPPED not in group[0].cuts
@@ -228,7 +227,7 @@ def test_without_an_exchange_all_stay_with_one_size() -> None:
     control = CutControl(board, 0, None, 0, 2)
     control.declare()
     assert control.first(SIZES) == Cut.uniform(DEFAULT_PARTITION_BYTES)
-    for _ in range(2 * EVERY):
+    for _ in range(2 * RECUT_ROUNDS):
         assert control.round_begins() is None
         control.round_ends()
     assert board.in_force == Cut.uniform(DEFAULT_PARTITION_BYTES)
@@ -245,8 +244,8 @@ def test_what_is_no_cut_is_one_warning_and_the_cut_stays_on_all(
         server.noise = b"\xff" * PAGE_BYTES
 
     with caplog.at_level(logging.WARNING, logger="prophet"):
-        turns.play(*(worker.run(5 * EVERY, break_pages) for worker in group))
-    assert all(worker.cuts == [SMALL] * 5 * EVERY for worker in group)
+        turns.play(*(worker.run(5 * RECUT_ROUNDS, break_pages) for worker in group))
+    assert all(worker.cuts == [SMALL] * 5 * RECUT_ROUNDS for worker in group)
     assert len(caplog.records) == 3, "one a process"
     assert "blocks stay as they are" in caplog.text
     assert group[1].board.networks == ()
@@ -286,7 +285,7 @@ def test_a_second_optimizer_cuts_its_own_part_of_what_is_wanted(monkeypatch: pyt
 def test_after_a_resume_all_begin_anew_with_whoever_is_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, server = Turns(monkeypatch, 3), Server(2)
     group = [Worker(server, rank) for rank in range(2)]
-    turns.play(*(worker.run(EVERY + 1) for worker in group))
+    turns.play(*(worker.run(RECUT_ROUNDS + 1) for worker in group))
     assert all(worker.control._sent == 2 for worker in group)
     group[0].board.want(LARGE)
 
@@ -299,15 +298,15 @@ def test_after_a_resume_all_begin_anew_with_whoever_is_there_now(monkeypatch: py
     survivor.cuts.clear()
     after.declared[0].extend(server.declared[0])
     group = [survivor, *newcomers]
-    turns.play(*(worker.run(3 * EVERY) for worker in group))
-    assert all(worker.cuts == [LARGE] * 3 * EVERY for worker in group)
+    turns.play(*(worker.run(3 * RECUT_ROUNDS) for worker in group))
+    assert all(worker.cuts == [LARGE] * 3 * RECUT_ROUNDS for worker in group)
 
 
 def test_a_round_that_was_not_begun_does_not_overwrite_a_page() -> None:
     server = Server(1)
     worker = Worker(server, 0)
     worker.control.first(SIZES)
-    for _ in range(2 * EVERY - 1):
+    for _ in range(2 * RECUT_ROUNDS - 1):
         worker.control.round_ends()
     with pytest.raises(RuntimeError, match="not begun"):
         worker.control.round_ends()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Sequence
@@ -100,12 +101,16 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: 
     assert len(caplog.records) == 1
 
 
+def learned(enough: bool) -> tuple[Profile | None, Network | None]:
+    return PROFILE if enough else None, NETWORK
+
+
 def test_a_cut_is_kept_once_it_has_been_in_force_for_a_while(tmp_path: Path) -> None:
     job = start(tmp_path)
     job.first_cut(SIZES)
     for second in range(200):
         cut = CHOSEN if second >= 100 else learning(SIZES)
-        job.turn(float(second), cut, PROFILE if second > 10 else None, NETWORK)
+        job.turn(float(second), cut, functools.partial(learned, second > 10))
         kept = start(tmp_path)
         kept.first_cut(SIZES)
         found = kept.take()

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from prophet.core.arena import profile_under, typical_bytes
+from prophet.core.arena import profile_under
 from prophet.core.bound import lower_bound_s
 from prophet.core.choice import Measured, Question, Shape
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut, Segment, learning_cut
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import GradientProfile, Profile
@@ -124,7 +124,7 @@ def test_with_a_given_cut_only_the_credit_is_chosen() -> None:
 def test_a_message_that_costs_more_makes_blocks_larger() -> None:
     cheap = searched(question(Network(RATE, 2e-5, 2.8e-4))).choices[0]
     dear = searched(question(Network(RATE, 1e-3, 2.8e-4))).choices[0]
-    assert typical_bytes(dear.cut, PROFILE.total_bytes) > typical_bytes(cheap.cut, PROFILE.total_bytes)
+    assert dear.cut.typical_bytes(PROFILE.total_bytes) > cheap.cut.typical_bytes(PROFILE.total_bytes)
 
 
 def test_a_longer_delay_makes_the_credit_larger() -> None:
@@ -159,12 +159,6 @@ def test_a_profile_under_another_cut() -> None:
     assert [g.size_bytes for g in under.gradients] == [128 * KIB, 128 * KIB]
     assert [g.generation_s for g in under.gradients] == [0.3, 0.1]
     assert [g.forward_s for g in under.gradients] == pytest.approx([0.3, 0.2])
-
-
-def test_the_typical_size_is_that_of_the_middle_byte() -> None:
-    cut = Cut((Segment(0, 128 * KIB), Segment(1 << 20, 512 * KIB), Segment(10 << 20, 64 * KIB)))
-    assert typical_bytes(cut, 11 << 20) == 512 * KIB
-    assert typical_bytes(Cut.uniform(64 * KIB), 1000) == 64 * KIB
 
 
 def test_the_plan_of_a_choice_asks_for_its_cut() -> None:

@@ -39,7 +39,7 @@ import numpy as np
 from prophet.core.cut import Cut
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard, CutControl
-from prophet_byteps.mxnet.names import Names, size_of_cut
+from prophet_byteps.mxnet.names import Names
 
 logger = logging.getLogger("prophet")
 
@@ -195,7 +195,7 @@ class _Rounds:
 
     def _cut(self, cut: Cut | None) -> None:
         if cut is not None:
-            self._names.resize(size_of_cut(cut, sum(self._sizes)))
+            self._names.resize(cut.typical_bytes(sum(self._sizes)))
 
 
 class _Handover:

@@ -18,26 +18,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from prophet.core.cut import Cut
 from prophet_byteps import shared_memory
 from prophet_byteps.partition import Number
 
 logger = logging.getLogger("prophet")
-
-
-def size_of_cut(cut: Cut, total_bytes: int) -> int:
-    """One size for all that a cut says of `total_bytes`: the median of its sizes, each weighted with its bytes."""
-    ends = [*(segment.start for segment in cut.segments[1:]), total_bytes]
-    weighted = sorted(
-        (segment.block_bytes, max(0, min(end, total_bytes) - segment.start))
-        for segment, end in zip(cut.segments, ends, strict=True)
-    )
-    left = sum(weight for _, weight in weighted) / 2
-    for size, weight in weighted:
-        left -= weight
-        if weight and left <= 0:
-            return size
-    return cut.segments[0].block_bytes
 
 
 class Names:

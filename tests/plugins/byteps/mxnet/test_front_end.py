@@ -16,9 +16,9 @@ mx = pytest.importorskip("mxnet")
 
 from mxnet.base import _LIB, check_call
 
-from prophet.core.cut import Cut
+from prophet.core.cut import RECUT_ROUNDS, Cut
 from prophet_byteps import agreement, hook, partition
-from prophet_byteps.cutting import EVERY, CutBoard
+from prophet_byteps.cutting import CutBoard
 from prophet_byteps.mxnet import front_end
 
 BLOCKED_S = 10.0
@@ -302,8 +302,8 @@ def test_a_cut_gives_one_size_and_what_it_cuts_otherwise_another_name(cutting: S
     wide = f"gradient_{in_byteps.index(job.parameters[2].name)}"
     sizes: list[int] = []
     wanted = iter([4096, 4096 * 2, 4096 * 3, 4096, 4096 * 2])
-    for step in range(5 * EVERY):
-        if step % EVERY == 1:
+    for step in range(5 * RECUT_ROUNDS):
+        if step % RECUT_ROUNDS == 1:
             cutting.board.want(Cut.uniform(next(wanted)))
         cutting.bps.pushed.clear()
         weights = job.train(1)
@@ -312,9 +312,9 @@ def test_a_cut_gives_one_size_and_what_it_cuts_otherwise_another_name(cutting: S
         expected = [f"gradient_{index}{'.odd' * (step % 2)}" for index in range(4)]
         assert sorted(names) == sorted(name + other if name.startswith(wide) else name for name in expected)
         sizes.append(cutting.size.value)
-    assert sizes == [4096] * EVERY * 2 + [8192] * EVERY + [12288] * EVERY + [4096] * EVERY
+    assert sizes == [4096] * RECUT_ROUNDS * 2 + [8192] * RECUT_ROUNDS + [12288] * RECUT_ROUNDS + [4096] * RECUT_ROUNDS
     assert cutting.board.recuts == 3
-    theirs = WideJob(stock).train(5 * EVERY)
+    theirs = WideJob(stock).train(5 * RECUT_ROUNDS)
     assert [weight.tobytes() for weight in weights] == [weight.tobytes() for weight in theirs]
 
 
@@ -324,7 +324,7 @@ def test_nothing_is_under_way_when_the_size_changes(cutting: SimpleNamespace, mo
     front_end.install(cutting.bps, board=cutting.board)
     job = WideJob(cutting.bps)
     cutting.board.want(Cut.uniform(8192))
-    job.train(EVERY + 1)
+    job.train(RECUT_ROUNDS + 1)
     assert settled == [4096], "before, and only once"
     assert cutting.size.value == 8192
 
@@ -334,7 +334,7 @@ def test_a_job_that_compresses_keeps_its_size(cutting: SimpleNamespace, monkeypa
     cutting.bps.byteps_declare_tensor("gradient_9", byteps_compressor_type="onebit")
     job = WideJob(cutting.bps)
     cutting.board.want(Cut.uniform(8192))
-    job.train(2 * EVERY)
+    job.train(2 * RECUT_ROUNDS)
     assert (cutting.size.value, cutting.group.sent) == (4096, [])
 
 
@@ -353,7 +353,7 @@ def test_after_a_resume_a_trainer_asks_anew(cutting: SimpleNamespace) -> None:
 def test_a_size_that_never_changes_sends_nothing(cutting: SimpleNamespace) -> None:
     module = stand_in()
     front_end.install(module, board=CutBoard(Cut.uniform(8192)))
-    WideJob(module).train(2 * EVERY)
+    WideJob(module).train(2 * RECUT_ROUNDS)
     assert (cutting.size.value, cutting.group.sent) == (4096, [])
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.cut import Cut, Segment
-from prophet_byteps.mxnet.names import Names, size_of_cut
+from prophet_byteps.mxnet.names import Names
 from prophet_byteps.partition import Number
 
 STEP = 4096
@@ -61,18 +60,3 @@ def test_a_byteps_without_the_number_keeps_its_size_with_one_warning(caplog: pyt
         names.resize(2 * STEP)
     assert names.current("gradient_0", 10 * STEP) == "gradient_0"
     assert len(caplog.records) == 1
-
-
-@pytest.mark.parametrize(
-    ("cut", "total", "size"),
-    [
-        (Cut.uniform(3 * STEP), 100 * STEP, 3 * STEP),
-        (Cut((Segment(0, STEP), Segment(10 * STEP, 8 * STEP))), 100 * STEP, 8 * STEP),
-        (Cut((Segment(0, STEP), Segment(90 * STEP, 8 * STEP))), 100 * STEP, STEP),
-        (Cut((Segment(0, STEP), Segment(90 * STEP, 8 * STEP))), 20 * STEP, STEP),
-        (Cut((Segment(0, 9 * STEP), Segment(30 * STEP, STEP), Segment(60 * STEP, 4 * STEP))), 90 * STEP, 4 * STEP),
-        (Cut((Segment(0, 9 * STEP), Segment(30 * STEP, STEP))), 0, 9 * STEP),
-    ],
-)
-def test_the_size_of_a_cut_is_the_median_byte_s(cut: Cut, total: int, size: int) -> None:
-    assert size_of_cut(cut, total) == size
