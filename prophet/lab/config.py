@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -72,6 +72,17 @@ class Cell:
     profile: Profile | None
     """The job that is replayed, scaled as the config says; None for real training."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
+
+    def job_of(self, policy: Contender) -> JobConfig:
+        """The job as this policy runs it: with its own warm-up, and as many iterations after it as the others."""
+        if policy.warmup is None:
+            return self.job
+        iterations = self.job.iterations - self.job.warmup + policy.warmup
+        return self.job.model_copy(update={"iterations": iterations, "warmup": policy.warmup})
+
+    def of(self, policy: Contender) -> Cell:
+        """This cell with the job as this policy runs it."""
+        return replace(self, job=self.job_of(policy))
 
 
 @dataclass(frozen=True)

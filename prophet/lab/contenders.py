@@ -45,6 +45,8 @@ class ContenderEntry(Strict):
     partition_bytes: Sizes | None = None
     tune: int | None = Field(default=None, ge=1, le=100)
     """Short runs in which a policy looks for its best sizes, before it is measured."""
+    warmup: int | None = Field(default=None, ge=0)
+    """Iterations dropped at its start, in place of the job's `warmup`; its runs are longer or shorter by that much."""
     env: dict[str, str] = Field(default_factory=dict)
 
 
@@ -58,6 +60,8 @@ class Contender:
     framework: Framework = "torch"
     tune: int = 0
     """Trials that choose credit and partition size before the first repeat."""
+    warmup: int | None = None
+    """Iterations dropped at its start, where not the job's."""
 
     @property
     def engine(self) -> EngineSpec:
@@ -152,7 +156,7 @@ def _expanded(entry: ContenderEntry, at: str, framework: Framework) -> list[Cont
     if entry.partition_bytes is not None and engine.partition is not None:
         varied.append(size_setting(engine.partition.variable, entry.partition_bytes))
     return [
-        Contender(entry.name + label, base, {**env, **chosen}, framework, entry.tune or 0)
+        Contender(entry.name + label, base, {**env, **chosen}, framework, entry.tune or 0, entry.warmup)
         for chosen, label in combinations(varied)
     ]
 

@@ -19,6 +19,7 @@ from prophet.engines.spec import STOCK
 from prophet.engines.topology import ALL_REDUCE, PARAMETER_SERVER, Topology
 from prophet.lab.cluster_config import Delay
 from prophet.lab.config import Cell, Experiment
+from prophet.lab.contenders import Contender
 from prophet.lab.job_config import DigitsJob, SyntheticJob
 from prophet.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
 from prophet.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results, Times
@@ -45,7 +46,8 @@ def summarize(experiment: Experiment, cells: Sequence[CellRuns]) -> Results:
 def summarize_cell(done: CellRuns) -> CellResult:
     """One cell: its setting, bound, policies and ratios to stock (above 1 is faster than stock)."""
     cell = done.cell
-    policies = {name: summarize_policy(cell, runs) for name, runs in done.runs.items()}
+    contenders = {policy.name: policy for policy in cell.policies}
+    policies = {name: summarize_policy(cell, contenders[name], runs) for name, runs in done.runs.items()}
     narrow = narrow_link(cell.cluster, simulated_topology(cell) if done.simulated else PARAMETER_SERVER)
     for policy in () if done.simulated else cell.policies:
         own = narrow_link(cell.cluster, policy.engine.topology)
@@ -105,25 +107,30 @@ def _with(policy: PolicyResult, **more: object) -> PolicyResult:
 
 
 def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> dict[str, PolicyResult]:
-    """Says of each policy whether its model is that of stock in the same framework (they begin differently)."""
+    """Says of each policy whether its model is that of stock in the same framework (they begin differently),
+    where both train for as long."""
+
+    def trained(policy: Contender) -> tuple[object, int]:
+        return policy.framework, cell.job_of(policy).iterations
+
     references = {
-        policy.framework: policies[policy.name].weights_sha256
+        trained(policy): policies[policy.name].weights_sha256
         for policy in reversed(cell.policies)
         if policy.base == STOCK
     }
     compared = {}
     for policy in cell.policies:
-        reference, digest = references.get(policy.framework), policies[policy.name].weights_sha256
+        reference, digest = references.get(trained(policy)), policies[policy.name].weights_sha256
         if policy.base != STOCK and reference is not None and digest is not None:
             compared[policy.name] = _with(policies[policy.name], same_weights_as_stock=digest == reference)
     return compared
 
 
-def summarize_policy(cell: Cell, runs: Sequence[Run]) -> PolicyResult:
+def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> PolicyResult:
     """One policy over its repeats. What succeeded is counted also where another repeat failed."""
     summary = PolicyResult()
     good = [run for run in runs if run.error is None]
-    per_repeat = [_measured(run, cell.job.warmup) for run in good]
+    per_repeat = [_measured(run, cell.job_of(policy).warmup) for run in good]
     if good:
         pooled = np.concatenate(per_repeat)
         middle = float(np.median(pooled))

@@ -171,7 +171,7 @@ def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
             if isinstance(outcome, str):
                 runs[name].append(Run(Path(), error=outcome))
                 continue
-            finished = run(cell, outcome.policy, f"repeat{repeat + 1}", repeat)
+            finished = run(cell.of(outcome.policy), outcome.policy, f"repeat{repeat + 1}", repeat)
             runs[name].append(replace(finished, tuning=outcome.record))
     return runs
 

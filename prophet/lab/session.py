@@ -37,7 +37,7 @@ class ProgressBar:
         self._progress = progress
         total = 0
         for cell in experiment.cells:
-            total += cell.job.iterations * len(cell.policies) * experiment.repeats
+            total += sum(cell.job_of(policy).iterations for policy in cell.policies) * experiment.repeats
             total += trial_cell(cell).job.iterations * sum(policy.tune for policy in cell.policies)
             if recordings:
                 total += RECORD_ITERATIONS * sum(policy.traced for policy in cell.policies)
@@ -139,10 +139,10 @@ def worker_cores(available: Sequence[int], workers: int) -> dict[str, tuple[int,
 def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Console) -> int:
     """Writes and prints all that is to be said of an experiment that has run; how many policies failed."""
     recorded = [one_run_each(cell) for cell in done]
-    times = [
-        {run.policy: turnarounds(run, cell.cell.job.warmup) for run in runs}
-        for cell, runs in zip(done, recorded, strict=True)
-    ]
+    times = []
+    for cell, runs in zip(done, recorded, strict=True):
+        warmups = {policy.name: cell.cell.job_of(policy).warmup for policy in cell.cell.policies}
+        times.append({run.policy: turnarounds(run, warmups[run.policy]) for run in runs})
     results = with_gradient_times(summarize(experiment, done), times)
     out.mkdir(parents=True, exist_ok=True)
     write_results(results, out / "results.json")

@@ -53,7 +53,7 @@ def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
     """By cell, repeat and policy. Raises UserError where the config cannot be simulated."""
     require_search(experiment)
     return [
-        [[prepare(cell, policy, repeat) for policy in cell.policies] for repeat in range(experiment.repeats)]
+        [[prepare(cell.of(policy), policy, repeat) for policy in cell.policies] for repeat in range(experiment.repeats)]
         for cell in experiment.cells
     ]
 
