@@ -7,8 +7,8 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-PLUGIN = "plugins/byteps"
-"""The folder of the package prophet_byteps, which is installed beside prophet."""
+PLUGIN, DDP_PLUGIN = "plugins/byteps", "plugins/torch"
+"""The folders of the packages prophet_byteps and prophet_ddp, which are installed beside prophet."""
 AUTOLOAD = "prophet-autoload.pth"
 
 
@@ -46,12 +46,13 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=[*find_packages(include=["prophet", "prophet.*"]), *find_packages(PLUGIN)],
-    package_dir={"prophet_byteps": f"{PLUGIN}/prophet_byteps"},
+    packages=[*find_packages(include=["prophet", "prophet.*"]), *find_packages(PLUGIN), *find_packages(DDP_PLUGIN)],
+    package_dir={"prophet_byteps": f"{PLUGIN}/prophet_byteps", "prophet_ddp": f"{DDP_PLUGIN}/prophet_ddp"},
     package_data={
         "prophet": ["py.typed"],
         "prophet.core": ["_native.pyi"],
         "prophet_byteps": ["py.typed"],
+        "prophet_ddp": ["py.typed"],
         "prophet_byteps.build": ["include/*.h"],
     },
     ext_modules=[

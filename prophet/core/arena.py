@@ -8,6 +8,9 @@ generated, and larger blocks follow from that; the other way round the detail is
 
 from __future__ import annotations
 
+import bisect
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 from prophet.core.cut import Cut, blocks_of
@@ -44,3 +47,13 @@ def at_pace(profile: Profile, factor: float) -> Profile:
             replace(g, generation_s=g.generation_s * factor, forward_s=g.forward_s * factor) for g in profile.gradients
         ),
     )
+
+
+def generations_at(profile: Profile, ids: Sequence[int]) -> list[float]:
+    """When each place of the arena (ascending, as ids count them) is generated, by a profile of blocks.
+
+    A place belongs to the last block that begins at it or before. Times never rise with the place.
+    """
+    known = profile.gradient_ids
+    times = [profile.gradients[max(0, bisect.bisect_right(known, id_) - 1)].generation_s for id_ in ids]
+    return list(itertools.accumulate(reversed(times), max))[::-1]

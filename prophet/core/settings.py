@@ -16,6 +16,8 @@ from prophet.core.errors import UserError
 
 SCHEDULER = "BYTEPS_SCHEDULER"
 """Policy of the job; unset means that nothing of Prophet runs."""
+DDP_SCHEDULER = "PROPHET_SCHEDULER"
+"""The same for a job of DistributedDataParallel."""
 PARTITION_BYTES = "PROPHET_PARTITION_BYTES"
 """One size in bytes for all blocks, unless BYTEPS_PARTITION_BYTES is set."""
 WATCHDOG_S = "PROPHET_WATCHDOG_S"
@@ -43,6 +45,7 @@ OFF = "off"
 BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
 BYTEPS_LOCAL_RANK = "BYTEPS_LOCAL_RANK"
 BYTEPS_LOCAL_SIZE = "BYTEPS_LOCAL_SIZE"
+LOCAL_RANK = "LOCAL_RANK"
 DMLC_NUM_SERVER = "DMLC_NUM_SERVER"
 DMLC_NUM_WORKER = "DMLC_NUM_WORKER"
 DMLC_WORKER_ID = "DMLC_WORKER_ID"
@@ -99,12 +102,12 @@ def users_own_partition_bytes(environ: Mapping[str, str]) -> str | None:
     return None if text == environ.get(CHOSEN) else text
 
 
-def _partition_bytes(environ: Mapping[str, str]) -> int | None:
+def _partition_bytes(environ: Mapping[str, str], of_byteps: bool) -> int | None:
     own = environ.get(PARTITION_BYTES)
     size = None if own is None else int(number(own, PARTITION_BYTES, LEAST_PARTITION_BYTES))
     if size is not None and size > MOST_PARTITION_BYTES:
         raise UserError(f"{PARTITION_BYTES} is {own!r}; it must be a number of at most {MOST_PARTITION_BYTES}")
-    text = users_own_partition_bytes(environ)
+    text = users_own_partition_bytes(environ) if of_byteps else None
     if text is None:
         return size
     # BytePS takes what it cannot read for 0, and then never ends cutting a tensor into parts of 0 bytes.
@@ -115,9 +118,8 @@ def _partition_bytes(environ: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def _for_this_rank(path: Path, environ: Mapping[str, str]) -> Path:
+def _for_this_rank(path: Path, rank: str) -> Path:
     """Processes on one machine have one environment: those after the first put their number before the suffix."""
-    rank = environ.get(BYTEPS_LOCAL_RANK, "0")
     return path if rank in ("", "0") else path.with_name(f"{path.stem}.{rank}{path.suffix}")
 
 
@@ -131,19 +133,24 @@ def _cache(environ: Mapping[str, str]) -> Path | None:
     return base / "prophet" / "jobs" if base is not None else None
 
 
-def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Reads the settings of this process. Raises UserError naming the variable that is wrong."""
+def from_environ(
+    environ: Mapping[str, str] = os.environ, scheduler: str = SCHEDULER, local_rank: str = BYTEPS_LOCAL_RANK
+) -> Settings:
+    """Reads the settings of this process. Raises UserError naming the variable that is wrong.
+
+    `scheduler` and `local_rank` are the variables in which its engine has the policy and a process's number.
+    """
 
     def path(name: str) -> Path | None:
         text = environ.get(name)
-        return _for_this_rank(Path(text), environ) if text else None
+        return _for_this_rank(Path(text), environ.get(local_rank, "0")) if text else None
 
     fusion = environ.get(FUSION, "1")
     if fusion not in ("0", "1"):
         raise UserError(f"{FUSION} is {fusion!r}; it must be 0 or 1")
     return Settings(
-        policy=environ[SCHEDULER].strip().lower(),
-        partition_bytes=_partition_bytes(environ),
+        policy=environ[scheduler].strip().lower(),
+        partition_bytes=_partition_bytes(environ, scheduler == SCHEDULER),
         watchdog_s=_number(environ, WATCHDOG_S, DEFAULT_WATCHDOG_S, 0.01),
         monitor_s=_number(environ, MONITOR_S, DEFAULT_MONITOR_S, 0.1),
         fusion=fusion == "1",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from prophet_byteps.torch import references as torch_references
+from prophet.frontends.torch import references as torch_references
 
 torch.set_num_threads(1)  # For tiny tensors: on a busy machine the threads mostly wait for each other.
 

@@ -46,7 +46,7 @@ from prophet.policies import get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
 from prophet_byteps.cutting import CutBoard, decider
-from prophet_byteps.ending import STALLED, end_process
+from prophet.frontends.ending import STALLED, end_process
 from prophet_byteps.hook import Hook, HookError, Library
 
 if TYPE_CHECKING:

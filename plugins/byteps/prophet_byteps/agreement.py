@@ -34,7 +34,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from prophet_byteps.ending import STALLED, WRONG, end_process
+from prophet.frontends.ending import STALLED, WRONG, end_process
 
 ROW_BYTES = 256
 PAGE_BYTES = 4096

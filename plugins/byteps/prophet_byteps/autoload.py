@@ -77,7 +77,7 @@ class _Loader(importlib.abc.Loader):
 
     def _refuse(self, module: ModuleType, why: str) -> NoReturn:
         """Ends the process for a wrong setting: one line at once, then a word to the workers that would wait for us."""
-        from prophet_byteps.ending import WRONG, end_process, say
+        from prophet.frontends.ending import WRONG, end_process, say
 
         say(why)
         try:

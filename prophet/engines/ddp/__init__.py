@@ -9,6 +9,12 @@ from __future__ import annotations
 from prophet.engines.spec import EngineSpec, RunNetwork, Variant
 from prophet.engines.topology import ALL_REDUCE
 
+BUCKET_CAP_MB = "PROPHET_LAB_BUCKET_CAP_MB"
+"""What a job script hands to DistributedDataParallel as bucket_cap_mb."""
+BUCKET_CAPS_MB = (1, 2, 5, 10, 25, 50)
+POLICIES = ("prophet", "p3", "fifo")
+"""Of Prophet, with prophet_ddp."""
+
 
 def _environment(node: str, network: RunNetwork) -> dict[str, str]:
     return {
@@ -27,9 +33,13 @@ ENGINE = EngineSpec(
     exchanges={"torch": "prophet.engines.ddp.torch_exchange:DdpInTorch"},
     environment=_environment,
     prefixes=("GLOO_", "TORCH_DISTRIBUTED_", "TORCHELASTIC_"),
-    names=("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    settings=("GLOO_", "TORCH_"),
-    variants=(Variant("ddp-gloo"),),
+    names=("PROPHET_SCHEDULER", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    settings=("GLOO_", "TORCH_", "PROPHET_"),
+    variants=(
+        Variant("ddp-gloo"),
+        *(Variant(f"ddp-gloo-{cap}", {BUCKET_CAP_MB: str(cap)}) for cap in BUCKET_CAPS_MB),
+        *(Variant(f"ddp-{policy}", {"PROPHET_SCHEDULER": policy}) for policy in POLICIES),
+    ),
     topology=ALL_REDUCE,
     unsimulated="since it runs for real only; simulate ddp with simulator.exchange: ring",
 )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
+
+from prophet.engines.ddp import BUCKET_CAP_MB
 
 
 class DdpInTorch:
@@ -16,7 +20,9 @@ class DdpInTorch:
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        return torch.nn.parallel.DistributedDataParallel(model), optimizer
+        cap = os.environ.get(BUCKET_CAP_MB)
+        more = {} if cap is None else {"bucket_cap_mb": float(cap)}
+        return torch.nn.parallel.DistributedDataParallel(model, **more), optimizer
 
     def close(self) -> None:
         torch.distributed.destroy_process_group()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from prophet.frontends import notices
 from prophet_byteps import hook
 from prophet_byteps.torch import front_end
 from prophet_byteps.torch import keys as torch_engine
@@ -25,7 +26,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
 
 def _network(network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
     monkeypatch.setattr(hook, "_loaded", network)
-    monkeypatch.setattr(torch_engine, "_warned", set())
+    monkeypatch.setattr(notices, "_warned", set())
     monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
     monkeypatch.setattr(atexit, "register", lambda function: None)
     front_end.install(network, fusion=False)

@@ -30,7 +30,7 @@ from prophet.policies import get_policy
 from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.cutting import CutBoard
-from prophet_byteps.ending import STALLED
+from prophet.frontends.ending import STALLED
 from prophet_byteps.stall import Oldest
 from support.virtual import events, iteration, transfers
 

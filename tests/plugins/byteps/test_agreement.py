@@ -23,7 +23,7 @@ from prophet_byteps.agreement import (
     page_count,
     rows_of,
 )
-from prophet_byteps.ending import STALLED, WRONG
+from prophet.frontends.ending import STALLED, WRONG
 
 
 class Ended(Exception):

@@ -14,7 +14,7 @@ from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.core.settings import Settings
 from prophet.policies import Blocks
 from prophet_byteps import partition
-from prophet_byteps.ending import WRONG
+from prophet.frontends.ending import WRONG
 
 SOURCE = """
 #include <cstdint>

@@ -4,7 +4,7 @@ Rule of this file: what the program sees, i.e. the function, the optimizer it re
 own is used instead. Stock BytePS waits in step() until every averaged gradient is there. Here step()
 returns at once, and each parameter is updated, by the program's own torch.optim optimizer, when it is next
 used; the next forward pass starts while later layers' gradients are still on the wire. The values are the
-same bits; updates.py and arena.py say why, guards.py what counts as a use, and
+same bits; rounds.py and prophet/frontends/torch say why, its guards.py what counts as a use, and
 docs/decisions/step-without-barrier.md why it is done so.
 
 Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from prophet_byteps.cutting import CutBoard
     from prophet_byteps.torch.keys import Engine
 
-OLDEST_TORCH = (2, 4)
-"""The first with all that the front end calls (`torch.is_autocast_enabled(device_type)` is the newest)."""
 EXIT_PATIENCE_S = 5.0
 """A process that ends waits so long for transfers that do not move, since other workers may need them."""
 
@@ -84,8 +82,6 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
 
 def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None, compression: Any) -> str | None:
     """Why BytePS's own optimizer must serve, "" where that needs no warning, None where ours can."""
-    step_owner = _step_owner(type(optimizer))
-    own_step: Any = vars(optimizer).get("step")
     names = [pair[0] for pair in named or [] if isinstance(pair, tuple)]
     if bps.size() == 1 or len(set(names)) != len(named or []):
         return ""  # Nothing to send; or an error, which BytePS's own checks report.
@@ -95,30 +91,20 @@ def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None
         return "BYTEPS_ENABLE_ASYNC is set"
     if "byteps.torch.cross_barrier" in sys.modules:
         return "byteps.torch.cross_barrier is in use"
-    foreign_step = own_step is not None and not hasattr(own_step, "_wrapped_by_lr_sched")
-    if not f"{step_owner.__module__}.".startswith("torch.optim.") or foreign_step:
-        return f"{type(optimizer).__name__} has a step() that is not of torch.optim"
-    if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
-        return f"{type(optimizer).__name__} cannot update one parameter at a time"
-    if any(group.get("differentiable") for group in optimizer.param_groups):
-        return "it is differentiable"
-    params = [id(param) for group in optimizer.param_groups for param in group["params"]]
-    if len(set(params)) != len(params):
-        return "a parameter is in it twice"
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
-        return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
-    return None
+    from prophet.frontends.torch.optimizer import why_not_late
+
+    return why_not_late(optimizer)
 
 
 def _warn_once(message: str) -> None:
-    from prophet_byteps.torch.keys import warn_once
+    from prophet.frontends.notices import warn_once
 
     warn_once(message)
 
 
 def _owners() -> list[Any]:
     """All that wrapped optimizers have under way; none where none was wrapped."""
-    guards = sys.modules.get("prophet_byteps.torch.guards")
+    guards = sys.modules.get("prophet.frontends.torch.guards")
     return guards.owners() if guards is not None else []
 
 
@@ -156,18 +142,3 @@ def _finish_before_shutdown(bps: Any) -> None:
     bps.suspend = finishing(bps.suspend)
     bps.resume = resuming(bps.resume)
     atexit.register(finish)  # After bps.init() registered BytePS's shutdown, so it runs before that.
-
-
-def _step_owner(kind: type[torch.optim.Optimizer]) -> type:
-    """The class that defines `step`.
-
-    The first optimizer made of a family gets torch's wrapper (`hooked`) around step() in its own class, which is a
-    subclass's where that came first and inherits its step().
-    """
-    owners = [cls for cls in kind.__mro__ if "step" in vars(cls)]
-    step = vars(owners[0])["step"]
-    if getattr(step, "hooked", False) and len(owners) > 1:
-        inherited = vars(owners[1])["step"]
-        if step.__wrapped__ in (inherited, getattr(inherited, "__wrapped__", None)):
-            return _step_owner(owners[1])
-    return owners[0]

@@ -6,7 +6,6 @@ have alike.
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable
@@ -26,17 +25,6 @@ SWEEP = 128
 _WAIT_S = 0.002
 _OF_GPUS = "byteps_torch_push_pull_async_torch_cuda_FloatTensor"
 """What BytePS has where it was built with CUDA."""
-
-logger = logging.getLogger("prophet")
-_warned: set[str] = set()
-
-
-def warn_once(message: str) -> None:
-    """The same warning only once in a process."""
-    if message not in _warned:
-        _warned.add(message)
-        logger.warning("%s", message)
-
 
 class Engine:
     """BytePS as the front end needs it, shared by all optimizers of the process.

@@ -15,12 +15,14 @@ import torch
 from torch import nn
 
 from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment, blocks_of
+from prophet.frontends import notices
+from prophet.frontends.torch import arena
 from prophet_byteps import hook
 from prophet_byteps.cutting import CutBoard
-from prophet_byteps.torch import arena as torch_arena
+from prophet_byteps.torch import keyed_arena
 from prophet_byteps.torch import front_end
 from prophet_byteps.torch import keys as torch_engine
-from prophet_byteps.torch.arena import names_reserved
+from prophet_byteps.torch.keyed_arena import names_reserved
 from support.torch_network import Network, Plain, batch, same, same_model, wrap
 
 SEEDS = range(6)
@@ -87,7 +89,7 @@ class Cuts:
 def install(monkeypatch: pytest.MonkeyPatch, cuts: list[Cut], newest_first: bool = False) -> tuple[Network, Cuts]:
     network, control = Network(newest_first), Cuts(cuts)
     monkeypatch.setattr(hook, "_loaded", network)
-    monkeypatch.setattr(torch_engine, "_warned", set())
+    monkeypatch.setattr(notices, "_warned", set())
     monkeypatch.setattr(atexit, "register", lambda function: None)
     monkeypatch.setattr(torch_engine.Engine, "cuts", lambda self, number: control)
     front_end.install(network, fusion=True, board=CutBoard(None))
@@ -138,8 +140,8 @@ def test_another_cut_in_every_round_to_the_last_bit(
     truth, model = Mixed(), Mixed()
     total = sum(param.nbytes for param in model.parameters())
     chance = random.Random(seed)
-    monkeypatch.setattr(torch_arena, "MOST_NAMES", 10**6)
-    monkeypatch.setattr(torch_arena, "_FINE_BYTES", 100)  # so that names suffice
+    monkeypatch.setattr(keyed_arena, "MOST_NAMES", 10**6)
+    monkeypatch.setattr(keyed_arena, "_FINE_BYTES", 100)  # so that names suffice
     pool = [some_cut(chance, total) for _ in range(7)]
     network, control = install(monkeypatch, [chance.choice(pool) for _ in range(ROUNDS)], newest_first)
     optimizer = wrap(network, model, make(model), backward_passes_per_step=accumulated)
@@ -212,7 +214,7 @@ def test_a_cut_that_needs_more_names_than_there_are_is_not_taken_up(
     fine, coarse = Cut.uniform(UNIT_BYTES), Cut.uniform(MOST_BLOCK_BYTES)
     truth, model = Mixed(), Mixed()
     blocks = 2 * len(blocks_of(sizes_of(model), [p.dtype for p in model.parameters()], coarse))
-    monkeypatch.setattr(torch_arena, "names_reserved", lambda sizes: blocks + 8)
+    monkeypatch.setattr(keyed_arena, "names_reserved", lambda sizes: blocks + 8)
     network, _ = install(monkeypatch, [fine, fine, coarse, fine])
     optimizer = wrap(network, model, make(model))
     with caplog.at_level(logging.WARNING, "prophet"):
@@ -231,7 +233,7 @@ def test_a_fixed_size_with_more_blocks_than_names_is_left_to_bytepss_partitions(
     network = Network()
     monkeypatch.setattr(hook, "_loaded", network)
     monkeypatch.setattr(atexit, "register", lambda function: None)
-    monkeypatch.setattr(torch_arena, "MOST_NAMES", 10)
+    monkeypatch.setattr(keyed_arena, "MOST_NAMES", 10)
     board = CutBoard(Cut.uniform(UNIT_BYTES))
     front_end.install(network, fusion=True, board=board)
     truth, model = Mixed(), Mixed()
@@ -315,7 +317,7 @@ def test_workers_whose_gradients_are_of_other_kinds_differ(monkeypatch: pytest.M
             network, _ = install(patches, [Cut.uniform(UNIT_BYTES)])
             patches.setattr(torch_engine.Engine, "agree", lambda self, topic, text: texts.append(text))
             if split:
-                patches.setattr(torch_arena, "fusible_kind", lambda param: (param.dtype, param.numel() < 1000))
+                patches.setattr(arena, "fusible_kind", lambda param: (param.dtype, param.numel() < 1000))
             model = Mixed()
             optimizer = wrap(network, model, make(model))
             nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()

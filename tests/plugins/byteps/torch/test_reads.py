@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from prophet_byteps.torch import guards as torch_guards
+from prophet.frontends.torch import guards as torch_guards
 from support.torch_network import (
     Network,
     Plain,

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from prophet.frontends.torch import optimizer as late_optimizer
+from prophet.frontends.torch import updates as torch_updates
 from prophet_byteps.torch import front_end
-from prophet_byteps.torch import updates as torch_updates
 from support.torch_network import (
     Network,
     NoCompression,
@@ -169,6 +170,6 @@ def test_a_subclass_that_keeps_torchs_step_has_it_whoever_is_made_first(first: s
     model = make_model()
     for kind in (family[first], *family.values()):
         optimizer = kind(model.parameters(), {})
-        assert front_end._step_owner(type(optimizer)) is base
+        assert late_optimizer.step_owner(type(optimizer)) is base
     own = type("Own", (kept,), {"step": lambda self, closure=None: None})
-    assert front_end._step_owner(type(own(model.parameters(), {}))) is own
+    assert late_optimizer.step_owner(type(own(model.parameters(), {}))) is own

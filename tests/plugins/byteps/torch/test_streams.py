@@ -18,12 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from prophet_byteps import hook
 from prophet_byteps.torch import front_end
-from prophet_byteps.torch import guards as torch_guards
-from prophet_byteps.torch import references as torch_references
-from prophet_byteps.torch import updates as torch_updates
-from prophet_byteps.torch.arena import Arena, KeyedBlock
-from prophet_byteps.torch.streams import CudaStreams, Streams, streams_of
-from prophet_byteps.torch.updates import Updates
+from prophet.frontends.torch import guards as torch_guards
+from prophet.frontends.torch import references as torch_references
+from prophet_byteps.torch import rounds as torch_rounds
+from prophet.frontends.torch.arena import Arena, Block
+from prophet.frontends.torch.streams import CudaStreams, Streams, streams_of
+from prophet_byteps.torch.rounds import Rounds
 from support.torch_network import Network, loss_of, make_model, peek, train, wrap
 
 Clock = dict[str, int]
@@ -168,7 +168,7 @@ class StreamedNetwork(Network):
         return next([slot.view for slot in block.slots] for block in blocks() if block.data is flat)
 
 
-def blocks() -> list[KeyedBlock]:
+def blocks() -> list[Block]:
     return [block for owner in torch_guards.owners() if owner._arena is not None for block in owner._arena.blocks]
 
 
@@ -219,9 +219,9 @@ def run(monkeypatch: pytest.MonkeyPatch, recorder: Recorder, fusion: bool = True
     network = StreamedNetwork(recorder)
     monkeypatch.setattr(hook, "_loaded", network)
     monkeypatch.setattr(atexit, "register", lambda function: None)
-    monkeypatch.setattr(torch_updates, "streams_of", lambda device: FakeStreams(recorder))
+    monkeypatch.setattr(torch_rounds, "streams_of", lambda device: FakeStreams(recorder))
     monkeypatch.setattr(torch_references, "outside_of_the_program", lambda types: contextlib.nullcontext())
-    for owner, name in ((Arena, "stage"), (Updates, "_update_here"), (Updates, "synchronize")):
+    for owner, name in ((Arena, "stage"), (Rounds, "_update_here"), (Rounds, "synchronize")):
         monkeypatch.setattr(owner, name, _watched(getattr(owner, name), recorder))
     front_end.install(network, fusion=fusion)
     model = TwoStreams(recorder)

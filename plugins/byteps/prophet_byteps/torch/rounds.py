@@ -1,52 +1,37 @@
-"""When gradients leave and when parameters are updated: the step without its barrier.
+"""BytePS's rounds without the barrier: one optimizer's gradients, from backward to the updates that are made of them.
 
-Rule of this file: one optimizer's rounds, from gradients that appear in backward to the updates that its
-own torch.optim class makes of them, as late as the next use of each parameter. BytePS is reached through
-`Engine` only; who uses a parameter is guards.py's to notice.
-
-An update runs the optimizer's own step() on a view of its parameter groups that holds only the parameters
-whose averages are there, with their averages in place of `.grad`. Every optimizer of torch.optim but LBFGS
-updates parameter by parameter, so the bits are those of one whole step. The groups' hyper-parameters are
-those of the moment step() was called, since a learning rate scheduler runs right after it.
+Rule of this file: when gradients leave and what step() and synchronize() do. Updates as such are
+prophet/frontends/torch/updates.py's, blocks and names keyed_arena.py's; BytePS is reached through `Engine` only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.optim import optimizer as torch_optimizer
 from torch.utils.hooks import unserializable_hook
 
 from prophet.core.cut import Cut
+from prophet.frontends.notices import warn_once
+from prophet.frontends.torch import guards as torch_guards
+from prophet.frontends.torch import references
+from prophet.frontends.torch.arena import Slot
+from prophet.frontends.torch.streams import Streams, streams_of
+from prophet.frontends.torch.updates import PROBATION_STEPS, Updates
 from prophet_byteps.cutting import CutControl
-from prophet_byteps.torch import guards as torch_guards
-from prophet_byteps.torch import references
-from prophet_byteps.torch.arena import Arena, Slot
-from prophet_byteps.torch.keys import Engine, warn_once
-from prophet_byteps.torch.streams import Event, Streams, streams_of
-
-PROBATION_STEPS = 2
-"""Steps that keep the barrier, while gradients show how the program reaches each parameter."""
-WAIT_LIMIT_S = 0.002
-"""Longest sleep between two looks at a handle: bounds the cost of a wake-up that was missed."""
-COMPLAIN_S = 60.0
-LOOK_AT = 16
-"""Parameters that are looked at between two sleeps, whether they can be updated meanwhile. Blocks are many."""
+from prophet_byteps.torch.keyed_arena import KeyedArena
+from prophet_byteps.torch.keys import Engine
 
 
-class Updates:
+class Rounds(Updates):
     """One optimizer: its gradients' rounds, and the updates that are still to come.
 
     `named` are the parameters that BytePS averages, in forward order, and `unnamed` those it would have to if they had
     a name; `passes` backward passes make a gradient. `user_class` is the torch.optim class that `optimizer` extends.
-    `number`: how many optimizers the program wrapped before. `stepping`: the optimizer itself is at work.
+    `number`: how many optimizers the program wrapped before.
     """
 
     def __init__(
@@ -59,28 +44,23 @@ class Updates:
         passes: int,
         fusion: bool,
     ) -> None:
+        super().__init__(optimizer, user_class)
+        self._wire = self
         self.should_synchronize = True
         self.passes = passes
-        self.stepping = False
-        self._optimizer = optimizer
-        self._user_class = user_class
-        step: Any = user_class.step
-        self._step_without_hooks = step.__wrapped__ if getattr(step, "hooked", False) else step
         self._engine = engine
         self._fusion = fusion
         self._unnamed = unnamed
-        self._lock = threading.RLock()
         self._slots = {id(param): Slot(self, name, param, n, passes) for n, (name, param) in enumerate(named)}
         self._order = list(self._slots.values())
+        for slot in self._order:
+            slot.owner = self
         self.number = engine.announce(self.describe())
         self._control: CutControl | None = None
-        self._arena: Arena | None = None
+        self._arena: KeyedArena | None = None
         self._streams: dict[torch.device, Streams] = {}
         self._planned = False
-        self._groups: list[dict[str, Any]] = []
         self._staged = 0
-        self._pending = 0
-        self._look = 0
         self._synchronized = False
         self._stepped = False
         self._probation = PROBATION_STEPS
@@ -112,20 +92,9 @@ class Updates:
                 self._user_class.step(self._optimizer)
             return loss
         self._push_missing()
-        local = self._freeze_groups()
-        for streams in self._streams.values():
-            streams.home = streams.current()
+        local = self._take_groups()
         self._next_round()
-        for slot in self._order:
-            slot.pending = True
-        self._pending = len(self._order)
-        # A graph that holds parameters from before this step is void from now on, as it would be after a whole step.
-        _increment_versions([slot.param for slot in self._order if slot.group is not None])
-        exposed = torch_guards.keep(self, self._order)
-        if local:
-            with references.outside_of_the_program({params[0].device.type for params in local.values()}):
-                self._run_optimizer(local)
-        self.finish([slot for slot in self._order if slot.eager or self._probation or slot in exposed])
+        self._defer(self._order, local, barrier=self._probation != 0)
         if self._probation > 0:
             self._probation -= 1
             if self._probation == 0:
@@ -156,32 +125,6 @@ class Updates:
                 slot.updated = slot.streams.mark()
             self._next_round()
         self._synchronized = True
-
-    def flush(self, patience_s: float | None = None) -> bool:
-        """Finishes every pending update; False if some are still to come after `patience_s` without any progress."""
-        if self._pending == 0:
-            return True
-        return self.finish(self._order, patience_s)
-
-    def finish(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
-        """Waits for these gradients and updates their parameters; False if there was no progress for `patience_s`.
-
-        What else is back and comes next in forward order is updated in the same call of the optimizer.
-        """
-        with self._lock, references.blind():
-            # Each once: a module may have a parameter twice, and its parameters in another order.
-            due = sorted({slot for slot in slots if slot.pending}, key=lambda slot: slot.place)
-            if due:
-                if not self._wait_for(due, patience_s):
-                    return False
-                self._update(due + self._back_after(due[-1]))
-        if self._pending == 0:
-            torch_guards.release(self)
-        return True
-
-    def follow_update(self, slot: Slot) -> None:
-        """The stream that is current here goes on after the last update of the parameter."""
-        slot.streams.follow(slot.updated)
 
     def keep_barrier(self) -> None:
         """From now on no update outlasts step()."""
@@ -270,7 +213,7 @@ class Updates:
                 "BytePS sends gradients by name"
             )
         if self._arena is None:
-            self._arena = Arena(self._order, self._fusion, self._engine, self.number, self._streams_of)
+            self._arena = KeyedArena(self._order, self._fusion, self._engine, self.number, self._streams_of)
         arena = self._arena
         # Blocks follow from sizes and from which gradients are of one kind; devices may be called otherwise elsewhere.
         numbers = {kind: number for number, kind in enumerate(dict.fromkeys(arena.kinds))}
@@ -310,7 +253,7 @@ class Updates:
         if self._staged == len(self._order):
             self._control.round_ends()
 
-    def _recut(self, arena: Arena, cut: Cut) -> None:
+    def _recut(self, arena: KeyedArena, cut: Cut) -> None:
         """Finishes what is on its way, and goes on in other blocks."""
         for slot in self._order:
             # As for a gradient that comes before its update: nothing that is watched has used the parameter so far.
@@ -339,51 +282,33 @@ class Updates:
                     if not slot.staged:
                         self._stage(slot)
 
-    # Updates on their way in.
+    # The wire, for updates.
 
-    def _needs_whole_step(self) -> bool:
-        """True where something looks at the step as a whole: hooks around it, a scaler that may skip it."""
-        optimizer = self._optimizer
-        return bool(
-            optimizer._optimizer_step_pre_hooks
-            or optimizer._optimizer_step_post_hooks
-            or torch_optimizer._global_optimizer_pre_hooks
-            or torch_optimizer._global_optimizer_post_hooks
-            or getattr(optimizer, "found_inf", None) is not None
-            or getattr(optimizer, "grad_scale", None) is not None
-        )
+    def arrived(self, slot: Slot) -> bool:
+        assert self._arena is not None
+        return self._arena.arrived(slot)
 
-    def _settle_others(self) -> None:
-        """Another optimizer's step on the same parameters, which came before, takes place before."""
-        torch_guards.settle((param for _, param in self._grouped()), self)
+    def wait_activity(self, limit_s: float) -> None:
+        self._engine.wait_activity(limit_s)
 
-    def _grouped(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """(number of its group, parameter) of all that the optimizer updates."""
-        for number, group in enumerate(self._optimizer.param_groups):
-            params = group["params"]
-            for param in params.unwatched() if isinstance(params, torch_guards.GroupParameters) else params:
-                yield number, param
+    def progress(self) -> object:
+        return self._engine.progress()
 
     def _anything_since_step(self) -> bool:
         """Whether a gradient came, or the program cleared or wrote one, since step()."""
         with references.blind():
             return any(slot.staged or slot.left != self.passes or not slot.grad_as_seen() for slot in self._order)
 
-    def _freeze_groups(self) -> dict[int, list[torch.Tensor]]:
+    def _take_groups(self) -> dict[int, list[torch.Tensor]]:
         """Keeps the hyper-parameters of this moment, and returns, by group, parameters that are not averaged.
 
         Those were frozen when the optimizer was wrapped; BytePS, too, updates them by the local gradient.
         """
-        self._groups = []
         local: dict[int, list[torch.Tensor]] = {}
         for slot in self._order:
             slot.group = None
         with references.blind():
-            for group in self._optimizer.param_groups:
-                self._groups.append(
-                    {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
-                )
-            for position, (number, param) in enumerate(self._grouped()):
+            for number, position, param in self._freeze_groups():
                 own = self._slots.get(id(param))
                 if own is None:
                     if param.grad is not None:
@@ -396,128 +321,3 @@ class Updates:
                             "call optimizer.synchronize() before changing them"
                         )
         return local
-
-    def _wait_for(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
-        """Waits until the averages of all `slots` have arrived, and meanwhile updates what else arrives."""
-        assert self._arena is not None
-        since: float | None = None
-        moved: object = None
-        complain_at = 0.0
-        for slot in slots:
-            while not self._arena.arrived(slot):
-                early = self._back_meanwhile(slots)
-                if early:
-                    self._update(early)
-                    continue
-                now = time.monotonic()
-                if since is None:
-                    since, moved, complain_at = now, self._engine.progress(), now + COMPLAIN_S
-                if patience_s is not None and now - since > patience_s:
-                    if self._engine.progress() == moved:
-                        return False
-                    since, moved = now, self._engine.progress()
-                if now > complain_at:
-                    warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
-                self._engine.wait_activity(WAIT_LIMIT_S)
-        return True
-
-    def _back_meanwhile(self, awaited: Sequence[Slot]) -> list[Slot]:
-        """Of the LOOK_AT parameters that are next to be looked at, those that can be updated and are not awaited."""
-        assert self._arena is not None
-        if self._pending <= len(awaited):
-            return []
-        back = []
-        for _ in range(min(LOOK_AT, len(self._order))):
-            slot = self._order[self._look]
-            self._look = (self._look + 1) % len(self._order)
-            if slot.pending and slot not in awaited and self._arena.arrived(slot):
-                back.append(slot)
-        return back
-
-    def _back_after(self, last: Slot) -> list[Slot]:
-        """The parameters after `last` in forward order that can be updated, up to the first that cannot."""
-        assert self._arena is not None
-        back = []
-        for place in range(last.place + 1, len(self._order)):
-            slot = self._order[place]
-            if not (slot.pending and self._arena.arrived(slot)):
-                break
-            back.append(slot)
-        return back
-
-    def _update(self, slots: Sequence[Slot]) -> None:
-        """Updates parameters whose averages have arrived, all in one call of the optimizer."""
-        used = {slot.streams: None for slot in slots}
-        marks: dict[Streams, Event] = {}
-        with contextlib.ExitStack() as modes:
-            for streams in used:
-                modes.enter_context(streams.on(streams.home))
-                streams.before_average()
-            for slot in slots:
-                if slot.updated is not None:
-                    slot.streams.follow(slot.updated)
-            modes.enter_context(references.outside_of_the_program({slot.param.device.type for slot in slots}))
-            self._update_here(slots)
-            for streams in used:
-                marks[streams] = streams.mark()
-        for streams, mark in marks.items():
-            streams.follow(mark)
-        for slot in slots:
-            slot.updated = marks[slot.streams]
-            slot.pending = False
-        self._pending -= len(slots)
-
-    def _update_here(self, slots: Sequence[Slot]) -> None:
-        # In the optimizer's own order, in which its state keeps what the first update makes.
-        due = sorted((slot for slot in slots if slot.group is not None), key=lambda slot: slot.position)
-        work: dict[int, list[torch.Tensor]] = {}
-        for slot in due:
-            assert slot.group is not None
-            work.setdefault(slot.group, []).append(slot.param)
-        before = [(slot, slot.param.grad, slot.grad_unchanged()) for slot in due]
-        try:
-            for slot in due:
-                slot.param.grad = slot.view
-            self._run_optimizer(work)
-        finally:
-            for slot, grad, unchanged in before:
-                slot.param.grad = grad
-                if grad is not None and unchanged:
-                    slot.streams.keep(grad, slot.streams.home)
-                    sharing = [other for other in slot.watched.slots if other.grad_unchanged()]
-                    with torch.no_grad():
-                        grad.copy_(slot.view)
-                    for other in sharing:
-                        other.see(grad)
-
-    def _run_optimizer(self, work: dict[int, list[torch.Tensor]]) -> None:
-        """The user's own step on these parameters, by number of their group, and on nothing else."""
-        if not work:
-            return
-        optimizer = self._optimizer
-        groups = optimizer.param_groups
-        optimizer.param_groups = [{**self._groups[number], "params": params} for number, params in work.items()]
-        try:
-            with self._stepping():
-                self._step_without_hooks(optimizer)
-        finally:
-            optimizer.param_groups = groups
-
-    @contextlib.contextmanager
-    def _stepping(self) -> Iterator[None]:
-        """Within it the optimizer itself looks at its state and its groups, and not the program."""
-        self.stepping, before = True, self.stepping
-        try:
-            with references.blind():
-                yield
-        finally:
-            self.stepping = before
-
-
-def _increment_versions(params: list[torch.Tensor]) -> None:
-    """What a write does to a tensor's version, which autograd compares."""
-    try:
-        torch.autograd.graph.increment_version(params)
-    except (AttributeError, TypeError):  # Before torch 2.6 it took one tensor at a time.
-        for param in params:
-            torch.autograd.graph.increment_version(param)

@@ -30,9 +30,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from prophet_byteps.torch import aliases as torch_aliases
-from prophet_byteps.torch import references
-from prophet_byteps.torch.arena import Slot
+from prophet.frontends.torch import aliases as torch_aliases
+from prophet.frontends.torch import references
+from prophet.frontends.torch.arena import Slot
 
 
 class Watched:
@@ -56,7 +56,7 @@ _installed = False
 
 
 def watch(owner: Any, slots: list[Slot]) -> None:
-    """From now on brings these parameters up to date, through `owner.finish(slots)` and `owner.flush()`.
+    """From now on brings these parameters up to date, through `finish(slots)` of their slots' owners and `flush()`.
 
     Until `learned(owner)` every use is noted in `Slot.touched`, and not only those that an update is pending for.
     """
@@ -105,6 +105,15 @@ def keep(owner: Any, slots: Iterable[Slot]) -> set[Slot]:
     return exposed
 
 
+def keep_gradients(rounds: Any, slots: Iterable[Slot]) -> None:
+    """Notes that averages are under way to the `.grad` of `slots`: a use waits for them, through `rounds.settle`."""
+    _kept[rounds] = list(slots)
+    with references.blind():
+        for slot in _kept[rounds]:
+            _add_sent(slot)
+    _watch_references()
+
+
 def _add_pending(key: references.StorageKey, slot: Slot) -> None:
     others = _pending.get(key)
     if others is None:
@@ -120,7 +129,7 @@ def release(owner: Any) -> None:
         if not _kept:
             _pending.clear()
         for key, slots in list(_pending.items()):
-            others = tuple(slot for slot in slots if slot.owner is not owner)
+            others = tuple(slot for slot in slots if slot.pending or slot.awaited)
             if not others:
                 del _pending[key]
             elif len(others) < len(slots):
@@ -197,8 +206,19 @@ def _use(used: Watched | tuple[Slot, ...]) -> None:
     """A function of torch gets a tensor that is watched, or one that shares memory with some that are pending."""
     if torch.compiler.is_compiling():
         return
-    for slot in used.slots if isinstance(used, Watched) else used:
-        _reach(slot)
+    if isinstance(used, Watched):
+        for slot in used.slots:
+            _reach(slot)
+        return
+    awaited: dict[Any, list[Slot]] = {}
+    for slot in used:
+        if slot.awaited:
+            # Not the parameter is used, of which no update is pending, but its gradient.
+            awaited.setdefault(slot.rounds, []).append(slot)
+        else:
+            _reach(slot)
+    for rounds, slots in awaited.items():
+        rounds.settle(slots)
 
 
 def _reach(slot: Slot) -> None:
@@ -206,7 +226,7 @@ def _reach(slot: Slot) -> None:
     if slot.pending:
         slot.owner.finish([slot])
     elif slot.updated is not None:
-        slot.owner.follow_update(slot)
+        slot.streams.follow(slot.updated)
 
 
 def _touch(value: Any) -> None:

@@ -1,0 +1,116 @@
+"""Blocks as BytePS's tensors: the names they have, and the keys that follow from them.
+
+Rule of this file: what BytePS asks of a block that travels. Memory and rounds are prophet/frontends/torch/arena.py's.
+
+Two keys a block, and one memory. A server overwrites a key's sum at the first push of a new round, while a slower
+worker may still wait for the last one, so each block has two keys and uses them in turn
+(docs/decisions/two-keys-a-gradient.md has the argument). Both have the same memory here: before a gradient is copied to
+its place, the update has read the average that was there. `Arena.stage` insists on it.
+
+A block that was in use before has its keys from then. So a key has one length for ever, and what a job has cost its
+servers is two sums for each range that was ever used.
+
+Names. BytePS numbers tensors in the order in which they are declared, and workers must number alike. Which cuts a job
+has had is not known to a worker that replaces another after a suspend. So all names that an optimizer may come to use
+are declared at its first round, and a block takes the next that are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of, ids_taken
+from prophet.frontends.torch.arena import Arena, Block, Slot
+from prophet.frontends.torch.streams import Streams
+from prophet_byteps.torch.keys import Engine
+
+MOST_NAMES = 16_384
+"""Of one optimizer. BytePS numbers 65,536 tensors, maps a file for each key, of which Linux allows a process 65,530,
+and looks through all names for a new one: so many take it 0.6 s, twice as many four."""
+_FINE_BYTES, _COARSE_BYTES, _COARSE_CUTS = 128 * 1024, 512 * 1024, 8
+
+
+def names_reserved(sizes: Sequence[int]) -> int:
+    """For how many keys an optimizer with gradients of these bytes has names, where its cut may change.
+
+    Enough for one cut into blocks of 128 KiB and eight into blocks of 512 KiB, unless that is above MOST_NAMES. A
+    function of sizes alone, so a worker that joins has the same.
+    """
+    fine, coarse = (sum(sizes) // size + len(sizes) for size in (_FINE_BYTES, _COARSE_BYTES))
+    return min(MOST_NAMES, 2 * (fine + _COARSE_CUTS * coarse))
+
+
+class KeyedBlock(Block):
+    """A block with two names, which it has in turn. BytePS gets priority -(id + 1)."""
+
+    def __init__(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> None:
+        super().__init__(data, slots)
+        self.names = ("", "")
+        self.rounds = 0
+
+
+class KeyedArena(Arena):
+    """The gradients of optimizer `number`."""
+
+    def __init__(
+        self, slots: Sequence[Slot], fusion: bool, engine: Engine, number: int, streams: Callable[[Any], Streams]
+    ) -> None:
+        first_id = engine.take_ids(ids_taken([slot.param.nbytes for slot in slots]))
+        super().__init__(slots, fusion, streams, first_id, engine.pins_memory)
+        self._engine = engine
+        self._number = number
+        self._names: list[str] = []
+        self._names_used = 0
+
+    def begin(self, cut: Cut, may_change: bool) -> bool:
+        """Declares the names that may be needed, and takes up the first cut. False where it is another one.
+
+        That is the coarsest, where there are not names enough: where the cut is fixed, BytePS still cuts its blocks
+        into partitions. All workers come here at the same point of the program.
+        """
+        needed = 2 * len(blocks_of(self.sizes, self.kinds, cut))
+        self._reserve(names_reserved(self.sizes) if may_change else min(MOST_NAMES, needed))
+        if self.recut(cut):
+            return True
+        coarsest = Cut.uniform(MOST_BLOCK_BYTES)
+        self._reserve(2 * len(blocks_of(self.sizes, self.kinds, coarsest)))
+        self.recut(coarsest)
+        return False
+
+    def restart(self, passes: int) -> None:
+        self._names_used = 0
+        super().restart(passes)
+
+    def _reserve(self, count: int) -> None:
+        while len(self._names) < count:
+            self._names.append(f"prophet.block.{self._number}.{len(self._names)}")
+        for name in self._names[:count]:
+            self._engine.bps.declare(name)
+
+    def _block(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> Block:
+        return KeyedBlock(data, slots)
+
+    def _accept(self, new: Sequence[Block]) -> bool:
+        """New blocks take names in forward order, first all first ones and then all second ones: BytePS spreads tensors
+        over its servers by number, so those of one round are in a row. False where names run out.
+        """
+        names = self._names[self._names_used : self._names_used + 2 * len(new)]
+        if len(names) < 2 * len(new):
+            return False
+        self._names_used += len(names)
+        for block, name, other in zip(new, names, names[len(new) :], strict=False):
+            assert isinstance(block, KeyedBlock)
+            block.names = (name, other)
+        return True
+
+    def _send(self, block: Block) -> Any:
+        assert isinstance(block, KeyedBlock)
+        name, new = block.names[block.rounds % 2], block.rounds < 2
+        block.rounds += 1
+        return self._engine.push(block.data, name, -(block.id + 1), new=new)
+
+    def _back(self, block: Block) -> bool:
+        return self._engine.arrived(block.flight)

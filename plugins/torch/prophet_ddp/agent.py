@@ -1,0 +1,123 @@
+"""The agent: learns and plans while the job runs, in one thread beside it.
+
+Rule of this file: the edges (thread, clock, files) around a pure Learner, one for each module whose blocks this rank
+decides about. Once a second it drains the module's events and, where there is something better, tells control.py what
+is wanted. The first rank of a module's group decides, so the others have no agent.
+
+A failure in here is one warning, and from then on blocks and their sequence stay as they are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+
+from prophet.core.arena import generations_at
+from prophet.core.choice import Shape
+from prophet.core.cut import Block, Cut
+from prophet.core.events import DRAIN_S
+from prophet.core.network import Network
+from prophet.core.plan import Plan
+from prophet.core.profile import GradientProfile, Profile
+from prophet.core.settings import Settings
+from prophet.learn.learner import Learner
+from prophet.policies.algorithms.collective import CollectivePolicy
+from prophet.policies.algorithms.sequence import iteration_s, make_sequence, play_sequence
+from prophet_ddp.control import Decision
+from prophet_ddp.rounds import Rounds
+
+BETTER = 0.005
+"""A sequence is changed for one that is predicted to save this share of the iteration."""
+
+logger = logging.getLogger("prophet")
+
+
+class ModuleAgent:
+    """One module's. `adapts`: its cut may change. Time comes with the call."""
+
+    def __init__(self, rounds: Rounds, policy: CollectivePolicy, settings: Settings, adapts: bool) -> None:
+        self._rounds = rounds
+        self._policy = policy
+        self._monitor_s = settings.monitor_s
+        self.learner = Learner(policy, settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts)
+        self._plan: Plan = policy.plan(None, None)
+        self._judged_at = -float("inf")
+
+    def turn(self, now: float) -> None:
+        """Takes in what happened, and says what is wanted."""
+        rounds = self._rounds
+        cut = rounds.cut
+        plan = self.learner.turn(now, rounds.log.drain(), None, cut=cut)
+        network = self.learner.monitor.network
+        profile = self.learner.profiler.profile
+        if cut is None or network is None or profile is None:
+            return
+        if plan is not None:
+            self._plan = plan
+            self._judged_at = now
+            wanted = plan.cut if plan.cut is not None else cut
+            rounds.control.want(Decision(wanted, self._order(wanted, profile, network)))
+        elif now - self._judged_at >= self._monitor_s:
+            self._judged_at = now
+            self._look_again(cut, profile, network)
+
+    def _order(self, cut: Cut, profile: Profile, network: Network) -> tuple[int, ...]:
+        return make_sequence(profile_of(self._rounds.blocks_under(cut), profile), network, self._plan).order
+
+    def _look_again(self, cut: Cut, profile: Profile, network: Network) -> None:
+        """Whether another sequence of the same blocks is better by now."""
+        blocks = profile_of(self._rounds.blocks_under(cut), profile)
+        order = self._rounds.order
+        if len(order) != len(blocks.gradients):
+            return
+        other = make_sequence(blocks, network, self._plan)
+        present = play_sequence(blocks, network, order)
+        if iteration_s(blocks, other) < iteration_s(blocks, present) * (1 - BETTER):
+            self._rounds.control.want(Decision(cut, other.order))
+
+
+def profile_of(blocks: list[Block], profile: Profile) -> Profile:
+    """What is known of these blocks from a profile of others of the same arena.
+
+    A block is generated when the place is at which it begins; forward times go with the bytes.
+    """
+    generations = generations_at(profile, [block.id for block in blocks])
+    forward_s = profile.forward_s / profile.total_bytes
+    rows = [
+        GradientProfile(f"block{block.id}", block.size_bytes, generation_s, forward_s * block.size_bytes)
+        for block, generation_s in zip(blocks, generations, strict=True)
+    ]
+    return Profile(profile.name, tuple(rows), tuple(block.id for block in blocks))
+
+
+class Agents:
+    """The thread, and the modules it looks after."""
+
+    def __init__(self) -> None:
+        self._modules: list[ModuleAgent] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.busy_s = 0.0
+
+    def add(self, agent: ModuleAgent) -> None:
+        self._modules.append(agent)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="prophet-agent", daemon=True)
+            self._thread.start()
+            atexit.register(self._stop.set)
+
+    def _run(self) -> None:
+        while not self._stop.wait(DRAIN_S):
+            before = time.thread_time()
+            try:
+                for agent in self._modules:
+                    agent.turn(time.monotonic())
+            except Exception as error:
+                logger.warning(
+                    "Prophet learns no more: %s: %s; blocks and their order stay as they are", type(error).__name__, error
+                )
+                return
+            finally:
+                self.busy_s += time.thread_time() - before

@@ -1,0 +1,82 @@
+"""Switches Prophet on in a process with PROPHET_SCHEDULER set, when it makes its first DistributedDataParallel.
+
+Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) looks at the variable and
+imports this module only where it is set. An import hook stands behind torch's module of DistributedDataParallel; what
+Prophet needs besides is imported by the first constructor, so a process that trains nothing has none of it.
+
+A wrong setting ends the process with one line and status 2, on every rank, since all have the same environment. A
+failure of Prophet itself is one warning, and DistributedDataParallel as it is: takeover.py sees to it that this holds on
+all ranks alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import logging
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+MODULE = "torch.nn.parallel.distributed"
+
+logger = logging.getLogger("prophet")
+
+
+class _Loader(importlib.abc.Loader):
+    """torch's own loader, and then ours."""
+
+    def __init__(self, inner: importlib.abc.Loader) -> None:
+        self._inner = inner
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._inner.exec_module(module)
+        try:
+            stand_behind(module.DistributedDataParallel)
+        except Exception as error:
+            logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != MODULE:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+def stand_behind(ddp_class: Any) -> None:
+    """From now on each new object of the class is handed to Prophet when it is made."""
+    original = ddp_class.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        from prophet_ddp import takeover
+
+        # Before anything is sent: a wrong setting ends the process, and nobody waits for it.
+        settings = takeover.settings()
+        original(self, *args, **kwargs)
+        if settings is not None and type(self) is ddp_class:
+            takeover.take_over(self, settings)
+
+    ddp_class.__init__ = init
+
+
+def install() -> None:
+    """Watches for torch from now on; nothing else happens until it is imported."""
+    if MODULE in sys.modules:
+        stand_behind(sys.modules[MODULE].DistributedDataParallel)
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+install()

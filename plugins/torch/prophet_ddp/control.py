@@ -1,0 +1,115 @@
+"""The cut and the sequence of a job's blocks, the same on every rank in every round.
+
+Rule of this file: what one rank wants, and how all come to hold it. Why it wants it is agent.py's.
+
+The group's first rank decides. Every RECUT_ROUNDS rounds the last operation of the sequence is a *page*: a broadcast of
+the number and the length of what it wants next. Before the following round's first block every rank reads it, which is
+there long before as a rule; where the number is new, a second broadcast brings the decision itself, and all take it up
+at once. So all read the same before the same round, and one that is late delays the others and no more.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from prophet.core.cut import RECUT_ROUNDS, Cut
+from prophet_ddp.issuer import Issuer, Operation
+
+_HEADER = struct.Struct("<II")
+_PAGE = 2
+"""Numbers in a page: of the decision, and how many bytes it has."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A cut, and the places of its blocks in the order in which they are issued."""
+
+    cut: Cut
+    order: tuple[int, ...]
+
+    def encode(self) -> bytes:
+        """For `decode`."""
+        cut = self.cut.encode()
+        return _HEADER.pack(len(cut), len(self.order)) + cut + struct.pack(f"<{len(self.order)}I", *self.order)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Decision:
+        """Raises ValueError for what `encode` did not write."""
+        try:
+            length, count = _HEADER.unpack_from(data)
+            cut = Cut.decode(data[_HEADER.size : _HEADER.size + length])
+            order = struct.unpack_from(f"<{count}I", data, _HEADER.size + length)
+        except struct.error:
+            raise ValueError("a decision is cut short") from None
+        if cut is None or sorted(order) != list(range(count)):
+            raise ValueError("a decision has no order of blocks")
+        return cls(cut, order)
+
+
+class Control:
+    """One module's part. `rank` is that in the group; not safe to use from several threads but for `want`."""
+
+    def __init__(self, issuer: Issuer, rank: int) -> None:
+        self._issuer = issuer
+        self._decides = rank == 0
+        self._lock = threading.Lock()
+        self._wanted: Decision | None = None
+        self._number = 0
+        self._sent = (0, b"")
+        self._taken = 0
+        self._rounds = 0
+        self._page: torch.Tensor | None = None
+        self._operation: Operation | None = None
+
+    def want(self, decision: Decision) -> None:
+        """From some later round on; counts on the rank that decides alone."""
+        with self._lock:
+            if decision != self._wanted:
+                self._wanted = decision
+                self._number += 1
+
+    def round_ends(self) -> list[Operation]:
+        """What this round's sequence ends with."""
+        self._rounds += 1
+        if self._rounds % RECUT_ROUNDS:
+            return []
+        page = self._page = torch.zeros(_PAGE, dtype=torch.int64)
+
+        def send() -> object:
+            if self._decides:
+                with self._lock:
+                    wanted, number = self._wanted, self._number
+                self._sent = (number, b"" if wanted is None else wanted.encode())
+                page[0], page[1] = number, len(self._sent[1])
+            return self._issuer.broadcast(page)
+
+        self._operation = Operation(send)
+        self._operation.ready = True
+        return [self._operation]
+
+    def round_begins(self, wait: Callable[[Operation], None]) -> Decision | None:
+        """Before a round's first block: what holds from this round on, None where nothing has changed.
+
+        `wait(operation)` returns when it has ended.
+        """
+        if self._operation is None or self._page is None:
+            return None
+        wait(self._operation)
+        self._operation = None
+        number, length = (int(value) for value in self._page)
+        if number == self._taken:
+            return None
+        self._taken = number
+        data = torch.zeros(length, dtype=torch.uint8)
+        if self._decides:
+            data.copy_(torch.frombuffer(bytearray(self._sent[1]), dtype=torch.uint8))
+        operation = Operation(lambda: self._issuer.broadcast(data))
+        operation.ready = True
+        self._issuer.append([operation])
+        wait(operation)
+        return Decision.decode(data.numpy().tobytes())

@@ -1,0 +1,57 @@
+"""What happened to blocks, as the profiler reads it: the record of prophet/core/events.py, written by all-reduces.
+
+What belongs here: the log between the threads that write and the one that learns. Times are seconds of the steady
+clock, sizes bytes. An all-reduce is a push and its pull at once: it starts as the one and ends as both.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+
+MOST_EVENTS = 1 << 20
+
+
+class EventLog:
+    """Events since the last `drain`. One that is not `open` keeps nothing."""
+
+    def __init__(self, open: bool) -> None:
+        self._open = open
+        self._lock = threading.Lock()
+        self._rows: list[tuple[float, int, int, int, int, int, int]] = []
+        self._lost = 0
+
+    def added(self, id: int, size_bytes: int, now: float) -> None:
+        """The block is complete."""
+        self._write(now, id, size_bytes, QueueKind.PUSH, EventKind.ADD)
+
+    def started(self, id: int, size_bytes: int, now: float) -> None:
+        self._write(now, id, size_bytes, QueueKind.PUSH, EventKind.START)
+
+    def finished(self, id: int, size_bytes: int, now: float) -> None:
+        self._write(now, id, size_bytes, QueueKind.PUSH, EventKind.FINISH)
+        self._write(now, id, size_bytes, QueueKind.PULL, EventKind.FINISH)
+
+    def drain(self) -> NDArray[Any]:
+        """All events so far (EVENT_DTYPE), in order of time."""
+        with self._lock:
+            rows, self._rows = self._rows, []
+            lost, self._lost = self._lost, 0
+        events = np.array(rows, EVENT_DTYPE)
+        if lost and len(events):
+            events["gap"][0] = lost
+        return events[np.argsort(events["time_s"], kind="stable")]
+
+    def _write(self, now: float, id: int, size_bytes: int, queue: QueueKind, kind: EventKind) -> None:
+        if not self._open:
+            return
+        with self._lock:
+            if len(self._rows) < MOST_EVENTS:
+                self._rows.append((now, id, size_bytes, 0, queue, kind, 0))
+            else:
+                self._lost += 1

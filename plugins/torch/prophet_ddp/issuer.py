@@ -1,0 +1,141 @@
+"""The order in which all-reduces are issued: one for all ranks.
+
+Rule of this file: from blocks that are ready to collectives of a process group, and back. It knows no gradient and no
+module; what the sequence is comes from rounds.py, and why it is that one from agent.py.
+
+Collectives match by the order in which they are issued, so every rank must issue the same ones in the same order. Each
+round brings its *sequence*, a value that all ranks hold alike (control.py). An operation is issued when all before it in
+the sequence have been issued, its data is ready on this rank, and what is in flight leaves room.
+
+Why this cannot end in a deadlock. Suppose all ranks have issued the first k operations of the job, and consider
+operation k + 1. It is the same on all of them. Its data becomes ready on each rank: a rank's backward pass waits for
+operations of earlier rounds only (for those whose averages its gradients are added to), whose data is ready on all
+ranks or will be by the same argument, and which come earlier in the sequence. What is in flight is bounded, but the
+operations in flight come before it, were issued by all ranks, and so end. Then there is room, and every rank issues it.
+A rank that is late delays it, and no more. The same holds for what the program sends itself, which goes through process
+groups of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from prophet_ddp.events import EventLog
+
+MOST_IN_FLIGHT = 4
+"""Operations. Gloo has two threads for a group by default, which take them in order; two more are at hand when one of
+those has ended."""
+
+
+class Operation:
+    """Something that all ranks do together. `start()` issues it and returns torch's Work; `then()` runs when it has
+    ended, in a thread of torch's. `id` and `size_bytes` are those of its block, 0 bytes for what is none.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Any],
+        id: int = 0,
+        size_bytes: int = 0,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        self.start = start
+        self.id = id
+        self.size_bytes = size_bytes
+        self.then = then
+        self.ready = False
+        self.done = False
+        self.error: BaseException | None = None
+        self.work: Any = None
+
+
+class Issuer:
+    """The operations of one process group. Safe to use from any thread; the lock is held for moments only."""
+
+    def __init__(self, group: dist.ProcessGroup, log: EventLog) -> None:
+        self.group = group
+        self._log = log
+        self._lock = threading.RLock()
+        self._moved = threading.Condition(self._lock)
+        self._queue: deque[Operation] = deque()
+        self._in_flight = 0
+        self._error: BaseException | None = None
+        self._told = 0
+        self.ended = 0
+
+    def all_reduce(self, tensor: torch.Tensor) -> Any:
+        """torch's Work of a sum over all ranks, in place."""
+        return self.group.allreduce([tensor])
+
+    def broadcast(self, tensor: torch.Tensor) -> Any:
+        """torch's Work of a broadcast from the group's first rank, in place."""
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = 0, 0
+        return self.group.broadcast([tensor], options)
+
+    def append(self, operations: list[Operation]) -> None:
+        """What comes next in the sequence; ready or not."""
+        with self._lock:
+            self._queue.extend(operations)
+            self._issue()
+
+    def ready(self, operation: Operation) -> None:
+        """Its data is there."""
+        with self._lock:
+            operation.ready = True
+            self._issue()
+
+    def wait_activity(self, limit_s: float) -> None:
+        """Returns when an operation has ended since the last call, and after so many seconds in any case.
+
+        Raises what an operation has.
+        """
+        with self._lock:
+            self._moved.wait_for(lambda: self.ended != self._told or self._error is not None, limit_s)
+            self._told = self.ended
+            if self._error is not None:
+                raise self._error
+
+    def _issue(self) -> None:
+        while self._queue and self._queue[0].ready and self._in_flight < MOST_IN_FLIGHT and self._error is None:
+            operation = self._queue.popleft()
+            self._in_flight += 1
+            if operation.size_bytes:
+                self._log.started(operation.id, operation.size_bytes, time.monotonic())
+            try:
+                operation.work = operation.start()
+                operation.work.get_future().add_done_callback(lambda future, op=operation: self._ended(op, future))
+            except BaseException as error:
+                self._fail(operation, error)
+
+    def _ended(self, operation: Operation, future: Any) -> None:
+        """In a thread of torch's: nothing may be raised here."""
+        now = time.monotonic()
+        try:
+            future.value()
+            if operation.then is not None:
+                operation.then()
+        except BaseException as error:
+            with self._lock:
+                self._fail(operation, error)
+            return
+        with self._lock:
+            self._in_flight -= 1
+            self.ended += 1
+            operation.work = None
+            operation.done = True
+            if operation.size_bytes:
+                self._log.finished(operation.id, operation.size_bytes, now)
+            self._issue()
+            self._moved.notify_all()
+
+    def _fail(self, operation: Operation, error: BaseException) -> None:
+        operation.error = self._error = error
+        self._moved.notify_all()

@@ -1,0 +1,161 @@
+"""step() of the program's own optimizers: updates of what DistributedDataParallel averages come late.
+
+Rule of this file: which optimizers step so, and what one step is. How an update is made late is
+prophet/frontends/torch/updates.py's.
+
+No optimizer is wrapped by the program, so the classes of torch.optim are: their step() asks here first. One whose
+gradients are awaited gets `DdpUpdates` and, from then on, the class that waits where its state is looked at. Everything
+else steps as it does without Prophet: what it reads it waits for, since guards.py watches gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from prophet.frontends.torch import guards as torch_guards
+from prophet.frontends.torch import references
+from prophet.frontends.torch.arena import Slot
+from prophet.frontends.torch.optimizer import late_class, step_owner, why_not_late
+from prophet.frontends.torch.updates import Updates
+from prophet_ddp.rounds import WAIT_LIMIT_S, Rounds
+
+_slot_of: weakref.WeakValueDictionary[int, Slot] = weakref.WeakValueDictionary()
+"""By id of the parameter, which its slot keeps alive."""
+_installed = False
+
+
+class DdpUpdates(Updates):
+    """The updates of one optimizer, whose parameters may be of several modules."""
+
+    def can_be_late(self) -> bool:
+        """Whether this step may return before its updates are made. Where not, gradients are averages afterwards."""
+        if not self._needs_whole_step():
+            return True
+        self.flush()
+        self._settle_others()
+        for slot in self._slots():
+            slot.rounds.settle([slot])
+        return False
+
+    def step(self, closure: Callable[[], Any] | None) -> Any:
+        """What is averaged is updated late; what is not, with the `.grad` that it has."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.flush()
+        self._settle_others()
+        late: list[Slot] = []
+        local: dict[int, list[torch.Tensor]] = {}
+        with references.blind():
+            for number, position, param in self._freeze_groups():
+                slot = _slot_of.get(id(param))
+                if slot is not None and slot.awaited and not slot.staged and slot.grad_unchanged():
+                    slot.group, slot.position, slot.owner = number, position, self
+                    late.append(slot)
+                elif param.grad is not None:
+                    local.setdefault(number, []).append(param)
+                if slot is not None and not slot.staged:
+                    slot.awaited = False  # by `.grad`; or it was cleared or written, and nobody wants the average
+        self._order = sorted(late, key=lambda slot: (slot.rounds.number, slot.place))
+        for turn, slot in enumerate(self._order):
+            slot.turn = turn
+        rounds = dict.fromkeys(slot.rounds for slot in self._order)
+        for each in rounds:
+            each.let_go()
+        if rounds:
+            self._wire = _Wire(list(rounds))
+        self._defer(self._order, local, barrier=any(each.barrier for each in rounds))
+        for each in rounds:
+            each.stepped()
+        return loss
+
+    def _slots(self) -> list[Slot]:
+        return [slot for _, param in self._grouped() if (slot := _slot_of.get(id(param))) is not None]
+
+
+class _Wire:
+    """Several modules' averages as one optimizer waits for them."""
+
+    def __init__(self, rounds: Sequence[Rounds]) -> None:
+        self._rounds = rounds
+
+    def arrived(self, slot: Slot) -> bool:
+        return bool(slot.rounds.arrived(slot))
+
+    def wait_activity(self, limit_s: float) -> None:
+        # Of one module as a rule, and then its end of a wait is told. Several take turns.
+        self._rounds[0].wait_activity(WAIT_LIMIT_S if len(self._rounds) == 1 else limit_s)
+
+    def progress(self) -> object:
+        return [each.progress() for each in self._rounds]
+
+
+def watch(rounds: Rounds) -> None:
+    """From now on optimizers of these parameters step late."""
+    _install()
+    for slot in rounds.slots:
+        _slot_of[id(slot.param)] = slot
+
+
+def forget(rounds: Rounds) -> None:
+    """They do no more."""
+    for slot in rounds.slots:
+        if _slot_of.get(id(slot.param)) is slot:
+            del _slot_of[id(slot.param)]
+
+
+def _updates_of(optimizer: torch.optim.Optimizer) -> DdpUpdates | None:
+    """What makes the optimizer's updates late; None where they are made as always."""
+    own = vars(optimizer)
+    if "_prophet" not in own:
+        params = (id(param) for group in optimizer.param_groups for param in group["params"])
+        if not any(param in _slot_of for param in params):
+            return None
+        own["_prophet"] = _make(optimizer)
+    updates: DdpUpdates | None = own["_prophet"]
+    return updates
+
+
+def _make(optimizer: torch.optim.Optimizer) -> DdpUpdates | None:
+    if why_not_late(optimizer) is not None:
+        return None
+    user_class = type(optimizer)
+    updates = DdpUpdates(optimizer, user_class)
+    optimizer.__class__ = late_class(user_class)
+    for group in optimizer.param_groups:
+        group["params"] = torch_guards.GroupParameters(group["params"])
+    return updates
+
+
+def _install() -> None:
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    base = torch.optim.Optimizer
+    for kind in vars(torch.optim).values():
+        if isinstance(kind, type) and issubclass(kind, base) and "step" in vars(kind) and kind is not base:
+            _stand_before(kind)
+
+
+def _stand_before(kind: type[torch.optim.Optimizer]) -> None:
+    original: Any = vars(kind)["step"]
+
+    @functools.wraps(original)
+    def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if _slot_of and kind is step_owner(type(self)) and not (args[1:] or set(kwargs) - {"closure"}):
+            updates = _updates_of(self)
+            if updates is not None and not updates.stepping and updates.can_be_late():
+                return updates.step(args[0] if args else kwargs.get("closure"))
+        return original(self, *args, **kwargs)
+
+    # torch puts its hooks around step() when the first object of a class is made, and marks it by this.
+    if getattr(original, "hooked", False):
+        step.hooked = True  # type: ignore[attr-defined]
+    kind.step = step  # type: ignore[method-assign]

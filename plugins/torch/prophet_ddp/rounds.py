@@ -1,0 +1,464 @@
+"""The gradients of one DistributedDataParallel: rounds that end where its reducer's would, without a wait.
+
+Rule of this file: when gradients leave, in which sequence, and when their averages are in `.grad`. How updates come
+late is prophet/frontends/torch/updates.py's, what DistributedDataParallel asks of a reducer is reducer.py's.
+
+A round is what a reducer calls a reduction: from the first gradient after a synchronised forward pass until all
+gradients of the module are there, which may take several backward passes. torch's reducer then waits for all averages;
+here backward returns, and each `.grad` is *awaited*: whoever looks at it waits for that one (guards.py), and step()
+passes it on to an update that comes when the parameter is next used. The average is torch's: a gradient is multiplied
+by 1 / ranks on its way in, and what comes back is the sum.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.hooks import unserializable_hook
+
+from prophet.core.cut import Block as CutBlock
+from prophet.core.cut import Cut, blocks_of
+from prophet.frontends.notices import warn_once
+from prophet.frontends.torch import guards as torch_guards
+from prophet.frontends.torch import references
+from prophet.frontends.torch.arena import Arena, Block, Slot
+from prophet.frontends.torch.streams import Streams, streams_of
+from prophet.frontends.torch.updates import PROBATION_STEPS
+from prophet.policies.algorithms.sequence import backward_order
+from prophet_ddp.control import Control
+from prophet_ddp.events import EventLog
+from prophet_ddp.issuer import Issuer, Operation
+
+WAIT_LIMIT_S = 0.05
+"""Longest sleep between two looks at an operation whose end is told."""
+COMPLAIN_S = 60.0
+
+Compression = Callable[[torch.Tensor, int], "tuple[torch.Tensor, Callable[[], None]]"]
+"""(what travels in place of a block's data, what puts the result back), of the data and the number of ranks."""
+
+
+class DdpArena(Arena):
+    """Blocks that travel as all-reduces."""
+
+    def __init__(
+        self, slots: Sequence[Slot], fusion: bool, streams: Callable[[Any], Streams], issuer: Issuer, log: EventLog
+    ) -> None:
+        super().__init__(slots, fusion, streams)
+        self.compression: Compression | None = None
+        self.ranks = 1
+        self._issuer = issuer
+        self._log = log
+        self._operations: dict[Block, Operation] = {}
+
+    def operations(self, order: Iterable[int]) -> list[Operation]:
+        """The round's, one for each block, in the order of these places."""
+        self._operations = {block: self._operation(block) for block in self.blocks}
+        return [self._operations[self.blocks[place]] for place in order]
+
+    def _operation(self, block: Block) -> Operation:
+        if self.compression is None:
+            return Operation(lambda: self._issuer.all_reduce(block.data), block.id, block.data.nbytes)
+        data, put_back = block.data, list[Callable[[], None]]()
+
+        def start() -> Any:
+            assert self.compression is not None
+            small, back = self.compression(data, self.ranks)
+            put_back.append(back)
+            return self._issuer.all_reduce(small)
+
+        return Operation(start, block.id, block.data.nbytes, then=lambda: put_back[0]())
+
+    def _send(self, block: Block) -> Operation:
+        operation = self._operations[block]
+        self._log.added(block.id, block.data.nbytes, time.monotonic())
+        self._issuer.ready(operation)
+        return operation
+
+    def _back(self, block: Block) -> bool:
+        return bool(block.flight.done)
+
+
+class Rounds:
+    """One module's. `named` are the parameters that are averaged, in forward order; `ranks` how many there are.
+
+    `uses_vary`: parameters may have no gradient in a round (find_unused_parameters), and then what no rank used keeps
+    its `.grad`. `counted`: the graph is static, and a parameter may get several gradients in a backward pass.
+    `number` counts the modules of the process.
+    """
+
+    def __init__(
+        self,
+        named: Iterable[tuple[str, torch.Tensor]],
+        issuer: Issuer,
+        control: Control,
+        log: EventLog,
+        ranks: int,
+        number: int,
+        first_cut: Callable[[int], Cut],
+        uses_vary: bool = False,
+        counted: bool = False,
+        fusion: bool = True,
+    ) -> None:
+        self.number = number
+        self.ranks = ranks
+        self._slots = [Slot(self, name, param, place) for place, (name, param) in enumerate(named)]
+        self._issuer = issuer
+        self.control = control
+        self.log = log
+        self._first_cut = first_cut
+        self._uses_vary = uses_vary
+        self._counted = counted
+        self._fusion = fusion
+        self._lock = threading.RLock()
+        self._streams: dict[torch.device, Streams] = {}
+        self._arena: DdpArena | None = None
+        self._compression: Compression | None = None
+        self._order: tuple[int, ...] = ()
+        self._open = False
+        self._staged = 0
+        self._expects = False
+        self._counts: list[int] | None = None
+        self._fired = [0] * len(self._slots)
+        self._unused: list[Slot] = []
+        self._used: torch.Tensor | None = None
+        self._used_known: Operation | None = None
+        self._without: list[Slot] = []
+        """Slots that had no gradient in the round, of which it is to be found out what others had."""
+        self._fresh = False
+        self._probation = PROBATION_STEPS
+        torch_guards.watch(self, self._slots)
+        if torch_guards.after_compilation():
+            self.keep_barrier()
+        self._hooks: list[Any] = []
+        for slot in self._slots:
+            param: Any = slot.param
+            slot.watched.memory.note(param)
+            self._hooks.append(param.register_hook(self._hook(slot, "_gradient_comes")))
+            self._hooks.append(param.register_post_accumulate_grad_hook(self._hook(slot, "_gradient_ready")))
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """In forward order."""
+        return self._slots
+
+    @property
+    def barrier(self) -> bool:
+        """Whether step() waits for all updates."""
+        return self._probation != 0
+
+    @property
+    def cut(self) -> Cut | None:
+        """In force; None before the first round."""
+        return self._arena.cut if self._arena is not None else None
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Places of the blocks in the sequence that is in force."""
+        return self._order
+
+    def blocks_under(self, cut: Cut) -> list[CutBlock]:
+        """What the blocks would be."""
+        assert self._arena is not None
+        return blocks_of(self._arena.sizes, self._arena.kinds, cut)
+
+    def compress(self, compression: Compression | None) -> None:
+        """From the next round on blocks travel so; None for as they are."""
+        self._compression = compression
+        if self._arena is not None:
+            self._set_compression(self._arena)
+
+    def remove(self) -> None:
+        """The module goes back to torch's reducer: nothing is under way, and nothing more will be gathered."""
+        self.flush()
+        for hook in self._hooks:
+            hook.remove()
+        torch_guards.release(self)
+        torch_guards.learned(self)
+        for slot in self._slots:
+            slot.watched.slots.remove(slot)
+
+    # What the module's forward says.
+
+    def forward_begins(self) -> None:
+        """Before a synchronised forward pass. Raises RuntimeError where the last round never came to its end."""
+        if self._open:
+            raise RuntimeError(self._incomplete())
+
+    def forward_ends(self, outputs: Sequence[torch.Tensor]) -> None:
+        """After a synchronised forward pass: the next backward makes gradients that are to be averaged."""
+        self._expects = True
+        self._fired = [0] * len(self._slots)
+        self._unused = self._not_reached(outputs) if self._uses_vary and outputs else []
+
+    def backward_ends(self) -> None:
+        """The outermost backward pass has returned."""
+        if not self._fresh:
+            return
+        self._fresh = False
+        if self._without and self._staged == 0:
+            self._settle_unused()
+        torch_guards.keep_gradients(self, [slot for slot in self._slots if slot.awaited])
+
+    def static_backward_ends(self) -> None:
+        """The first backward pass of a static graph: what it made is what every later one makes."""
+        with self._lock, references.blind():
+            if self._counted and self._counts is None and self._expects:
+                self._counts = list(self._fired)
+                self._stage_all([slot for slot in self._slots if not slot.staged])
+
+    # Gradients on their way out.
+
+    @staticmethod
+    def _hook(slot: Slot, name: str) -> Callable[[torch.Tensor], None]:
+        """The garbage collector does not see a tensor's hooks, so they must not keep the module alive."""
+        reference = weakref.ref(slot)
+
+        def hook(_tensor: torch.Tensor) -> None:
+            slot = reference()
+            if slot is not None:
+                getattr(slot.rounds, name)(slot)
+
+        unserializable_hook(hook)  # type: ignore[no-untyped-call]
+        return hook
+
+    def _gradient_comes(self, slot: Slot) -> None:
+        """A gradient is about to be added to `.grad`, in which the average of the last round belongs first."""
+        if slot.pending:
+            slot.late = True
+            slot.owner.finish([slot])
+        elif slot.awaited:
+            self.settle([slot])
+
+    def _gradient_ready(self, slot: Slot) -> None:
+        with self._lock, references.blind():
+            if self._probation > 0 and not slot.touched:
+                slot.eager = True
+            if slot.late and not slot.touched:
+                warn_once(
+                    f"{slot.name} was used before its update had arrived, by a reference that the program kept; "
+                    "from now on step() waits for all updates"
+                )
+                self.keep_barrier()
+            if not self._expects:
+                return  # within no_sync(), or a pass that no forward of the module belongs to
+            self._fired[slot.place] += 1
+            if self._counted:
+                if self._counts is None or self._fired[slot.place] < self._counts[slot.place]:
+                    return
+                self._stage_all([slot, *(s for s in self._slots if not s.staged and not self._counts[s.place])])
+                return
+            if slot.staged:
+                raise RuntimeError(
+                    f"the gradient of {slot.name} is there twice in one backward pass of DistributedDataParallel: a "
+                    "parameter that is used in more than one (re-entrant) part of the graph; pass static_graph=True"
+                )
+            self._stage_all([slot, *self._unused])
+            self._unused = []
+
+    def _stage_all(self, slots: Sequence[Slot]) -> None:
+        for slot in slots:
+            if not slot.staged:
+                self._stage(slot)
+
+    def _stage(self, slot: Slot) -> None:
+        """Sends one gradient of this round; the first one opens it."""
+        if not self._open:
+            self._begin()
+        assert self._arena is not None
+        while not self._arena.arrived(slot):  # an average that nobody wanted
+            self._wait_activity()
+        slot.awaited = False
+        fired = bool(self._fired[slot.place])
+        self._arena.stage(slot)
+        if self._used is not None:
+            self._used[slot.place] = fired
+        if fired or not self._uses_vary:
+            slot.awaited = True
+        else:
+            self._without.append(slot)
+        self._fresh = True
+        self._staged += 1
+        if self._staged == len(self._slots):
+            self._end()
+
+    def _begin(self) -> None:
+        """Opens a round, in the cut and the sequence that all ranks hold from here on."""
+        self._without = []
+        if self._arena is None:
+            self._arena = arena = DdpArena(self._slots, self._fusion, self._streams_of, self._issuer, self.log)
+            self._set_compression(arena)
+            self._take_up(self._first_cut(sum(arena.sizes)), None)
+        else:
+            arena = self._arena
+            decision = self.control.round_begins(self._wait)
+            if decision is not None:
+                for slot in self._slots:
+                    slot.late |= slot.pending
+                self.flush()
+                for slot in self._slots:
+                    while not arena.arrived(slot):
+                        self._wait_activity()
+                self._take_up(decision.cut, decision.order)
+        operations = arena.operations(self._order)
+        if self._uses_vary:
+            used = self._used = torch.zeros(len(self._slots), dtype=torch.int32)
+            self._used_known = Operation(lambda: self._issuer.all_reduce(used))
+            operations.append(self._used_known)
+        self._issuer.append(operations)
+        self._open = True
+
+    def _take_up(self, cut: Cut, order: Sequence[int] | None) -> None:
+        assert self._arena is not None
+        self._arena.recut(cut)
+        count = len(self._arena.blocks)
+        if order is not None and len(order) != count:
+            raise RuntimeError(f"a sequence of {len(order)} blocks was agreed on, and there are {count}")
+        self._order = tuple(order) if order is not None else backward_order(count)
+
+    def _end(self) -> None:
+        """All gradients of the round are there."""
+        assert self._arena is not None
+        self._expects = False
+        self._open = False
+        self._staged = 0
+        if self._used_known is not None:
+            self._issuer.ready(self._used_known)
+        self._issuer.append(self.control.round_ends())
+        self._arena.next_round()
+
+    def _set_compression(self, arena: DdpArena) -> None:
+        arena.compression, arena.ranks = self._compression, self.ranks
+        # A compressed block is divided after it was made small, as torch's hooks do.
+        arena.scale = None if self._compression is not None else 1.0 / self.ranks
+
+    def _streams_of(self, device: torch.device) -> Streams:
+        if device not in self._streams:
+            self._streams[device] = streams_of(device)
+        return self._streams[device]
+
+    def _not_reached(self, outputs: Sequence[torch.Tensor]) -> list[Slot]:
+        """Slots whose parameters have no part in these outputs."""
+        seen: set[Any] = set()
+        reached: set[int] = set()
+        nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
+        while nodes:
+            node = nodes.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            variable = getattr(node, "variable", None)
+            if variable is not None:
+                reached.add(id(variable))
+            nodes += [after for after, _ in node.next_functions if after is not None]
+        # An output may be a parameter itself.
+        reached |= {id(output) for output in outputs}
+        return [slot for slot in self._slots if id(slot.param) not in reached]
+
+    # Averages on their way back.
+
+    def settle(self, slots: Iterable[Slot]) -> None:
+        """Waits until `.grad` of these is their average. What belongs to a round that is open stays this rank's own, as
+        it does in torch: a later backward pass makes the rest.
+        """
+        with self._lock, references.blind(), torch.no_grad():
+            for slot in slots:
+                if slot.awaited and not slot.staged:
+                    self._wait_for(slot)
+                    self._land(slot)
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Where no average is under way to a `.grad`, none is watched."""
+        if not any(slot.awaited for slot in self._slots):
+            torch_guards.release(self)
+
+    def _land(self, slot: Slot) -> None:
+        slot.awaited = False
+        slot.streams.before_average()
+        grad: torch.Tensor | None = slot.param.grad
+        if grad is not None and slot.grad_unchanged():
+            grad.copy_(slot.view)
+            slot.see(grad)
+        slot.updated = slot.streams.mark()
+
+    def _settle_unused(self) -> None:
+        """Finds out what other ranks had for parameters that this one did not use; what nobody had stays as it was."""
+        assert self._used is not None and self._used_known is not None
+        self._wait(self._used_known)
+        with self._lock, references.blind(), torch.no_grad():
+            for slot in self._without:
+                if not int(self._used[slot.place]):
+                    continue
+                self._wait_for(slot)
+                if slot.param.grad is None:
+                    slot.param.grad = slot.view.clone()
+                else:
+                    slot.param.grad.copy_(slot.view)
+                slot.see(slot.param.grad)
+            self._without = []
+
+    def flush(self, patience_s: float | None = None) -> bool:
+        """Brings home every average that is under way to a `.grad`, and every update of these parameters."""
+        whole = True
+        for owner in {slot.owner for slot in self._slots if slot.pending}:
+            whole = owner.flush(patience_s) and whole
+        self.settle(self._slots)
+        return whole
+
+    def keep_barrier(self) -> None:
+        """From now on no update outlasts step()."""
+        self._probation = -1
+        torch_guards.learned(self)
+        for owner in {slot.owner for slot in self._slots if slot.pending}:
+            owner.flush()
+
+    def stepped(self) -> None:
+        """An optimizer of these parameters has stepped."""
+        for slot in self._slots:
+            slot.touched = slot.late = False
+        if self._probation > 0:
+            self._probation -= 1
+            if self._probation == 0:
+                torch_guards.learned(self)
+
+    # The wire, for updates.
+
+    def arrived(self, slot: Slot) -> bool:
+        assert self._arena is not None
+        return self._arena.arrived(slot)
+
+    def wait_activity(self, limit_s: float) -> None:
+        self._issuer.wait_activity(limit_s)
+
+    def progress(self) -> object:
+        return self._issuer.ended
+
+    def _wait_activity(self) -> None:
+        self._issuer.wait_activity(WAIT_LIMIT_S)
+
+    def _wait(self, operation: Operation) -> None:
+        while not operation.done:
+            self._wait_activity()
+
+    def _wait_for(self, slot: Slot) -> None:
+        assert self._arena is not None
+        complain_at: float | None = None
+        while not self.arrived(slot):
+            now = time.monotonic()
+            complain_at = complain_at or now + COMPLAIN_S
+            if now > complain_at:
+                warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
+            self._wait_activity()
+
+    def _incomplete(self) -> str:
+        missing = [slot.name for slot in self._slots if not slot.staged]
+        return (
+            "Expected to have finished reduction in the prior iteration before starting a new one: "
+            f"{len(missing)} parameters got no gradient, the first is {missing[0]}; they have no part in the loss. Pass "
+            "find_unused_parameters=True to DistributedDataParallel, and let all outputs of forward take part in the loss"
+        )

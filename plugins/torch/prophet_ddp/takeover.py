@@ -1,0 +1,294 @@
+"""When Prophet takes the place of a DistributedDataParallel's reducer, and when torch's own stays.
+
+Rule of this file: that decision, alike on all ranks, and what is put in place. Only public constructors and the two
+attributes `reducer` and `logger` are touched; everything else DistributedDataParallel does itself: the first broadcast,
+buffers, no_sync(), what forward gets and gives.
+
+Ranks compare what they are about to do through the store of the default group, before anything of it depends on
+another rank. Where one cannot, all keep torch's reducer, with one warning.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import functools
+import hashlib
+import logging
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from prophet import __version__
+from prophet.core import settings as names
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
+from prophet.core.errors import UserError
+from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
+from prophet.frontends.ending import WRONG, end_process
+from prophet.frontends.torch.optimizer import OLDEST_TORCH
+from prophet.policies import Blocks, get_definition, policy_from_environ
+from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder
+from prophet_ddp import optimizers
+from prophet_ddp.agent import Agents, ModuleAgent
+from prophet_ddp.compression import KNOWN
+from prophet_ddp.control import Control
+from prophet_ddp.events import EventLog
+from prophet_ddp.issuer import Issuer
+from prophet_ddp.reducer import LateReducer, SilentLogger
+from prophet_ddp.rounds import Rounds
+
+POLICIES = ("prophet", "p3", "fifo")
+"""Policies whose plans this engine can follow so far: those that let each block travel by itself."""
+AGREE_LIMIT_S = 60.0
+"""How long the ranks of a group may take to say what they are about to do, from the first one on."""
+
+logger = logging.getLogger("prophet")
+_agents = Agents()
+_taken: weakref.WeakSet[Any] = weakref.WeakSet()
+_in_backward = 0
+_installed = False
+_counts: dict[str, int] = {}
+
+
+@functools.cache
+def settings() -> Settings | None:
+    """What this process was told; a wrong setting ends it. None where Prophet cannot even say what is wrong."""
+    try:
+        read = from_environ(os.environ, names.DDP_SCHEDULER, names.LOCAL_RANK)
+        if read.policy not in POLICIES:
+            get_definition(read.policy)
+            raise UserError(
+                f"{names.DDP_SCHEDULER} is {read.policy!r}; for DistributedDataParallel it is one of "
+                f"{', '.join(POLICIES)}"
+            )
+        policy_from_environ(read.policy, os.environ, read.partition_bytes or DEFAULT_PARTITION_BYTES)
+        return read
+    except UserError as error:
+        end_process(str(error), WRONG)
+
+
+def take_over(ddp: Any, told: Settings) -> None:
+    """Takes the reducer's place, where all ranks of the module's group can."""
+    group: dist.ProcessGroup = ddp.process_group
+    if group.size() == 1:
+        return
+    reason = why_not(ddp, group)
+    named = _named(ddp)
+    rows = "\n".join(f"{name} {tuple(param.shape)} {param.dtype}" for name, param in named)
+    digest = hashlib.sha256(rows.encode()).hexdigest()[:8]
+    terms = f"Prophet {__version__}, policy {told.policy}, {told.partition_bytes or 'adaptive'}, layout {digest}"
+    others = _agree(group, f"torch's reducer, since {reason}" if reason is not None else terms)
+    if any(text != terms for text in others):
+        rank, text = next((rank, text) for rank, text in enumerate(others) if text != terms)
+        if all(each.startswith("torch's reducer") or each == terms for each in others):
+            logger.warning("this module keeps DistributedDataParallel as it is: rank %d has %s", rank, text)
+            return
+        end_process(f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {terms}", WRONG)
+    _install()
+    _replace(ddp, told, group, named)
+
+
+def why_not(ddp: Any, group: dist.ProcessGroup) -> str | None:
+    """Why torch's reducer must stay; None where it need not."""
+    devices = {param.device.type for param in ddp.module.parameters() if param.requires_grad}
+    if devices != {"cpu"}:
+        return f"parameters are on {' and '.join(sorted(devices))}, and only gloo on processors has been tried"
+    if dist.get_backend(group) not in ("gloo", "cpu:gloo", "cpu:gloo,cuda:nccl"):
+        return f"its process group's backend is {dist.get_backend(group)}, not gloo"
+    if getattr(ddp, "mixed_precision", None) is not None:
+        return "mixed_precision is set"
+    if getattr(ddp, "device_mesh", None) is not None:
+        return "it has a device mesh"
+    if getattr(ddp, "_delay_all_reduce_all_params", False) or getattr(ddp, "_delay_all_reduce_params", None):
+        return "delay_all_reduce_named_params is set"
+    if getattr(ddp, "_use_python_reducer", False):
+        return "torch.compile's python_reducer is chosen"
+    parameters, sparse = ddp._build_params_for_reducer()
+    if any(sparse):
+        return "a module makes sparse gradients"
+    if not all(param.is_floating_point() for param in parameters):
+        return "a parameter is not of a real floating-point type"
+    if any(hasattr(param, "_in_backward_optimizers") for param in parameters):
+        return "an optimizer runs within backward"
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
+        return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
+    return None
+
+
+def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
+    """What the reducer averages, in the order of registration, with its first name."""
+    parameters, _ = ddp._build_params_for_reducer()
+    names_by_id: dict[int, str] = {}
+    for name, param in ddp.module.named_parameters():
+        names_by_id.setdefault(id(param), name)
+    return [(names_by_id[id(param)], param) for param in parameters]
+
+
+def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
+    """What each rank of the group says, by rank. A rank that says nothing in time ends this one."""
+    members = dist.get_process_group_ranks(group)
+    place = hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
+    count = _counts[place] = _counts.get(place, 0) + 1
+    store = dist.PrefixStore(f"prophet/{place}/{count}", dist.distributed_c10d._get_default_store())
+    store.set(str(group.rank()), text)
+    said = []
+    for rank in range(group.size()):
+        try:
+            store.wait([str(rank)], datetime.timedelta(seconds=AGREE_LIMIT_S))
+        except dist.DistError:
+            end_process(
+                f"rank {members[rank]} does not say with what it trains within {AGREE_LIMIT_S:g} s; start all ranks "
+                f"with {names.DDP_SCHEDULER}, or none",
+                WRONG,
+            )
+        said.append(store.get(str(rank)).decode())
+    return said
+
+
+def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tuple[str, torch.Tensor]]) -> None:
+    own = dist.new_group(dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True)
+    decides = group.rank() == 0
+    log = EventLog(open=decides)
+    issuer = Issuer(own, log)
+    control = Control(issuer, group.rank())
+    definition = get_definition(told.policy)
+    adapts = told.partition_bytes is None and definition.blocks is Blocks.ADAPTIVE
+
+    def first_cut(total_bytes: int) -> Cut:
+        if adapts:
+            return learning_cut(total_bytes)
+        if definition.blocks is Blocks.WHOLE and told.partition_bytes is None:
+            return Cut.uniform(MOST_BLOCK_BYTES)
+        return Cut.uniform(told.partition_bytes or DEFAULT_PARTITION_BYTES)
+
+    rounds = Rounds(
+        named,
+        issuer,
+        control,
+        log,
+        group.size(),
+        number=sum(_counts.values()),
+        first_cut=first_cut,
+        uses_vary=ddp.find_unused_parameters or ddp.static_graph,
+        counted=ddp.static_graph,
+        fusion=told.fusion,
+    )
+    reference = weakref.ref(ddp)
+    ddp.reducer = LateReducer(rounds, lambda: _give_back(reference()))
+    ddp.logger = SilentLogger()
+    optimizers.watch(rounds)
+    _taken.add(ddp)
+    if decides:
+        base = policy_from_environ(told.policy, os.environ, told.partition_bytes or DEFAULT_PARTITION_BYTES)
+        order = ForwardOrder() if told.policy == "prophet" else base
+        _agents.add(ModuleAgent(rounds, CollectivePolicy(order), told, adapts))
+
+
+def _give_back(ddp: Any) -> None:
+    """torch's reducer once more, on all ranks alike: they all come to what makes this necessary."""
+    if ddp not in _taken:
+        return
+    rounds = ddp.reducer.rounds
+    rounds.remove()
+    optimizers.forget(rounds)
+    _taken.discard(ddp)
+    del ddp.reducer, ddp.logger
+    parameters, sparse = ddp._build_params_for_reducer()
+    ddp._ddp_init_helper(parameters, sparse, ddp._build_debug_param_to_name_mapping(parameters), ddp.static_graph)
+    if ddp.static_graph:
+        ddp.reducer._set_static_graph()
+        ddp.logger._set_static_graph()
+
+
+def _install() -> None:
+    """What must be noticed besides, once in a process."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    _watch_backward()
+    ddp_class: Any = torch.nn.parallel.DistributedDataParallel
+    _before(ddp_class, "join", lambda ddp: _plain(ddp, "join() is used"))
+    _before(ddp_class, "_register_builtin_comm_hook", lambda ddp: _plain(ddp, "a built-in hook is registered"))
+    _watch_comm_hooks(ddp_class)
+    for name in ("destroy_process_group", "abort_process_group"):
+        if hasattr(dist, name):
+            _finish_before(name)
+    atexit.register(finish)
+
+
+def finish() -> None:
+    """Nothing is under way when groups or the process end: other ranks may wait for it."""
+    for ddp in list(_taken):
+        try:
+            ddp.reducer.rounds.flush(5.0)
+        except Exception as error:
+            logger.warning("updates were still to come when the job ended: %s", error)
+
+
+def _finish_before(name: str) -> None:
+    original = getattr(dist, name)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        finish()
+        return original(*args, **kwargs)
+
+    setattr(dist, name, wrapper)
+    setattr(dist.distributed_c10d, name, wrapper)
+
+
+def _plain(ddp: Any, why: str) -> None:
+    if ddp in _taken:
+        logger.warning("this module goes on with DistributedDataParallel as it is: %s", why)
+        _give_back(ddp)
+
+
+def _before(holder: Any, name: str, first: Callable[[Any], None]) -> None:
+    original = getattr(holder, name, None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        first(self)
+        return original(self, *args, **kwargs)
+
+    setattr(holder, name, wrapper)
+
+
+def _watch_comm_hooks(ddp_class: Any) -> None:
+    original = ddp_class.register_comm_hook
+
+    @functools.wraps(original)
+    def wrapper(self: Any, state: object, hook: Any) -> Any:
+        if self in _taken:
+            if hook in KNOWN and (state is None or state is self.process_group):
+                self.reducer.rounds.compress(KNOWN[hook])
+                return None
+            _plain(self, f"{getattr(hook, '__qualname__', hook)} is registered for its gradients")
+        return original(self, state, hook)
+
+    ddp_class.register_comm_hook = wrapper
+
+
+def _watch_backward() -> None:
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> None:
+        global _in_backward
+        _in_backward += 1
+        try:
+            original(*args, **kwargs)
+        finally:
+            _in_backward -= 1
+        if _in_backward == 0:
+            for ddp in list(_taken):
+                ddp.reducer.rounds.backward_ends()
+
+    torch.autograd.backward = backward

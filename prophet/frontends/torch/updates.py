@@ -1,0 +1,266 @@
+"""When parameters are updated: as late as each one's next use, instead of all of them in step().
+
+Rule of this file: one optimizer's updates that are still to come, and how its own torch.optim class makes them. When
+gradients leave, and what a round is, is the engine's front end's; who uses a parameter is guards.py's to notice.
+
+An update runs the optimizer's own step() on a view of its parameter groups that holds only the parameters
+whose averages are there, with their averages in place of `.grad`. Every optimizer of torch.optim but LBFGS
+updates parameter by parameter, so the bits are those of one whole step. The groups' hyper-parameters are
+those of the moment step() was called, since a learning rate scheduler runs right after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from prophet.frontends.notices import warn_once
+from prophet.frontends.torch import guards as torch_guards
+from prophet.frontends.torch import references
+from prophet.frontends.torch.arena import Slot
+from prophet.frontends.torch.streams import Event, Streams
+
+PROBATION_STEPS = 2
+"""Steps that keep the barrier, while gradients show how the program reaches each parameter."""
+WAIT_LIMIT_S = 0.002
+"""Longest sleep between two looks at a handle: bounds the cost of a wake-up that was missed."""
+COMPLAIN_S = 60.0
+LOOK_AT = 16
+"""Parameters that are looked at between two sleeps, whether they can be updated meanwhile. Blocks are many."""
+
+
+class Wire(Protocol):
+    """What updates ask of the engine that brings averages back."""
+
+    def arrived(self, slot: Slot) -> bool:
+        """Whether the average of this round is at its place in the arena. To be asked no more where it is."""
+        ...
+
+    def wait_activity(self, limit_s: float) -> None:
+        """Returns when something has arrived, and after so many seconds in any case."""
+        ...
+
+    def progress(self) -> object:
+        """Differs from what it was before where something has moved since."""
+        ...
+
+
+class Updates:
+    """The updates of one optimizer. `user_class` is the torch.optim class whose step() makes them.
+
+    `_order` are the slots that it updates, in forward order, each with its `turn` there, and `_wire` brings their
+    averages. `stepping`: the optimizer itself is at work.
+    """
+
+    _wire: Wire
+
+    def __init__(self, optimizer: torch.optim.Optimizer, user_class: type[torch.optim.Optimizer]) -> None:
+        self.stepping = False
+        self._optimizer = optimizer
+        self._user_class = user_class
+        step: Any = user_class.step
+        self._step_without_hooks = step.__wrapped__ if getattr(step, "hooked", False) else step
+        self._lock = threading.RLock()
+        self._order: list[Slot] = []
+        self._groups: list[dict[str, Any]] = []
+        self._pending = 0
+        self._look = 0
+
+    def flush(self, patience_s: float | None = None) -> bool:
+        """Finishes every pending update; False if some are still to come after `patience_s` without any progress."""
+        if self._pending == 0:
+            return True
+        return self.finish(self._order, patience_s)
+
+    def finish(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
+        """Waits for these gradients and updates their parameters; False if there was no progress for `patience_s`.
+
+        What else is back and comes next in forward order is updated in the same call of the optimizer.
+        """
+        with self._lock, references.blind():
+            # Each once: a module may have a parameter twice, and its parameters in another order.
+            due = sorted({slot for slot in slots if slot.pending}, key=lambda slot: slot.turn)
+            if due:
+                if not self._wait_for(due, patience_s):
+                    return False
+                self._update(due + self._back_after(due[-1]))
+        if self._pending == 0:
+            torch_guards.release(self)
+        return True
+
+    def _defer(self, slots: list[Slot], local: dict[int, list[torch.Tensor]], barrier: bool) -> None:
+        """step() of these slots: their updates are to come, but for those that must not be late; with `barrier` none.
+
+        `local` are parameters by group that are updated at once, with the `.grad` that they have.
+        """
+        for streams in {slot.streams for slot in slots}:
+            streams.home = streams.current()
+        for slot in slots:
+            slot.pending = True
+        self._pending = len(slots)
+        # A graph that holds parameters from before this step is void from now on, as it would be after a whole step.
+        _increment_versions([slot.param for slot in slots if slot.group is not None])
+        exposed = torch_guards.keep(self, slots)
+        if local:
+            with references.outside_of_the_program({params[0].device.type for params in local.values()}):
+                self._run_optimizer(local)
+        self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
+
+    def _needs_whole_step(self) -> bool:
+        """True where something looks at the step as a whole: hooks around it, a scaler that may skip it."""
+        optimizer = self._optimizer
+        return bool(
+            optimizer._optimizer_step_pre_hooks
+            or optimizer._optimizer_step_post_hooks
+            or torch_optimizer._global_optimizer_pre_hooks
+            or torch_optimizer._global_optimizer_post_hooks
+            or getattr(optimizer, "found_inf", None) is not None
+            or getattr(optimizer, "grad_scale", None) is not None
+        )
+
+    def _settle_others(self) -> None:
+        """Another optimizer's step on the same parameters, which came before, takes place before."""
+        torch_guards.settle((param for _, param in self._grouped()), self)
+
+    def _grouped(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """(number of its group, parameter) of all that the optimizer updates."""
+        for number, group in enumerate(self._optimizer.param_groups):
+            params = group["params"]
+            for param in params.unwatched() if isinstance(params, torch_guards.GroupParameters) else params:
+                yield number, param
+
+    def _freeze_groups(self) -> Iterator[tuple[int, int, torch.Tensor]]:
+        """Keeps the hyper-parameters of this moment; (group, position, parameter) of all that the optimizer updates."""
+        self._groups = [
+            {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
+            for group in self._optimizer.param_groups
+        ]
+        for position, (number, param) in enumerate(self._grouped()):
+            yield number, position, param
+
+    def _wait_for(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
+        """Waits until the averages of all `slots` have arrived, and meanwhile updates what else arrives."""
+        since: float | None = None
+        moved: object = None
+        complain_at = 0.0
+        for slot in slots:
+            while not self._wire.arrived(slot):
+                early = self._back_meanwhile(slots)
+                if early:
+                    self._update(early)
+                    continue
+                now = time.monotonic()
+                if since is None:
+                    since, moved, complain_at = now, self._wire.progress(), now + COMPLAIN_S
+                if patience_s is not None and now - since > patience_s:
+                    if self._wire.progress() == moved:
+                        return False
+                    since, moved = now, self._wire.progress()
+                if now > complain_at:
+                    warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
+                self._wire.wait_activity(WAIT_LIMIT_S)
+        return True
+
+    def _back_meanwhile(self, awaited: Sequence[Slot]) -> list[Slot]:
+        """Of the LOOK_AT parameters that are next to be looked at, those that can be updated and are not awaited."""
+        if self._pending <= len(awaited):
+            return []
+        back = []
+        for _ in range(min(LOOK_AT, len(self._order))):
+            slot = self._order[self._look]
+            self._look = (self._look + 1) % len(self._order)
+            if slot.pending and slot not in awaited and self._wire.arrived(slot):
+                back.append(slot)
+        return back
+
+    def _back_after(self, last: Slot) -> list[Slot]:
+        """The parameters after `last` in forward order that can be updated, up to the first that cannot."""
+        back = []
+        for slot in self._order[last.turn + 1 :]:
+            if not (slot.pending and self._wire.arrived(slot)):
+                break
+            back.append(slot)
+        return back
+
+    def _update(self, slots: Sequence[Slot]) -> None:
+        """Updates parameters whose averages have arrived, all in one call of the optimizer."""
+        used = {slot.streams: None for slot in slots}
+        marks: dict[Streams, Event] = {}
+        with contextlib.ExitStack() as modes:
+            for streams in used:
+                modes.enter_context(streams.on(streams.home))
+                streams.before_average()
+            for slot in slots:
+                if slot.updated is not None:
+                    slot.streams.follow(slot.updated)
+            modes.enter_context(references.outside_of_the_program({slot.param.device.type for slot in slots}))
+            self._update_here(slots)
+            for streams in used:
+                marks[streams] = streams.mark()
+        for streams, mark in marks.items():
+            streams.follow(mark)
+        for slot in slots:
+            slot.updated = marks[slot.streams]
+            slot.pending = False
+        self._pending -= len(slots)
+
+    def _update_here(self, slots: Sequence[Slot]) -> None:
+        # In the optimizer's own order, in which its state keeps what the first update makes.
+        due = sorted((slot for slot in slots if slot.group is not None), key=lambda slot: slot.position)
+        work: dict[int, list[torch.Tensor]] = {}
+        for slot in due:
+            assert slot.group is not None
+            work.setdefault(slot.group, []).append(slot.param)
+        before = [(slot, slot.param.grad, slot.grad_unchanged()) for slot in due]
+        try:
+            for slot in due:
+                slot.param.grad = slot.view
+            self._run_optimizer(work)
+        finally:
+            for slot, grad, unchanged in before:
+                slot.param.grad = grad
+                if grad is not None and unchanged:
+                    slot.streams.keep(grad, slot.streams.home)
+                    sharing = [other for other in slot.watched.slots if other.grad_unchanged()]
+                    with torch.no_grad():
+                        grad.copy_(slot.view)
+                    for other in sharing:
+                        other.see(grad)
+
+    def _run_optimizer(self, work: dict[int, list[torch.Tensor]]) -> None:
+        """The user's own step on these parameters, by number of their group, and on nothing else."""
+        if not work:
+            return
+        optimizer = self._optimizer
+        groups = optimizer.param_groups
+        optimizer.param_groups = [{**self._groups[number], "params": params} for number, params in work.items()]
+        try:
+            with self._stepping():
+                self._step_without_hooks(optimizer)
+        finally:
+            optimizer.param_groups = groups
+
+    @contextlib.contextmanager
+    def _stepping(self) -> Iterator[None]:
+        """Within it the optimizer itself looks at its state and its groups, and not the program."""
+        self.stepping, before = True, self.stepping
+        try:
+            with references.blind():
+                yield
+        finally:
+            self.stepping = before
+
+
+def _increment_versions(params: list[torch.Tensor]) -> None:
+    """What a write does to a tensor's version, which autograd compares."""
+    try:
+        torch.autograd.graph.increment_version(params)
+    except (AttributeError, TypeError):  # Before torch 2.6 it took one tensor at a time.
+        for param in params:
+            torch.autograd.graph.increment_version(param)

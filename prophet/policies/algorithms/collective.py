@@ -1,0 +1,96 @@
+"""Blocks and their order for an engine of collectives: predicted with sequences instead of a cluster of servers.
+
+Rule of this file: pure. Which cut is tried when is prophet/learn/choosing.py's and judge.py's, as on a parameter server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from prophet.core.arena import profile_under
+from prophet.core.choice import Choice, Question
+from prophet.core.cut import Cut
+from prophet.core.network import Network
+from prophet.core.plan import Plan, QueuePlan
+from prophet.core.policy import Policy
+from prophet.core.profile import Profile
+from prophet.policies.algorithms.chooser import AS_GOOD, SIZES
+from prophet.policies.algorithms.sequence import iteration_s, make_sequence
+
+IN_FLIGHT = 2
+"""Blocks; what one more would cost is what preemption is worth."""
+EVENTS_A_BLOCK = 100
+"""What playing one block to the queue takes, in events of the simulator's core, in which a search is measured out."""
+
+
+class CollectivePolicy:
+    """`policy`, whose plans give the order, with blocks of the size that is predicted to be the best."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.name = policy.name
+        self._policy = policy
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        plan = self._policy.plan(profile, network, jitter_s)
+        return replace(plan, cut=None)
+
+    def search(self, question: Question) -> CollectiveSearch:
+        return CollectiveSearch(self, question)
+
+    def chosen_plan(self, choice: Choice, question: Question) -> Plan:
+        """The order of the blocks of this choice, and its cut."""
+        profile = profile_under(question.profile, choice.cut)
+        plan = self.plan(profile, question.network, question.jitter_s)
+        return replace(plan, push=replace(plan.push, credit=choice.credit), cut=choice.cut)
+
+
+class CollectiveSearch:
+    """Uniform cuts, one after another."""
+
+    def __init__(self, policy: CollectivePolicy, question: Question) -> None:
+        self._policy = policy
+        self._question = question
+        cuts = list(question.cuts)
+        if question.anew:
+            cuts += [Cut.uniform(size) for size in SIZES]
+        self._cuts = list(dict.fromkeys(cuts))
+        self._done: list[Choice] = []
+
+    def work(self, events: int) -> bool:
+        """Judges some cuts; whether all have been."""
+        while self._cuts and events > 0:
+            choice, cost = self._judge(self._cuts.pop(0))
+            self._done.append(choice)
+            events -= cost
+        return not self._cuts
+
+    @property
+    def choices(self) -> Sequence[Choice]:
+        """The best first; of those as good as it the one with the largest blocks, whose messages are the fewest."""
+        best_s = min((choice.iteration_s for choice in self._done), default=0.0)
+        total = self._question.profile.total_bytes
+
+        def rank(choice: Choice) -> tuple[bool, float]:
+            good = choice.iteration_s <= best_s * (1 + AS_GOOD)
+            return not good, -choice.cut.typical_bytes(total) if good else choice.iteration_s
+
+        return sorted(self._done, key=rank)
+
+    def _judge(self, cut: Cut) -> tuple[Choice, int]:
+        question = self._question
+        profile = profile_under(question.profile, cut)
+        plan = self._policy.plan(profile, question.network, question.jitter_s)
+        predicted_s = iteration_s(profile, make_sequence(profile, question.network, plan))
+        credit = IN_FLIGHT * cut.typical_bytes(profile.total_bytes)
+        return Choice(cut, credit, bool(plan.push.deadlines), predicted_s), EVENTS_A_BLOCK * len(profile.gradients)
+
+
+class ForwardOrder:
+    """The order of Prophet's policy where it is not its own to choose the rest: what forward needs first goes first."""
+
+    name = "prophet"
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        """Forward order, and no deadlines: an agreed sequence has no moments to wait for."""
+        return Plan(push=QueuePlan(order=profile.rank_by_id if profile else {}), policy=self.name)

@@ -1,0 +1,86 @@
+"""One order of blocks for all ranks, and what it comes to: collectives on a virtual clock.
+
+Rule of this file: pure functions of a profile, a network and a plan. Times are seconds, sizes bytes.
+
+Engines of collectives match operations by the order in which they are issued, so that order must be the same on all
+ranks. It cannot follow from what is ready on each of them, but has to be known before the iteration begins: it is what
+the queue decides when the learned pattern is played to it on a virtual clock, a block at a time, each taking
+E(s) = overhead + s / bandwidth (paper, Eq. 10). Preemption is between blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from prophet.core.events import QueueKind
+from prophet.core.network import Network
+from prophet.core.plan import Plan
+from prophet.core.profile import Profile
+from prophet.core.queue import TwoLaneQueue
+
+
+@dataclass(frozen=True)
+class IssueOrder:
+    """`order` has the places of all gradients of a profile in the order in which they are issued; `ends_s`, by place, is
+    when each is back, in seconds since backward began.
+    """
+
+    order: tuple[int, ...]
+    ends_s: tuple[float, ...]
+
+
+def backward_order(count: int) -> tuple[int, ...]:
+    """What is issued while nothing is known of a job: the last gradient first, as backward generates them."""
+    return tuple(reversed(range(count)))
+
+
+def make_sequence(profile: Profile, network: Network, plan: Plan) -> IssueOrder:
+    """What a queue with this plan does when the gradients of `profile`, each a block, come at their times."""
+    queue = TwoLaneQueue(watchdog_s=float("inf"))
+    queue.set_plan(replace(plan, push=replace(plan.push, credit=1)))
+    gradients = profile.gradients
+    ids = profile.gradient_ids
+    coming = sorted(range(len(gradients)), key=lambda place: (gradients[place].generation_s, -place))
+    ends_s = [0.0] * len(gradients)
+    order: list[int] = []
+    now, came = 0.0, 0
+    while len(order) < len(gradients):
+        while came < len(coming) and gradients[coming[came]].generation_s <= now:
+            place = coming[came]
+            queue.add(QueueKind.PUSH, place, ids[place], gradients[place].size_bytes, now)
+            came += 1
+        place_or_none, again_s = queue.get(QueueKind.PUSH, now)
+        if place_or_none is None:
+            # The queue waits for a deadline, or for the next gradient.
+            next_s = gradients[coming[came]].generation_s if came < len(coming) else float("inf")
+            later_s = min(next_s, again_s if again_s > now else float("inf"))
+            if later_s == float("inf"):
+                raise ValueError("the plan holds back gradients for ever")
+            now = later_s
+            continue
+        order.append(place_or_none)
+        now += network.transfer_s(gradients[place_or_none].size_bytes)
+        ends_s[place_or_none] = now
+        queue.finish(QueueKind.PUSH, place_or_none, now)
+    return IssueOrder(tuple(order), tuple(ends_s))
+
+
+def play_sequence(profile: Profile, network: Network, order: Sequence[int]) -> IssueOrder:
+    """What this order comes to: each in turn, as soon as it is there and the one before it is back."""
+    ends_s = [0.0] * len(profile.gradients)
+    now = 0.0
+    for place in order:
+        gradient = profile.gradients[place]
+        now = ends_s[place] = max(now, gradient.generation_s) + network.transfer_s(gradient.size_bytes)
+    return IssueOrder(tuple(order), tuple(ends_s))
+
+
+def iteration_s(profile: Profile, sequence: IssueOrder) -> float:
+    """Seconds from the beginning of backward to the end of the next forward pass, in which each layer waits for its
+    gradient (paper, Eq. 3).
+    """
+    now = profile.backward_s
+    for gradient, end_s in zip(profile.gradients, sequence.ends_s, strict=True):
+        now = max(now, end_s) + gradient.forward_s
+    return now
