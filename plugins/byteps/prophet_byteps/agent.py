@@ -42,11 +42,11 @@ from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind, name_of
 from prophet.core.plan import Plan
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.core.status import AgentStatus, HookStatus, LaneStatus
+from prophet.frontends.ending import STALLED, end_process
 from prophet.policies import get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
 from prophet_byteps.cutting import CutBoard, decider
-from prophet.frontends.ending import STALLED, end_process
 from prophet_byteps.hook import Hook, HookError, Library
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import Any
 
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings
-from prophet.policies import Blocks
 from prophet.frontends.ending import WRONG, end_process
+from prophet.policies import Blocks
 
 BYTEPS_OWN_BYTES = MOST_BLOCK_BYTES
 """What BytePS 0.2.5 takes where its variable is not set."""

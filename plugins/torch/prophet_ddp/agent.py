@@ -13,6 +13,7 @@ import atexit
 import logging
 import threading
 import time
+import weakref
 
 from prophet.core.arena import generations_at
 from prophet.core.choice import Shape
@@ -38,16 +39,21 @@ class ModuleAgent:
     """One module's. `adapts`: its cut may change. Time comes with the call."""
 
     def __init__(self, rounds: Rounds, policy: CollectivePolicy, settings: Settings, adapts: bool) -> None:
-        self._rounds = rounds
+        self._reference = weakref.ref(rounds)
         self._policy = policy
         self._monitor_s = settings.monitor_s
         self.learner = Learner(policy, settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts)
         self._plan: Plan = policy.plan(None, None)
         self._judged_at = -float("inf")
 
-    def turn(self, now: float) -> None:
-        """Takes in what happened, and says what is wanted."""
-        rounds = self._rounds
+    def turn(self, now: float) -> bool:
+        """Takes in what happened, and says what is wanted. False where the module is gone."""
+        rounds = self._reference()
+        if rounds is not None:
+            self._turn(rounds, now)
+        return rounds is not None
+
+    def _turn(self, rounds: Rounds, now: float) -> None:
         cut = rounds.cut
         plan = self.learner.turn(now, rounds.log.drain(), None, cut=cut)
         network = self.learner.monitor.network
@@ -58,24 +64,24 @@ class ModuleAgent:
             self._plan = plan
             self._judged_at = now
             wanted = plan.cut if plan.cut is not None else cut
-            rounds.control.want(Decision(wanted, self._order(wanted, profile, network)))
+            rounds.control.want(Decision(wanted, self._order(rounds, wanted, profile, network)))
         elif now - self._judged_at >= self._monitor_s:
             self._judged_at = now
-            self._look_again(cut, profile, network)
+            self._look_again(rounds, cut, profile, network)
 
-    def _order(self, cut: Cut, profile: Profile, network: Network) -> tuple[int, ...]:
-        return make_sequence(profile_of(self._rounds.blocks_under(cut), profile), network, self._plan).order
+    def _order(self, rounds: Rounds, cut: Cut, profile: Profile, network: Network) -> tuple[int, ...]:
+        return make_sequence(profile_of(rounds.blocks_under(cut), profile), network, self._plan).order
 
-    def _look_again(self, cut: Cut, profile: Profile, network: Network) -> None:
+    def _look_again(self, rounds: Rounds, cut: Cut, profile: Profile, network: Network) -> None:
         """Whether another sequence of the same blocks is better by now."""
-        blocks = profile_of(self._rounds.blocks_under(cut), profile)
-        order = self._rounds.order
+        blocks = profile_of(rounds.blocks_under(cut), profile)
+        order = rounds.order
         if len(order) != len(blocks.gradients):
             return
         other = make_sequence(blocks, network, self._plan)
         present = play_sequence(blocks, network, order)
         if iteration_s(blocks, other) < iteration_s(blocks, present) * (1 - BETTER):
-            self._rounds.control.want(Decision(cut, other.order))
+            rounds.control.want(Decision(cut, other.order))
 
 
 def profile_of(blocks: list[Block], profile: Profile) -> Profile:
@@ -112,11 +118,12 @@ class Agents:
         while not self._stop.wait(DRAIN_S):
             before = time.thread_time()
             try:
-                for agent in self._modules:
-                    agent.turn(time.monotonic())
+                self._modules = [agent for agent in self._modules if agent.turn(time.monotonic())]
             except Exception as error:
                 logger.warning(
-                    "Prophet learns no more: %s: %s; blocks and their order stay as they are", type(error).__name__, error
+                    "Prophet learns no more: %s: %s; blocks and their order stay as they are",
+                    type(error).__name__,
+                    error,
                 )
                 return
             finally:

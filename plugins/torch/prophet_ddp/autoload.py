@@ -5,8 +5,8 @@ imports this module only where it is set. An import hook stands behind torch's m
 Prophet needs besides is imported by the first constructor, so a process that trains nothing has none of it.
 
 A wrong setting ends the process with one line and status 2, on every rank, since all have the same environment. A
-failure of Prophet itself is one warning, and DistributedDataParallel as it is: takeover.py sees to it that this holds on
-all ranks alike.
+failure of Prophet itself is one warning, and DistributedDataParallel as it is: takeover.py sees to it that this is so
+on all ranks alike.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ class EventLog:
         events = np.array(rows, EVENT_DTYPE)
         if lost and len(events):
             events["gap"][0] = lost
-        return events[np.argsort(events["time_s"], kind="stable")]
+        in_order: NDArray[Any] = events[np.argsort(events["time_s"], kind="stable")]
+        return in_order
 
     def _write(self, now: float, id: int, size_bytes: int, queue: QueueKind, kind: EventKind) -> None:
         if not self._open:

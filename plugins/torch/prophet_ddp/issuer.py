@@ -4,8 +4,8 @@ Rule of this file: from blocks that are ready to collectives of a process group,
 module; what the sequence is comes from rounds.py, and why it is that one from agent.py.
 
 Collectives match by the order in which they are issued, so every rank must issue the same ones in the same order. Each
-round brings its *sequence*, a value that all ranks hold alike (control.py). An operation is issued when all before it in
-the sequence have been issued, its data is ready on this rank, and what is in flight leaves room.
+round brings its *sequence*, a value that all ranks hold alike (control.py). An operation is issued when all before it
+in the sequence have been issued, its data is ready on this rank, and what is in flight leaves room.
 
 Why this cannot end in a deadlock. Suppose all ranks have issued the first k operations of the job, and consider
 operation k + 1. It is the same on all of them. Its data becomes ready on each rank: a rank's backward pass waits for

@@ -127,7 +127,7 @@ def _make(optimizer: torch.optim.Optimizer) -> DdpUpdates | None:
         return None
     user_class = type(optimizer)
     updates = DdpUpdates(optimizer, user_class)
-    optimizer.__class__ = late_class(user_class)
+    optimizer.__class__ = late_class(user_class)  # type: ignore[arg-type]
     for group in optimizer.param_groups:
         group["params"] = torch_guards.GroupParameters(group["params"])
     return updates

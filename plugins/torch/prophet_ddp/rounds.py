@@ -459,6 +459,6 @@ class Rounds:
         missing = [slot.name for slot in self._slots if not slot.staged]
         return (
             "Expected to have finished reduction in the prior iteration before starting a new one: "
-            f"{len(missing)} parameters got no gradient, the first is {missing[0]}; they have no part in the loss. Pass "
-            "find_unused_parameters=True to DistributedDataParallel, and let all outputs of forward take part in the loss"
+            f"{len(missing)} parameters got no gradient, the first is {missing[0]}; they have no part in the loss. "
+            "Pass find_unused_parameters=True to DistributedDataParallel, and let all outputs of forward be in the loss"
         )

@@ -133,7 +133,7 @@ def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
     members = dist.get_process_group_ranks(group)
     place = hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
     count = _counts[place] = _counts.get(place, 0) + 1
-    store = dist.PrefixStore(f"prophet/{place}/{count}", dist.distributed_c10d._get_default_store())
+    store = dist.distributed_c10d.PrefixStore(f"prophet/{place}/{count}", dist.distributed_c10d._get_default_store())
     store.set(str(group.rank()), text)
     said = []
     for rank in range(group.size()):

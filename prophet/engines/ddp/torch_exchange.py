@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ class DdpInTorch:
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         cap = os.environ.get(BUCKET_CAP_MB)
-        more = {} if cap is None else {"bucket_cap_mb": float(cap)}
+        more: dict[str, Any] = {} if cap is None else {"bucket_cap_mb": float(cap)}
         return torch.nn.parallel.DistributedDataParallel(model, **more), optimizer
 
     def close(self) -> None:

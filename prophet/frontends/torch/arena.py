@@ -39,8 +39,9 @@ class Slot:
 
     `rounds` gathers the gradient and brings back its average; `owner` makes the update that is pending, None where none
     was so far. `place`: in forward order in the arena; `turn`: in forward order among what its owner updates.
-    `awaited`: `.grad` is still this worker's own, and its average is under way to it. `view`: its place in memory, where it is gathered and where its
-    average is when its blocks are back. `blocks`: those that have a part of it, under the present cut.
+    `awaited`: `.grad` is still this worker's own, and its average is under way to it. `view`: its place in memory,
+    where it is gathered and where its average is when its blocks are back. `blocks`: those that have a part of it,
+    under the present cut.
     `left`: backward passes until the gradient is due. `staged`: it is at its place in the arena.
     `pending`: step() was called, the update is still to come. `eager`: it must not outlast step(), since a gradient
     came without a use of the parameter that was watched. `late`: nothing had used the parameter when backward began.

@@ -72,7 +72,11 @@ def methods_of(namespace: type) -> dict[str, Any]:
 @functools.cache
 def late_class(user_class: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """A subclass of the same name and module with LateMethods."""
-    names = {"__module__": user_class.__module__, "__qualname__": user_class.__qualname__, "__doc__": user_class.__doc__}
+    names = {
+        "__module__": user_class.__module__,
+        "__qualname__": user_class.__qualname__,
+        "__doc__": user_class.__doc__,
+    }
     return type(user_class.__name__, (user_class,), {**methods_of(LateMethods), **names})
 
 

@@ -1,6 +1,6 @@
 """Blocks and their order for an engine of collectives: predicted with sequences instead of a cluster of servers.
 
-Rule of this file: pure. Which cut is tried when is prophet/learn/choosing.py's and judge.py's, as on a parameter server.
+Rule of this file: pure. Which cut is tried when is prophet/learn's, as on a parameter server.
 """
 
 from __future__ import annotations

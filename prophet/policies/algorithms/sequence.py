@@ -22,8 +22,9 @@ from prophet.core.queue import TwoLaneQueue
 
 @dataclass(frozen=True)
 class IssueOrder:
-    """`order` has the places of all gradients of a profile in the order in which they are issued; `ends_s`, by place, is
-    when each is back, in seconds since backward began.
+    """`order` has the places of all gradients of a profile in the order in which they are issued.
+
+    `ends_s`, by place, is when each is back, in seconds since backward began.
     """
 
     order: tuple[int, ...]

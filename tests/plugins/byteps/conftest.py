@@ -10,7 +10,6 @@ import pytest
 from prophet.frontends import notices
 from prophet_byteps import hook
 from prophet_byteps.torch import front_end
-from prophet_byteps.torch import keys as torch_engine
 from support.torch_network import Network
 
 

@@ -23,6 +23,7 @@ from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.settings import Settings
 from prophet.core.status import LaneStatus
+from prophet.frontends.ending import STALLED
 from prophet.lab.records import read_status
 from prophet.learn.learner import Learner
 from prophet.models.profiles import load_profile
@@ -30,7 +31,6 @@ from prophet.policies import get_policy
 from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.cutting import CutBoard
-from prophet.frontends.ending import STALLED
 from prophet_byteps.stall import Oldest
 from support.virtual import events, iteration, transfers
 

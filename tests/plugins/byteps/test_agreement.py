@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prophet.frontends.ending import STALLED, WRONG
 from prophet_byteps import agreement
 from prophet_byteps.agreement import (
     PAGE_BYTES,
@@ -23,7 +24,6 @@ from prophet_byteps.agreement import (
     page_count,
     rows_of,
 )
-from prophet.frontends.ending import STALLED, WRONG
 
 
 class Ended(Exception):

@@ -12,9 +12,9 @@ import pytest
 
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.core.settings import Settings
+from prophet.frontends.ending import WRONG
 from prophet.policies import Blocks
 from prophet_byteps import partition
-from prophet.frontends.ending import WRONG
 
 SOURCE = """
 #include <cstdint>

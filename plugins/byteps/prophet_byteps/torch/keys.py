@@ -26,6 +26,7 @@ _WAIT_S = 0.002
 _OF_GPUS = "byteps_torch_push_pull_async_torch_cuda_FloatTensor"
 """What BytePS has where it was built with CUDA."""
 
+
 class Engine:
     """BytePS as the front end needs it, shared by all optimizers of the process.
 

@@ -25,7 +25,11 @@ def wrap(
     """An object of a subclass of the optimizer's own class, sharing its groups and its state."""
     user_class = type(optimizer)
     # As BytePS names it: broadcast_optimizer_state recognises a wrapped optimizer by its module.
-    namespace = {**methods_of(LateMethods), **methods_of(_Methods), "__module__": engine.bps.DistributedOptimizer.__module__}
+    namespace = {
+        **methods_of(LateMethods),
+        **methods_of(_Methods),
+        "__module__": engine.bps.DistributedOptimizer.__module__,
+    }
     wrapped_class = type(user_class.__name__, (user_class,), namespace)
     wrapped: Any = object.__new__(wrapped_class)
     # Without a scheduler's wrapper around step(), which is bound to the optimizer it was made for.

@@ -19,8 +19,7 @@ from prophet.frontends import notices
 from prophet.frontends.torch import arena
 from prophet_byteps import hook
 from prophet_byteps.cutting import CutBoard
-from prophet_byteps.torch import keyed_arena
-from prophet_byteps.torch import front_end
+from prophet_byteps.torch import front_end, keyed_arena
 from prophet_byteps.torch import keys as torch_engine
 from prophet_byteps.torch.keyed_arena import names_reserved
 from support.torch_network import Network, Plain, batch, same, same_model, wrap

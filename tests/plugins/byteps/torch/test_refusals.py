@@ -14,7 +14,6 @@ from torch import nn
 
 from prophet.frontends.torch import optimizer as late_optimizer
 from prophet.frontends.torch import updates as torch_updates
-from prophet_byteps.torch import front_end
 from support.torch_network import (
     Network,
     NoCompression,

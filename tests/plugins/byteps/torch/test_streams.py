@@ -16,13 +16,13 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from prophet_byteps import hook
-from prophet_byteps.torch import front_end
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references as torch_references
-from prophet_byteps.torch import rounds as torch_rounds
 from prophet.frontends.torch.arena import Arena, Block
 from prophet.frontends.torch.streams import CudaStreams, Streams, streams_of
+from prophet_byteps import hook
+from prophet_byteps.torch import front_end
+from prophet_byteps.torch import rounds as torch_rounds
 from prophet_byteps.torch.rounds import Rounds
 from support.torch_network import Network, loss_of, make_model, peek, train, wrap
 
