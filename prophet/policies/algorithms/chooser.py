@@ -44,7 +44,10 @@ AS_GOOD = 0.002
 """Predictions within this share of the best are as good."""
 UNEXPLAINED = 0.02
 """What an iteration takes longer than predicted by more than this is put down to messages."""
-MOST_MESSAGE_S = 0.5e-3
+LEAST_MESSAGE_S, MOST_MESSAGE_S = 0.05e-3, 0.5e-3
+"""What a message takes of processors, at the least and at the most; it is seldom less than a few system calls."""
+LEAST_IN_FLIGHT_S = 0.5e-3
+"""Less than the wire takes in so long is not in flight: a busy machine is late by that much in answering."""
 HALVINGS = 5
 """A message's cost is looked for below the first, so many times in one half of what is left."""
 SLICE = 20_000
@@ -74,6 +77,7 @@ class ChoiceSearch:
     def __post_init__(self) -> None:
         question = self.question
         self._predictor = Predictor(question.profile, question.network, question.shape, question.arena)
+        self._predictor.message_s = LEAST_MESSAGE_S
         self._steps = self._search()
 
     def work(self, events: int) -> bool:
@@ -120,7 +124,8 @@ class ChoiceSearch:
         if choices and (plan := self.hold(choices[0])) is not None:
             prediction = self._predictor.begin(choices[0].cut, choices[0].credit, plan)
             yield from self._follow(prediction, choices[0].iteration_s)
-            if prediction.iteration_s < choices[0].iteration_s:
+            # A hold is a bet on a moment.
+            if prediction.iteration_s < choices[0].iteration_s * (1 - LEAST_GAIN):
                 self._held = replace(choices[0], deadlines=True, iteration_s=prediction.iteration_s)
 
     def _explain(self, measured: Measured) -> Spent:
@@ -151,8 +156,9 @@ class ChoiceSearch:
                 least_s = self._predictor.message_s
             else:
                 most_s = self._predictor.message_s
-        # What even the most does not explain has another cause.
-        self._predictor.message_s = least_s if most_s < MOST_MESSAGE_S else 0.0
+        # What even the most does not explain has another cause too, such as a slower worker. Blocks that are too large
+        # cost little then, and blocks that are too small would cost much where it was messages after all.
+        self._predictor.message_s = max(LEAST_MESSAGE_S, least_s)
 
     def _uniform(self) -> Spent:
         total = self.question.profile.total_bytes
@@ -237,12 +243,16 @@ class ChoiceSearch:
             return
         row = self._judged[cut] = _Judged()
         block_bytes = cut.typical_bytes(self.question.profile.total_bytes)
-        middle = IN_FLIGHT.index(FIRST_IN_FLIGHT)
+        least = LEAST_IN_FLIGHT_S * self.question.network.bandwidth
+        enough = (place for place, count in enumerate(IN_FLIGHT) if count * block_bytes >= least)
+        middle = max(IN_FLIGHT.index(FIRST_IN_FLIGHT), next(enough, len(IN_FLIGHT) - 1))
         done: dict[int, float] = {}
         for direction in (1, -1):
             worse, place = 0, middle if direction > 0 else middle - 1
             while 0 <= place < len(IN_FLIGHT) and worse <= PATIENCE:
                 credit = IN_FLIGHT[place] * block_bytes
+                if credit < least and row.credit:
+                    break
                 prediction = self._predictor.begin(cut, credit)
                 yield from self._follow(prediction, min(self._best_s * near, row.iteration_s))
                 done[credit] = prediction.iteration_s
