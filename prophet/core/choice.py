@@ -55,11 +55,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Choice:
-    """A cut with the credit that is best for it, whether deadlines pay, and the iteration that is predicted."""
+    """A cut with the credit that is best for it, and the iteration that is predicted."""
 
     cut: Cut
     credit: int
-    deadlines: bool
     iteration_s: float
 
 

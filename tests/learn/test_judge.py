@@ -18,7 +18,7 @@ def uniform(size_kib: int) -> Cut:
 
 
 def choice(cut: Cut, iteration_s: float) -> Choice:
-    return Choice(cut, 1 << 20, False, iteration_s)
+    return Choice(cut, 1 << 20, iteration_s)
 
 
 def periods(seconds: float, count: int = LEAST_PERIODS) -> NDArray[np.float64]:

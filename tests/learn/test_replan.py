@@ -15,7 +15,7 @@ NETWORK = Network(bandwidth=31.25e6, overhead_s=0.0005, ack_delay_s=0.004)
 
 
 def test_a_plan_is_swapped_only_for_a_material_change() -> None:
-    policy = get_policy("prophet")
+    policy = get_policy("prophet-paper")
     plan = policy.plan(PROFILE, NETWORK)
     assert not plan_changed(plan, policy.plan(PROFILE, dataclasses.replace(NETWORK, bandwidth=33e6)))
     assert plan_changed(plan, policy.plan(PROFILE, dataclasses.replace(NETWORK, bandwidth=40e6)))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from prophet.core.errors import UserError
-from prophet.core.events import QueueKind
 from prophet.core.network import Network
-from prophet.core.plan import Deadline, Plan
+from prophet.core.plan import Plan
 from prophet.core.profile import GradientProfile, Profile
 from prophet.models.profiles import resnet50
 from prophet.policies import get_policy
-from support.lanes import ScheduledQueue
 from support.virtual import transfers
 
 PROFILE = resnet50(25_600_000)
@@ -67,46 +63,6 @@ def test_prophets_credit_fills_the_wire() -> None:
 
     assert rate(credit // size) > 0.99 * network.bandwidth
     assert rate(credit // size - 1) < 0.9 * network.bandwidth, "and no less would"
-
-
-def test_prophet_keeps_the_wire_free_for_the_last_step_until_gradient_0_is_there() -> None:
-    fast = dataclasses.replace(NETWORK, bandwidth=40e6)
-    plan = get_policy("prophet").plan(PROFILE, fast, jitter_s=0.002)
-    # Ranks 0 to 12 appear together; whatever is less urgent must be off the wire by then.
-    assert plan.push.deadlines == (Deadline(PROFILE.backward_s, 12),)
-    assert plan.deadline_slack_s == 0.002
-    assert plan.network == fast
-    assert plan.generation_s[0] == PROFILE.backward_s
-    assert all(plan.generation_s[i] < PROFILE.backward_s for i in range(1, 161))
-
-
-def test_the_deadline_holds_less_urgent_steps_and_nothing_else() -> None:
-    fast = dataclasses.replace(NETWORK, bandwidth=40e6)
-    queue = ScheduledQueue(QueueKind.PUSH)
-    queue.set_plan(get_policy("prophet").plan(PROFILE, fast, jitter_s=0.002))
-    began = 10.0
-    queue.add(1, 140, 131072, began + PROFILE.gradients[140].generation_s)
-    queue.add(2, 13, 4, began + PROFILE.gradients[13].generation_s)  # the step before the last
-    assert queue.get(began + 0.595)[0] == 2
-    task, retry_at = queue.get(began + 0.597)
-    assert task is None, "3.8 ms do not fit into 3"
-    assert retry_at == pytest.approx(began + 0.6 + 0.002)
-    queue.add(3, 12, 4, began + 0.6)
-    assert queue.get(began + 0.6)[0] == 3, "the last step is what was waited for"
-    assert queue.get(began + 0.6)[0] is None, "gradient 0 is still to come"
-    queue.add(4, 0, 4, began + 0.601)
-    assert queue.get(began + 0.601)[0] == 4
-    assert queue.get(began + 0.601)[0] == 1, "nothing more urgent is to come"
-
-
-def test_prophet_holds_nothing_back_where_the_wire_is_what_limits_the_job() -> None:
-    slow = Network(10e6, overhead_s=0.0005, ack_delay_s=0.004)
-    assert not get_policy("prophet").plan(PROFILE, slow).push.deadlines
-
-
-def test_prophet_has_no_deadline_in_a_job_of_one_step() -> None:
-    together = Profile("one", tuple(GradientProfile(f"g{i}", 1_000_000, 0.1, 0.01) for i in range(5)))
-    assert not get_policy("prophet").plan(together, NETWORK).push.deadlines
 
 
 def test_a_thousand_gradients_are_planned() -> None:

@@ -3,26 +3,25 @@
 Rule of this file: what is tried, in which order, and when it is enough. Pure; a host gives it a number of events at a
 time, so that a decision never holds a thread for long. Sizes are bytes, times seconds.
 
-First come uniform cuts: from a middle size up and down for as long as it gets better. Then, from the best of them, cuts
-along the stepwise pattern: a segment for each step's gradients, so that no block goes across the beginning of a step,
-and each segment's blocks twice or half as large for as long as that is better. Large blocks cost fewer messages and
-stand longer in the way of what is more urgent; what that comes to at each place, the prediction says. Last, for the
-best: whether to hold what is less urgent back when gradient 0 is due.
+Blocks of one size along the arena are tried, from a middle size up and down for as long as it gets better, and credits
+with each. Large blocks cost fewer messages and stand longer in the way of what is more urgent; what that comes to,
+the prediction says.
+
+Two things that were tried here are not here any more, since they were worth nothing (docs/results/notes/ablation.md):
+blocks of several sizes along the stepwise pattern, and holding back what is less urgent when gradient 0 is due.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
 
 from prophet.core.choice import Choice, Measured, Question
-from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment, arena_places
-from prophet.core.plan import Plan
-from prophet.core.steps import find_steps
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.policies.algorithms.predictor import Prediction, Predictor
 
-SIZES = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, MOST_BLOCK_BYTES)
+SIZES = (32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, MOST_BLOCK_BYTES)
 """Of uniform cuts' blocks. A factor of two apart is near enough: between neighbours the iteration differs by a few
 percent."""
 FIRST_SIZE = 512 << 10
@@ -34,13 +33,7 @@ PATIENCE = 1
 """A search goes on past so many tries that were no better."""
 NEAR = 1.05
 """What is predicted to take more than this much of the best is not followed to its end."""
-LEAST_GAIN = 0.003
-"""A cut with more segments is kept only if it is better by this share of the iteration."""
-MOST_SEGMENTS = 12
-"""Of a cut along the pattern; the shortest steps are joined to their neighbours."""
-REFINE_EVENTS = 1_000_000
-"""Of the simulation, that are spent on cuts along the pattern: they are seldom worth 1%, and the job waits."""
-AS_GOOD = 0.002
+AS_GOOD = 0.001
 """Predictions within this share of the best are as good."""
 UNEXPLAINED = 0.02
 """What an iteration takes longer than predicted by more than this is put down to messages."""
@@ -67,12 +60,10 @@ class _Judged:
 
 @dataclass
 class ChoiceSearch:
-    """The search for one question. `hold` makes the plan with deadlines of a choice, None where there are none."""
+    """The search for one question."""
 
     question: Question
-    hold: Callable[[Choice], Plan | None]
     _judged: dict[Cut, _Judged] = field(default_factory=dict)
-    _held: Choice | None = None
 
     def __post_init__(self) -> None:
         question = self.question
@@ -94,9 +85,7 @@ class ChoiceSearch:
 
         A message also takes processor time of workers and servers, which no event tells from computing.
         """
-        rows = [Choice(cut, row.credit, False, row.iteration_s) for cut, row in self._judged.items() if row.credit]
-        if self._held is not None:
-            rows = [self._held if row.cut == self._held.cut else row for row in rows]
+        rows = [Choice(cut, row.credit, row.iteration_s) for cut, row in self._judged.items() if row.credit]
         as_good_s = self._best_s * (1 + AS_GOOD)
         total = self.question.profile.total_bytes
 
@@ -118,15 +107,6 @@ class ChoiceSearch:
             yield from self._judge(cut, math.inf)
         if self.question.anew:
             yield from self._uniform()
-            if self.question.arena:
-                yield from self._along_the_pattern()
-        choices = self.choices
-        if choices and (plan := self.hold(choices[0])) is not None:
-            prediction = self._predictor.begin(choices[0].cut, choices[0].credit, plan)
-            yield from self._follow(prediction, choices[0].iteration_s)
-            # A hold is a bet on a moment.
-            if prediction.iteration_s < choices[0].iteration_s * (1 - LEAST_GAIN):
-                self._held = replace(choices[0], deadlines=True, iteration_s=prediction.iteration_s)
 
     def _explain(self, measured: Measured) -> Spent:
         """Takes what no event says to be as explains best what the job does now.
@@ -173,70 +153,6 @@ class ChoiceSearch:
                 worse = 0 if self._best_s < before else worse + 1
                 place += direction
 
-    def _along_the_pattern(self) -> Spent:
-        best = self.choices[0]
-        if len(best.cut.segments) > 1:
-            uniform = [choice for choice in self.choices if len(choice.cut.segments) == 1]
-            best = uniform[0]
-        starts = self._starts()
-        if len(starts) < 2:
-            return
-        sizes = [best.cut.block_bytes_at(0)] * len(starts)
-        tried = {}
-
-        def cut_of(sizes: Sequence[int]) -> Cut:
-            return Cut(tuple(Segment(start, size) for start, size in zip(starts, sizes, strict=True)))
-
-        spent = 0
-
-        def judge(sizes: Sequence[int], credit: int, most_s: float) -> Spent:
-            nonlocal spent
-            tried[tuple(sizes), credit] = math.inf
-            if spent > REFINE_EVENTS:
-                return
-            prediction = self._predictor.begin(cut_of(sizes), credit)
-            yield from self._follow(prediction, most_s)
-            tried[tuple(sizes), credit] = prediction.iteration_s
-            spent += prediction.cost
-
-        credit = best.credit
-        yield from judge(sizes, credit, math.inf)
-        least_s = tried[tuple(sizes), credit]
-        better = True
-        while better:
-            better = False
-            for place in range(len(starts)):
-                for factor in (2, 0.5):
-                    size = _rounded(sizes[place] * factor)
-                    other = [*sizes[:place], size, *sizes[place + 1 :]]
-                    too_large = IN_FLIGHT[0] * size > credit
-                    if size == sizes[place] or too_large or (tuple(other), credit) in tried:
-                        continue
-                    yield from judge(other, credit, least_s)
-                    if tried[tuple(other), credit] < least_s * (1 - LEAST_GAIN / 4):
-                        sizes, least_s, better = other, tried[tuple(other), credit], True
-            for factor in (0.75, 1.5):
-                other_credit = int(credit * factor)
-                if (tuple(sizes), other_credit) in tried or other_credit < IN_FLIGHT[0] * max(sizes):
-                    continue
-                yield from judge(sizes, other_credit, least_s)
-                if tried[tuple(sizes), other_credit] < least_s * (1 - LEAST_GAIN / 4):
-                    credit, least_s, better = other_credit, tried[tuple(sizes), other_credit], True
-        if least_s < best.iteration_s * (1 - LEAST_GAIN):
-            self._judged[cut_of(sizes)] = _Judged(credit, least_s)
-
-    def _starts(self) -> list[int]:
-        """Where the gradients of each step begin in the arena, rounded; at most MOST_SEGMENTS."""
-        profile = self.question.profile
-        places = arena_places(gradient.size_bytes for gradient in profile.gradients)
-        starts = sorted({places[step.first] // UNIT_BYTES * UNIT_BYTES for step in find_steps(profile)} | {0})
-        while len(starts) > MOST_SEGMENTS:
-            ends = [*starts[1:], places[-1]]
-            lengths = [end - start for start, end in zip(starts, ends, strict=True)]
-            shortest = min(range(1, len(starts)), key=lengths.__getitem__)
-            del starts[shortest]
-        return starts
-
     def _judge(self, cut: Cut, near: float) -> Spent:
         """Finds the best credit of a cut: from a few blocks up and down for as long as it gets better."""
         if cut in self._judged:
@@ -269,8 +185,3 @@ class ChoiceSearch:
             over = prediction.run(SLICE, most_s)
             yield prediction.cost - spent
             spent = prediction.cost
-
-
-def _rounded(size: float) -> int:
-    """The nearest of SIZES."""
-    return min(SIZES, key=lambda known: abs(math.log(known / size)))

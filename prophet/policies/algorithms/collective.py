@@ -83,7 +83,7 @@ class CollectiveSearch:
         plan = self._policy.plan(profile, question.network, question.jitter_s)
         predicted_s = iteration_s(profile, make_sequence(profile, question.network, plan))
         credit = IN_FLIGHT * cut.typical_bytes(profile.total_bytes)
-        return Choice(cut, credit, bool(plan.push.deadlines), predicted_s), EVENTS_A_BLOCK * len(profile.gradients)
+        return Choice(cut, credit, predicted_s), EVENTS_A_BLOCK * len(profile.gradients)
 
 
 class ForwardOrder:

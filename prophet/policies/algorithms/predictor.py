@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import replace
 
 from prophet.core._native import ClusterSpec, Exchange, OperationSpec, Simulation
 from prophet.core.choice import Shape
@@ -62,8 +61,8 @@ class Predictor:
         ids = self.profile.gradient_ids
         return [Load(id_, size, place) for place, (id_, size) in enumerate(zip(ids, sizes, strict=True))]
 
-    def begin(self, cut: Cut, credit: int, plan: Plan | None = None) -> Prediction:
-        """A prediction of this cut, with this credit in forward order or under a plan."""
+    def begin(self, cut: Cut, credit: int) -> Prediction:
+        """A prediction of this cut, with this credit in forward order."""
         layout, operations = self._made(cut)
         spec = ClusterSpec()
         spec.operations = operations
@@ -85,9 +84,8 @@ class Predictor:
         shared = rate * max(1.0, self._workers / self._servers)
         for server in range(0 if self.wide_servers else self._servers):
             simulation.set_link(self._workers + server, [(0.0, shared)], [(0.0, shared)], 0.0, 0.0)
-        if plan is None:
-            plan = Plan(push=QueuePlan(order={}, credit=credit), pull=QueuePlan(order={}))
-        plan = replace(plan, push=replace(plan.push, credit=max(1, round(credit * self._credit_scale))))
+        credit = max(1, round(credit * self._credit_scale))
+        plan = Plan(push=QueuePlan(order={}, credit=credit), pull=QueuePlan(order={}))
         simulation.set_plan(encode_plan(plan))
         return Prediction(simulation, self.profile.forward_s, EVENTS_A_TENSOR * len(layout.tensors))
 

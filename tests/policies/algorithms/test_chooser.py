@@ -167,4 +167,4 @@ def test_the_plan_of_a_choice_asks_for_its_cut() -> None:
     choice = searched(asked).choices[0]
     plan = policy.chosen_plan(choice, asked)
     assert (plan.cut, plan.push.credit, plan.push.order) == (choice.cut, choice.credit, {})
-    assert bool(plan.push.deadlines) is choice.deadlines
+    assert not plan.push.deadlines
