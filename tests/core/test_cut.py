@@ -172,7 +172,6 @@ def test_the_typical_size_is_that_of_the_middle_byte() -> None:
 BORDERS = st.lists(st.integers(0, 400_000), max_size=30)
 
 
-@settings(deadline=None)
 @given(GRADIENTS, BORDERS)
 def test_blocks_between_borders_are_all_bytes_once_and_divide_no_element(
     rows: list[tuple[int, str | None]], places: list[int]
