@@ -144,7 +144,7 @@ class Rounds:
         self._streams: dict[torch.device, Streams] = {}
         self._arena: DdpArena | None = None
         self._compression: Compression | None = None
-        self._collectives: list[tuple[int, ...]] = []
+        self._decision: Decision | None = None
         self._open = False
         self._staged = 0
         self._expects = False
@@ -185,7 +185,12 @@ class Rounds:
     @property
     def order(self) -> tuple[int, ...]:
         """Places of the blocks in the sequence that is in force."""
-        return tuple(place for places in self._collectives for place in places)
+        return self._decision.order if self._decision is not None else ()
+
+    @property
+    def decision(self) -> Decision | None:
+        """In force; None before the first round."""
+        return self._decision
 
     @property
     def layout(self) -> tuple[Sequence[int], Sequence[Hashable | None]]:
@@ -336,7 +341,8 @@ class Rounds:
                     while not arena.arrived(slot):
                         self._wait_activity()
                 self._take_up(decision)
-        operations = arena.operations(self._collectives)
+        assert self._decision is not None
+        operations = arena.operations(self._decision.collectives)
         if self._uses_vary:
             used = self._used = torch.zeros(len(self._slots), dtype=torch.int32)
             self._used_known = Operation(lambda: self._issuer.all_reduce(used))
@@ -350,7 +356,7 @@ class Rounds:
         count = len(self._arena.blocks)
         if len(decision.order) != count:
             raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
-        self._collectives = decision.collectives
+        self._decision = decision
 
     def _end(self) -> None:
         """All gradients of the round are there."""
