@@ -2,7 +2,8 @@
 
 Run as `policies_job.py STORE RANK RANKS OUT POLICY...`, with PROPHET_SCHEDULER set so that Prophet is loaded. In each
 run the first rank wants the policy's own decision after the first round, made from a profile and a network that are
-given, so that the cut changes in the middle of it. OUT gets what the run came to, a line of JSON for each.
+given, so that the cut changes in the middle of it. `learn:POLICY` decides by itself, from what it measures, and is
+followed by as many rounds without Prophet. OUT gets what the run came to, a line of JSON for each.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from prophet.policies.algorithms.collective import CollectivePolicy
 from prophet.policies.algorithms.collective_groups import make_grouping
 from prophet.policies.algorithms.sequence import make_sequence
 from prophet_ddp import takeover
+from prophet_ddp.agent import Agents, Turning
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import Rounds
 
@@ -36,6 +38,9 @@ WIDTH = 1040
 ROUNDS = 11
 """The first decision is read after round 4, and one more could be after round 8."""
 NETWORK = Network(bandwidth=31.25e6, overhead_s=0.002)
+MOST_ROUNDS = 20_000
+"""By then a policy has decided, on any machine."""
+ROUNDS_AFTER = 6
 
 
 class Model(nn.Module):
@@ -72,43 +77,100 @@ def decision_of(name: str, rounds: Rounds) -> Decision:
     return Decision(Borders.of_gradients(sizes), order)
 
 
-def train(name: str, rank: int) -> dict[str, Any]:
+class _Nobody(Agents):
+    """Looks after no module."""
+
+    def add(self, agent: Turning) -> None:
+        pass
+
+
+class Run:
     """One run; of Prophet only where a policy is named."""
-    os.environ["PROPHET_SCHEDULER"] = name
-    takeover.settings.cache_clear()
-    model = nn.parallel.DistributedDataParallel(Model()) if name else plain()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    noise = torch.Generator().manual_seed(10 + rank)
-    said: dict[str, Any] = {"policy": name}
+
+    def __init__(self, name: str, rank: int, learns: bool = False) -> None:
+        takeover._agents = Agents() if learns else _Nobody()
+        os.environ["PROPHET_SCHEDULER"] = name
+        takeover.settings.cache_clear()
+        self.model = nn.parallel.DistributedDataParallel(Model()) if name else plain()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.noise = torch.Generator().manual_seed(10 + rank)
+
+    @property
+    def rounds(self) -> Rounds:
+        found: Rounds = self.model.reducer.rounds  # type: ignore[union-attr,assignment]
+        return found
+
+    def step(self) -> None:
+        loss = self.model(torch.rand(8, 20, generator=self.noise)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def weights(self) -> str:
+        """A digest of the weights, the buffers and the optimizer's state."""
+        digest = hashlib.sha256()
+        for tensor in self.model.state_dict().values():
+            digest.update(tensor.numpy().tobytes())
+        for state in self.optimizer.state.values():
+            digest.update(state["exp_avg"].numpy().tobytes())
+        return digest.hexdigest()
+
+
+def given(name: str, rank: int) -> dict[str, Any]:
+    """A run with the decision that is given."""
+    run = Run(name, rank)
     issued: list[int] = []
     for number in range(ROUNDS):
-        if name and number == ROUNDS - 1:
-            _record(model.reducer.rounds, issued)  # type: ignore[union-attr,arg-type]
-        loss = model(torch.rand(8, 20, generator=noise)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if name and number == 0:
-            rounds: Rounds = model.reducer.rounds  # type: ignore[union-attr,assignment]
-            if rank == 0:
-                rounds.control.want(decision_of(name, rounds))
-    if name:
-        rounds.flush()
-        wanted = decision_of(name, rounds)
-        said["decided"] = rounds.decision == wanted
-        said["wanted"] = [
+        if number == ROUNDS - 1:
+            _record(run.rounds, issued)
+        run.step()
+        if number == 0 and rank == 0:
+            run.rounds.control.want(decision_of(name, run.rounds))
+    rounds = run.rounds
+    rounds.flush()
+    wanted = decision_of(name, rounds)
+    return {
+        "policy": name,
+        "weights": run.weights(),
+        "decided": rounds.decision == wanted,
+        "wanted": [
             sum(rounds.blocks_under(wanted.cut)[place].size_bytes for place in places) for places in wanted.collectives
-        ]
-        said["issued"] = issued
-        said["joined"] = sum(len(places) > 1 for places in wanted.collectives)
-        said["waits"] = rounds.barrier
-    digest = hashlib.sha256()
-    for tensor in model.state_dict().values():
-        digest.update(tensor.numpy().tobytes())
-    for state in optimizer.state.values():
-        digest.update(state["exp_avg"].numpy().tobytes())
-    said["weights"] = digest.hexdigest()
-    return said
+        ],
+        "issued": issued,
+        "joined": sum(len(places) > 1 for places in wanted.collectives),
+        "waits": rounds.barrier,
+    }
+
+
+def learned(name: str, rank: int) -> dict[str, Any]:
+    """A run in which the policy decides by itself. Ranks come to it in the same round."""
+    run = Run(name, rank, learns=True)
+    run.step()
+    first = run.rounds.decision
+    count = 1
+    while run.rounds.decision == first and count < MOST_ROUNDS:
+        run.step()
+        count += 1
+    for _ in range(ROUNDS_AFTER):
+        run.step()
+    decision = run.rounds.decision
+    said = {
+        "policy": f"learn:{name}",
+        "rounds": count,
+        "changed": decision != first,
+        "collectives": len(decision.collectives) if decision is not None else 0,
+        "gradients": len(run.rounds.slots),
+        "weights": run.weights(),
+    }
+    return {**said, "without": without(rank, count + ROUNDS_AFTER)["weights"]}
+
+
+def without(rank: int, count: int) -> dict[str, Any]:
+    """So many rounds of DistributedDataParallel as it is."""
+    run = Run("", rank)
+    for _ in range(count):
+        run.step()
+    return {"policy": "", "weights": run.weights()}
 
 
 def _record(rounds: Rounds, issued: list[int]) -> None:
@@ -138,7 +200,9 @@ def main(store: str, rank: int, ranks: int, out: Path, names: Sequence[str]) -> 
     torch.set_num_threads(1)
     with out.open("w", encoding="utf-8") as file:
         for name in ("", *names):
-            file.write(json.dumps(train(name, rank)) + "\n")
+            own = name.removeprefix("learn:")
+            said = without(rank, ROUNDS) if not name else given(name, rank) if own == name else learned(own, rank)
+            file.write(json.dumps(said) + "\n")
             file.flush()
     dist.destroy_process_group()
 

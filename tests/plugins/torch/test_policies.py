@@ -18,6 +18,7 @@ from prophet.policies import collective_policies, get_definition
 JOB = Path(__file__).with_name("policies_job.py")
 LIMIT_S = 300.0
 RANKS = 2
+LEARNING = ["learn:caramel", "learn:pace"]
 
 
 def run(folder: Path, names: list[str]) -> list[dict[str, dict[str, Any]]]:
@@ -50,7 +51,7 @@ def run(folder: Path, names: list[str]) -> list[dict[str, dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
-    return run(tmp_path_factory.mktemp("policies"), collective_policies())
+    return run(tmp_path_factory.mktemp("policies"), [*collective_policies(), *LEARNING])
 
 
 @pytest.mark.parametrize("name", collective_policies())
@@ -77,7 +78,16 @@ def test_step_waits_where_the_system_does_that_it_is_named_after(
 def test_groups_are_larger_than_a_parameter_servers_blocks_and_cuts_smaller(
     runs: list[dict[str, dict[str, Any]]],
 ) -> None:
-    counts = {name: len(row["issued"]) for name, row in runs[0].items() if name}
+    counts = {name: len(row["issued"]) for name, row in runs[0].items() if "issued" in row}
     assert counts["ddp"] < counts["mg-wfbp"] <= counts["caramel-no-batching-no-scheduling"]
     assert max(runs[0]["ddp"]["issued"]) > 4_096_000
     assert runs[0]["caramel"]["joined"] > 0, "no batch had parts that do not lie together"
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_a_policy_decides_by_itself_on_all_ranks_in_one_round(runs: list[dict[str, dict[str, Any]]], name: str) -> None:
+    for of_rank in runs:
+        row = of_rank[name]
+        assert row["changed"] and 1 < row["collectives"] < row["gradients"]
+        assert row["weights"] == row["without"]
+        assert row["rounds"] == runs[0][name]["rounds"]
