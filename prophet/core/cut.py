@@ -8,7 +8,8 @@ many small gradients together, or both. So a block's bytes are there when the mo
 part is generated, and what it brings back is used when that gradient's layer is next computed.
 
 A cut says how large blocks are along the arena: a list of segments, each with its start and the size of its blocks. No
-block goes across the start of a segment.
+block goes across the start of a segment. An engine that can take blocks of any size also takes `Borders`, where each
+segment is one block.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import NamedTuple
 UNIT_BYTES = 4096
 """Starts of segments and sizes of blocks are whole numbers of these, and ids of blocks count them."""
 MOST_BLOCK_BYTES = 4_096_000
-"""No block is larger. It is BytePS's own partition size, so that a block is one partition."""
+"""No block is larger, but of Borders. It is BytePS's own partition size, so that a block is one partition."""
 RECUT_ROUNDS = 4
 """Workers look for another cut every so many rounds."""
 MOST_SEGMENTS = 340
@@ -34,8 +35,14 @@ LEARNING_STRETCHES = 16
 LEAST_STRETCH_BYTES = 1 << 20
 """A stretch of the learning cut has room for a block of the largest of LEARNING_SIZES."""
 
+ITEM_BYTES = 16
+"""No block of Borders begins within so many bytes of a gradient, counted from its beginning: no element is divided."""
+
 _COUNT = struct.Struct("<H")
 _SEGMENT = struct.Struct("<IH")
+_BORDERS = 0xFFFF
+"""In place of the number of segments where Borders follow."""
+_BORDER_COUNT = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
@@ -106,10 +113,53 @@ class Cut:
         """The cut that `encode` wrote; None for zeros, where nobody wrote any. Raises ValueError for anything else."""
         try:
             (count,) = _COUNT.unpack_from(data)
+            if count == _BORDERS:
+                return _decode_borders(data)
             rows = [_SEGMENT.unpack_from(data, _COUNT.size + place * _SEGMENT.size) for place in range(count)]
         except struct.error:
             raise ValueError("a cut is cut short") from None
-        return cls(tuple(Segment(start * UNIT_BYTES, size * UNIT_BYTES) for start, size in rows)) if count else None
+        return Cut(tuple(Segment(start * UNIT_BYTES, size * UNIT_BYTES) for start, size in rows)) if count else None
+
+
+@dataclass(frozen=True)
+class Borders(Cut):
+    """A cut at any places of the arena: what lies between two of them and has one kind is one block, of any size.
+
+    For engines that need no more of a block than that it does not divide an element. Each segment's `block_bytes` is
+    its length.
+    """
+
+    def __post_init__(self) -> None:
+        places = [segment.start for segment in self.segments]
+        ends = [segment.start + segment.block_bytes for segment in self.segments]
+        if not places or places[0] != 0 or places[1:] != ends[:-1] or any(s.block_bytes < 1 for s in self.segments):
+            raise ValueError(f"borders at {places}; the first must be at 0, and each after the one before")
+
+    @classmethod
+    def at(cls, places: Iterable[int], total_bytes: int) -> Borders:
+        """Blocks begin at these places, in bytes, and at the arena's beginning. What is not within it says nothing."""
+        inner = sorted({place for place in places if 0 < place < total_bytes})
+        borders = [0, *inner, max(total_bytes, 1)]
+        return cls(tuple(Segment(start, stop - start) for start, stop in itertools.pairwise(borders)))
+
+    @classmethod
+    def of_gradients(cls, sizes: Sequence[int]) -> Borders:
+        """Each gradient by itself, whole. `sizes` in bytes, in forward order."""
+        return cls.at(arena_places(sizes), sum(sizes))
+
+    def encode(self) -> bytes:
+        places = [segment.start for segment in self.segments]
+        places.append(places[-1] + self.segments[-1].block_bytes)
+        count = len(self.segments)
+        return _COUNT.pack(_BORDERS) + _BORDER_COUNT.pack(count) + struct.pack(f"<{count + 1}Q", *places)
+
+
+def _decode_borders(data: bytes) -> Borders:
+    (count,) = _BORDER_COUNT.unpack_from(data, _COUNT.size)
+    if not count:
+        raise ValueError("a cut has no borders")
+    places = struct.unpack_from(f"<{count + 1}Q", data, _COUNT.size + _BORDER_COUNT.size)
+    return Borders(tuple(Segment(start, stop - start) for start, stop in itertools.pairwise(places)))
 
 
 class Piece(NamedTuple):
@@ -173,8 +223,16 @@ def blocks_of(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) 
     """The blocks of a cut, the most urgent first.
 
     `sizes` are bytes in forward order. Gradients of equal kinds may share a block; a gradient of kind None shares with
-    none, and is cut at multiples of UNIT_BYTES from its beginning only.
+    none, and is cut at multiples of UNIT_BYTES from its beginning only (of ITEM_BYTES by Borders).
     """
+    places = arena_places(sizes)
+    done = _between_borders(sizes, kinds, cut) if isinstance(cut, Borders) else _by_size(sizes, kinds, cut)
+    done.sort()
+    ids = ids_at(places[pieces[0].gradient] + pieces[0].start for pieces in done)
+    return [Block(id_, tuple(pieces)) for id_, pieces in zip(ids, done, strict=True)]
+
+
+def _by_size(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) -> list[list[Piece]]:
     places = arena_places(sizes)
     done: list[list[Piece]] = []
     begun: dict[Hashable, _Begun] = {}
@@ -199,9 +257,7 @@ def blocks_of(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) 
             if block.room == 0:
                 del begun[key]
             at = stop
-    done.sort()
-    ids = ids_at(places[pieces[0].gradient] + pieces[0].start for pieces in done)
-    return [Block(id_, tuple(pieces)) for id_, pieces in zip(ids, done, strict=True)]
+    return done
 
 
 @dataclass
@@ -211,3 +267,23 @@ class _Begun:
     pieces: list[Piece]
     room: int
     ends: int | None
+
+
+def _between_borders(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Borders) -> list[list[Piece]]:
+    places = arena_places(sizes)
+    starts = [segment.start for segment in cut.segments]
+    blocks: dict[Hashable, list[Piece]] = {}
+    for gradient, (size, kind) in enumerate(zip(sizes, kinds, strict=True)):
+        key: Hashable = ("alone", gradient) if kind is None else ("kind", kind)
+        at = 0
+        number = bisect.bisect_right(starts, places[gradient]) - 1
+        while at < size:
+            number += 1
+            stop = size
+            if number < len(starts) and starts[number] - places[gradient] < size:
+                stop = starts[number] - places[gradient]
+                stop -= stop % ITEM_BYTES
+            if stop > at:
+                blocks.setdefault((key, number), []).append(Piece(gradient, at, stop))
+                at = stop
+    return list(blocks.values())

@@ -77,6 +77,10 @@ class Definition:
     config chooses beside the partition size, empty where nothing is to be tuned. `page` is a page of docs/ about it.
     `blocks` is how it has gradients cut. `traced`: it plans with forward times, which only a trace of operations tells
     where a job waits for its network; a simulation gives it one (prophet/simulate/grouped.py), and a job does not.
+
+    The rest is read by engines of collectives alone. `groups`: its plans have groups, each of which is one collective
+    there. `waits`: step() waits for all averages, as in the system that it is named after; a parameter server has that
+    barrier for none. `servers_only` is why it does not run there, empty where it does.
     """
 
     summary: str
@@ -86,6 +90,9 @@ class Definition:
     page: str = ""
     blocks: Blocks = Blocks.ONE_SIZE
     traced: bool = False
+    groups: bool = False
+    waits: bool = False
+    servers_only: str = ""
 
     @property
     def all_options(self) -> tuple[Option, ...]:
@@ -137,6 +144,11 @@ def all_definitions() -> dict[str, Definition]:
 def policy_names() -> list[str]:
     """The names of all policies, in alphabetical order. Imports all of them."""
     return list(all_definitions())
+
+
+def collective_policies() -> list[str]:
+    """The names of those that an engine of collectives runs, in alphabetical order. Imports all of them."""
+    return [name for name, definition in all_definitions().items() if not definition.servers_only]
 
 
 def _files() -> set[str]:

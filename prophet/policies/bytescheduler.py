@@ -46,5 +46,6 @@ POLICIES = {
         ByteSchedulerOptions,
         tuned="credit_bytes",
         page="policies/baselines.md",
+        servers_only="what it sets is the bytes in flight, which an engine of collectives bounds by itself; take p3",
     )
 }

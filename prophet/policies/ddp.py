@@ -66,6 +66,10 @@ def buckets(
 
 POLICIES = {
     "ddp": Definition(
-        "gradients merged as in PyTorch DDP", lambda options, partition_bytes: Ddp(), page="policies/baselines.md"
+        "gradients merged as in PyTorch DDP",
+        lambda options, partition_bytes: Ddp(),
+        page="policies/baselines.md",
+        groups=True,
+        waits=True,
     )
 }

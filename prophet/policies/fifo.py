@@ -22,5 +22,7 @@ class Fifo:
 
 
 POLICIES = {
-    "fifo": Definition("order of arrival, as BytePS does, through the hook", lambda options, partition_bytes: Fifo())
+    "fifo": Definition(
+        "order of arrival, as BytePS does, through the hook", lambda options, partition_bytes: Fifo(), waits=True
+    )
 }

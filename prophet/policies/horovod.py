@@ -78,6 +78,10 @@ def fused_by_cycles(
 
 POLICIES = {
     "horovod": Definition(
-        "gradients merged as in Horovod", lambda options, partition_bytes: Horovod(), page="policies/baselines.md"
+        "gradients merged as in Horovod",
+        lambda options, partition_bytes: Horovod(),
+        page="policies/baselines.md",
+        groups=True,
+        waits=True,
     )
 }

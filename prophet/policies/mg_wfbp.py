@@ -114,11 +114,17 @@ def _check(generation_s: Sequence[float], sizes: Sequence[int]) -> None:
 
 POLICIES = {
     "mg-wfbp": Definition(
-        "gradients merged as in MG-WFBP", lambda options, partition_bytes: MgWfbp(), page="policies/baselines.md"
+        "gradients merged as in MG-WFBP",
+        lambda options, partition_bytes: MgWfbp(),
+        page="policies/baselines.md",
+        groups=True,
+        waits=True,
     ),
     "mg-wfbp-exact": Definition(
         "the best merging of neighbours that MG-WFBP could find",
         lambda options, partition_bytes: MgWfbp(exact=True),
         page="policies/baselines.md",
+        groups=True,
+        waits=True,
     ),
 }

@@ -104,11 +104,13 @@ POLICIES = {
         lambda options, partition_bytes: Pace(),
         page="policies/pace.md",
         traced=True,
+        groups=True,
     ),
     "pace-best": Definition(
         "PACE with the best groups that neighbours can form",
         lambda options, partition_bytes: Pace(balanced=False),
         page="policies/pace.md",
         traced=True,
+        groups=True,
     ),
 }

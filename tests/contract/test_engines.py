@@ -26,6 +26,7 @@ from prophet.lab.launchers import command, environment, nodes_of
 from prophet.lab.narrow_link import narrow_link
 from prophet.lab.simulated import prepare
 from prophet.models.profiles import BUILTIN
+from prophet.policies import all_definitions
 
 ROOT = Path(__file__).parent.parent.parent
 CLUSTER = ClusterConfig.model_construct(workers=3, servers=2, bandwidth=Bandwidth(1e9))
@@ -57,6 +58,12 @@ def test_exactly_one_engine_has_what_all_are_compared_with() -> None:
     assert len(names) == len(set(names)) >= 5
     assert all(engine_of(variant.name) is engine for engine, variant in VARIANTS)
     assert engine_of("prophet") is scheduled_engine(), "a policy runs on the engine that is scheduled"
+
+
+def test_every_policy_that_can_runs_on_distributed_data_parallel() -> None:
+    assert {name for name in known_policies() if name.startswith("ddp-") and not name.startswith("ddp-gloo")} == {
+        f"ddp-{name}" for name, definition in all_definitions().items() if not definition.servers_only
+    }
 
 
 @every_engine

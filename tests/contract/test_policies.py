@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import pkgutil
 import subprocess
 import sys
@@ -14,12 +15,16 @@ import pytest
 
 from prophet import policies
 from prophet.core import settings
+from prophet.core.cut import Borders, blocks_of
 from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.policy import Policy
 from prophet.core.profile import GradientProfile, Profile
 from prophet.policies import Option, get_definition, get_policy, policy_from_environ, policy_names
+from prophet.policies.algorithms.collective import CollectivePolicy
+from prophet.policies.algorithms.collective_groups import make_grouping
+from prophet.policies.algorithms.sequence import make_sequence
 
 NETWORK = Network(bandwidth=31.25e6, overhead_s=0.0005, ack_delay_s=0.004)
 STEPS, STEP = 6, 4
@@ -119,6 +124,31 @@ def test_its_definition_says_what_people_need(name: str) -> None:
     assert definition.summary and "\n" not in definition.summary and not definition.summary.endswith(".")
     assert not definition.page or (Path(__file__).parents[2] / "docs" / definition.page).is_file()
     assert not definition.tuned or definition.tuned in {option.name for option in definition.all_options}
+
+
+@each_policy
+def test_it_says_whether_its_plans_have_groups(name: str) -> None:
+    """An engine of collectives asks before the first plan."""
+    assert bool(plan_of(get_policy(name), "both").push.groups) == get_definition(name).groups
+
+
+@each_policy
+def test_it_runs_on_collectives_or_says_in_a_line_why_not(name: str) -> None:
+    definition = get_definition(name)
+    if definition.servers_only:
+        assert "\n" not in definition.servers_only and not definition.servers_only.endswith(".")
+        assert not definition.groups and not definition.waits, "these say how it runs there"
+        return
+    sizes = [gradient.size_bytes for gradient in GRADIENTS]
+    whole = blocks_of(sizes, [0] * len(sizes), Borders.of_gradients(sizes))
+    profile = dataclasses.replace(PROFILE, ids=tuple(block.id for block in whole))
+    if definition.groups:
+        made = make_grouping(get_policy(name), profile, NETWORK, 0.001, sizes, [0] * len(sizes))
+        order = tuple(itertools.chain(*made.collectives))
+    else:
+        plan = CollectivePolicy(get_policy(name)).plan(profile, NETWORK, 0.001)
+        order = make_sequence(profile, NETWORK, plan).order
+    assert sorted(order) == list(range(len(order))) and len(order) > 1
 
 
 def test_only_the_file_of_the_policy_is_imported() -> None:

@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prophet.core.cut import (
+    ITEM_BYTES,
     LEARNING_SIZES,
     MOST_BLOCK_BYTES,
     UNIT_BYTES,
+    Borders,
     Cut,
     Segment,
     blocks_of,
@@ -165,3 +167,73 @@ def test_the_typical_size_is_that_of_the_middle_byte() -> None:
     a_cut = Cut((Segment(0, 128 * KIB), Segment(1 << 20, 512 * KIB), Segment(10 << 20, 64 * KIB)))
     assert a_cut.typical_bytes(11 << 20) == 512 * KIB
     assert Cut.uniform(64 * KIB).typical_bytes(1000) == 64 * KIB
+
+
+BORDERS = st.lists(st.integers(0, 400_000), max_size=30)
+
+
+@given(GRADIENTS, BORDERS)
+def test_blocks_between_borders_are_all_bytes_once_and_divide_no_element(
+    rows: list[tuple[int, str | None]], places: list[int]
+) -> None:
+    sizes, kinds = [size for size, _ in rows], [kind for _, kind in rows]
+    borders = Borders.at(places, sum(sizes))
+    blocks = blocks_of(sizes, kinds, borders)
+    assert [block.id for block in blocks] == sorted({block.id for block in blocks})
+    covered: dict[int, list[tuple[int, int]]] = {}
+    for block in blocks:
+        of_kind = [gradient for gradient, kind in enumerate(kinds) if kind == kinds[block.pieces[0].gradient]]
+        for before, after in itertools.pairwise(block.pieces):
+            # One after another in the memory of their kind, and each kind of its own where there is none.
+            assert kinds[before.gradient] is not None
+            assert of_kind.index(after.gradient) == of_kind.index(before.gradient) + 1
+            assert (before.stop, after.start) == (sizes[before.gradient], 0)
+        for gradient, start, stop in block.pieces:
+            assert start % ITEM_BYTES == 0 and (stop % ITEM_BYTES == 0 or stop == sizes[gradient])
+            covered.setdefault(gradient, []).append((start, stop))
+    for gradient, size in enumerate(sizes):
+        spans = sorted(covered[gradient])
+        assert (spans[0][0], spans[-1][1]) == (0, size)
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(spans))
+
+
+def test_borders_are_exact_and_blocks_as_large_as_they_say() -> None:
+    sizes = [4, 8, 3 * MOST_BLOCK_BYTES, 20, 1000]
+    blocks = blocks_of(sizes, ["f"] * 5, Borders.at([4, 12, 12 + 64, 12 + sizes[2]], sum(sizes)))
+    assert [[tuple(piece) for piece in block.pieces] for block in blocks] == [
+        [(0, 0, 4)],
+        [(1, 0, 8)],
+        [(2, 0, 64)],
+        [(2, 64, sizes[2])],
+        [(3, 0, 20), (4, 0, 1000)],
+    ]
+
+
+def test_a_border_within_an_element_is_at_its_beginning() -> None:
+    blocks = blocks_of([6, 100], ["f", "f"], Borders.at([6 + 39, 6 + 47], 106))
+    assert [[tuple(piece) for piece in block.pieces] for block in blocks] == [[(0, 0, 6), (1, 0, 32)], [(1, 32, 100)]]
+
+
+def test_gradients_by_themselves_are_whole() -> None:
+    sizes = [4, 0, 9_000_000, 4]
+    blocks = blocks_of(sizes, ["f", "d", "f", None], Borders.of_gradients(sizes))
+    assert [block.pieces for block in blocks] == [((0, 0, 4),), ((2, 0, 9_000_000),), ((3, 0, 4),)]
+
+
+@given(BORDERS, st.integers(0, 1 << 40))
+def test_borders_come_back_from_their_bytes(places: list[int], total: int) -> None:
+    borders = Borders.at(places, total)
+    assert Cut.decode(borders.encode() + b"what follows") == borders
+    with pytest.raises(ValueError, match="short"):
+        Cut.decode(borders.encode()[:-1])
+
+
+def test_borders_are_not_a_cut_of_the_same_segments() -> None:
+    """The one has a block in each segment whatever comes, the other blocks of its size."""
+    assert Borders((Segment(0, UNIT_BYTES),)) != Cut.uniform(UNIT_BYTES)
+
+
+@pytest.mark.parametrize("segments", [(), ((4, 8),), ((0, 8), (4, 8)), ((0, 8), (12, 8)), ((0, 0),)])
+def test_borders_that_cannot_be_are_refused(segments: tuple[tuple[int, int], ...]) -> None:
+    with pytest.raises(ValueError, match="borders at"):
+        Borders(tuple(Segment(*segment) for segment in segments))

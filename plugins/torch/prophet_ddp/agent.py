@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 import weakref
+from typing import Protocol
 
 from prophet.core.arena import generations_at
 from prophet.core.choice import Shape
@@ -98,16 +99,24 @@ def profile_of(blocks: list[Block], profile: Profile) -> Profile:
     return Profile(profile.name, tuple(rows), tuple(block.id for block in blocks))
 
 
+class Turning(Protocol):
+    """What looks after one module."""
+
+    def turn(self, now: float) -> bool:
+        """Takes in what happened, and says what is wanted. False where the module is gone."""
+        ...
+
+
 class Agents:
     """The thread, and the modules it looks after."""
 
     def __init__(self) -> None:
-        self._modules: list[ModuleAgent] = []
+        self._modules: list[Turning] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.busy_s = 0.0
 
-    def add(self, agent: ModuleAgent) -> None:
+    def add(self, agent: Turning) -> None:
         self._modules.append(agent)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="prophet-agent", daemon=True)

@@ -10,6 +10,7 @@ at once. So all read the same before the same round, and one that is late delays
 
 from __future__ import annotations
 
+import itertools
 import struct
 import threading
 from collections.abc import Callable
@@ -20,35 +21,54 @@ import torch
 from prophet.core.cut import RECUT_ROUNDS, Cut
 from prophet_ddp.issuer import Issuer, Operation
 
-_HEADER = struct.Struct("<II")
+_HEADER = struct.Struct("<III")
 _PAGE = 2
 """Numbers in a page: of the decision, and how many bytes it has."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A cut, and the places of its blocks in the order in which they are issued."""
+    """A cut, and the places of its blocks in the order in which they are issued.
+
+    `together`: how many of them, one after another in the order, travel as one collective each time; empty for each by
+    itself.
+    """
 
     cut: Cut
     order: tuple[int, ...]
+    together: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if sorted(self.order) != list(range(len(self.order))):
+            raise ValueError("a decision has no order of blocks")
+        if self.together and (sum(self.together) != len(self.order) or min(self.together) < 1):
+            raise ValueError("a decision does not say which blocks travel together")
+
+    @property
+    def collectives(self) -> list[tuple[int, ...]]:
+        """Places of the blocks of each, in the order in which they are issued."""
+        order = iter(self.order)
+        return [tuple(itertools.islice(order, count)) for count in self.together or (1,) * len(self.order)]
 
     def encode(self) -> bytes:
         """For `decode`."""
         cut = self.cut.encode()
-        return _HEADER.pack(len(cut), len(self.order)) + cut + struct.pack(f"<{len(self.order)}I", *self.order)
+        numbers = (*self.order, *self.together)
+        header = _HEADER.pack(len(cut), len(self.order), len(self.together))
+        return header + cut + struct.pack(f"<{len(numbers)}I", *numbers)
 
     @classmethod
     def decode(cls, data: bytes) -> Decision:
         """Raises ValueError for what `encode` did not write."""
         try:
-            length, count = _HEADER.unpack_from(data)
+            length, count, joined = _HEADER.unpack_from(data)
             cut = Cut.decode(data[_HEADER.size : _HEADER.size + length])
-            order = struct.unpack_from(f"<{count}I", data, _HEADER.size + length)
+            numbers = struct.unpack_from(f"<{count + joined}I", data, _HEADER.size + length)
         except struct.error:
             raise ValueError("a decision is cut short") from None
-        if cut is None or sorted(order) != list(range(count)):
-            raise ValueError("a decision has no order of blocks")
-        return cls(cut, order)
+        if cut is None:
+            raise ValueError("a decision has no cut")
+        return cls(cut, numbers[:count], numbers[count:])
 
 
 class Control:

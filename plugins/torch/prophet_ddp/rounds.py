@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from prophet.frontends.torch.arena import Arena, Block, Slot
 from prophet.frontends.torch.streams import Streams, streams_of
 from prophet.frontends.torch.updates import PROBATION_STEPS
 from prophet.policies.algorithms.sequence import backward_order
-from prophet_ddp.control import Control
+from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, Operation
 
@@ -54,33 +54,59 @@ class DdpArena(Arena):
         self._issuer = issuer
         self._log = log
         self._operations: dict[Block, Operation] = {}
+        self._incomplete: dict[Operation, int] = {}
+        """Of the round's operations, how many blocks are not there yet."""
 
-    def operations(self, order: Iterable[int]) -> list[Operation]:
-        """The round's, one for each block, in the order of these places."""
-        self._operations = {block: self._operation(block) for block in self.blocks}
-        return [self._operations[self.blocks[place]] for place in order]
+    def operations(self, collectives: Iterable[Sequence[int]]) -> list[Operation]:
+        """The round's, one for the blocks at each of these places, in this order."""
+        self._operations, self._incomplete = {}, {}
+        for places in collectives:
+            blocks = [self.blocks[place] for place in places]
+            operation = self._operation(blocks)
+            self._operations.update(dict.fromkeys(blocks, operation))
+            self._incomplete[operation] = len(blocks)
+        return list(self._incomplete)
 
-    def _operation(self, block: Block) -> Operation:
-        if self.compression is None:
-            return Operation(lambda: self._issuer.all_reduce(block.data), block.id, block.data.nbytes)
-        data, put_back = block.data, list[Callable[[], None]]()
+    def _operation(self, blocks: Sequence[Block]) -> Operation:
+        parts = [block.data for block in blocks]
+        compression = self.compression
+        after = list[Callable[[], None]]()
 
         def start() -> Any:
-            assert self.compression is not None
-            small, back = self.compression(data, self.ranks)
-            put_back.append(back)
+            whole = parts[0]
+            if len(parts) > 1:
+                # What does not lie together is brought together, and goes back where it came from.
+                whole = torch.cat(parts)
+                after.append(lambda: _part(whole, parts))
+            if compression is None:
+                return self._issuer.all_reduce(whole)
+            small, put_back = compression(whole, self.ranks)
+            after.insert(0, put_back)
             return self._issuer.all_reduce(small)
 
-        return Operation(start, block.id, block.data.nbytes, then=lambda: put_back[0]())
+        def then() -> None:
+            for step in after:
+                step()
+
+        return Operation(start, blocks[0].id, sum(part.nbytes for part in parts), then)
 
     def _send(self, block: Block) -> Operation:
         operation = self._operations[block]
         self._log.added(block.id, block.data.nbytes, time.monotonic())
-        self._issuer.ready(operation)
+        self._incomplete[operation] -= 1
+        if not self._incomplete[operation]:
+            self._issuer.ready(operation)
         return operation
 
     def _back(self, block: Block) -> bool:
         return bool(block.flight.done)
+
+
+def _part(data: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+    """Copies what lies one after another in `data` to each of `parts`."""
+    with torch.no_grad():
+        for part, own in zip(parts, data.split([part.numel() for part in parts]), strict=True):
+            part.copy_(own)
 
 
 class Rounds:
@@ -99,7 +125,7 @@ class Rounds:
         log: EventLog,
         ranks: int,
         number: int,
-        first_cut: Callable[[int], Cut],
+        first_cut: Callable[[Sequence[int]], Cut],
         uses_vary: bool = False,
         counted: bool = False,
         fusion: bool = True,
@@ -118,7 +144,7 @@ class Rounds:
         self._streams: dict[torch.device, Streams] = {}
         self._arena: DdpArena | None = None
         self._compression: Compression | None = None
-        self._order: tuple[int, ...] = ()
+        self._decision: Decision | None = None
         self._open = False
         self._staged = 0
         self._expects = False
@@ -159,12 +185,22 @@ class Rounds:
     @property
     def order(self) -> tuple[int, ...]:
         """Places of the blocks in the sequence that is in force."""
-        return self._order
+        return self._decision.order if self._decision is not None else ()
+
+    @property
+    def decision(self) -> Decision | None:
+        """In force; None before the first round."""
+        return self._decision
+
+    @property
+    def layout(self) -> tuple[Sequence[int], Sequence[Hashable | None]]:
+        """Bytes and kinds of the gradients, as prophet.core.cut.blocks_of takes them. After the first round began."""
+        assert self._arena is not None
+        return self._arena.sizes, self._arena.kinds
 
     def blocks_under(self, cut: Cut) -> list[CutBlock]:
         """What the blocks would be."""
-        assert self._arena is not None
-        return blocks_of(self._arena.sizes, self._arena.kinds, cut)
+        return blocks_of(*self.layout, cut)
 
     def compress(self, compression: Compression | None) -> None:
         """From the next round on blocks travel so; None for as they are."""
@@ -292,7 +328,8 @@ class Rounds:
         if self._arena is None:
             self._arena = arena = DdpArena(self._slots, self._fusion, self._streams_of, self._issuer, self.log)
             self._set_compression(arena)
-            self._take_up(self._first_cut(sum(arena.sizes)), None)
+            cut = self._first_cut(arena.sizes)
+            self._take_up(Decision(cut, backward_order(len(self.blocks_under(cut)))))
         else:
             arena = self._arena
             decision = self.control.round_begins(self._wait)
@@ -303,8 +340,9 @@ class Rounds:
                 for slot in self._slots:
                     while not arena.arrived(slot):
                         self._wait_activity()
-                self._take_up(decision.cut, decision.order)
-        operations = arena.operations(self._order)
+                self._take_up(decision)
+        assert self._decision is not None
+        operations = arena.operations(self._decision.collectives)
         if self._uses_vary:
             used = self._used = torch.zeros(len(self._slots), dtype=torch.int32)
             self._used_known = Operation(lambda: self._issuer.all_reduce(used))
@@ -312,13 +350,13 @@ class Rounds:
         self._issuer.append(operations)
         self._open = True
 
-    def _take_up(self, cut: Cut, order: Sequence[int] | None) -> None:
+    def _take_up(self, decision: Decision) -> None:
         assert self._arena is not None
-        self._arena.recut(cut)
+        self._arena.recut(decision.cut)
         count = len(self._arena.blocks)
-        if order is not None and len(order) != count:
-            raise RuntimeError(f"a sequence of {len(order)} blocks was agreed on, and there are {count}")
-        self._order = tuple(order) if order is not None else backward_order(count)
+        if len(decision.order) != count:
+            raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
+        self._decision = decision
 
     def _end(self) -> None:
         """All gradients of the round are there."""

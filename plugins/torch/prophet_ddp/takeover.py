@@ -17,7 +17,7 @@ import hashlib
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from prophet import __version__
 from prophet.core import settings as names
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
+from prophet.core.cut import Borders, Cut, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, end_process
@@ -37,12 +37,11 @@ from prophet_ddp.agent import Agents, ModuleAgent
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
+from prophet_ddp.grouping import GroupingAgent
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.reducer import LateReducer, SilentLogger
 from prophet_ddp.rounds import Rounds
 
-POLICIES = ("prophet", "p3", "fifo")
-"""Policies whose plans this engine can follow so far: those that let each block travel by itself."""
 AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""
 
@@ -59,11 +58,10 @@ def settings() -> Settings | None:
     """What this process was told; a wrong setting ends it. None where Prophet cannot even say what is wrong."""
     try:
         read = from_environ(os.environ, names.DDP_SCHEDULER, names.LOCAL_RANK)
-        if read.policy not in POLICIES:
-            get_definition(read.policy)
+        why = get_definition(read.policy).servers_only
+        if why:
             raise UserError(
-                f"{names.DDP_SCHEDULER} is {read.policy!r}; for DistributedDataParallel it is one of "
-                f"{', '.join(POLICIES)}"
+                f"{names.DDP_SCHEDULER} is {read.policy!r}, which DistributedDataParallel does not run, since {why}"
             )
         policy_from_environ(read.policy, os.environ, read.partition_bytes or DEFAULT_PARTITION_BYTES)
         return read
@@ -158,11 +156,11 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     definition = get_definition(told.policy)
     adapts = told.partition_bytes is None and definition.blocks is Blocks.ADAPTIVE
 
-    def first_cut(total_bytes: int) -> Cut:
+    def first_cut(sizes: Sequence[int]) -> Cut:
         if adapts:
-            return learning_cut(total_bytes)
-        if definition.blocks is Blocks.WHOLE and told.partition_bytes is None:
-            return Cut.uniform(MOST_BLOCK_BYTES)
+            return learning_cut(sum(sizes))
+        if definition.groups or (definition.blocks is Blocks.WHOLE and told.partition_bytes is None):
+            return Borders.of_gradients(sizes)
         return Cut.uniform(told.partition_bytes or DEFAULT_PARTITION_BYTES)
 
     rounds = Rounds(
@@ -177,6 +175,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         counted=ddp.static_graph,
         fusion=told.fusion,
     )
+    if definition.waits:
+        rounds.keep_barrier()
     reference = weakref.ref(ddp)
     ddp.reducer = LateReducer(rounds, lambda: _give_back(reference()))
     ddp.logger = SilentLogger()
@@ -185,7 +185,11 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     if decides:
         base = policy_from_environ(told.policy, os.environ, told.partition_bytes or DEFAULT_PARTITION_BYTES)
         order = ForwardOrder() if told.policy == "prophet" else base
-        _agents.add(ModuleAgent(rounds, CollectivePolicy(order), told, adapts))
+        _agents.add(
+            GroupingAgent(rounds, base)
+            if definition.groups
+            else ModuleAgent(rounds, CollectivePolicy(order), told, adapts)
+        )
 
 
 def _give_back(ddp: Any) -> None:

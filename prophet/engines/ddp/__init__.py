@@ -1,19 +1,21 @@
 """PyTorch's DistributedDataParallel over gloo: an all-reduce between the workers, no servers.
 
+With Prophet (prophet_ddp) it is `ddp-` and the policy's name; each policy says itself whether it can run so.
+
 Started as torch.distributed's page says (environment variable initialization): a rank for each worker,
 `GLOO_SOCKET_IFNAME` for the network that is to be used.
 """
 
 from __future__ import annotations
 
+from prophet.core.settings import DDP_SCHEDULER
 from prophet.engines.spec import EngineSpec, RunNetwork, Variant
 from prophet.engines.topology import ALL_REDUCE
+from prophet.policies import collective_policies
 
 BUCKET_CAP_MB = "PROPHET_LAB_BUCKET_CAP_MB"
 """What a job script hands to DistributedDataParallel as bucket_cap_mb."""
 BUCKET_CAPS_MB = (1, 2, 5, 10, 25, 50)
-POLICIES = ("prophet", "p3", "fifo")
-"""Of Prophet, with prophet_ddp."""
 
 
 def _environment(node: str, network: RunNetwork) -> dict[str, str]:
@@ -33,12 +35,12 @@ ENGINE = EngineSpec(
     exchanges={"torch": "prophet.engines.ddp.torch_exchange:DdpInTorch"},
     environment=_environment,
     prefixes=("GLOO_", "TORCH_DISTRIBUTED_", "TORCHELASTIC_"),
-    names=("PROPHET_SCHEDULER", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    names=(DDP_SCHEDULER, "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     settings=("GLOO_", "TORCH_", "PROPHET_"),
     variants=(
         Variant("ddp-gloo"),
         *(Variant(f"ddp-gloo-{cap}", {BUCKET_CAP_MB: str(cap)}) for cap in BUCKET_CAPS_MB),
-        *(Variant(f"ddp-{policy}", {"PROPHET_SCHEDULER": policy}) for policy in POLICIES),
+        *(Variant(f"ddp-{policy}", {DDP_SCHEDULER: policy}) for policy in collective_policies()),
     ),
     topology=ALL_REDUCE,
     unsimulated="since it runs for real only; simulate ddp with simulator.exchange: ring",

@@ -1,0 +1,56 @@
+"""What a policy with groups decides in a job: after some iterations of whole gradients, and once.
+
+Rule of this file: from the events of one module to the one decision; what it is, prophet/policies' collective_groups.py
+says. PACE, Caramel, MG-WFBP and the programs that fuse decide from a profile or before they start, so nothing is
+learned after it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import weakref
+
+from prophet.core.policy import Policy
+from prophet.learn.bandwidth import BandwidthMonitor
+from prophet.learn.profiler import JobProfiler
+from prophet.policies.algorithms.collective_groups import LEARNING_ITERATIONS, make_grouping
+from prophet_ddp.control import Decision
+from prophet_ddp.rounds import Rounds
+
+logger = logging.getLogger("prophet")
+
+
+class GroupingAgent:
+    """One module's, whose blocks are whole gradients to begin with. Time comes with the call."""
+
+    def __init__(self, rounds: Rounds, policy: Policy) -> None:
+        self._reference = weakref.ref(rounds)
+        self._policy = policy
+        # The groups of these systems are neighbours in the order of generation, which the arena's is turned round.
+        self.profiler = JobProfiler(forward_ids=True)
+        self.monitor = BandwidthMonitor()
+        self._decided = False
+
+    def turn(self, now: float) -> bool:
+        """Takes in what happened, and says what is wanted. False where the module is gone."""
+        rounds = self._reference()
+        if rounds is None:
+            return False
+        events = rounds.log.drain()
+        if self._decided or rounds.cut is None:
+            return True
+        self.profiler.observe(events)
+        if self.profiler.warmed_up_s is not None:
+            self.monitor.observe(events[events["time_s"] >= self.profiler.warmed_up_s])
+        profile = self.profiler.profile
+        network = self.monitor.network
+        if self.profiler.iterations < LEARNING_ITERATIONS or profile is None or network is None:
+            return True
+        sizes, kinds = rounds.layout
+        made = make_grouping(self._policy, profile, network, self.profiler.jitter_s, sizes, kinds)
+        together = tuple(len(places) for places in made.collectives)
+        rounds.control.want(Decision(made.cut, tuple(itertools.chain(*made.collectives)), together))
+        self._decided = True
+        logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))
+        return True

@@ -1,0 +1,211 @@
+"""One rank of a job that trains the same model under one policy after another, and without Prophet to begin with.
+
+Run as `policies_job.py STORE RANK RANKS OUT POLICY...`, with PROPHET_SCHEDULER set so that Prophet is loaded. In each
+run the first rank wants the policy's own decision after the first round, made from a profile and a network that are
+given, so that the cut changes in the middle of it. `learn:POLICY` decides by itself, from what it measures, and is
+followed by as many rounds without Prophet. OUT gets what the run came to, a line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from prophet.core.cut import Borders, blocks_of
+from prophet.core.network import Network
+from prophet.core.profile import GradientProfile, Profile
+from prophet.policies import get_definition, get_policy
+from prophet.policies.algorithms.collective import CollectivePolicy
+from prophet.policies.algorithms.collective_groups import make_grouping
+from prophet.policies.algorithms.sequence import make_sequence
+from prophet_ddp import takeover
+from prophet_ddp.agent import Agents, Turning
+from prophet_ddp.control import Decision
+from prophet_ddp.rounds import Rounds
+
+WIDTH = 1040
+"""A matrix of so many rows and columns is larger than the largest block that a parameter server takes."""
+ROUNDS = 11
+"""The first decision is read after round 4, and one more could be after round 8."""
+NETWORK = Network(bandwidth=31.25e6, overhead_s=0.002)
+MOST_ROUNDS = 20_000
+"""By then a policy has decided, on any machine."""
+ROUNDS_AFTER = 6
+
+
+class Model(nn.Module):
+    """Small and large gradients, of two kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = nn.Sequential(nn.Linear(20, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        self.exact = nn.Linear(WIDTH, 30).double()
+        self.last = nn.Sequential(nn.Linear(30, 400), nn.LayerNorm(400), nn.Linear(400, 300), nn.Linear(300, 1))
+
+    def forward(self, flow: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.last(self.exact(self.first(flow).double()).float())
+        return result
+
+
+def decision_of(name: str, rounds: Rounds) -> Decision:
+    """What the policy would have with gradients that come in four steps."""
+    sizes, kinds = rounds.layout
+    whole = blocks_of(sizes, kinds, Borders.of_gradients(sizes))
+    steps = [4 - 4 * place // len(sizes) for place in range(len(sizes))]
+    rows = tuple(
+        GradientProfile(f"g{place}", size, 0.1 * step, 0.01)
+        for place, (size, step) in enumerate(zip(sizes, steps, strict=True))
+    )
+    profile = Profile("given", rows, tuple(block.id for block in whole))
+    policy = get_policy(name)
+    if get_definition(name).groups:
+        made = make_grouping(policy, profile, NETWORK, 0.001, sizes, kinds)
+        together = tuple(len(places) for places in made.collectives)
+        return Decision(made.cut, tuple(itertools.chain(*made.collectives)), together)
+    order = make_sequence(profile, NETWORK, CollectivePolicy(policy).plan(profile, NETWORK, 0.001)).order
+    return Decision(Borders.of_gradients(sizes), order)
+
+
+class _Nobody(Agents):
+    """Looks after no module."""
+
+    def add(self, agent: Turning) -> None:
+        pass
+
+
+class Run:
+    """One run; of Prophet only where a policy is named."""
+
+    def __init__(self, name: str, rank: int, learns: bool = False) -> None:
+        takeover._agents = Agents() if learns else _Nobody()
+        os.environ["PROPHET_SCHEDULER"] = name
+        takeover.settings.cache_clear()
+        self.model = nn.parallel.DistributedDataParallel(Model()) if name else plain()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.noise = torch.Generator().manual_seed(10 + rank)
+
+    @property
+    def rounds(self) -> Rounds:
+        found: Rounds = self.model.reducer.rounds  # type: ignore[union-attr,assignment]
+        return found
+
+    def step(self) -> None:
+        loss = self.model(torch.rand(8, 20, generator=self.noise)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def weights(self) -> str:
+        """A digest of the weights, the buffers and the optimizer's state."""
+        digest = hashlib.sha256()
+        for tensor in self.model.state_dict().values():
+            digest.update(tensor.numpy().tobytes())
+        for state in self.optimizer.state.values():
+            digest.update(state["exp_avg"].numpy().tobytes())
+        return digest.hexdigest()
+
+
+def given(name: str, rank: int) -> dict[str, Any]:
+    """A run with the decision that is given."""
+    run = Run(name, rank)
+    issued: list[int] = []
+    for number in range(ROUNDS):
+        if number == ROUNDS - 1:
+            _record(run.rounds, issued)
+        run.step()
+        if number == 0 and rank == 0:
+            run.rounds.control.want(decision_of(name, run.rounds))
+    rounds = run.rounds
+    rounds.flush()
+    wanted = decision_of(name, rounds)
+    return {
+        "policy": name,
+        "weights": run.weights(),
+        "decided": rounds.decision == wanted,
+        "wanted": [
+            sum(rounds.blocks_under(wanted.cut)[place].size_bytes for place in places) for places in wanted.collectives
+        ],
+        "issued": issued,
+        "joined": sum(len(places) > 1 for places in wanted.collectives),
+        "waits": rounds.barrier,
+    }
+
+
+def learned(name: str, rank: int) -> dict[str, Any]:
+    """A run in which the policy decides by itself. Ranks come to it in the same round."""
+    run = Run(name, rank, learns=True)
+    run.step()
+    first = run.rounds.decision
+    count = 1
+    while run.rounds.decision == first and count < MOST_ROUNDS:
+        run.step()
+        count += 1
+    for _ in range(ROUNDS_AFTER):
+        run.step()
+    decision = run.rounds.decision
+    said = {
+        "policy": f"learn:{name}",
+        "rounds": count,
+        "changed": decision != first,
+        "collectives": len(decision.collectives) if decision is not None else 0,
+        "gradients": len(run.rounds.slots),
+        "weights": run.weights(),
+    }
+    return {**said, "without": without(rank, count + ROUNDS_AFTER)["weights"]}
+
+
+def without(rank: int, count: int) -> dict[str, Any]:
+    """So many rounds of DistributedDataParallel as it is."""
+    run = Run("", rank)
+    for _ in range(count):
+        run.step()
+    return {"policy": "", "weights": run.weights()}
+
+
+def _record(rounds: Rounds, issued: list[int]) -> None:
+    """From the next round on all-reduces leave their bytes."""
+    rounds.flush()
+    issuer: Any = rounds._issuer
+    original = issuer.all_reduce
+
+    def all_reduce(tensor: torch.Tensor) -> Any:
+        issued.append(tensor.nbytes)
+        return original(tensor)
+
+    issuer.all_reduce = all_reduce
+
+
+def plain() -> nn.Module:
+    """DistributedDataParallel as it is."""
+    told, takeover.settings = takeover.settings, lambda: None  # type: ignore[assignment]
+    try:
+        return nn.parallel.DistributedDataParallel(Model())
+    finally:
+        takeover.settings = told
+
+
+def main(store: str, rank: int, ranks: int, out: Path, names: Sequence[str]) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    torch.set_num_threads(1)
+    with out.open("w", encoding="utf-8") as file:
+        for name in ("", *names):
+            own = name.removeprefix("learn:")
+            said = without(rank, ROUNDS) if not name else given(name, rank) if own == name else learned(own, rank)
+            file.write(json.dumps(said) + "\n")
+            file.flush()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5:])

@@ -1,0 +1,93 @@
+"""Every policy that runs on DistributedDataParallel, in two ranks over gloo: what travels, and the same weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from prophet.policies import collective_policies, get_definition
+
+JOB = Path(__file__).with_name("policies_job.py")
+LIMIT_S = 300.0
+RANKS = 2
+LEARNING = ["learn:caramel", "learn:pace"]
+
+
+def run(folder: Path, names: list[str]) -> list[dict[str, dict[str, Any]]]:
+    """By rank, and by policy: what the run came to; "" is that without Prophet."""
+    outs = [folder / f"rank{rank}.jsonl" for rank in range(RANKS)]
+    env = {
+        **{name: text for name, text in os.environ.items() if not name.startswith("PROPHET_")},
+        "PROPHET_SCHEDULER": "fifo",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "OMP_NUM_THREADS": "1",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(JOB), str(folder / "store"), str(rank), str(RANKS), str(out), *names],
+            env=env,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, out in enumerate(outs)
+    ]
+    try:
+        said = [rank.communicate(timeout=LIMIT_S)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * RANKS, "\n".join(text[-4000:] for text in said)
+    rows = [[json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] for out in outs]
+    return [{row["policy"]: row for row in of_rank} for of_rank in rows]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
+    return run(tmp_path_factory.mktemp("policies"), [*collective_policies(), *LEARNING])
+
+
+@pytest.mark.parametrize("name", collective_policies())
+def test_the_weights_are_those_without_prophet(runs: list[dict[str, dict[str, Any]]], name: str) -> None:
+    """To the last bit, with the optimizer's state and the buffers, over a change of the cut."""
+    for of_rank in runs:
+        assert of_rank[name]["weights"] == of_rank[""]["weights"]
+
+
+@pytest.mark.parametrize("name", collective_policies())
+def test_what_was_decided_is_what_travels_on_every_rank(runs: list[dict[str, dict[str, Any]]], name: str) -> None:
+    assert all(of_rank[name]["decided"] for of_rank in runs)
+    assert all(of_rank[name]["issued"] == runs[0][name]["wanted"] for of_rank in runs)
+
+
+@pytest.mark.parametrize("name", collective_policies())
+def test_step_waits_where_the_system_does_that_it_is_named_after(
+    runs: list[dict[str, dict[str, Any]]], name: str
+) -> None:
+    """After the first steps, in which all do."""
+    assert runs[0][name]["waits"] == get_definition(name).waits
+
+
+def test_groups_are_larger_than_a_parameter_servers_blocks_and_cuts_smaller(
+    runs: list[dict[str, dict[str, Any]]],
+) -> None:
+    counts = {name: len(row["issued"]) for name, row in runs[0].items() if "issued" in row}
+    assert counts["ddp"] < counts["mg-wfbp"] <= counts["caramel-no-batching-no-scheduling"]
+    assert max(runs[0]["ddp"]["issued"]) > 4_096_000
+    assert runs[0]["caramel"]["joined"] > 0, "no batch had parts that do not lie together"
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_a_policy_decides_by_itself_on_all_ranks_in_one_round(runs: list[dict[str, dict[str, Any]]], name: str) -> None:
+    for of_rank in runs:
+        row = of_rank[name]
+        assert row["changed"] and 1 < row["collectives"] < row["gradients"]
+        assert row["weights"] == row["without"]
+        assert row["rounds"] == runs[0][name]["rounds"]
