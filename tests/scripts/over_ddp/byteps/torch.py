@@ -75,7 +75,7 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     ddp = _wrapped.get(id(self))
     if ddp is None and torch.is_grad_enabled() and any(id(param) in _averaged for param in self.parameters()):
         unused = bool(os.environ.get("FIND_UNUSED"))
-        ddp = DistributedDataParallel(self, broadcast_buffers=False, find_unused_parameters=unused)
+        ddp = DistributedDataParallel(self, forward_sync_buffers=False, find_unused_parameters=unused)
         _wrapped[id(self)] = ddp
     with _inside():
         return _original(ddp if ddp is not None and torch.is_grad_enabled() else self, *args, **kwargs)
