@@ -8,7 +8,7 @@ the script: with BYTEPS_SCHEDULER in this process's environment Prophet waits fo
 
 A connection is a script: one line of JSON, {"script": path, "folder": path, "environ": {...}}, answered by its exit
 status, or minus a signal. Shutting the connection down for writing ends the script, after it has written where its
-threads are into `log` in its folder. Each script has a /dev/shm of its own, since BytePS names memory there by key.
+threads are into `log` in its folder. With "memory": true it has a /dev/shm of its own: BytePS names memory there by key.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def serve(path: str) -> str:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """The script's session, folder, log, environment and shared memory."""
+    """The script's session, folder, log and environment, and its shared memory where asked for."""
     os.setsid()
     os.chdir(request["folder"])
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -101,6 +101,8 @@ def _become(request: dict[str, Any]) -> None:
     os.dup2(log, 2)
     os.environ.update(request["environ"])
     faulthandler.enable()
+    if not request["memory"]:
+        return
     libc = ctypes.CDLL(None, use_errno=True)
     private = libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None)
     if private or libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, None):

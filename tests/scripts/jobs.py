@@ -80,7 +80,12 @@ class Cluster:
                 for node in WORKERS:
                     workers[node] = self._connect(node)
                     environ = job.variables(node) | ONE_DEVICE
-                    request = {"script": str(script), "folder": str(job.place(node)), "environ": environ}
+                    request = {
+                        "script": str(script),
+                        "folder": str(job.place(node)),
+                        "environ": environ,
+                        "memory": True,
+                    }
                     workers[node].sendall(json.dumps(request).encode() + b"\n")
                 failure = _wait(workers, time.monotonic() + limit_s, results, turn.close)
             finally:

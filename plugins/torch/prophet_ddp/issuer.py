@@ -18,6 +18,7 @@ groups of its own.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -32,6 +33,8 @@ from prophet_ddp.events import EventLog
 MOST_IN_FLIGHT = 4
 """Operations. Gloo has two threads for a group by default, which take them in order; two more are at hand when one of
 those has ended."""
+
+DRAIN_LOOK_S = 0.05
 
 
 class Operation:
@@ -60,7 +63,7 @@ class Issuer:
     """The operations of one process group. Safe to use from any thread; the lock is held for moments only."""
 
     def __init__(self, group: dist.ProcessGroup, log: EventLog) -> None:
-        self.group = group
+        self._group: dist.ProcessGroup | None = group
         self._log = log
         self._lock = threading.RLock()
         self._moved = threading.Condition(self._lock)
@@ -72,13 +75,15 @@ class Issuer:
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
         """torch's Work of a sum over all ranks, in place."""
-        return self.group.allreduce([tensor])
+        assert self._group is not None
+        return self._group.allreduce([tensor])
 
     def broadcast(self, tensor: torch.Tensor) -> Any:
         """torch's Work of a broadcast from the group's first rank, in place."""
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
-        return self.group.broadcast([tensor], options)
+        assert self._group is not None
+        return self._group.broadcast([tensor], options)
 
     def append(self, operations: list[Operation]) -> None:
         """What comes next in the sequence; ready or not."""
@@ -102,6 +107,24 @@ class Issuer:
             self._told = self.ended
             if self._error is not None:
                 raise self._error
+
+    def drain(self) -> None:
+        """Waits for all operations whose data is ready here: other ranks count on this one to do its part in them.
+
+        Raises what an operation has.
+        """
+        while True:
+            with self._lock:
+                if not (self._in_flight or (self._queue and self._queue[0].ready)) and self._error is None:
+                    return
+            self.wait_activity(DRAIN_LOOK_S)
+
+    def close(self) -> None:
+        """Ends the group's threads, which must not come back to Python when it is no more. Nothing may follow."""
+        with contextlib.suppress(Exception):
+            # Where the program has not destroyed all groups itself.
+            dist.destroy_process_group(self._group)
+        self._group = None
 
     def _issue(self) -> None:
         while self._queue and self._queue[0].ready and self._in_flight < MOST_IN_FLIGHT and self._error is None:

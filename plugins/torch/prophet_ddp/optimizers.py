@@ -57,11 +57,13 @@ class DdpUpdates(Updates):
                 slot = _slot_of.get(id(param))
                 if slot is not None and slot.awaited and not slot.staged and slot.grad_unchanged():
                     slot.group, slot.position, slot.owner = number, position, self
+                    slot.awaited = False  # by `.grad`; from here on by the update
                     late.append(slot)
-                elif param.grad is not None:
+                    continue
+                if param.grad is not None:
                     local.setdefault(number, []).append(param)
-                if slot is not None and not slot.staged:
-                    slot.awaited = False  # by `.grad`; or it was cleared or written, and nobody wants the average
+                if slot is not None and not slot.staged and slot.sent() is None:
+                    slot.awaited = False  # cleared or written, and nobody has it any more to look at its average
         self._order = sorted(late, key=lambda slot: (slot.rounds.number, slot.place))
         for turn, slot in enumerate(self._order):
             slot.turn = turn

@@ -37,7 +37,8 @@ class LateReducer:
         return False  # there are none
 
     def _set_static_graph(self) -> None:
-        """Said again after the constructor had it said."""
+        """Said after the constructor too, also where that has said it."""
+        self.rounds.keep_counts()
 
     def _remove_autograd_hooks(self) -> None:
         self.rounds.remove()

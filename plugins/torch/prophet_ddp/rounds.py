@@ -202,6 +202,10 @@ class Rounds:
         """What the blocks would be."""
         return blocks_of(*self.layout, cut)
 
+    def keep_counts(self) -> None:
+        """The graph is static: the first backward pass says how many gradients each parameter gets in every one."""
+        self._uses_vary = self._counted = True
+
     def compress(self, compression: Compression | None) -> None:
         """From the next round on blocks travel so; None for as they are."""
         self._compression = compression
@@ -290,8 +294,9 @@ class Rounds:
                 return
             if slot.staged:
                 raise RuntimeError(
-                    f"the gradient of {slot.name} is there twice in one backward pass of DistributedDataParallel: a "
-                    "parameter that is used in more than one (re-entrant) part of the graph; pass static_graph=True"
+                    "Expected to mark a variable ready only once: DistributedDataParallel has a second gradient of "
+                    f"{slot.name} in one backward pass, as where re-entrant checkpoints share it, or where it is used "
+                    "outside of forward. Pass static_graph=True where the graph does not change"
                 )
             self._stage_all([slot, *self._unused])
             self._unused = []
@@ -418,10 +423,7 @@ class Rounds:
     def _land(self, slot: Slot) -> None:
         slot.awaited = False
         slot.streams.before_average()
-        grad: torch.Tensor | None = slot.param.grad
-        if grad is not None and slot.grad_unchanged():
-            grad.copy_(slot.view)
-            slot.see(grad)
+        slot.bring_home()
         slot.updated = slot.streams.mark()
 
     def _settle_unused(self) -> None:

@@ -51,6 +51,8 @@ _taken: weakref.WeakSet[Any] = weakref.WeakSet()
 _in_backward = 0
 _installed = False
 _counts: dict[str, int] = {}
+_issuers: list[Issuer] = []
+"""All of this process: what they have in flight ends before their module's group or the process does."""
 
 
 @functools.cache
@@ -152,6 +154,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     decides = group.rank() == 0
     log = EventLog(open=decides)
     issuer = Issuer(own, log)
+    _issuers.append(issuer)
     control = Control(issuer, group.rank())
     definition = get_definition(told.policy)
     adapts = told.partition_bytes is None and definition.blocks is Blocks.ADAPTIVE
@@ -222,16 +225,27 @@ def _install() -> None:
     for name in ("destroy_process_group", "abort_process_group"):
         if hasattr(dist, name):
             _finish_before(name)
-    atexit.register(finish)
+    atexit.register(_end)
 
 
 def finish() -> None:
-    """Nothing is under way when groups or the process end: other ranks may wait for it."""
-    for ddp in list(_taken):
-        try:
-            ddp.reducer.rounds.flush(5.0)
-        except Exception as error:
-            logger.warning("updates were still to come when the job ended: %s", error)
+    """Nothing is under way when groups or the process end: other ranks wait for it, as long as torch's backward would.
+
+    What has its data here is issued and awaited first, so nothing that follows waits for another rank.
+    """
+    try:
+        for issuer in _issuers:
+            issuer.drain()
+        for ddp in list(_taken):
+            ddp.reducer.rounds.flush()
+    except Exception as error:
+        logger.warning("updates were still to come when the job ended: %s", error)
+
+
+def _end() -> None:
+    finish()
+    for issuer in _issuers:
+        issuer.close()
 
 
 def _finish_before(name: str) -> None:
@@ -272,6 +286,7 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
     def wrapper(self: Any, state: object, hook: Any) -> Any:
         if self in _taken:
             if hook in KNOWN and (state is None or state is self.process_group):
+                self._check_comm_hook(hook)
                 self.reducer.rounds.compress(KNOWN[hook])
                 return None
             _plain(self, f"{getattr(hook, '__qualname__', hook)} is registered for its gradients")

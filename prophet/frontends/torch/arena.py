@@ -88,6 +88,22 @@ class Slot:
         reference, version = self.seen
         return reference() is grad and version == grad._version
 
+    def sent(self) -> torch.Tensor | None:
+        """The gradient that was staged, wherever the program has put it; None where it is gone or was written to."""
+        if self.seen is None:
+            return None
+        reference, version = self.seen
+        grad = reference()
+        return grad if grad is not None and version == grad._version else None
+
+    def bring_home(self) -> None:
+        """Copies the average there."""
+        grad = self.sent()
+        if grad is not None:
+            with torch.no_grad():
+                grad.copy_(self.view)
+            self.see(grad)
+
     def grad_as_seen(self) -> bool:
         """True while `.grad` is as the last step left it, which may be nothing."""
         return self.grad_unchanged() or (self.param.grad is None and self.seen is None)

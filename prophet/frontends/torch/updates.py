@@ -70,6 +70,8 @@ class Updates:
         self._order: list[Slot] = []
         self._groups: list[dict[str, Any]] = []
         self._pending = 0
+        self._states = 0
+        """Parameters that had a state before the last step."""
         self._look = 0
 
     def flush(self, patience_s: float | None = None) -> bool:
@@ -110,6 +112,7 @@ class Updates:
         if local:
             with references.outside_of_the_program({params[0].device.type for params in local.values()}):
                 self._run_optimizer(local)
+            self._sort_states()
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
 
     def _needs_whole_step(self) -> bool:
@@ -137,6 +140,7 @@ class Updates:
 
     def _freeze_groups(self) -> Iterator[tuple[int, int, torch.Tensor]]:
         """Keeps the hyper-parameters of this moment; (group, position, parameter) of all that the optimizer updates."""
+        self._states = len(vars(self._optimizer)["state"])
         self._groups = [
             {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
             for group in self._optimizer.param_groups
@@ -209,29 +213,43 @@ class Updates:
             slot.updated = marks[slot.streams]
             slot.pending = False
         self._pending -= len(slots)
+        if self._pending == 0:
+            self._sort_states()
 
     def _update_here(self, slots: Sequence[Slot]) -> None:
-        # In the optimizer's own order, in which its state keeps what the first update makes.
+        # In the optimizer's own order.
         due = sorted((slot for slot in slots if slot.group is not None), key=lambda slot: slot.position)
         work: dict[int, list[torch.Tensor]] = {}
         for slot in due:
             assert slot.group is not None
             work.setdefault(slot.group, []).append(slot.param)
-        before = [(slot, slot.param.grad, slot.grad_unchanged()) for slot in due]
+        before = [(slot, slot.param.grad) for slot in due]
         try:
             for slot in due:
                 slot.param.grad = slot.view
             self._run_optimizer(work)
         finally:
-            for slot, grad, unchanged in before:
+            for slot, grad in before:
                 slot.param.grad = grad
-                if grad is not None and unchanged:
-                    slot.streams.keep(grad, slot.streams.home)
-                    sharing = [other for other in slot.watched.slots if other.grad_unchanged()]
-                    with torch.no_grad():
-                        grad.copy_(slot.view)
+                sent = slot.sent()
+                if sent is not None:
+                    slot.streams.keep(sent, slot.streams.home)
+                    sharing = [other for other in slot.watched.slots if other.sent() is sent]
+                    slot.bring_home()
                     for other in sharing:
-                        other.see(grad)
+                        other.see(sent)
+
+    def _sort_states(self) -> None:
+        """What a step has added to the optimizer's state comes in the order of its parameters, as one whole step adds
+        it: a program may go through it on all workers at once.
+        """
+        state: Any = vars(self._optimizer)["state"]
+        if len(state) - self._states > 1:
+            places = {id(param): place for place, (_, param) in enumerate(self._grouped())}
+            items = list(state.items())
+            added = sorted(items[self._states :], key=lambda item: places.get(id(item[0]), len(places)))
+            state.clear()
+            state.update(items[: self._states] + added)
 
     def _run_optimizer(self, work: dict[int, list[torch.Tensor]]) -> None:
         """The user's own step on these parameters, by number of their group, and on nothing else."""

@@ -1,0 +1,39 @@
+"""A GAN: two modules, two optimizers, each module used in the other's pass."""
+
+import torch
+import torch.distributed as dist
+from report import report
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(1)
+discriminator = DistributedDataParallel(nn.Sequential(nn.Linear(64, 128), nn.LeakyReLU(0.2), nn.Linear(128, 1)))
+generator = DistributedDataParallel(
+    nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 64))
+)
+d_optimizer = torch.optim.Adam(discriminator.parameters(), lr=2e-3, betas=(0.5, 0.999))
+g_optimizer = torch.optim.Adam(generator.parameters(), lr=2e-3, betas=(0.5, 0.999))
+
+torch.manual_seed(100 + dist.get_rank())
+losses = []
+for _ in range(7):
+    real, noise = torch.randn(16, 64) + 1, torch.randn(16, 64)
+    d_optimizer.zero_grad()
+    fake = generator(noise)
+    d_loss = nn.functional.softplus(-discriminator.module(real)).mean()
+    both = discriminator(torch.cat([real, fake.detach()]))
+    d_loss = nn.functional.softplus(-both[:16]).mean() + nn.functional.softplus(both[16:]).mean()
+    d_loss.backward()
+    d_optimizer.step()
+    g_optimizer.zero_grad()
+    g_loss = nn.functional.softplus(-discriminator.module(fake)).mean()
+    g_loss.backward()
+    g_optimizer.step()
+    losses += [d_loss.item(), g_loss.item()]
+report(
+    [discriminator, list(generator.parameters())],
+    states=[d_optimizer.state_dict(), g_optimizer.state_dict()],
+    buffers=list(generator.buffers()),
+    losses=losses,
+)

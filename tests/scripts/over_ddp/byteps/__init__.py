@@ -1,0 +1,1 @@
+"""Stands where BytePS would, for scripts that are run over DistributedDataParallel instead."""

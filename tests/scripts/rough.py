@@ -1,0 +1,129 @@
+"""A rough ride for a script under Prophet over DistributedDataParallel: a slow network, and decisions all the time.
+
+Rule of this file: what makes a missing wait show, put in from outside. It is imported before a script starts, in its
+process. Averages take longer than the compute beside them, for a time of its own on each rank; and every other round
+all ranks are given another cut and another order of blocks, by chance. When the script ends, `rough.json` in its folder
+says what Prophet did.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prophet.core.cut import Cut
+from prophet.frontends.torch.arena import Slot
+from prophet.frontends.torch.updates import Updates
+from prophet_ddp import control
+from prophet_ddp.control import Decision
+from prophet_ddp.issuer import Issuer
+from prophet_ddp.rounds import Rounds
+
+OPERATION_S = 0.001
+BYTES_PER_S = 20e6
+SIZES = (512, 4096, 20_000, 1 << 20)
+"""Largest blocks in bytes, of which a decision takes one."""
+
+_counts = {"operations": 0, "late": 0, "decisions": 0}
+
+
+class _SlowWork:
+    """torch's Work of an operation that waits for the wire."""
+
+    def __init__(self) -> None:
+        self.future: torch.futures.Future[Any] = torch.futures.Future()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self.future
+
+
+class _Wire:
+    """One group's: an operation at a time, each after some time of this rank's own."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], int, _SlowWork]] = queue.SimpleQueue()
+        self._chance = random.Random(int(os.environ.get("RANK", "0")))
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def put(self, start: Callable[[], Any], size_bytes: int) -> _SlowWork:
+        work = _SlowWork()
+        self._waiting.put((start, size_bytes, work))
+        return work
+
+    def _run(self) -> None:
+        while True:
+            start, size_bytes, work = self._waiting.get()
+            time.sleep((OPERATION_S + size_bytes / BYTES_PER_S) * self._chance.random())
+            try:
+                start().wait()
+            except Exception as error:
+                work.future.set_exception(error)
+            else:
+                _counts["operations"] += 1
+                work.future.set_result(None)
+
+
+def _slow(name: str) -> None:
+    original = getattr(Issuer, name)
+
+    def slow(self: Any, tensor: torch.Tensor) -> _SlowWork:
+        wire = vars(self).get("wire")
+        if wire is None:
+            wire = self.wire = _Wire()
+        return wire.put(lambda: original(self, tensor), tensor.nbytes)
+
+    setattr(Issuer, name, slow)
+
+
+def _decide_often() -> None:
+    vars(control)["RECUT_ROUNDS"] = 2
+    original: Any = vars(Rounds)["_end"]
+    chance = random.Random(1)
+
+    def end(self: Any) -> None:
+        if self.control._decides:
+            cut = Cut.uniform(chance.choice(SIZES))
+            order = list(range(len(self.blocks_under(cut))))
+            chance.shuffle(order)
+            self.control.want(Decision(cut, tuple(order)))
+        original(self)
+
+    take_up: Any = vars(Rounds)["_take_up"]
+
+    def count(self: Any, cut: Cut, order: Any) -> None:
+        take_up(self, cut, order)
+        _counts["decisions"] += order is not None
+
+    Rounds._end = end  # type: ignore[method-assign]
+    Rounds._take_up = count  # type: ignore[method-assign]
+
+
+def _count_late() -> None:
+    original: Any = vars(Updates)["_defer"]
+
+    def defer(self: Any, slots: list[Slot], *args: Any, **kwargs: Any) -> None:
+        original(self, slots, *args, **kwargs)
+        _counts["late"] += sum(slot.pending for slot in slots)
+
+    Updates._defer = defer  # type: ignore[method-assign]
+
+
+@atexit.register
+def _tell() -> None:
+    Path("rough.json").write_text(json.dumps(_counts))
+
+
+_slow("all_reduce")
+_slow("broadcast")
+_decide_often()
+_count_late()

@@ -1,0 +1,137 @@
+"""Training scripts over DistributedDataParallel, each with the same bits under Prophet as without.
+
+Every `ddp_*.py` in this folder is a script that knows nothing of Prophet, as torchrun would start it. So is every
+`torch_*.py`, which is written for BytePS, with over_ddp/ in BytePS's place. Each is run twice, with data of its own on
+each rank: as it is, and with PROPHET_SCHEDULER=prophet on a rough ride (rough.py), on which averages outlast the compute
+beside them. What it reports must be equal, rank by rank. With more than two ranks sums are rounded in another order, so
+there weights are compared by value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.jobs import JobFailed
+from scripts.ranks import Ranks
+
+torch = pytest.importorskip("torch")
+
+FOLDER = Path(__file__).parent
+COMMON = ("torch", "torch._dynamo", "numpy")
+MODES: Mapping[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "plain": ({}, COMMON),
+    "prophet": ({"PROPHET_SCHEDULER": "prophet"}, (*COMMON, "prophet_ddp.takeover", "rough")),
+}
+JOBS_AT_A_TIME = 3
+LIMIT_S = 60.0
+MANY = "ddp_many_ranks"
+MANY_RANKS = (3, 4)
+
+NOT_OVER_DDP = {
+    "torch_func_grad": "torch's reducer cannot be within a transform of torch.func",
+    "torch_func_grad_kept": "its module is never called, so nothing is averaged",
+    "torch_jit": "a trace of the wrapper is another one than that of the module",
+    "torch_l2sp": "torch's own wrapper writes to parameters that its graph holds already",
+}
+UNUSED = ("torch_experts", "torch_freezing", "torch_stochastic_depth")
+"""Those whose parameters have no gradient at times, which DistributedDataParallel must be told."""
+SELDOM = {"ddp_raises_unused", "ddp_raises_twice", "ddp_fall_back_powersgd"}
+"""Those that end before Prophet has averaged anything."""
+
+SCRIPTS = sorted(
+    path.stem
+    for pattern in ("ddp_*.py", "torch_*.py")
+    for path in FOLDER.glob(pattern)
+    if path.stem not in NOT_OVER_DDP and path.stem != MANY
+)
+
+
+class Jobs:
+    """The jobs of the tests that were chosen, run ahead of the tests that wait for them."""
+
+    def __init__(self, servers: Mapping[str, Ranks], folder: Path, chosen: list[tuple[str, int]]) -> None:
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(JOBS_AT_A_TIME)
+        self._runs: dict[tuple[str, str, int], Future[list[dict[str, Any]]]] = {}
+        for name, ranks in chosen:
+            for mode in MODES:
+                script, place = FOLDER / f"{name}.py", self.place(mode, name, ranks)
+                settings = {"FIND_UNUSED": "1"} if name in UNUSED else {}
+                self._runs[mode, name, ranks] = self._pool.submit(
+                    servers[mode].run, script, place, LIMIT_S, ranks, settings
+                )
+
+    def result(self, mode: str, name: str, ranks: int) -> list[dict[str, Any]]:
+        """What each rank reported; fails with the ranks' last words."""
+        try:
+            return self._runs[mode, name, ranks].result()
+        except JobFailed as error:
+            pytest.fail(f"under {mode}: {error}", pytrace=False)
+
+    def place(self, mode: str, name: str, ranks: int) -> Path:
+        """The job's folder, with one for each rank."""
+        return self._folder / mode / f"{name}-{ranks}"
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def ranks_of(name: str) -> int:
+    return 4 if name.startswith("ddp_four_ranks") else 2
+
+
+@pytest.fixture(scope="module")
+def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    """Jobs of all chosen scripts."""
+    chosen = [
+        (str(item.callspec.params.get("name", MANY)), int(item.callspec.params["ranks"]))
+        for item in request.session.items
+        if item.path == Path(__file__) and isinstance(item, pytest.Function) and hasattr(item, "callspec")
+    ]
+    with contextlib.ExitStack() as stack:
+        servers = {mode: stack.enter_context(Ranks(*how)) for mode, how in MODES.items()}
+        running = Jobs(servers, tmp_path_factory.mktemp("scripts"), chosen)
+        stack.callback(running.close)
+        yield running
+
+
+@pytest.mark.parametrize(("name", "ranks"), [(name, ranks_of(name)) for name in SCRIPTS])
+def test_a_script_ends_with_the_bits_of_plain_ddp(jobs: Jobs, name: str, ranks: int) -> None:
+    plain = jobs.result("plain", name, ranks)
+    for other in plain[1:]:
+        assert other["weights"] == plain[0]["weights"], "the ranks differ without Prophet: the script shows nothing"
+    scheduled = jobs.result("prophet", name, ranks)
+    for rank, (expected, measured) in enumerate(zip(plain, scheduled, strict=True)):
+        changed = [value for value in expected if measured.get(value) != expected[value]]
+        assert not changed, f"rank {rank} ended with other {' and '.join(changed)}"
+    place = jobs.place("prophet", name, ranks)
+    for rank in range(ranks):
+        counts = json.loads((place / f"rank{rank}" / "rough.json").read_text())
+        assert name in SELDOM or counts["operations"] > 0, "Prophet averaged nothing"
+    if "fall_back" not in name:
+        assert "goes on with DistributedDataParallel" not in (place / "rank0" / "log").read_text()
+
+
+@pytest.mark.parametrize("name", ["ddp_fall_back_powersgd", "ddp_fall_back_own_hook", "ddp_fall_back_join"])
+@pytest.mark.parametrize("ranks", [2])
+def test_what_cannot_be_kept_falls_back_with_one_warning(jobs: Jobs, name: str, ranks: int) -> None:
+    jobs.result("prophet", name, ranks)
+    for rank in range(ranks):
+        log = (jobs.place("prophet", name, ranks) / f"rank{rank}" / "log").read_text()
+        assert log.count("goes on with DistributedDataParallel as it is") == 1, log
+
+
+@pytest.mark.parametrize("ranks", MANY_RANKS)
+def test_with_more_ranks_averages_are_within_rounding_and_alike_on_all(jobs: Jobs, ranks: int) -> None:
+    jobs.result("plain", MANY, ranks)
+    scheduled = jobs.result("prophet", MANY, ranks)
+    assert len({result["weights"] for result in scheduled}) == 1, "the ranks differ"
+    weights = [torch.load(jobs.place(mode, MANY, ranks) / "rank0" / "weights.pt") for mode in MODES]
+    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-6)
