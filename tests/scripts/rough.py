@@ -100,9 +100,10 @@ def _decide_often() -> None:
 
     take_up: Any = vars(Rounds)["_take_up"]
 
-    def count(self: Any, cut: Cut, order: Any) -> None:
-        take_up(self, cut, order)
-        _counts["decisions"] += order is not None
+    def count(self: Any, decision: Decision) -> None:
+        first = self.cut is None
+        take_up(self, decision)
+        _counts["decisions"] += not first
 
     Rounds._end = end  # type: ignore[method-assign]
     Rounds._take_up = count  # type: ignore[method-assign]
