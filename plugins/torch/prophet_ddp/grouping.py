@@ -14,22 +14,27 @@ import weakref
 from prophet.core.policy import Policy
 from prophet.learn.bandwidth import BandwidthMonitor
 from prophet.learn.profiler import JobProfiler
-from prophet.policies.algorithms.collective_groups import LEARNING_ITERATIONS, make_grouping
+from prophet.policies.algorithms.collective_groups import LEARNING_ITERATIONS, make_grouping, with_forward
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import Rounds
+from prophet_ddp.trace import ForwardTrace
 
 logger = logging.getLogger("prophet")
 
 
 class GroupingAgent:
-    """One module's, whose blocks are whole gradients to begin with. Time comes with the call."""
+    """One module's, whose blocks are whole gradients to begin with. Time comes with the call.
 
-    def __init__(self, rounds: Rounds, policy: Policy) -> None:
+    `trace`, where the policy plans with forward times, is waited for.
+    """
+
+    def __init__(self, rounds: Rounds, policy: Policy, trace: ForwardTrace | None = None) -> None:
         self._reference = weakref.ref(rounds)
         self._policy = policy
         # The groups of these systems are neighbours in the order of generation, which the arena's is turned round.
         self.profiler = JobProfiler(forward_ids=True)
         self.monitor = BandwidthMonitor()
+        self._trace = trace
         self._decided = False
 
     def turn(self, now: float) -> bool:
@@ -48,6 +53,11 @@ class GroupingAgent:
         if self.profiler.iterations < LEARNING_ITERATIONS or profile is None or network is None:
             return True
         sizes, kinds = rounds.layout
+        if self._trace is not None:
+            forward_s = self._trace.forward_s()
+            if forward_s is None:
+                return True
+            profile = with_forward(profile, sizes, kinds, forward_s)
         made = make_grouping(self._policy, profile, network, self.profiler.jitter_s, sizes, kinds)
         together = tuple(len(places) for places in made.collectives)
         rounds.control.want(Decision(made.cut, tuple(itertools.chain(*made.collectives)), together))

@@ -41,6 +41,7 @@ from prophet_ddp.grouping import GroupingAgent
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.reducer import LateReducer, SilentLogger
 from prophet_ddp.rounds import Rounds
+from prophet_ddp.trace import ForwardTrace
 
 AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""
@@ -185,11 +186,11 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     if decides:
         base = policy_from_environ(told.policy, os.environ, told.partition_bytes or DEFAULT_PARTITION_BYTES)
         order = ForwardOrder() if told.policy == "prophet" else base
-        _agents.add(
-            GroupingAgent(rounds, base)
-            if definition.groups
-            else ModuleAgent(rounds, CollectivePolicy(order), told, adapts)
-        )
+        if definition.groups:
+            rounds.trace = ForwardTrace(ddp.module, [param for _, param in named]) if definition.traced else None
+            _agents.add(GroupingAgent(rounds, base, rounds.trace))
+        else:
+            _agents.add(ModuleAgent(rounds, CollectivePolicy(order), told, adapts))
 
 
 def _give_back(ddp: Any) -> None:

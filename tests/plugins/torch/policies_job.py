@@ -35,8 +35,8 @@ from prophet_ddp.rounds import Rounds
 
 WIDTH = 1040
 """A matrix of so many rows and columns is larger than the largest block that a parameter server takes."""
-ROUNDS = 11
-"""The first decision is read after round 4, and one more could be after round 8."""
+ROUNDS = 14
+"""The first decision is read after round 4, and forward passes are traced no more by then."""
 NETWORK = Network(bandwidth=31.25e6, overhead_s=0.002)
 MOST_ROUNDS = 20_000
 """By then a policy has decided, on any machine."""

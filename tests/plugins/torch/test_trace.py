@@ -1,0 +1,127 @@
+"""What a forward pass's trace says of each gradient, on a clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+from prophet_ddp import trace
+from prophet_ddp.trace import PASSED_OVER, TRACED, ForwardTrace
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(trace, "time", clock)
+    return clock
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    hooks = dict(torch_module._global_forward_pre_hooks)
+    yield
+    assert dict(torch_module._global_forward_pre_hooks) == hooks
+
+
+class Layer(nn.Linear):
+    """Takes so many seconds of the clock; `again` is called within it."""
+
+    def __init__(self, clock: Clock, seconds: float, again: nn.Module | None = None) -> None:
+        super().__init__(2, 2)
+        self.clock, self.seconds = clock, seconds
+        self.again = [again]
+
+    def forward(self, flow: torch.Tensor) -> torch.Tensor:
+        for other in self.again:
+            flow = flow if other is None else other(flow)
+        self.clock.now += self.seconds
+        return super().forward(flow)
+
+
+def run(traced: ForwardTrace, model: nn.Module, clock: Clock, times: int) -> None:
+    for _ in range(times):
+        traced.begins()
+        model(torch.zeros(1, 2))
+        traced.ends()
+        clock.now += 10.0  # backward, and what is not forward
+
+
+def test_each_layer_takes_what_it_takes(clock: Clock) -> None:
+    layers = [Layer(clock, 0.5), Layer(clock, 0.25), Layer(clock, 1.0)]
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1], layers[2])
+    traced = ForwardTrace(model, list(model.parameters()))
+    run(traced, model, clock, PASSED_OVER + TRACED)
+    assert not traced.done and traced.forward_s() is None
+    traced.begins()
+    # A weight and its bias are used at once: what the layer takes comes after both.
+    assert traced.done and traced.forward_s() == [0.0, 0.5, 0.0, 0.25, 0.0, 1.0]
+
+
+def test_a_first_iteration_and_a_slow_one_do_not_count(clock: Clock) -> None:
+    layer = Layer(clock, 7.0)
+    model = nn.Sequential(layer)
+    traced = ForwardTrace(model, list(model.parameters()))
+    run(traced, model, clock, PASSED_OVER)
+    layer.seconds = 1.0
+    run(traced, model, clock, TRACED - 1)
+    layer.seconds = 90.0
+    run(traced, model, clock, 1)
+    traced.begins()
+    assert traced.forward_s() == [0.0, 1.0]
+
+
+def test_what_is_called_outside_a_synchronised_forward_is_passed_over(clock: Clock) -> None:
+    model = nn.Sequential(Layer(clock, 1.0), Layer(clock, 2.0))
+    traced = ForwardTrace(model, list(model.parameters()))
+    for _ in range(PASSED_OVER + TRACED):
+        run(traced, model, clock, 1)
+        model[1](torch.zeros(1, 2))  # An evaluation, or what checkpointing computes again.
+    traced.begins()
+    assert traced.forward_s() == [0.0, 1.0, 0.0, 2.0]
+
+
+def test_a_parameter_that_is_used_early_is_needed_early(clock: Clock) -> None:
+    """In registration order the last layer; used first, and so is what lies in front of it."""
+    last = Layer(clock, 1.0)
+    first = Layer(clock, 2.0, again=last)
+    model = nn.Sequential(first)
+    params = [*first.parameters(recurse=False), *last.parameters()]
+    model.register_module("last", None)
+    traced = ForwardTrace(nn.ModuleList([first, last]), params[2:] + params[:2])
+    run(traced, first, clock, PASSED_OVER + TRACED)
+    traced.begins()
+    # `last` is called within `first`, whose time began before: both are needed when `first` begins.
+    assert traced.forward_s() == [0.0, 0.0, 0.0, 3.0]
+
+
+def test_only_what_is_averaged_counts_and_a_shared_weight_once(clock: Clock) -> None:
+    layers = [Layer(clock, 1.0), Layer(clock, 1.0)]
+    layers[1].weight = layers[0].weight
+    frozen = Layer(clock, 4.0)
+    model = nn.Sequential(layers[0], frozen, layers[1])
+    traced = ForwardTrace(model, [layers[0].weight, layers[0].bias, layers[1].bias])
+    run(traced, model, clock, PASSED_OVER + TRACED)
+    traced.begins()
+    assert traced.forward_s() == [0.0, 5.0, 1.0]
+
+
+def test_a_trace_can_be_given_up(clock: Clock) -> None:
+    model = nn.Sequential(Layer(clock, 1.0))
+    traced = ForwardTrace(model, list(model.parameters()))
+    run(traced, model, clock, 2)
+    traced.remove()
+    assert traced.done and traced.forward_s() is None
