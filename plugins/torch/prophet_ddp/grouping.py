@@ -1,8 +1,8 @@
-"""What a policy with groups decides in a job: after some iterations of whole gradients, and once.
+"""Agents of policies that decide once, or cannot before the forward pass was traced.
 
-Rule of this file: from the events of one module to the one decision; what it is, prophet/policies' collective_groups.py
-says. PACE, Caramel, MG-WFBP and the programs that fuse decide from a profile or before they start, so nothing is
-learned after it.
+Rule of this file: when such a policy is asked. What a policy with groups decides, from the events of one module,
+collective_groups.py of prophet/policies says. PACE, Caramel, MG-WFBP and the programs that fuse decide from a profile
+or before they start, so nothing is learned after it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 import logging
 import weakref
+from collections.abc import Callable
 
 from prophet.core.policy import Policy
 from prophet.learn.bandwidth import BandwidthMonitor
 from prophet.learn.profiler import JobProfiler
 from prophet.policies.algorithms.collective_groups import LEARNING_ITERATIONS, make_grouping, with_forward
+from prophet_ddp.agent import Turning
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import Rounds
 from prophet_ddp.trace import ForwardTrace
@@ -64,3 +66,20 @@ class GroupingAgent:
         self._decided = True
         logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))
         return True
+
+
+class WaitingAgent:
+    """Of one module, to which `make` gives its agent once the trace is done; None where the module is gone by then."""
+
+    def __init__(self, trace: ForwardTrace, make: Callable[[], Turning | None]) -> None:
+        self._trace = trace
+        self._make = make
+        self._agent: Turning | None = None
+
+    def turn(self, now: float) -> bool:
+        """As the agent that is made; until then events are kept for it."""
+        if not self._trace.done:
+            return self._trace.alive
+        if self._agent is None:
+            self._agent = self._make()
+        return self._agent is not None and self._agent.turn(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from prophet.core.network import Network
+from prophet.policies.algorithms.tictac import graph_time, tao
 from prophet_ddp import trace
 from prophet_ddp.trace import PASSED_OVER, TRACED, ForwardTrace
 
@@ -40,8 +43,8 @@ def nothing_stays() -> Iterator[None]:
 class Layer(nn.Linear):
     """Takes so many seconds of the clock; `again` is called within it."""
 
-    def __init__(self, clock: Clock, seconds: float, again: nn.Module | None = None) -> None:
-        super().__init__(2, 2)
+    def __init__(self, clock: Clock, seconds: float, again: nn.Module | None = None, bias: bool = True) -> None:
+        super().__init__(2, 2, bias)
         self.clock, self.seconds = clock, seconds
         self.again = [again]
 
@@ -125,3 +128,51 @@ def test_a_trace_can_be_given_up(clock: Clock) -> None:
     run(traced, model, clock, 2)
     traced.remove()
     assert traced.done and traced.forward_s() is None
+
+
+class Branches(nn.Module):
+    """A short branch that is registered first and a long one, and a layer that waits for both."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.short, self.long, self.both = (Layer(clock, seconds, bias=False) for seconds in (0.001, 5.0, 1.0))
+
+    def forward(self, flow: torch.Tensor) -> dict[str, list[torch.Tensor]]:
+        return {"out": [self.both(self.short(flow) + self.long(flow))]}
+
+
+def test_the_graph_is_that_of_the_forward_pass_with_its_times(clock: Clock) -> None:
+    model = Branches(clock)
+    traced = ForwardTrace(model, list(model.parameters()), with_graph=True)
+    run(traced, model, clock, PASSED_OVER + TRACED)
+    assert traced.graph() is None
+    traced.begins()
+    graph = traced.graph()
+    assert graph is not None
+    assert [(transfer.name, transfer.size_bytes) for transfer in graph.transfers] == [
+        ("gradient0", 16),
+        ("gradient1", 16),
+        ("gradient2", 16),
+    ]
+    assert sum(operation.time_s for operation in graph.computing) == pytest.approx(6.001)
+    # The long branch computes while the rest is received.
+    assert tao(graph, graph_time(Network(bandwidth=100.0))) == {"gradient1": 0, "gradient0": 1, "gradient2": 2}
+
+
+def test_without_one_of_the_parameters_there_is_no_graph(clock: Clock) -> None:
+    model = Branches(clock)
+    other = Layer(clock, 1.0)
+    traced = ForwardTrace(model, [*model.parameters(), other.weight], with_graph=True)
+    run(traced, model, clock, PASSED_OVER + TRACED)
+    traced.begins()
+    assert traced.forward_s() is not None and traced.graph() is None
+
+
+def test_a_module_that_is_gone_is_not_kept(clock: Clock) -> None:
+    model = Branches(clock)
+    traced = ForwardTrace(model, list(model.parameters()), with_graph=True)
+    assert traced.alive
+    del model
+    gc.collect()
+    assert not traced.alive
+    traced.remove()
