@@ -6,39 +6,58 @@ the program runs for it, as it would for torch.fx (graph_torch.py); only what ne
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from prophet.core.graph import Graph
 from prophet.models.graph_patterns import ForwardStep, Pattern, worker_graph
 
+VIEWS = frozenset({"Alias", "Expand", "Permute", "Reshape", "Slice", "Squeeze", "T", "ToCopy", "Transpose", "View"})
+"""As autograd calls them."""
+
 
 def steps_of_outputs(outputs: Iterable[Any], name_of: Mapping[int, str]) -> list[ForwardStep]:
     """The steps that `outputs` (tensors of torch) come from, inputs first.
 
-    `name_of` has the name of each parameter that travels, by its id; others are left out.
+    `name_of` has the name of each parameter that travels, by its id; others are left out. What only looks at a
+    parameter in another way (VIEWS) is no step: those that use it read the parameter.
     """
     steps: list[ForwardStep] = []
-    called: dict[Hashable, str | None] = {}
-    """By node of autograd: its step's name, None where it is no step but a parameter."""
+    step_of: dict[Hashable, str | None] = {}
+    """By node of autograd: its step, None where it is none."""
+    parameters_of: dict[Hashable, tuple[str, ...]] = {}
+    """Of a node that is no step: what its users read."""
     roots = [output.grad_fn for output in outputs if getattr(output, "grad_fn", None) is not None]
     stack = [(root, False) for root in reversed(roots)]
     while stack:
         node, inputs_first = stack.pop()
-        if node in called:
+        if node in step_of:
             continue
         sources = [source for source, _ in node.next_functions if source is not None]
         if hasattr(node, "variable"):
-            called[node] = None
+            name = name_of.get(id(node.variable))
+            step_of[node] = None
+            parameters_of[node] = () if name is None else (name,)
         elif not inputs_first:
             stack.append((node, True))
-            stack += [(source, False) for source in reversed(sources) if source not in called]
+            stack += [(source, False) for source in reversed(sources) if source not in step_of]
         else:
-            called[node] = name = f"{len(steps)}.{node.name()}"
-            inputs = (called[source] for source in sources)
-            read = (name_of.get(id(source.variable)) for source in sources if hasattr(source, "variable"))
-            steps.append(ForwardStep(name, _once(inputs), _once(read)))
+            inputs = _once(step_of[source] for source in sources)
+            read = _once(itertools.chain(*(parameters_of.get(source, ()) for source in sources)))
+            if inputs or node in roots or _operation(node) not in VIEWS:
+                step_of[node] = name = f"{len(steps)}.{node.name()}"
+                steps.append(ForwardStep(name, inputs, read))
+            else:
+                step_of[node] = None
+                parameters_of[node] = read
     return steps
+
+
+def _operation(node: Any) -> str:
+    """Of `TBackward0`: `T`."""
+    name: str = node.name()
+    return name.partition("Backward")[0]
 
 
 def _once(names: Iterable[str | None]) -> tuple[str, ...]:

@@ -65,6 +65,14 @@ def test_several_outputs_and_what_needs_no_gradient() -> None:
         known.add(step.name)
 
 
+def test_a_transposed_weight_is_a_part_of_the_product() -> None:
+    layer = nn.Linear(3, 3)
+    first = nn.Parameter(torch.zeros(2, 3))
+    (step,) = steps_of_outputs([layer(first.double().float())], {**named(layer), id(first): "first"})
+    assert set(step.parameters) == {"weight", "bias", "first"} and not step.inputs
+    assert [step.parameters for step in steps_of_outputs([layer.weight.t()], named(layer))] == [("weight",)]
+
+
 def test_a_deep_graph_is_no_deeper_than_the_stack() -> None:
     weight = nn.Parameter(torch.ones(()))
     out = weight * 1.0
