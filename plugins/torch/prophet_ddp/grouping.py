@@ -37,7 +37,7 @@ class GroupingAgent:
         self.profiler = JobProfiler(forward_ids=True)
         self.monitor = BandwidthMonitor()
         self._trace = trace
-        self._decided = False
+        self.decided = False
 
     def turn(self, now: float) -> bool:
         """Takes in what happened, and says what is wanted. False where the module is gone."""
@@ -45,7 +45,7 @@ class GroupingAgent:
         if rounds is None:
             return False
         events = rounds.log.drain()
-        if self._decided or rounds.cut is None:
+        if self.decided or rounds.cut is None:
             return True
         self.profiler.observe(events)
         if self.profiler.warmed_up_s is not None:
@@ -63,7 +63,7 @@ class GroupingAgent:
         made = make_grouping(self._policy, profile, network, self.profiler.jitter_s, sizes, kinds)
         together = tuple(len(places) for places in made.collectives)
         rounds.control.want(Decision(made.cut, tuple(itertools.chain(*made.collectives)), together))
-        self._decided = True
+        self.decided = True
         logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))
         return True
 

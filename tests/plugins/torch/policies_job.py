@@ -1,9 +1,9 @@
-"""One rank of a job that trains the same model under one policy after another, and without Prophet to begin with.
+"""One rank of a job that trains the same model under one policy after another, and each time without Prophet.
 
 Run as `policies_job.py STORE RANK RANKS OUT POLICY...`, with PROPHET_SCHEDULER set so that Prophet is loaded. In each
 run the first rank wants the policy's own decision after the first round, made from a profile and a network that are
-given, so that the cut changes in the middle of it. `learn:POLICY` decides by itself, from what it measures, and is
-followed by as many rounds without Prophet. OUT gets what the run came to, a line of JSON for each.
+given, so that the cut changes in the middle of it. `learn:POLICY` decides by itself, from what it measures, and
+`half:POLICY` uses torch's hook that sends half precision. OUT gets what each run came to, a line of JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
 from prophet.core.cut import Borders, blocks_of
 from prophet.core.network import Network
@@ -87,11 +88,13 @@ class _Nobody(Agents):
 class Run:
     """One run; of Prophet only where a policy is named."""
 
-    def __init__(self, name: str, rank: int, learns: bool = False) -> None:
+    def __init__(self, name: str, rank: int, learns: bool = False, half: bool = False) -> None:
         takeover._agents = Agents() if learns else _Nobody()
         os.environ["PROPHET_SCHEDULER"] = name
         takeover.settings.cache_clear()
         self.model = nn.parallel.DistributedDataParallel(Model()) if name else plain()
+        if half:
+            self.model.register_comm_hook(None, fp16_compress_hook)  # type: ignore[operator]
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
         self.noise = torch.Generator().manual_seed(10 + rank)
 
@@ -116,9 +119,9 @@ class Run:
         return digest.hexdigest()
 
 
-def given(name: str, rank: int) -> dict[str, Any]:
+def given(name: str, rank: int, half: bool = False) -> dict[str, Any]:
     """A run with the decision that is given."""
-    run = Run(name, rank)
+    run = Run(name, rank, half=half)
     issued: list[int] = []
     for number in range(ROUNDS):
         if number == ROUNDS - 1:
@@ -130,8 +133,9 @@ def given(name: str, rank: int) -> dict[str, Any]:
     rounds.flush()
     wanted = decision_of(name, rounds)
     return {
-        "policy": name,
+        "policy": f"half:{name}" if half else name,
         "weights": run.weights(),
+        "without": without(rank, ROUNDS, half)["weights"],
         "decided": rounds.decision == wanted,
         "wanted": [
             sum(rounds.blocks_under(wanted.cut)[place].size_bytes for place in places) for places in wanted.collectives
@@ -165,9 +169,9 @@ def learned(name: str, rank: int) -> dict[str, Any]:
     return {**said, "without": without(rank, count + ROUNDS_AFTER)["weights"]}
 
 
-def without(rank: int, count: int) -> dict[str, Any]:
+def without(rank: int, count: int, half: bool = False) -> dict[str, Any]:
     """So many rounds of DistributedDataParallel as it is."""
-    run = Run("", rank)
+    run = Run("", rank, half=half)
     for _ in range(count):
         run.step()
     return {"policy": "", "weights": run.weights()}
@@ -199,9 +203,9 @@ def main(store: str, rank: int, ranks: int, out: Path, names: Sequence[str]) -> 
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     torch.set_num_threads(1)
     with out.open("w", encoding="utf-8") as file:
-        for name in ("", *names):
-            own = name.removeprefix("learn:")
-            said = without(rank, ROUNDS) if not name else given(name, rank) if own == name else learned(own, rank)
+        for name in names:
+            how, _, own = name.rpartition(":")
+            said = learned(own, rank) if how == "learn" else given(own, rank, half=how == "half")
             file.write(json.dumps(said) + "\n")
             file.flush()
     dist.destroy_process_group()

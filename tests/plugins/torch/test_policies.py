@@ -18,11 +18,12 @@ from prophet.policies import collective_policies, get_definition
 JOB = Path(__file__).with_name("policies_job.py")
 LIMIT_S = 300.0
 RANKS = 2
+HALF = ["half:caramel", "half:pace"]
 LEARNING = ["learn:caramel", "learn:pace", "learn:tictac"]
 
 
 def run(folder: Path, names: list[str]) -> list[dict[str, dict[str, Any]]]:
-    """By rank, and by policy: what the run came to; "" is that without Prophet."""
+    """By rank, and by policy: what the run came to."""
     outs = [folder / f"rank{rank}.jsonl" for rank in range(RANKS)]
     env = {
         **{name: text for name, text in os.environ.items() if not name.startswith("PROPHET_")},
@@ -52,14 +53,14 @@ def run(folder: Path, names: list[str]) -> list[dict[str, dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
-    return run(tmp_path_factory.mktemp("policies"), [*collective_policies(), *LEARNING])
+    return run(tmp_path_factory.mktemp("policies"), [*collective_policies(), *HALF, *LEARNING])
 
 
-@pytest.mark.parametrize("name", collective_policies())
+@pytest.mark.parametrize("name", [*collective_policies(), *HALF])
 def test_the_weights_are_those_without_prophet(runs: list[dict[str, dict[str, Any]]], name: str) -> None:
     """To the last bit, with the optimizer's state and the buffers, over a change of the cut."""
     for of_rank in runs:
-        assert of_rank[name]["weights"] == of_rank[""]["weights"]
+        assert of_rank[name]["weights"] == of_rank[name]["without"]
 
 
 @pytest.mark.parametrize("name", collective_policies())
@@ -79,7 +80,7 @@ def test_step_waits_where_the_system_does_that_it_is_named_after(
 def test_groups_are_larger_than_a_parameter_servers_blocks_and_cuts_smaller(
     runs: list[dict[str, dict[str, Any]]],
 ) -> None:
-    counts = {name: len(row["issued"]) for name, row in runs[0].items() if "issued" in row}
+    counts = {name: len(row["issued"]) for name, row in runs[0].items() if name in collective_policies()}
     assert counts["ddp"] < counts["mg-wfbp"] <= counts["caramel-no-batching-no-scheduling"]
     assert max(runs[0]["ddp"]["issued"]) > 4_096_000
     assert runs[0]["caramel"]["joined"] > 0, "no batch had parts that do not lie together"
