@@ -241,6 +241,8 @@ class Rounds:
         self._expects = True
         self._fired = [0] * len(self._slots)
         self._unused = self._not_reached(outputs) if self._uses_vary and outputs else []
+        for slot in self._unused:  # No gradient comes, but what they have is sent.
+            self._bring_home(slot)
 
     def backward_ends(self) -> None:
         """The outermost backward pass has returned."""
@@ -275,8 +277,12 @@ class Rounds:
 
     def _gradient_comes(self, slot: Slot) -> None:
         """A gradient is about to be added to `.grad`, in which the average of the last round belongs first."""
+        slot.late |= slot.pending
+        self._bring_home(slot)
+
+    def _bring_home(self, slot: Slot) -> None:
+        """Makes the update or the average that is to come of the last round."""
         if slot.pending:
-            slot.late = True
             slot.owner.finish([slot])
         elif slot.awaited:
             self.settle([slot])

@@ -18,6 +18,7 @@ from prophet.policies import collective_policies, get_definition
 JOB = Path(__file__).with_name("policies_job.py")
 LIMIT_S = 300.0
 RANKS = 2
+VARYING = ["vary:p3", "vary:fifo", "vary:caramel"]
 HALF = ["half:caramel", "half:pace"]
 LEARNING = ["learn:caramel", "learn:pace", "learn:tictac"]
 
@@ -53,10 +54,10 @@ def run(folder: Path, names: list[str]) -> list[dict[str, dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
-    return run(tmp_path_factory.mktemp("policies"), [*collective_policies(), *HALF, *LEARNING])
+    return run(tmp_path_factory.mktemp("policies"), [*collective_policies(), *HALF, *LEARNING, *VARYING])
 
 
-@pytest.mark.parametrize("name", [*collective_policies(), *HALF])
+@pytest.mark.parametrize("name", [*collective_policies(), *HALF, *VARYING])
 def test_the_weights_are_those_without_prophet(runs: list[dict[str, dict[str, Any]]], name: str) -> None:
     """To the last bit, with the optimizer's state and the buffers, over a change of the cut."""
     for of_rank in runs:
