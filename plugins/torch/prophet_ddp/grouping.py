@@ -56,10 +56,11 @@ class GroupingAgent:
             return True
         sizes, kinds = rounds.layout
         if self._trace is not None:
-            forward_s = self._trace.forward_s()
-            if forward_s is None:
+            if not self._trace.done:
                 return True
-            profile = with_forward(profile, sizes, kinds, forward_s)
+            forward_s = self._trace.forward_s()
+            if forward_s is not None:  # It was given up where not, and the profile's own estimate has to do.
+                profile = with_forward(profile, sizes, kinds, forward_s)
         made = make_grouping(self._policy, profile, network, self.profiler.jitter_s, sizes, kinds)
         together = tuple(len(places) for places in made.collectives)
         rounds.control.want(Decision(made.cut, tuple(itertools.chain(*made.collectives)), together))

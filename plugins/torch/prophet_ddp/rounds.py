@@ -468,6 +468,8 @@ class Rounds:
     def keep_barrier(self) -> None:
         """From now on no update outlasts step()."""
         self._probation = -1
+        if self.trace is not None:
+            self.trace.remove()  # A module that is compiled is not to have hooks.
         torch_guards.learned(self)
         for owner in {slot.owner for slot in self._slots if slot.pending}:
             owner.flush()

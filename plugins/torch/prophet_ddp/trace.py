@@ -61,7 +61,7 @@ class ForwardTrace:
         """A forward pass begins that is followed by a synchronised backward pass."""
         if len(self._rows) == PASSED_OVER + TRACED:
             self.remove()
-        else:
+        if not self.done:
             self._open = {}
 
     def ends(self) -> None:

@@ -126,8 +126,12 @@ def test_a_trace_can_be_given_up(clock: Clock) -> None:
     model = nn.Sequential(Layer(clock, 1.0))
     traced = ForwardTrace(model, list(model.parameters()))
     run(traced, model, clock, 2)
-    traced.remove()
-    assert traced.done and traced.forward_s() is None
+    traced.begins()
+    traced.remove()  # In the middle of a forward pass, which a compilation may begin.
+    traced.ends()
+    assert traced.done and traced.forward_s() is None and traced.graph() is None
+    run(traced, model, clock, PASSED_OVER + TRACED)
+    assert traced.forward_s() is None
 
 
 class Branches(nn.Module):
