@@ -20,6 +20,7 @@ from prophet.core.errors import UserError
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, number
 
 if TYPE_CHECKING:
+    from prophet.core.graph import Graph
     from prophet.core.policy import Policy
 
 _OPTION = "option"
@@ -80,7 +81,8 @@ class Definition:
 
     The rest is read by engines of collectives alone. `groups`: its plans have groups, each of which is one collective
     there. `waits`: step() waits for all averages, as in the system that it is named after; a parameter server has that
-    barrier for none. `servers_only` is why it does not run there, empty where it does.
+    barrier for none. `servers_only` is why it does not run there, empty where it does. `of_graph`, from options and
+    the graph of the job's model (Pattern.RECEIVE of prophet/models), which is traced there, makes it for that graph.
     """
 
     summary: str
@@ -93,6 +95,7 @@ class Definition:
     groups: bool = False
     waits: bool = False
     servers_only: str = ""
+    of_graph: Callable[[Any, Graph], Policy] | None = None
 
     @property
     def all_options(self) -> tuple[Option, ...]:
@@ -125,14 +128,23 @@ def get_policy(name: str, partition_bytes: int = DEFAULT_PARTITION_BYTES, **opti
 
 
 def policy_from_environ(
-    name: str, environ: Mapping[str, str], partition_bytes: int = DEFAULT_PARTITION_BYTES
+    name: str,
+    environ: Mapping[str, str],
+    partition_bytes: int = DEFAULT_PARTITION_BYTES,
+    graph: Graph | None = None,
 ) -> Policy:
-    """The policy called `name` with the options that `environ` has. Raises UserError naming what is wrong."""
+    """The policy called `name` with the options that `environ` has. Raises UserError naming what is wrong.
+
+    `graph` is the job's, where it is known and the policy takes one (Definition.of_graph).
+    """
+    definition = get_definition(name)
     values = {
         entry.name: entry.parse(environ[entry.variable], entry.variable)
-        for entry in get_definition(name).all_options
+        for entry in definition.all_options
         if entry.variable in environ
     }
+    if graph is not None and definition.of_graph is not None:
+        return definition.of_graph(definition.options(**values), graph)
     return get_policy(name, partition_bytes, **values)
 
 

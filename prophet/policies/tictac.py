@@ -117,11 +117,13 @@ POLICIES = {
         page="policies/tictac.md",
         # It orders tensors, in time that grows with the square of their number.
         blocks=Blocks.WHOLE,
+        of_graph=lambda options, graph: TicTac(graph),
     ),
     "tictac-tio": Definition(
         "TicTac's order, by structure alone",
         lambda options, partition_bytes: TicTac(timing_aware=False),
         page="policies/tictac.md",
         blocks=Blocks.WHOLE,
+        of_graph=lambda options, graph: TicTac(graph, timing_aware=False),
     ),
 }

@@ -1,8 +1,8 @@
-"""What a policy with groups decides in a job: after some iterations of whole gradients, and once.
+"""Agents of policies that decide once, or cannot before the forward pass was traced.
 
-Rule of this file: from the events of one module to the one decision; what it is, prophet/policies' collective_groups.py
-says. PACE, Caramel, MG-WFBP and the programs that fuse decide from a profile or before they start, so nothing is
-learned after it.
+Rule of this file: when such a policy is asked. What a policy with groups decides, from the events of one module,
+collective_groups.py of prophet/policies says. PACE, Caramel, MG-WFBP and the programs that fuse decide from a profile
+or before they start, so nothing is learned after it.
 """
 
 from __future__ import annotations
@@ -10,27 +10,34 @@ from __future__ import annotations
 import itertools
 import logging
 import weakref
+from collections.abc import Callable
 
 from prophet.core.policy import Policy
 from prophet.learn.bandwidth import BandwidthMonitor
 from prophet.learn.profiler import JobProfiler
-from prophet.policies.algorithms.collective_groups import LEARNING_ITERATIONS, make_grouping
+from prophet.policies.algorithms.collective_groups import LEARNING_ITERATIONS, make_grouping, with_forward
+from prophet_ddp.agent import Turning
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import Rounds
+from prophet_ddp.trace import ForwardTrace
 
 logger = logging.getLogger("prophet")
 
 
 class GroupingAgent:
-    """One module's, whose blocks are whole gradients to begin with. Time comes with the call."""
+    """One module's, whose blocks are whole gradients to begin with. Time comes with the call.
 
-    def __init__(self, rounds: Rounds, policy: Policy) -> None:
+    `trace`, where the policy plans with forward times, is waited for.
+    """
+
+    def __init__(self, rounds: Rounds, policy: Policy, trace: ForwardTrace | None = None) -> None:
         self._reference = weakref.ref(rounds)
         self._policy = policy
         # The groups of these systems are neighbours in the order of generation, which the arena's is turned round.
         self.profiler = JobProfiler(forward_ids=True)
         self.monitor = BandwidthMonitor()
-        self._decided = False
+        self._trace = trace
+        self.decided = False
 
     def turn(self, now: float) -> bool:
         """Takes in what happened, and says what is wanted. False where the module is gone."""
@@ -38,7 +45,7 @@ class GroupingAgent:
         if rounds is None:
             return False
         events = rounds.log.drain()
-        if self._decided or rounds.cut is None:
+        if self.decided or rounds.cut is None:
             return True
         self.profiler.observe(events)
         if self.profiler.warmed_up_s is not None:
@@ -48,9 +55,32 @@ class GroupingAgent:
         if self.profiler.iterations < LEARNING_ITERATIONS or profile is None or network is None:
             return True
         sizes, kinds = rounds.layout
+        if self._trace is not None:
+            if not self._trace.done:
+                return True
+            forward_s = self._trace.forward_s()
+            if forward_s is not None:  # It was given up where not, and the profile's own estimate has to do.
+                profile = with_forward(profile, sizes, kinds, forward_s)
         made = make_grouping(self._policy, profile, network, self.profiler.jitter_s, sizes, kinds)
         together = tuple(len(places) for places in made.collectives)
         rounds.control.want(Decision(made.cut, tuple(itertools.chain(*made.collectives)), together))
-        self._decided = True
+        self.decided = True
         logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))
         return True
+
+
+class WaitingAgent:
+    """Of one module, to which `make` gives its agent once the trace is done; None where the module is gone by then."""
+
+    def __init__(self, trace: ForwardTrace, make: Callable[[], Turning | None]) -> None:
+        self._trace = trace
+        self._make = make
+        self._agent: Turning | None = None
+
+    def turn(self, now: float) -> bool:
+        """As the agent that is made; until then events are kept for it."""
+        if not self._trace.done:
+            return self._trace.alive
+        if self._agent is None:
+            self._agent = self._make()
+        return self._agent is not None and self._agent.turn(now)

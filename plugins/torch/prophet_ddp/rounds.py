@@ -33,6 +33,7 @@ from prophet.policies.algorithms.sequence import backward_order
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, Operation
+from prophet_ddp.trace import ForwardTrace
 
 WAIT_LIMIT_S = 0.05
 """Longest sleep between two looks at an operation whose end is told."""
@@ -145,6 +146,8 @@ class Rounds:
         self._arena: DdpArena | None = None
         self._compression: Compression | None = None
         self._decision: Decision | None = None
+        self.trace: ForwardTrace | None = None
+        """Of the forward passes, while there is to be one."""
         self._open = False
         self._staged = 0
         self._expects = False
@@ -175,7 +178,7 @@ class Rounds:
     @property
     def barrier(self) -> bool:
         """Whether step() waits for all updates."""
-        return self._probation != 0
+        return self._probation != 0 or self.trace is not None
 
     @property
     def cut(self) -> Cut | None:
@@ -214,6 +217,8 @@ class Rounds:
 
     def remove(self) -> None:
         """The module goes back to torch's reducer: nothing is under way, and nothing more will be gathered."""
+        if self.trace is not None:
+            self.trace.remove()
         self.flush()
         for hook in self._hooks:
             hook.remove()
@@ -228,12 +233,20 @@ class Rounds:
         """Before a synchronised forward pass. Raises RuntimeError where the last round never came to its end."""
         if self._open:
             raise RuntimeError(self._incomplete())
+        if self.trace is not None:
+            self.trace.begins()
+            if self.trace.done:
+                self.trace = None
 
     def forward_ends(self, outputs: Sequence[torch.Tensor]) -> None:
         """After a synchronised forward pass: the next backward makes gradients that are to be averaged."""
+        if self.trace is not None:
+            self.trace.ends()
         self._expects = True
         self._fired = [0] * len(self._slots)
         self._unused = self._not_reached(outputs) if self._uses_vary and outputs else []
+        for slot in self._unused:  # No gradient comes, but what they have is sent.
+            self._bring_home(slot)
 
     def backward_ends(self) -> None:
         """The outermost backward pass has returned."""
@@ -268,8 +281,12 @@ class Rounds:
 
     def _gradient_comes(self, slot: Slot) -> None:
         """A gradient is about to be added to `.grad`, in which the average of the last round belongs first."""
+        slot.late |= slot.pending
+        self._bring_home(slot)
+
+    def _bring_home(self, slot: Slot) -> None:
+        """Makes the update or the average that is to come of the last round."""
         if slot.pending:
-            slot.late = True
             slot.owner.finish([slot])
         elif slot.awaited:
             self.settle([slot])
@@ -453,6 +470,8 @@ class Rounds:
     def keep_barrier(self) -> None:
         """From now on no update outlasts step()."""
         self._probation = -1
+        if self.trace is not None:
+            self.trace.remove()  # A module that is compiled is not to have hooks.
         torch_guards.learned(self)
         for owner in {slot.owner for slot in self._slots if slot.pending}:
             owner.flush()

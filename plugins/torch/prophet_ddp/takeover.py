@@ -33,14 +33,15 @@ from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder
 from prophet_ddp import optimizers
-from prophet_ddp.agent import Agents, ModuleAgent
+from prophet_ddp.agent import Agents, ModuleAgent, Turning
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
-from prophet_ddp.grouping import GroupingAgent
+from prophet_ddp.grouping import GroupingAgent, WaitingAgent
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.reducer import LateReducer, SilentLogger
 from prophet_ddp.rounds import Rounds
+from prophet_ddp.trace import ForwardTrace
 
 AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""
@@ -186,13 +187,29 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     optimizers.watch(rounds)
     _taken.add(ddp)
     if decides:
-        base = policy_from_environ(told.policy, os.environ, told.partition_bytes or DEFAULT_PARTITION_BYTES)
-        order = ForwardOrder() if told.policy == "prophet" else base
-        _agents.add(
-            GroupingAgent(rounds, base)
-            if definition.groups
-            else ModuleAgent(rounds, CollectivePolicy(order), told, adapts)
-        )
+        if definition.traced or definition.of_graph is not None:
+            params = [param for _, param in named]
+            rounds.trace = ForwardTrace(ddp.module, params, with_graph=definition.of_graph is not None)
+        _agents.add(_agent_of(rounds, told, adapts))
+
+
+def _agent_of(rounds: Rounds, told: Settings, adapts: bool) -> Turning:
+    definition = get_definition(told.policy)
+    partition_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
+    policy = policy_from_environ(told.policy, os.environ, partition_bytes)
+    if definition.groups:
+        return GroupingAgent(rounds, policy, rounds.trace)
+    if definition.of_graph is None or rounds.trace is None:
+        order = ForwardOrder() if told.policy == "prophet" else policy
+        return ModuleAgent(rounds, CollectivePolicy(order), told, adapts)
+    trace, module = rounds.trace, weakref.ref(rounds)
+
+    def with_graph() -> Turning | None:
+        alive = module()
+        ordered = policy_from_environ(told.policy, os.environ, partition_bytes, trace.graph())
+        return ModuleAgent(alive, CollectivePolicy(ordered), told, adapts) if alive is not None else None
+
+    return WaitingAgent(trace, with_graph)
 
 
 def _give_back(ddp: Any) -> None:

@@ -1,25 +1,28 @@
-"""One rank of a job that trains the same model under one policy after another, and without Prophet to begin with.
+"""One rank of a job that trains the same model under one policy after another, and each time without Prophet.
 
 Run as `policies_job.py STORE RANK RANKS OUT POLICY...`, with PROPHET_SCHEDULER set so that Prophet is loaded. In each
 run the first rank wants the policy's own decision after the first round, made from a profile and a network that are
-given, so that the cut changes in the middle of it. `learn:POLICY` decides by itself, from what it measures, and is
-followed by as many rounds without Prophet. OUT gets what the run came to, a line of JSON for each.
+given, so that the cut changes in the middle of it. `learn:POLICY` decides by itself, from what it measures, and
+`half:POLICY` uses torch's hook that sends half precision. With `vary:POLICY` not every rank uses all parameters in each
+round, and two rounds make a step. OUT gets what each run came to, a line of JSON.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
 from prophet.core.cut import Borders, blocks_of
 from prophet.core.network import Network
@@ -35,12 +38,13 @@ from prophet_ddp.rounds import Rounds
 
 WIDTH = 1040
 """A matrix of so many rows and columns is larger than the largest block that a parameter server takes."""
-ROUNDS = 11
-"""The first decision is read after round 4, and one more could be after round 8."""
+ROUNDS = 14
+"""The first decision is read after round 4, and forward passes are traced no more by then."""
 NETWORK = Network(bandwidth=31.25e6, overhead_s=0.002)
 MOST_ROUNDS = 20_000
 """By then a policy has decided, on any machine."""
 ROUNDS_AFTER = 6
+VARYING_ROUNDS = 24
 
 
 class Model(nn.Module):
@@ -55,6 +59,20 @@ class Model(nn.Module):
 
     def forward(self, flow: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.last(self.exact(self.first(flow).double()).float())
+        return result
+
+
+class Varying(nn.Module):
+    """Ranks take turns in using a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.first, self.some, self.never, self.last = (nn.Linear(20, 20) for _ in range(4))
+
+    def forward(self, flow: torch.Tensor, use: bool) -> torch.Tensor:
+        flow = self.first(flow)
+        result: torch.Tensor = self.last(self.some(flow) if use else flow)
         return result
 
 
@@ -84,14 +102,37 @@ class _Nobody(Agents):
         pass
 
 
+def _switch(name: str, learns: bool) -> None:
+    takeover._agents = Agents() if learns else _Nobody()
+    os.environ["PROPHET_SCHEDULER"] = name
+    takeover.settings.cache_clear()
+
+
+def _without_prophet(made: Callable[[], nn.Module]) -> nn.Module:
+    """DistributedDataParallel as it is."""
+    told, takeover.settings = takeover.settings, lambda: None  # type: ignore[assignment]
+    try:
+        return made()
+    finally:
+        takeover.settings = told
+
+
+def _digest(tensors: Iterable[torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
 class Run:
     """One run; of Prophet only where a policy is named."""
 
-    def __init__(self, name: str, rank: int, learns: bool = False) -> None:
-        takeover._agents = Agents() if learns else _Nobody()
-        os.environ["PROPHET_SCHEDULER"] = name
-        takeover.settings.cache_clear()
-        self.model = nn.parallel.DistributedDataParallel(Model()) if name else plain()
+    def __init__(self, name: str, rank: int, learns: bool = False, half: bool = False) -> None:
+        _switch(name, learns)
+        made = functools.partial(nn.parallel.DistributedDataParallel, Model())
+        self.model = made() if name else _without_prophet(made)
+        if half:
+            self.model.register_comm_hook(None, fp16_compress_hook)  # type: ignore[operator]
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
         self.noise = torch.Generator().manual_seed(10 + rank)
 
@@ -108,17 +149,13 @@ class Run:
 
     def weights(self) -> str:
         """A digest of the weights, the buffers and the optimizer's state."""
-        digest = hashlib.sha256()
-        for tensor in self.model.state_dict().values():
-            digest.update(tensor.numpy().tobytes())
-        for state in self.optimizer.state.values():
-            digest.update(state["exp_avg"].numpy().tobytes())
-        return digest.hexdigest()
+        states = (state["exp_avg"] for state in self.optimizer.state.values())
+        return _digest([*self.model.state_dict().values(), *states])
 
 
-def given(name: str, rank: int) -> dict[str, Any]:
+def given(name: str, rank: int, half: bool = False) -> dict[str, Any]:
     """A run with the decision that is given."""
-    run = Run(name, rank)
+    run = Run(name, rank, half=half)
     issued: list[int] = []
     for number in range(ROUNDS):
         if number == ROUNDS - 1:
@@ -130,8 +167,9 @@ def given(name: str, rank: int) -> dict[str, Any]:
     rounds.flush()
     wanted = decision_of(name, rounds)
     return {
-        "policy": name,
+        "policy": f"half:{name}" if half else name,
         "weights": run.weights(),
+        "without": without(rank, ROUNDS, half)["weights"],
         "decided": rounds.decision == wanted,
         "wanted": [
             sum(rounds.blocks_under(wanted.cut)[place].size_bytes for place in places) for places in wanted.collectives
@@ -165,12 +203,30 @@ def learned(name: str, rank: int) -> dict[str, Any]:
     return {**said, "without": without(rank, count + ROUNDS_AFTER)["weights"]}
 
 
-def without(rank: int, count: int) -> dict[str, Any]:
+def without(rank: int, count: int, half: bool = False) -> dict[str, Any]:
     """So many rounds of DistributedDataParallel as it is."""
-    run = Run("", rank)
+    run = Run("", rank, half=half)
     for _ in range(count):
         run.step()
     return {"policy": "", "weights": run.weights()}
+
+
+def varying(name: str, rank: int) -> dict[str, Any]:
+    """A run in which gradients are missing, with steps after one round and after two."""
+    weights = []
+    for own in (name, ""):
+        _switch(own, learns=True)
+        made = functools.partial(nn.parallel.DistributedDataParallel, Varying(), find_unused_parameters=True)
+        model = made() if own else _without_prophet(made)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        noise = torch.Generator().manual_seed(20 + rank)
+        for number in range(VARYING_ROUNDS):
+            model(torch.rand(4, 20, generator=noise), (number // 2 + rank) % 3 > 0).square().mean().backward()
+            if number % 5 not in (1, 3):
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=number % 2 == 0)
+        weights.append(_digest(model.state_dict().values()))
+    return {"policy": f"vary:{name}", "weights": weights[0], "without": weights[1]}
 
 
 def _record(rounds: Rounds, issued: list[int]) -> None:
@@ -186,22 +242,21 @@ def _record(rounds: Rounds, issued: list[int]) -> None:
     issuer.all_reduce = all_reduce
 
 
-def plain() -> nn.Module:
-    """DistributedDataParallel as it is."""
-    told, takeover.settings = takeover.settings, lambda: None  # type: ignore[assignment]
-    try:
-        return nn.parallel.DistributedDataParallel(Model())
-    finally:
-        takeover.settings = told
+RUNS: dict[str, Callable[[str, int], dict[str, Any]]] = {
+    "": given,
+    "half": functools.partial(given, half=True),
+    "learn": learned,
+    "vary": varying,
+}
 
 
 def main(store: str, rank: int, ranks: int, out: Path, names: Sequence[str]) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     torch.set_num_threads(1)
     with out.open("w", encoding="utf-8") as file:
-        for name in ("", *names):
-            own = name.removeprefix("learn:")
-            said = without(rank, ROUNDS) if not name else given(name, rank) if own == name else learned(own, rank)
+        for name in names:
+            how, _, own = name.rpartition(":")
+            said = RUNS[how](own, rank)
             file.write(json.dumps(said) + "\n")
             file.flush()
     dist.destroy_process_group()

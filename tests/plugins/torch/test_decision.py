@@ -1,0 +1,49 @@
+"""A decision as ranks tell it to each other."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prophet.core.cut import Borders, Cut, learning_cut
+from prophet_ddp.control import Decision
+
+CUTS = st.one_of(
+    st.integers(1, 1 << 30).map(learning_cut),
+    st.builds(Borders.at, st.lists(st.integers(0, 1 << 40), max_size=40), st.integers(1, 1 << 40)),
+)
+
+
+@st.composite
+def decisions(draw: st.DrawFn) -> Decision:
+    together = tuple(draw(st.lists(st.integers(1, 5), max_size=20)))
+    order = tuple(draw(st.permutations(range(sum(together)))))
+    return Decision(draw(CUTS), order, together if draw(st.booleans()) else ())
+
+
+@given(decisions())
+def test_it_comes_back_from_its_bytes(decision: Decision) -> None:
+    data = decision.encode()
+    assert Decision.decode(data) == decision
+    for short in {0, len(data) // 2, len(data) - 1}:
+        with pytest.raises(ValueError):
+            Decision.decode(data[:short])
+
+
+@given(decisions())
+def test_its_collectives_are_its_blocks_in_their_order(decision: Decision) -> None:
+    collectives = decision.collectives
+    assert tuple(place for places in collectives for place in places) == decision.order
+    assert [len(places) for places in collectives] == list(decision.together or [1] * len(decision.order))
+
+
+@pytest.mark.parametrize(
+    ("order", "together"), [((0, 0), ()), ((1, 2), ()), ((0, 1), (1,)), ((0, 1), (3, -1)), ((0, 1), (2, 0))]
+)
+def test_what_is_no_decision_is_refused(order: tuple[int, ...], together: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="a decision"):
+        Decision(Cut.uniform(4096), order, together)
