@@ -56,7 +56,8 @@ class TunedSizes(_Part):
 
 
 class AgentCost(_Part):
-    """What Prophet cost and did: `cpu_share` is the agent thread's processor time over that of training."""
+    """What Prophet cost and did: `cpu_share` is the agent thread's processor time over that of training, where there is
+    such a thread."""
 
     cpu_share: float
     plans: int

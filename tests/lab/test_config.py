@@ -31,7 +31,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("time_limit_s", "soon", "time_limit_s: it must be a valid number, not 'soon'"),
     ("time_limit_s", float("inf"), "time_limit_s: it must be a finite number"),
     ("name", "a/b", "name: it must match pattern"),
-    ("engine", "horovod", "engine: it must be 'byteps' or 'simulator', not 'horovod'"),
+    ("engine", "horovod", "engine: it must be 'byteps' or 'ddp' or 'kvstore' or 'simulator', not 'horovod'"),
     ("job", 3, "job: it must be a mapping"),
     ("cluster.workers", 0, "cluster.workers: it must be greater than or equal to 1, not 0"),
     ("cluster.workers", 2.5, "cluster.workers: it must be a valid integer, not 2.5"),

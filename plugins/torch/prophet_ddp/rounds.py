@@ -33,6 +33,7 @@ from prophet.policies.algorithms.sequence import backward_order
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, Operation
+from prophet_ddp.records import ModuleRecord
 
 WAIT_LIMIT_S = 0.05
 """Longest sleep between two looks at an operation whose end is told."""
@@ -110,6 +111,7 @@ class Rounds:
         self._issuer = issuer
         self.control = control
         self.log = log
+        self.record = ModuleRecord()
         self._first_cut = first_cut
         self._uses_vary = uses_vary
         self._counted = counted
@@ -315,6 +317,7 @@ class Rounds:
     def _take_up(self, cut: Cut, order: Sequence[int] | None) -> None:
         assert self._arena is not None
         self._arena.recut(cut)
+        self.record.took_up(cut)
         count = len(self._arena.blocks)
         if order is not None and len(order) != count:
             raise RuntimeError(f"a sequence of {len(order)} blocks was agreed on, and there are {count}")

@@ -38,6 +38,7 @@ from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
+from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
 from prophet_ddp.rounds import Rounds
 
@@ -48,6 +49,7 @@ AGREE_LIMIT_S = 60.0
 
 logger = logging.getLogger("prophet")
 _agents = Agents()
+_records = Records(lambda: _agents.busy_s)
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
 _in_backward = 0
 _installed = False
@@ -76,6 +78,7 @@ def take_over(ddp: Any, told: Settings) -> None:
     group: dist.ProcessGroup = ddp.process_group
     if group.size() == 1:
         return
+    _records.begin(told)  # written last, when nothing is under way
     reason = why_not(ddp, group)
     named = _named(ddp)
     rows = "\n".join(f"{name} {tuple(param.shape)} {param.dtype}" for name, param in named)
@@ -86,6 +89,7 @@ def take_over(ddp: Any, told: Settings) -> None:
         rank, text = next((rank, text) for rank, text in enumerate(others) if text != terms)
         if all(each.startswith("torch's reducer") or each == terms for each in others):
             logger.warning("this module keeps DistributedDataParallel as it is: rank %d has %s", rank, text)
+            _records.stepped_aside(f"rank {rank} has {text}")
             return
         end_process(f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {terms}", WRONG)
     _install()
@@ -186,6 +190,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         base = policy_from_environ(told.policy, os.environ, told.partition_bytes or DEFAULT_PARTITION_BYTES)
         order = ForwardOrder() if told.policy == "prophet" else base
         _agents.add(ModuleAgent(rounds, CollectivePolicy(order), told, adapts))
+    _records.follow(rounds.record)
 
 
 def _give_back(ddp: Any) -> None:
@@ -245,6 +250,7 @@ def _finish_before(name: str) -> None:
 def _plain(ddp: Any, why: str) -> None:
     if ddp in _taken:
         logger.warning("this module goes on with DistributedDataParallel as it is: %s", why)
+        _records.stepped_aside(why, ddp.reducer.rounds.record)
         _give_back(ddp)
 
 

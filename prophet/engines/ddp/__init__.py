@@ -38,7 +38,7 @@ ENGINE = EngineSpec(
     variants=(
         Variant("ddp-gloo"),
         *(Variant(f"ddp-gloo-{cap}", {BUCKET_CAP_MB: str(cap)}) for cap in BUCKET_CAPS_MB),
-        *(Variant(f"ddp-{policy}", {"PROPHET_SCHEDULER": policy}) for policy in POLICIES),
+        *(Variant(f"ddp-{policy}", {"PROPHET_SCHEDULER": policy}, policy=policy) for policy in POLICIES),
     ),
     topology=ALL_REDUCE,
     unsimulated="since it runs for real only; simulate ddp with simulator.exchange: ring",
