@@ -128,6 +128,9 @@ class EngineSpec:
     package: Package | None = None
     hook: str | None = None
     """Dotted path of what says whether Prophet's hook fits: (framework) -> (whether, a line); None: not scheduled."""
+    check: str | None = None
+    """Dotted path of what says how far Prophet can run on it without the hook: (framework) -> rows of (item, whether it
+    is as it must be, a line); None where it cannot."""
     trace: EngineTrace | None = None
     partition: PartitionSetting | None = None
     """None where a contender has no say in how tensors are cut."""

@@ -51,7 +51,7 @@ def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
     last: set[tuple[int, int]] = set()
     backward_s = [mark.backward for mark in run.marks]
     # An all-reduce is on record as a push alone, and brings the sum itself.
-    brought_by = QueueKind.PULL if any(t.queue is QueueKind.PULL for t in run.transfers) else QueueKind.PUSH
+    brought_by = QueueKind.PUSH if run.all_reduce else QueueKind.PULL
     by_iteration: dict[int, list[Transfer]] = {}
     for transfer in run.transfers:
         # A pull can end in the forward pass that follows, which belongs to the same iteration here.

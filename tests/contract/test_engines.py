@@ -48,7 +48,8 @@ def contender(variant: Variant, framework: Framework) -> Contender:
 def test_the_folders_are_the_engines() -> None:
     assert list(engines()) == ["byteps", "ddp", "kvstore"]
     assert scheduled_engine().name == "byteps"
-    assert list(peers()) == ["ddp-gloo", "mxnet-kvstore", "mxnet-p3"]
+    assert {spec.name for spec in peers().values()} == {"ddp", "kvstore"}
+    assert {"ddp-gloo", "ddp-gloo-25", "ddp-prophet", "mxnet-kvstore", "mxnet-p3"} <= set(peers())
 
 
 def test_exactly_one_engine_has_what_all_are_compared_with() -> None:
@@ -57,6 +58,20 @@ def test_exactly_one_engine_has_what_all_are_compared_with() -> None:
     assert len(names) == len(set(names)) >= 5
     assert all(engine_of(variant.name) is engine for engine, variant in VARIANTS)
     assert engine_of("prophet") is scheduled_engine(), "a policy runs on the engine that is scheduled"
+
+
+@every_engine
+def test_its_first_variant_is_the_engine_as_its_users_run_it(engine: EngineSpec) -> None:
+    assert engine.stock == engine.variants[0].name
+    assert engine.variants[0].policy is None
+    if engine.scheduled:
+        assert (engine.stock, engine.called_here("p3")) == (STOCK, "p3")
+    else:
+        assert engine.called_here(STOCK) == engine.stock
+    for variant in engine.variants:
+        assert engine.called_here(variant.name) == (engine.stock if variant.name == STOCK else variant.name)
+        assert variant.policy is None or engine.called_here(variant.policy) == variant.name
+        assert variant.policy is None or engine.check is not None, "the doctor knows whether Prophet can run there"
 
 
 @every_engine

@@ -41,5 +41,6 @@ ENGINE = EngineSpec(
         *(Variant(f"ddp-{policy}", {"PROPHET_SCHEDULER": policy}, policy=policy) for policy in POLICIES),
     ),
     topology=ALL_REDUCE,
+    check="prophet_ddp.compatibility:check_torch",
     unsimulated="since it runs for real only; simulate ddp with simulator.exchange: ring",
 )
