@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,9 @@ def test_a_policy_on_another_engine_leaves_the_same_records(tmp_path: Path) -> N
 
 def test_a_policy_on_another_engine_that_stepped_aside_is_no_result(tmp_path: Path) -> None:
     def aside(node: str, env: Mapping[str, str]) -> Script:
+        said = status(stepped_aside="rank 1 has torch's reducer, since join() is used")
         script = good(node, env)
-        script.files["status.json"] = status(stepped_aside="rank 1 has torch's reducer, since join() is used")
-        return script
+        return replace(script, files={**script.files, "status.json": said}) if script.files else script
 
     cell = Bench(tmp_path, changed(REPLAY, "policies", ["ddp-prophet"]), script=aside).run()
     error = cell.runs["ddp-prophet"][0].error
