@@ -34,6 +34,8 @@ COMMAND = "make allreduce"
 DDP = engines()["ddp"]
 STOCK = DDP.stock
 OURS = DDP.called_here("prophet")
+BYTEPS = "byteps-prophet"
+"""As the config calls Prophet on BytePS."""
 BEHIND = 0.01
 """Never more behind the best DDP."""
 
@@ -45,6 +47,18 @@ sleeping; digits and ResNet-18 compute for real. The narrow link is each worker'
 comes, `{STOCK}-5` with a `bucket_cap_mb` of 5, and `{OURS}` the same script with `PROPHET_SCHEDULER=prophet` before
 it; `byteps-prophet` is BytePS under Prophet. The bound is that of an all-reduce: with more than two ranks each sends
 more than a worker of BytePS does."""
+
+COSTS = """Processor time is that of all threads of one worker in an iteration, servers not counted; in a replay, where
+computing sleeps, the exchange takes it. The agent runs on the rank that learns; its part is of training's time."""
+COST_COLUMNS = (
+    "cell",
+    "DDP, processor (s)",
+    "Prophet, processor (s)",
+    "BytePS under Prophet, processor (s)",
+    "agent",
+    "start to first iteration (s)",
+    "times as fast as BytePS under Prophet",
+)
 
 
 @dataclass(frozen=True)
@@ -153,23 +167,28 @@ def weights(points: Sequence[Point]) -> str:
 
 
 def costs(points: Sequence[Point]) -> str:
-    """What the agent took on the rank that learns, and how Prophet on BytePS fares in the same cell."""
+    """Processor time of an iteration beside DDP's and BytePS's, what the agent took of it, and the start."""
     rows = []
     for cell in (point.cell for point in points):
         ours = cell.measured(OURS)
         if ours is None or ours.agent is None:
             continue
-        beside = [speedup(cell, OURS, name) for name in cell.policies if name.startswith("byteps-")]
-        ratios = [f"{ratio:.2f}" for ratio in beside if ratio is not None]
-        start = "-" if ours.start_s is None else f"{ours.start_s:.1f}"
-        rows.append((_setting(cell), f"{ours.agent.cpu_share:.2%}", start, ratios[0] if ratios else "-"))
-    columns = (
-        "cell",
-        "agent's processor time",
-        "start to first iteration (s)",
-        "times as fast as BytePS under Prophet",
-    )
-    return table(columns, rows)
+        used = [cell.policies[name].processor_s if name in cell.policies else None for name in (STOCK, OURS, BYTEPS)]
+        faster = speedup(cell, OURS, BYTEPS) if BYTEPS in cell.policies else None
+        rows.append(
+            (
+                _setting(cell),
+                *(_shown(seconds, "{:.3f}") for seconds in used),
+                f"{ours.agent.cpu_share:.2%}",
+                _shown(ours.start_s, "{:.1f}"),
+                _shown(faster, "{:.2f}"),
+            )
+        )
+    return kept.joined(COSTS, table(COST_COLUMNS, rows))
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -156,6 +156,8 @@ def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> Poli
             )
         if good[0].statuses:
             summary = _with(summary, agent=_agent(good))
+        if (processor := _processor_s(good, cell.job_of(policy).warmup)) is not None:
+            summary = _with(summary, processor_s=processor)
     if isinstance(cell.job, DigitsJob) and good:
         summary = _with(summary, accuracy=min(worker.accuracy or 0.0 for run in good for worker in run.workers))
     error = _error(cell, runs, summary)
@@ -168,6 +170,15 @@ def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> Poli
 def _measured(run: Run, warmup: int) -> NDArray[Any]:
     """Times of all iterations of all workers after the warm-up, in seconds."""
     return np.concatenate([worker.iteration_s[warmup:] for worker in run.workers])
+
+
+def _processor_s(runs: Sequence[Run], warmup: int) -> float | None:
+    """Processor time of one iteration of one worker after the warm-up, in seconds; None where it is not on record."""
+    records = [worker.processor_s for run in runs for worker in run.workers]
+    means = [
+        (record[-1] - record[warmup]) / (len(record) - 1 - warmup) for record in records if len(record) > warmup + 1
+    ]
+    return median(means) if means else None
 
 
 def _agent(runs: Sequence[Run]) -> AgentCost:

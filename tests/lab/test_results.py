@@ -68,6 +68,14 @@ def test_what_prophet_cost_is_told(tmp_path: Path) -> None:
     assert (agent["plans"], agent["watchdog_releases"]) == (2, 0)
 
 
+def test_processor_time_is_that_of_an_iteration_after_the_warm_up(tmp_path: Path) -> None:
+    marks = [9.0, 9.5, 10.0, 10.2, 10.4, 10.6]  # after each of six iterations, two of them warm-up
+    runs = {"stock": [run([1.0] * 5, processor_s=marks)], "prophet": [run([1.0] * 5, statuses=2)]}
+    policies = summary(tmp_path, runs)["cells"][0]["policies"]
+    assert policies["stock"]["processor_s"] == pytest.approx(0.2)
+    assert "processor_s" not in policies["prophet"]
+
+
 def test_the_cost_is_that_of_the_workers_that_learn(tmp_path: Path) -> None:
     workers = tuple(worker_record([1.0] * 5) for _ in range(2))
     idle = agent_status(agent_cpu_s=0.0, plans=0, network=None, push_credit=None)

@@ -79,7 +79,8 @@ def test_a_run_is_kept_and_makes_the_page(tmp_path: Path, monkeypatch: pytest.Mo
     cost = AgentCost(cpu_share=0.004, plans=3, watchdog_releases=0)
     times = {"ddp-gloo": 1.7, "ddp-gloo-5": 1.2, "byteps-prophet": 0.96}
     point = cell(
-        **{name: policy(seconds) for name, seconds in times.items()}, **{"ddp-prophet": policy(0.93, agent=cost)}
+        **{name: policy(seconds) for name, seconds in times.items()},
+        **{"ddp-prophet": policy(0.93, agent=cost, processor_s=0.0625, start_s=4.5)},
     )
 
     def run(experiment: object, out: Path) -> int:
@@ -92,7 +93,7 @@ def test_a_run_is_kept_and_makes_the_page(tmp_path: Path, monkeypatch: pytest.Mo
     text = (tmp_path / allreduce.PAGE).read_text(encoding="utf-8")
     assert text == allreduce.page(tmp_path)
     assert "| 250mbit | 0.600 | 1.700 | 1.200 (ddp-gloo-5) | 0.930 | 1.55 | 1.83 | 1.29 |" in text
-    assert "| 250mbit | 0.40% | - | 1.03 |" in text
+    assert "| 250mbit | - | 0.062 | - | 0.40% | 4.5 | 1.03 |" in text
     assert "times as fast as ddp-gloo" in text
 
 
