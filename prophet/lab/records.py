@@ -87,7 +87,7 @@ class PolicyResult(_Part):
     start_s: float | None = None
     """From the start of a process to the end of its first iteration."""
     processor_s: float | None = None
-    """Processor seconds of an iteration, all threads of a worker; in a replay, where computing sleeps, the exchange's."""
+    """Processor seconds of an iteration, all threads of a worker; a replay computes nothing, so the exchange's."""
     weights_sha256: str | list[str] | None = None
     """Of the final model; a list where repeats ended with different ones."""
     agent: AgentCost | None = None

@@ -169,6 +169,25 @@ def test_a_plugin_that_is_not_installed_is_said_with_what_to_do(monkeypatch: pyt
     assert reason == "hook: no_such_plugin is not installed; `pip install byteps-prophet`"
 
 
+def refusing(framework: str) -> list[tuple[str, bool, str]]:
+    return [("Toy", True, "is here"), ("Prophet for toys", False, "it is too old")]
+
+
+def test_what_prophet_lacks_on_an_engine_stops_its_policies_there_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    variants = (Variant("toy"), Variant("toy-prophet", policy="prophet"))
+    engine = replace(engines()["ddp"], variants=variants, check=f"{__name__}:refusing")
+    monkeypatch.setattr("prophet.lab.contenders.engine_of", lambda base: engine)
+    assert obstacle(Contender("toy", "toy")) is None
+    assert obstacle(Contender("toy-prophet", "toy-prophet")) == "Prophet for toys: it is too old"
+    missing = replace(engine, check="no_such_plugin.checks:check")
+    monkeypatch.setattr("prophet.lab.contenders.engine_of", lambda base: missing)
+    reason = obstacle(Contender("toy-prophet", "toy-prophet"))
+    assert reason == "DistributedDataParallel: no_such_plugin is not installed; `pip install byteps-prophet`"
+
+
 def test_no_other_file_names_an_engine_or_a_variant() -> None:
     names = {*engines(), *(variant.name for _, variant in VARIANTS)} - {STOCK, "ddp"}  # ddp is a policy's name as well
     places = [ROOT / folder for folder in ("prophet/lab", "prophet/simulate", "prophet/cli", "prophet/core", "tools")]
