@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from prophet.lab.config import load_experiment
-from prophet.lab.records import AgentCost, Results, write_results
+from prophet.core.errors import UserError
+from prophet.lab.config import Experiment, load_experiment
+from prophet.lab.records import AgentCost, Results, read_results, write_results
 from support.configs import REPLAY, written
 from support.results import cell, failed, policy
 from tools import allreduce
@@ -73,28 +75,82 @@ def test_the_config_has_two_and_four_ranks_and_prophet_beside_several_bucket_siz
     assert {shown.base for shown in byteps} == {"prophet"} and len(byteps) == 4
 
 
-def test_a_run_is_kept_and_makes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["ddp-gloo", "ddp-gloo-5", "ddp-prophet", {"name": "byteps-prophet", "base": "prophet", "engine": "byteps"}]
-    config = written({**REPLAY, "engine": "ddp", "policies": names}, tmp_path)
-    cost = AgentCost(cpu_share=0.004, plans=3, watchdog_releases=0)
-    times = {"ddp-gloo": 1.7, "ddp-gloo-5": 1.2, "byteps-prophet": 0.96}
-    point = cell(
-        **{name: policy(seconds) for name, seconds in times.items()},
-        **{"ddp-prophet": policy(0.93, agent=cost, processor_s=0.0625, start_s=4.5)},
-    )
+COST = AgentCost(cpu_share=0.004, plans=3, watchdog_releases=0)
+POINT = cell(
+    **{
+        "ddp-gloo": policy(1.7),
+        "ddp-gloo-5": policy(1.2),
+        "byteps-prophet": policy(0.96),
+        "ddp-prophet": policy(0.93, agent=COST, processor_s=0.0625, start_s=4.5),
+    }
+)
 
-    def run(experiment: object, out: Path) -> int:
-        out.mkdir()
-        write_results(Results(schema=1, config={}, cells=[point]), out / "results.json")
+
+class Session:
+    """In place of run_session: each cell's results are `POINT`, or what `refuses` says."""
+
+    def __init__(self) -> None:
+        self.refuses: dict[str, str] = {}
+        self.ran: list[str] = []
+
+    def run(self, experiment: Experiment, out: Path) -> int:
+        self.ran.append(out.name)
+        if out.name in self.refuses:
+            raise UserError(self.refuses[out.name])
+        (only,) = experiment.cells
+        shown = POINT.model_copy(update={"setting": dict(only.setting)})
+        out.mkdir(parents=True)
+        config: Any = dict(experiment.source)
+        results = Results(schema=1, config=config, repeats=experiment.repeats, cells=[shown])
+        write_results(results, out / "results.json")
         return 0
 
-    monkeypatch.setattr(allreduce, "run_session", run)
-    assert allreduce.write_page(config, tmp_path / "out", tmp_path, None) == 0
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
+    made = Session()
+    monkeypatch.setattr(allreduce, "run_session", made.run)
+    return made
+
+
+def config(folder: Path, *rates: str) -> Path:
+    names = ["ddp-gloo", "ddp-gloo-5", "ddp-prophet", {"name": "byteps-prophet", "base": "prophet", "engine": "byteps"}]
+    sweep = [{"cluster": {"bandwidth": rate}} for rate in rates]
+    return written({**REPLAY, "engine": "ddp", "policies": names, "sweep": sweep}, folder)
+
+
+def test_a_run_is_kept_and_makes_the_page(session: Session, tmp_path: Path) -> None:
+    assert allreduce.write_page(config(tmp_path, "250mbit", "1gbit"), tmp_path / "out", tmp_path, None) == 0
+    assert session.ran == ["cell0", "cell1"]
     text = (tmp_path / allreduce.PAGE).read_text(encoding="utf-8")
     assert text == allreduce.page(tmp_path)
     assert "| 250mbit | 0.600 | 1.700 | 1.200 (ddp-gloo-5) | 0.930 | 1.55 | 1.83 | 1.29 |" in text
-    assert "| 250mbit | - | 0.062 | - | 0.40% | 4.5 | 1.03 |" in text
+    assert "| 1gbit | - | 0.062 | - | 0.40% | 4.5 | 1.03 |" in text
     assert "times as fast as ddp-gloo" in text
+
+
+def test_a_cell_that_was_refused_is_all_that_is_run_again(session: Session, tmp_path: Path) -> None:
+    session.refuses["cell0"] = "bandwidth of worker0: leave the machine idle"
+    file = config(tmp_path, "250mbit", "1gbit")
+    with pytest.raises(UserError, match="leave the machine idle; run it again"):
+        allreduce.write_page(file, tmp_path / "out", tmp_path, None)
+    assert not (tmp_path / allreduce.PAGE).exists()
+    session.refuses.clear()
+    assert allreduce.write_page(file, tmp_path / "out", tmp_path, None) == 0
+    assert session.ran == ["cell0", "cell1", "cell0"]
+
+
+def test_results_of_another_config_or_with_a_failure_are_not_taken(session: Session, tmp_path: Path) -> None:
+    file, out = config(tmp_path, "250mbit"), tmp_path / "out"
+    session.run(load_experiment(file), out / "cell0")
+    assert allreduce.earlier(load_experiment(file), out / "cell0") is not None
+    assert allreduce.earlier(load_experiment(file, repeats=7), out / "cell0") is None
+    assert allreduce.earlier(load_experiment(config(tmp_path, "1gbit")), out / "cell0") is None
+    assert allreduce.earlier(load_experiment(file), out / "cell1") is None
+    results = read_results(out / "cell0" / "results.json")
+    broken = POINT.model_copy(update={"policies": {**POINT.policies, "ddp-p3": failed("hung")}})
+    write_results(results.model_copy(update={"cells": [broken]}), out / "cell0" / "results.json")
+    assert allreduce.earlier(load_experiment(config(tmp_path, "250mbit")), out / "cell0") is None
 
 
 def test_nothing_measured_yet_is_said(tmp_path: Path) -> None:
