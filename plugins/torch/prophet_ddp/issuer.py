@@ -103,6 +103,15 @@ class Issuer:
             if self._error is not None:
                 raise self._error
 
+    def drain(self, limit_s: float) -> bool:
+        """Whether nothing is in flight any more, at the latest after so many seconds.
+
+        A thread of torch's that comes to tell an end to an interpreter that is ending ends the process with SIGABRT.
+        """
+        with self._lock:
+            self._moved.wait_for(lambda: self._in_flight == 0 or self._error is not None, limit_s)
+            return self._in_flight == 0
+
     def _issue(self) -> None:
         while self._queue and self._queue[0].ready and self._in_flight < MOST_IN_FLIGHT and self._error is None:
             operation = self._queue.popleft()

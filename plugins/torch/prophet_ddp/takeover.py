@@ -51,6 +51,8 @@ logger = logging.getLogger("prophet")
 _agents = Agents()
 _records = Records(lambda: _agents.busy_s)
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
+_issuers: weakref.WeakSet[Issuer] = weakref.WeakSet()
+"""Those with something in flight live until it has ended, also where their module is gone."""
 _in_backward = 0
 _installed = False
 _counts: dict[str, int] = {}
@@ -158,6 +160,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     decides = group.rank() == 0
     log = EventLog(open=decides)
     issuer = Issuer(own, log)
+    _issuers.add(issuer)
     control = Control(issuer, group.rank())
     definition = get_definition(told.policy)
     adapts = told.partition_bytes is None and definition.blocks is Blocks.ADAPTIVE
@@ -233,6 +236,8 @@ def finish() -> None:
             ddp.reducer.rounds.flush(5.0)
         except Exception as error:
             logger.warning("updates were still to come when the job ended: %s", error)
+    for issuer in list(_issuers):
+        issuer.drain(5.0)
 
 
 def _finish_before(name: str) -> None:
