@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize lint bench validate replay scaling blocks papers results pages schemas profiles guard memory backlog testbed golden release clean
+.PHONY: setup demo test sanitize lint bench validate replay allreduce scaling blocks papers results pages schemas profiles guard memory backlog testbed golden release clean
 
 setup: $(STAMP)
 
@@ -58,6 +58,11 @@ validate: setup
 # ResNet-50's gradients under every policy on a real slow network: about fifteen minutes on a quiet machine.
 replay: setup
 	$(BIN)/python -m tools.replay
+
+# Prophet on DistributedDataParallel beside DDP at its best, on real networks: about two hours on a quiet machine, and
+# it can be interrupted.
+allreduce: setup
+	$(BIN)/python -m tools.allreduce
 
 # How the simulator's cost grows: about five minutes.
 scaling: setup

@@ -109,7 +109,12 @@ def replay(
     from prophet.simulate.replay import replay as replay_record
     from prophet.simulate.replay import story
 
-    result = replay_record(load_record(events))
+    record = load_record(events)
+    if record.agreed:
+        raise UserError(
+            f"{events} is of a job whose ranks had agreed on the sequence of blocks; no queue can decide it anew"
+        )
+    result = replay_record(record)
     for line in story(result):
         typer.echo(line)
     raise typer.Exit(1 if result.differences else 0)

@@ -25,13 +25,15 @@ class EventRecord:
     """Events (EVENT_DTYPE) in the order in which the queue was called, and what else its decisions hang on.
 
     `plans`: by number, the bytes of those that the events name (prophet/core/plan_codec.py). `watchdog_s` and
-    `most_in_flight` (None: no limit) are the queue's own.
+    `most_in_flight` (None: no limit) are the queue's own. `agreed`: what was sent followed a sequence that
+    all ranks of an engine of collectives had agreed on, and no queue was asked.
     """
 
     events: NDArray[Any]
     plans: Mapping[int, bytes] = field(default_factory=dict)
     watchdog_s: float = 1.0
     most_in_flight: int | None = None
+    agreed: bool = False
 
 
 class RecordBuffer:
@@ -57,12 +59,12 @@ class RecordBuffer:
         """Takes in a plan that the queue has taken up."""
         self._plans[number] = encoded
 
-    def record(self, watchdog_s: float, most_in_flight: int | None) -> EventRecord:
+    def record(self, watchdog_s: float, most_in_flight: int | None, agreed: bool = False) -> EventRecord:
         """What is kept. Where older events were dropped the first one says so, as in the hook's own log."""
         events = np.concatenate([np.zeros(0, EVENT_DTYPE), *self._pieces])
         if self._lost and len(events):
             events["gap"][0] = min(int(events["gap"][0]) + self._lost, NO_PLAN)
-        return EventRecord(events, dict(self._plans), watchdog_s, most_in_flight)
+        return EventRecord(events, dict(self._plans), watchdog_s, most_in_flight, agreed)
 
     def _drop(self, piece: NDArray[Any]) -> None:
         self._count -= len(piece)
@@ -88,6 +90,7 @@ def save_record(record: EventRecord, path: Path) -> None:
             plans=np.frombuffer(b"".join(record.plans[number] for number in numbers), np.uint8),
             watchdog_s=np.float64(record.watchdog_s),
             most_in_flight=np.uint64(record.most_in_flight or 0),
+            agreed=np.bool_(record.agreed),
         )
 
 
@@ -103,6 +106,7 @@ def load_record(path: Path) -> EventRecord:
                 raise UserError(f"{path} is a record of version {version}; this Prophet reads version {EVENT_VERSION}")
             events, numbers, sizes = loaded["events"], loaded["plan_numbers"].tolist(), loaded["plan_bytes"].tolist()
             plans, watchdog_s, most = loaded["plans"].tobytes(), float(loaded["watchdog_s"]), loaded["most_in_flight"]
+            agreed = "agreed" in loaded and bool(loaded["agreed"])  # older files have none
         except (KeyError, ValueError, zipfile.BadZipFile) as error:
             raise UserError(f"{path} is no record of events: {error}") from None
     if events.dtype != EVENT_DTYPE or len(plans) != sum(sizes) or len(numbers) != len(sizes):
@@ -112,7 +116,7 @@ def load_record(path: Path) -> EventRecord:
         raise UserError(f"{path} is no record of events: it has events of an unknown kind")
     ends = np.cumsum([0, *sizes]).tolist()
     kept = {number: plans[start:end] for number, start, end in zip(numbers, ends, ends[1:], strict=False)}
-    return EventRecord(events, kept, watchdog_s, int(most) or None)
+    return EventRecord(events, kept, watchdog_s, int(most) or None, agreed)
 
 
 def load_events(path: Path) -> NDArray[Any]:

@@ -48,11 +48,12 @@ class HookStatus:
 
 @dataclass(frozen=True)
 class AgentStatus:
-    """One worker at its end. `stepped_aside` is empty, or why BytePS went on in its own order.
+    """One worker at its end. `stepped_aside` is empty, or why the engine went on in its own order.
 
     `plans` is how many plans were taken up after the first, `agent_cpu_s` the processor time of Prophet's thread.
     Sizes and credits are bytes; a credit of None is no limit. `network` is None where nothing was measured, `hook`
-    where there was none. `partition_bytes` is the size with which BytePS started.
+    where there was none. `partition_bytes` is the size with which BytePS started; without BytePS that of all blocks, or
+    the most that one may have.
 
     `arena`: ids of events are places in the arena (prophet/core/cut.py); otherwise they count gradients.
     `cut` has the segments of the first optimizer's cut at the end, none where none had been agreed on. It changed

@@ -35,6 +35,6 @@ def engine_of(base: str) -> EngineSpec:
 
 
 def peers() -> Mapping[str, EngineSpec]:
-    """What a user could take instead: the variants of the engines that Prophet does not schedule, by name."""
+    """The variants of the engines without the hook, by name: what a user could take instead, and Prophet there."""
     unscheduled = (spec for spec in engines().values() if not spec.scheduled)
     return {variant.name: spec for spec in unscheduled for variant in spec.variants}

@@ -17,7 +17,8 @@ from prophet.engines.topology import Topology
 Framework = Literal["torch", "mxnet"]
 
 STOCK = "stock"
-"""The variant that all others are compared with: the engine that Prophet schedules, without Prophet."""
+"""The variant that all others are compared with: the engine whose queues Prophet's hook takes over, without Prophet. In
+a config for another engine the word means that one's first variant."""
 
 
 def is_worker(node: str) -> bool:
@@ -47,14 +48,16 @@ class RunNetwork:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run an engine without Prophet, by the name that a config gives.
+    """One way to run an engine, by the name that a config gives.
 
-    `env` is what it sets in every process, unless the config says otherwise; `exchanges` replace the engine's.
+    `env` is what it sets in every process, unless the config says otherwise; `exchanges` replace the engine's. `policy`
+    is Prophet's that it trains under, None without Prophet; its workers leave Prophet's records.
     """
 
     name: str
     env: Mapping[str, str] = field(default_factory=dict)
     exchanges: Mapping[Framework, str] = field(default_factory=dict)
+    policy: str | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,9 @@ class EngineSpec:
     package: Package | None = None
     hook: str | None = None
     """Dotted path of what says whether Prophet's hook fits: (framework) -> (whether, a line); None: not scheduled."""
+    check: str | None = None
+    """Dotted path of what says how far Prophet can run on it without the hook: (framework) -> rows of (item, whether it
+    is as it must be, a line); None where it cannot."""
     trace: EngineTrace | None = None
     partition: PartitionSetting | None = None
     """None where a contender has no say in how tensors are cut."""
@@ -150,3 +156,16 @@ class EngineSpec:
     def variant(self, name: str) -> Variant | None:
         """The variant of this name; None where it has none."""
         return next((variant for variant in self.variants if variant.name == name), None)
+
+    @property
+    def stock(self) -> str:
+        """The variant that its others are compared with: as its users run it."""
+        return self.variants[0].name
+
+    def called_here(self, base: str) -> str:
+        """`base` as this engine's variants call it: a policy that one of them runs, or stock; else its own name."""
+        if self.scheduled:
+            return base
+        if base == STOCK:
+            return self.stock
+        return next((variant.name for variant in self.variants if variant.policy == base), base)

@@ -18,7 +18,8 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_v
 
 from prophet.core.errors import UserError
 from prophet.core.profile import Profile
-from prophet.engines.registry import scheduled_engine
+from prophet.engines.registry import engines, scheduled_engine
+from prophet.engines.spec import EngineSpec
 from prophet.lab.cluster_config import ClusterConfig, Delay, Traffic
 from prophet.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
 from prophet.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
@@ -31,7 +32,7 @@ SIMULATOR = "simulator"
 
 
 def _known_engine(value: object) -> object:
-    known = (scheduled_engine().name, SIMULATOR)
+    known = (*engines(), SIMULATOR)
     if value not in known:
         raise ValueError(f"it must be {' or '.join(map(repr, known))}, not {value!r}")
     return value
@@ -72,6 +73,8 @@ class Cell:
     profile: Profile | None
     """The job that is replayed, scaled as the config says; None for real training."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
+    engine: EngineSpec = field(default_factory=scheduled_engine)
+    """The one that the config is for: its stock is what all are compared with, its topology that of the bound."""
 
     def job_of(self, policy: Contender) -> JobConfig:
         """The job as this policy runs it: with its own warm-up, and as many iterations after it as the others."""
@@ -208,11 +211,12 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
 
 def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where: str, only: Sequence[str]) -> Cell:
     job = config.job
-    policies = expand_policies(config.policies, job.framework, path, where)
+    engine = engines().get(config.engine, scheduled_engine())
+    policies = expand_policies(config.policies, job.framework, path, where, engine)
     if only:
-        policies = choose_policies(policies, only, job.framework)
+        policies = choose_policies(policies, only, job.framework, engine)
     profile = replayed_profile(job, path.parent, f"{path}: {where}job") if isinstance(job, ReplayJob) else None
-    return Cell(_setting(config, point), job, config.cluster, policies, profile, config.simulator)
+    return Cell(_setting(config, point), job, config.cluster, policies, profile, config.simulator, engine)
 
 
 def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, object]:

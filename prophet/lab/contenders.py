@@ -1,8 +1,8 @@
 """The contenders of a config: what is compared, which engine runs each, and in which framework.
 
 Rule of this file: from the entries of a config to values; nothing is started. A contender is a policy on the engine
-that Prophet schedules, or a variant of an engine as it comes (prophet/engines). Variants of the other engines are
-*peers*: what a user could take instead, run as their own documentation says.
+whose queues Prophet's hook takes over, or a variant of an engine (prophet/engines). Variants of the other engines are
+*peers*: what a user could take instead, run as their own documentation says, and Prophet on those engines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from prophet.core import settings
 from prophet.core.errors import UserError
 from prophet.core.units import parse_size
-from prophet.engines.registry import engine_of, peers, scheduled_engine
+from prophet.engines.registry import engine_of, engines, peers, scheduled_engine
 from prophet.engines.spec import EngineSpec, Framework, Variant
 from prophet.lab.policy_options import combinations, option_settings, refuse_tuning, size_setting
 from prophet.lab.schema import Strict
@@ -40,6 +40,8 @@ class ContenderEntry(Strict):
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
     base: str | None = None
     """The policy or variant that runs; the name where left out."""
+    engine: str | None = None
+    """The engine on which `base` is a policy; the config's where left out."""
     framework: Framework | None = None
     """In which it runs; the job's where left out, and a peer's own."""
     partition_bytes: Sizes | None = None
@@ -70,19 +72,24 @@ class Contender:
 
     @property
     def variant(self) -> Variant | None:
-        """How the engine runs without Prophet; None for a policy."""
+        """How the engine runs; None for a policy on the engine with the hook."""
         return self.engine.variant(self.base)
 
     @property
     def hooked(self) -> bool:
-        """Whether Prophet's hook is in the job, and with it the record of transfers."""
+        """Whether Prophet's hook is in the job."""
         return self.variant is None
+
+    @property
+    def recorded(self) -> bool:
+        """Whether Prophet is in the job, and leaves its records of transfers and of itself."""
+        return self.variant is None or self.variant.policy is not None
 
     @property
     def traced(self) -> bool:
         """Whether the engine's own trace can show the transfers instead."""
         trace = self.engine.trace
-        return trace is not None and self.framework in trace.frameworks and not self.hooked
+        return trace is not None and self.framework in trace.frameworks and not self.recorded
 
 
 def known_policies() -> list[str]:
@@ -101,13 +108,19 @@ def simulated_contenders() -> tuple[Contender, ...]:
 
 
 def expand_policies(
-    entries: Sequence[str | ContenderEntry], framework: Framework, path: Path, where: str
+    entries: Sequence[str | ContenderEntry],
+    framework: Framework,
+    path: Path,
+    where: str,
+    engine: EngineSpec | None = None,
 ) -> tuple[Contender, ...]:
-    """All policies of a config's entries; `framework` is the job's. Raises UserError."""
+    """All policies of a config's entries; `framework` is the job's, `engine` the one that the config is for, on which a
+    policy's name means that policy. Raises UserError.
+    """
     policies: list[Contender] = []
     for index, entry in enumerate(entries):
         at = f"{path}: {where}policies[{index}]"
-        policies += _expanded(_entry(entry) if isinstance(entry, str) else entry, at, framework)
+        policies += _expanded(_entry(entry, engine), at, framework, engine)
     names = [policy.name for policy in policies]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -115,34 +128,52 @@ def expand_policies(
     return tuple(policies)
 
 
-def choose_policies(policies: Sequence[Contender], only: Sequence[str], framework: Framework) -> tuple[Contender, ...]:
-    """The file's policies of these names, and known ones that the file does not have. Raises UserError."""
+def choose_policies(
+    policies: Sequence[Contender], only: Sequence[str], framework: Framework, engine: EngineSpec | None = None
+) -> tuple[Contender, ...]:
+    """The file's policies of these names, and known ones that the file does not have; see expand_policies.
+
+    Raises UserError.
+    """
     by_name = {policy.name: policy for policy in policies}
     chosen = []
-    for name in dict.fromkeys(only):
+    for asked in dict.fromkeys(only):
+        name = asked if asked in by_name else _on(engine, asked)
         if name not in by_name and name not in known_policies():
             known = ", ".join(dict.fromkeys([*by_name, *known_policies()]))
             raise UserError(f"--policy: unknown policy {name!r}; the known ones are {known}")
-        chosen.append(by_name[name] if name in by_name else _expanded(_entry(name), "--policy", framework)[0])
+        chosen.append(
+            by_name[name] if name in by_name else _expanded(_entry(name, engine), "--policy", framework, engine)[0]
+        )
     return tuple(chosen)
 
 
-def _entry(name: str) -> ContenderEntry:
+def _entry(entry: str | ContenderEntry, engine: EngineSpec | None) -> ContenderEntry:
+    if not isinstance(entry, str):
+        return entry
     # Not checked as in a mapping: a name that is wrong is an unknown policy, which says more.
-    return ContenderEntry.model_construct(name=name)
+    return ContenderEntry.model_construct(name=_on(engine, entry))
 
 
-def _expanded(entry: ContenderEntry, at: str, framework: Framework) -> list[Contender]:
-    base = entry.base or entry.name
-    if base not in known_policies():
-        raise UserError(f"{at}: unknown policy {base!r}; the known ones are {', '.join(known_policies())}")
+def _on(engine: EngineSpec | None, base: str) -> str:
+    return base if engine is None else engine.called_here(base)
+
+
+def _expanded(
+    entry: ContenderEntry, at: str, framework: Framework, for_engine: EngineSpec | None = None
+) -> list[Contender]:
+    base = _base(entry, at, for_engine)
     framework = _framework(entry, base, at, framework)
     own = entry.model_extra or {}
     varied = option_settings(base, own, ContenderEntry.model_fields, at)
     if entry.tune is not None:
         refuse_tuning(base, [*own, *([] if entry.partition_bytes is None else ["partition_bytes"])], at)
     engine = engine_of(base)
-    if entry.partition_bytes is not None and engine.partition is None:
+    variant = engine.variant(base)
+    partition = engine.partition.variable if engine.partition is not None else None
+    if variant is not None and variant.policy is not None:
+        partition = settings.PARTITION_BYTES
+    if entry.partition_bytes is not None and partition is None:
         words = scheduled_engine().words
         raise UserError(f"{at}: partition_bytes is a setting of {words}, not of {base}; leave it out")
     prefixes = engine.settings
@@ -151,14 +182,30 @@ def _expanded(entry: ContenderEntry, at: str, framework: Framework) -> list[Cont
             allowed = " and ".join(f"{prefix}..." for prefix in prefixes)
             raise UserError(f"{at}.env: {name} is no setting of a policy; {allowed} variables are")
     env = dict(entry.env)
-    if engine.variant(base) is None:
+    if variant is None:
         env[settings.SCHEDULER] = base
-    if entry.partition_bytes is not None and engine.partition is not None:
-        varied.append(size_setting(engine.partition.variable, entry.partition_bytes))
+    if entry.partition_bytes is not None and partition is not None:
+        varied.append(size_setting(partition, entry.partition_bytes))
     return [
         Contender(entry.name + label, base, {**env, **chosen}, framework, entry.tune or 0, entry.warmup)
         for chosen, label in combinations(varied)
     ]
+
+
+def _base(entry: ContenderEntry, at: str, for_engine: EngineSpec | None) -> str:
+    """The policy or variant that an entry means. Raises UserError."""
+    if entry.engine is not None:
+        if entry.engine not in engines():
+            raise UserError(f"{at}.engine: it must be {' or '.join(map(repr, engines()))}, not {entry.engine!r}")
+        for_engine = engines()[entry.engine]
+    base = _on(for_engine, entry.base or entry.name)
+    if base not in known_policies():
+        raise UserError(f"{at}: unknown policy {base!r}; the known ones are {', '.join(known_policies())}")
+    if for_engine is not None and not for_engine.scheduled and engine_of(base).scheduled:
+        names = [variant.policy for variant in for_engine.variants if variant.policy is not None]
+        there = f"Prophet's policies there are {', '.join(names)}" if names else "Prophet has no policies there"
+        raise UserError(f"{at}: {base!r} does not run on {for_engine.words}; {there}")
+    return base
 
 
 def _framework(entry: ContenderEntry, base: str, at: str, of_job: Framework) -> Framework:

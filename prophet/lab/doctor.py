@@ -37,7 +37,8 @@ class Finding:
 def examine() -> list[Finding]:
     """Everything that matters for running jobs and experiments here."""
     specs = engines().values()
-    pytorch = [_framework("torch"), *(hook for spec in specs for hook in _hook(spec, "torch"))]
+    pytorch = [_framework("torch")]
+    pytorch += [row for spec in specs for row in (*_hook(spec, "torch"), *_checked(spec, "torch", pytorch[0].ok))]
     mxnet = _mxnet()
     if mxnet and not pytorch[0].ok:
         pytorch = []  # one framework is enough for a job
@@ -47,15 +48,17 @@ def examine() -> list[Finding]:
 
 def obstacle(contender: Contender) -> str | None:
     """Why no job can start under `contender` on this machine, in one line that says what to do; None where it can."""
-    findings = _needed(contender.engine, contender.framework)
+    findings = _needed(contender.engine, contender.framework, contender.recorded)
     return next((f"{finding.item}: {finding.line}" for finding in findings if not finding.ok), None)
 
 
-def _needed(engine: EngineSpec, framework: Framework) -> Iterator[Finding]:
+def _needed(engine: EngineSpec, framework: Framework, with_prophet: bool) -> Iterator[Finding]:
     # One after the other: without a framework, looking for the hook would fail.
     yield from _package(engine)
     yield _framework(framework)
     yield from _hook(engine, framework)
+    if with_prophet:
+        yield from _checked(engine, framework, installed=True)
 
 
 def _package(engine: EngineSpec) -> Iterator[Finding]:
@@ -92,6 +95,18 @@ def _hook(engine: EngineSpec, framework: Framework) -> Iterator[Finding]:
         yield Finding(item, False, f"{error.name} is not installed; `pip install byteps-prophet`")
     else:
         yield Finding(item, *check(framework))
+
+
+def _checked(engine: EngineSpec, framework: Framework, installed: bool) -> Iterator[Finding]:
+    """What there is to say of Prophet without the hook; nothing without the framework."""
+    if engine.check is None or framework not in engine.frameworks or not installed:
+        return
+    try:
+        check = pkgutil.resolve_name(engine.check)
+    except ModuleNotFoundError as error:
+        yield Finding(engine.words, False, f"{error.name} is not installed; `pip install byteps-prophet`")
+    else:
+        yield from (Finding(*row) for row in check(framework))
 
 
 def _mxnet() -> list[Finding]:

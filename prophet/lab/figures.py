@@ -27,6 +27,7 @@ Patch = need("matplotlib.patches", "figures").Patch
 
 PUSH, PULL = "#2f6db3", "#e08214"
 COLOURS = {QueueKind.PUSH: PUSH, QueueKind.PULL: PULL}
+LABELS = {QueueKind.PUSH: "push, all-reduce", QueueKind.PULL: "pull"}
 BACKWARD_COLOUR, FORWARD_COLOUR = "#eceff4", "#e3f1e3"
 PROPHET_COLOUR, OTHER_COLOUR = "#2f6db3", "#b0b7c3"
 WAIT_COLOUR = "#d9a0a0"
@@ -123,7 +124,7 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
         axes.set_title(f"{run.policy}: {(ended - began) * 1e3:.0f} ms", fontsize=10, loc="left")
         longest_s = max(longest_s, ended - began)
     panels[0, 0].set_xlim(0, longest_s * 1e3)
-    handles = [Patch(color=colour, label=queue.name.lower()) for queue, colour in COLOURS.items()]
+    handles = [Patch(color=colour, label=LABELS[queue]) for queue, colour in COLOURS.items()]
     handles += [
         Patch(color=BACKWARD_COLOUR, label="backward"),
         Patch(color=FORWARD_COLOUR, label="next forward and its waiting"),
@@ -160,7 +161,7 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
         axes.set_ylabel("tensor")
         axes.invert_yaxis()
     panels[0, 0].set_xlim(0, 1.02e3 * max(gradient.back_s for times in runs.values() for gradient in times))
-    handles = [Patch(color=WAIT_COLOUR, label="waiting"), Patch(color=PUSH, label="to the server and back")]
+    handles = [Patch(color=WAIT_COLOUR, label="waiting"), Patch(color=PUSH, label="on its way, until the sum is back")]
     figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
     panels[-1, 0].set_xlabel("ms after backward began, medians (tensor 0 is the first layer's)")
     figure.savefig(path, dpi=150)
@@ -185,7 +186,7 @@ def draw_throughput(runs: Sequence[RecordedRun], path: Path, iterations: int = 3
             moved = [t for t in run.transfers if t.queue is queue and began <= t.finish_s < ended]
             sizes = [t.size_bytes for t in moved]
             rate, _ = np.histogram([t.finish_s for t in moved], edges, weights=sizes)
-            axes.plot(edges[:-1] - began, rate / THROUGHPUT_BIN_S / 1e6, color=COLOURS[queue], label=queue.name.lower())
+            axes.plot(edges[:-1] - began, rate / THROUGHPUT_BIN_S / 1e6, color=COLOURS[queue], label=LABELS[queue])
         sent = sum(t.size_bytes for t in run.transfers if t.queue is QueueKind.PUSH and began <= t.finish_s < ended)
         axes.set_title(
             f"{run.policy}: {sent / (ended - began) / 1e6:.1f} MB/s sent on average", fontsize=10, loc="left"

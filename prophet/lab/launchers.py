@@ -53,6 +53,6 @@ def environment(contender: Contender, node: str, network: RunNetwork, shell: Map
     env |= contender.engine.environment(node, network)
     if contender.variant is not None:
         env |= contender.variant.env
-    else:
+    if contender.recorded:
         env[settings.CACHE] = settings.OFF
     return env | dict(contender.env)

@@ -56,7 +56,8 @@ class TunedSizes(_Part):
 
 
 class AgentCost(_Part):
-    """What Prophet cost and did: `cpu_share` is the agent thread's processor time over that of training."""
+    """What Prophet cost and did: `cpu_share` is the agent thread's processor time over that of training, where there is
+    such a thread."""
 
     cpu_share: float
     plans: int
@@ -85,6 +86,8 @@ class PolicyResult(_Part):
     tuning: TunedSizes | None = None
     start_s: float | None = None
     """From the start of a process to the end of its first iteration."""
+    processor_s: float | None = None
+    """Processor seconds of an iteration, all threads of a worker; a replay computes nothing, so the exchange's."""
     weights_sha256: str | list[str] | None = None
     """Of the final model; a list where repeats ended with different ones."""
     agent: AgentCost | None = None

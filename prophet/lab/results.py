@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
 from prophet.core.units import format_rate, format_size, format_time
-from prophet.engines.spec import STOCK
-from prophet.engines.topology import ALL_REDUCE, PARAMETER_SERVER, Topology
+from prophet.engines.topology import ALL_REDUCE, Topology
 from prophet.lab.cluster_config import Delay
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
@@ -48,14 +47,14 @@ def summarize_cell(done: CellRuns) -> CellResult:
     cell = done.cell
     contenders = {policy.name: policy for policy in cell.policies}
     policies = {name: summarize_policy(cell, contenders[name], runs) for name, runs in done.runs.items()}
-    narrow = narrow_link(cell.cluster, simulated_topology(cell) if done.simulated else PARAMETER_SERVER)
+    narrow = narrow_link(cell.cluster, simulated_topology(cell) if done.simulated else cell.engine.topology)
     for policy in () if done.simulated else cell.policies:
         own = narrow_link(cell.cluster, policy.engine.topology)
         if own != narrow:
             policies[policy.name] = _with(policies[policy.name], narrow_link=own)
     policies |= _compared_with_stock(cell, policies)
     medians = {name: policy.median_s for name, policy in policies.items() if policy.median_s is not None}
-    stock = medians.get(STOCK)
+    stock = next((medians[p.name] for p in cell.policies if p.base == cell.engine.stock and p.name in medians), None)
     measured = as_measured(cell, done.links)
     bound = lower_bound(measured)
     summary = CellResult(
@@ -88,8 +87,8 @@ def as_measured(cell: Cell, links: Mapping[str, float]) -> Cell:
 
 
 def simulated_topology(cell: Cell) -> Topology:
-    """Of the exchange that the config names for the simulator."""
-    return ALL_REDUCE if cell.simulator.exchange in COLLECTIVES else PARAMETER_SERVER
+    """Of the exchange that the config names for the simulator, and otherwise of its engine."""
+    return ALL_REDUCE if cell.simulator.exchange in COLLECTIVES else cell.engine.topology
 
 
 def with_gradient_times(results: Results, times: Sequence[Mapping[str, Sequence[Turnaround]]]) -> Results:
@@ -107,21 +106,24 @@ def _with(policy: PolicyResult, **more: object) -> PolicyResult:
 
 
 def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> dict[str, PolicyResult]:
-    """Says of each policy whether its model is that of stock in the same framework (they begin differently),
-    where both train for as long."""
+    """Says of each policy whether its model is that of stock in the same framework (they begin differently), where both
+    train for as long: of the config's engine, or where that did not run of the policy's own.
+    """
 
-    def trained(policy: Contender) -> tuple[object, int]:
-        return policy.framework, cell.job_of(policy).iterations
+    def trained(policy: Contender, base: str) -> tuple[object, ...]:
+        return base, policy.framework, cell.job_of(policy).iterations
 
-    references = {
-        trained(policy): policies[policy.name].weights_sha256
+    digests = {
+        trained(policy, policy.base): policies[policy.name].weights_sha256
         for policy in reversed(cell.policies)
-        if policy.base == STOCK
+        if policies[policy.name].weights_sha256 is not None
     }
     compared = {}
     for policy in cell.policies:
-        reference, digest = references.get(trained(policy)), policies[policy.name].weights_sha256
-        if policy.base != STOCK and reference is not None and digest is not None:
+        digest = policies[policy.name].weights_sha256
+        stocks = [trained(policy, base) for base in (cell.engine.stock, policy.engine.stock) if base != policy.base]
+        reference = next((digests[stock] for stock in stocks if stock in digests), None)
+        if policy.base != cell.engine.stock and reference is not None and digest is not None:
             compared[policy.name] = _with(policies[policy.name], same_weights_as_stock=digest == reference)
     return compared
 
@@ -154,6 +156,8 @@ def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> Poli
             )
         if good[0].statuses:
             summary = _with(summary, agent=_agent(good))
+        if (processor := _processor_s(good, cell.job_of(policy).warmup)) is not None:
+            summary = _with(summary, processor_s=processor)
     if isinstance(cell.job, DigitsJob) and good:
         summary = _with(summary, accuracy=min(worker.accuracy or 0.0 for run in good for worker in run.workers))
     error = _error(cell, runs, summary)
@@ -168,12 +172,21 @@ def _measured(run: Run, warmup: int) -> NDArray[Any]:
     return np.concatenate([worker.iteration_s[warmup:] for worker in run.workers])
 
 
+def _processor_s(runs: Sequence[Run], warmup: int) -> float | None:
+    """Processor time of one iteration of one worker after the warm-up, in seconds; None where it is not on record."""
+    records = [worker.processor_s for run in runs for worker in run.workers]
+    means = [
+        (record[-1] - record[warmup]) / (len(record) - 1 - warmup) for record in records if len(record) > warmup + 1
+    ]
+    return median(means) if means else None
+
+
 def _agent(runs: Sequence[Run]) -> AgentCost:
-    shares = []
-    for run in runs:
-        for worker, status in zip(run.workers, run.statuses, strict=True):
-            shares.append(status.agent_cpu_s / sum(worker.iteration_s))
-    statuses = [status for run in runs for status in run.statuses]
+    pairs = [pair for run in runs for pair in zip(run.workers, run.statuses, strict=True)]
+    # On an engine of collectives one worker learns for all.
+    learning = [(worker, status) for worker, status in pairs if status.agent_cpu_s > 0] or pairs
+    shares = [status.agent_cpu_s / sum(worker.iteration_s) for worker, status in learning]
+    statuses = [status for _, status in learning]
     return AgentCost(
         cpu_share=median(shares),
         plans=max(status.plans for status in statuses),
@@ -191,12 +204,21 @@ def _error(cell: Cell, runs: Sequence[Run], summary: PolicyResult) -> str | None
         repeat, error = failed[0]
         others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return f"repeat {repeat + 1} of {len(runs)}: {error}{others}"
-    if isinstance(summary.weights_sha256, list):
+    if isinstance(summary.weights_sha256, list) and _models_differ(cell, [run for run in runs if run.error is None]):
         return f"{len(summary.weights_sha256)} different models at the end of {len(runs)} runs from one seed"
     accuracy = summary.accuracy
     if isinstance(cell.job, DigitsJob) and accuracy is not None and accuracy < cell.job.target_accuracy:
         return f"accuracy {accuracy:.3f}, below the target of {cell.job.target_accuracy:g}"
     return None
+
+
+def _models_differ(cell: Cell, runs: Sequence[Run]) -> bool:
+    """Whether workers or repeats came to other models than one seed explains.
+
+    The sum of two is the same in either order. That of more is not, and what comes first is a matter of time.
+    """
+    by_run = [{worker.weights_sha256 for worker in run.workers} for run in runs]
+    return cell.cluster.workers <= 2 or any(len(digests) > 1 for digests in by_run)
 
 
 def compute_s(cell: Cell) -> float | None:

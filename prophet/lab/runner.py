@@ -288,7 +288,7 @@ class JobRun:
         env = environment(policy, node, network, os.environ)
         if node in self._workers and self._trace is not None:
             env[self._trace.folder] = str(self._record(node, "trace"))
-        if node in self._workers and self._policy.hooked:
+        if node in self._workers and self._policy.recorded:
             env[settings.PROFILE_OUT] = str(self._record(node, "profile.json"))
             env[settings.EVENTS_OUT] = str(self._record(node, EVENTS_FILE))
             env[settings.STATUS_OUT] = str(self._record(node, "status.json"))
@@ -343,7 +343,7 @@ class JobRun:
         results = tuple(
             _record(read_worker, self._result(worker), f"{worker} left no result") for worker in self._workers
         )
-        if not self._policy.hooked:
+        if not self._policy.recorded:
             return results, ()
         # Prophet steps aside rather than fail a job; here that would pass the stock engine off as a policy.
         absent = f"without Prophet: {{}} ran with stock {self._policy.engine.words} instead of {self._policy.base}"

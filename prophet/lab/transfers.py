@@ -23,12 +23,16 @@ WORKER = "worker0"
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A worker's transfers and its iterations' marks. `arena`: ids are places in the arena and count no gradients."""
+    """A worker's transfers and its iterations' marks. `arena`: ids are places in the arena and count no gradients.
+
+    `all_reduce`: a push is on record, and is the way back as well.
+    """
 
     policy: str
     transfers: tuple[Transfer, ...]
     marks: tuple[Mark, ...]
     arena: bool = False
+    all_reduce: bool = False
 
     def iterations(self, first: int, count: int) -> tuple[float, float]:
         """From the start of backward of iteration `first` to that of `first + count`."""
@@ -61,7 +65,7 @@ def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
 def one_run_each(cell: CellRuns) -> list[RecordedRun]:
     """A good run of each policy that left a record of its transfers: Prophet's events, or the engine's own."""
     recorded = []
-    traces = {policy.name: policy.engine.trace for policy in cell.cell.policies}
+    engines = {policy.name: policy.engine for policy in cell.cell.policies}
     for name, runs in cell.runs.items():
         candidates = [cell.recordings[name]] if name in cell.recordings else runs
         run = next((run for run in candidates if run.error is None), None)
@@ -69,10 +73,12 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
             continue
         worker = run.workers[0]
         events = _events_of(run.folder)
-        trace = traces[name]
+        trace = engines[name].trace
         if events is not None:
             arena = bool(run.statuses) and run.statuses[0].arena
-            recorded.append(RecordedRun(name, pair_events(load_events(events)), tuple(worker.marks), arena))
+            transfers = pair_events(load_events(events))
+            all_reduce = not engines[name].topology.through_servers
+            recorded.append(RecordedRun(name, transfers, tuple(worker.marks), arena, all_reduce))
         elif trace is not None and (file := run.folder / f"{WORKER}.trace" / trace.file).exists():
             recorded.append(RecordedRun(name, trace.read(file, worker), tuple(worker.marks)))
     return recorded

@@ -50,12 +50,14 @@ def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
     by_block: dict[tuple[int, int], list[Turnaround]] = {}
     last: set[tuple[int, int]] = set()
     backward_s = [mark.backward for mark in run.marks]
+    # An all-reduce is on record as a push alone, and brings the sum itself.
+    brought_by = QueueKind.PUSH if run.all_reduce else QueueKind.PULL
     by_iteration: dict[int, list[Transfer]] = {}
     for transfer in run.transfers:
         # A pull can end in the forward pass that follows, which belongs to the same iteration here.
         by_iteration.setdefault(bisect_right(backward_s, transfer.added_s) - 1, []).append(transfer)
     for iteration in range(max(0, min(warmup, len(run.marks) - 2)), len(run.marks) - 1):
-        ways = list(_of_iteration(by_iteration.get(iteration, ()), backward_s[iteration]))
+        ways = list(_of_iteration(by_iteration.get(iteration, ()), backward_s[iteration], brought_by))
         if ways:
             last = {(way.gradient, way.size_bytes) for way in ways}
         for way in ways:
@@ -71,11 +73,14 @@ def mean_s(times: Sequence[Turnaround]) -> GradientTimes:
     )
 
 
-def _of_iteration(transfers: Iterable[Transfer], began: float) -> Iterable[Turnaround]:
+def _of_iteration(transfers: Iterable[Transfer], began: float, brought_by: QueueKind) -> Iterable[Turnaround]:
     sent: dict[int, list[Transfer]] = {}
     received: dict[int, list[Transfer]] = {}
     for transfer in transfers:
-        (sent if transfer.queue is QueueKind.PUSH else received).setdefault(transfer.gradient, []).append(transfer)
+        if transfer.queue is QueueKind.PUSH:
+            sent.setdefault(transfer.gradient, []).append(transfer)
+        if transfer.queue is brought_by:
+            received.setdefault(transfer.gradient, []).append(transfer)
     for gradient, pushes in sent.items():
         if gradient in received:
             yield Turnaround(

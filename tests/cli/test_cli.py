@@ -114,6 +114,14 @@ def test_a_replay_that_differs_is_status_1(
         assert capsys.readouterr().out.splitlines()[0] == line
 
 
+def test_a_sequence_that_ranks_agreed_on_is_no_record_to_replay(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    save_record(EventRecord(np.zeros(0, EVENT_DTYPE), agreed=True), tmp_path / "e.npz")
+    assert invoked(monkeypatch, "replay", str(tmp_path / "e.npz")) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 @pytest.mark.parametrize("arguments", [["walk"], ["run"], ["run", "x.yaml", "--repeats", "many"], ["run", "--slow"]])
 def test_wrong_usage_is_status_2(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert invoked(monkeypatch, *arguments) == 2
@@ -172,7 +180,8 @@ def test_doctor_has_a_line_an_item_and_status_2_where_something_is_missing(
 
 def test_doctor_looks_at_everything_an_experiment_needs() -> None:
     examined = doctor.examine()
-    items = ["BytePS", "PyTorch", "hook", "MXNet", "hook (MXNet)", "testbed", "tc", "delay"]
+    of_ddp = ["DistributedDataParallel", "Prophet for DDP", "NCCL"]
+    items = ["BytePS", "PyTorch", "hook", *of_ddp, "MXNet", "hook (MXNet)", "testbed", "tc", "delay"]
     assert [finding.item for finding in examined if not finding.item.startswith("NIC ")] == items
     assert any(finding.item.startswith("NIC ") for finding in examined)
     assert all("\n" not in finding.line and finding.line for finding in examined)
@@ -188,7 +197,7 @@ def test_doctor_misses_no_pytorch_where_there_is_mxnet(monkeypatch: pytest.Monke
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     items = [finding.item for finding in doctor.examine()]
-    assert "PyTorch" not in items and "hook" not in items
+    assert "PyTorch" not in items and "hook" not in items and "NCCL" not in items
     assert "hook (MXNet)" in items
 
 

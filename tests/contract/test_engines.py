@@ -49,7 +49,8 @@ def contender(variant: Variant, framework: Framework) -> Contender:
 def test_the_folders_are_the_engines() -> None:
     assert list(engines()) == ["byteps", "ddp", "kvstore"]
     assert scheduled_engine().name == "byteps"
-    assert list(peers()) == ["ddp-gloo", "mxnet-kvstore", "mxnet-p3"]
+    assert {spec.name for spec in peers().values()} == {"ddp", "kvstore"}
+    assert {"ddp-gloo", "ddp-gloo-25", "ddp-prophet", "mxnet-kvstore", "mxnet-p3"} <= set(peers())
 
 
 def test_exactly_one_engine_has_what_all_are_compared_with() -> None:
@@ -64,6 +65,20 @@ def test_every_policy_that_can_runs_on_distributed_data_parallel() -> None:
     assert {name for name in known_policies() if name.startswith("ddp-") and not name.startswith("ddp-gloo")} == {
         f"ddp-{name}" for name, definition in all_definitions().items() if not definition.servers_only
     }
+
+
+@every_engine
+def test_its_first_variant_is_the_engine_as_its_users_run_it(engine: EngineSpec) -> None:
+    assert engine.stock == engine.variants[0].name
+    assert engine.variants[0].policy is None
+    if engine.scheduled:
+        assert (engine.stock, engine.called_here("p3")) == (STOCK, "p3")
+    else:
+        assert engine.called_here(STOCK) == engine.stock
+    for variant in engine.variants:
+        assert engine.called_here(variant.name) == (engine.stock if variant.name == STOCK else variant.name)
+        assert variant.policy is None or engine.called_here(variant.policy) == variant.name
+        assert variant.policy is None or engine.check is not None, "the doctor knows whether Prophet can run there"
 
 
 @every_engine
@@ -159,6 +174,25 @@ def test_a_plugin_that_is_not_installed_is_said_with_what_to_do(monkeypatch: pyt
     pytest.importorskip("torch")
     reason = obstacle(Contender(STOCK, STOCK))
     assert reason == "hook: no_such_plugin is not installed; `pip install byteps-prophet`"
+
+
+def refusing(framework: str) -> list[tuple[str, bool, str]]:
+    return [("Toy", True, "is here"), ("Prophet for toys", False, "it is too old")]
+
+
+def test_what_prophet_lacks_on_an_engine_stops_its_policies_there_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    variants = (Variant("toy"), Variant("toy-prophet", policy="prophet"))
+    engine = replace(engines()["ddp"], variants=variants, check=f"{__name__}:refusing")
+    monkeypatch.setattr("prophet.lab.contenders.engine_of", lambda base: engine)
+    assert obstacle(Contender("toy", "toy")) is None
+    assert obstacle(Contender("toy-prophet", "toy-prophet")) == "Prophet for toys: it is too old"
+    missing = replace(engine, check="no_such_plugin.checks:check")
+    monkeypatch.setattr("prophet.lab.contenders.engine_of", lambda base: missing)
+    reason = obstacle(Contender("toy-prophet", "toy-prophet"))
+    assert reason == "DistributedDataParallel: no_such_plugin is not installed; `pip install byteps-prophet`"
 
 
 def test_no_other_file_names_an_engine_or_a_variant() -> None:

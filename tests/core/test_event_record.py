@@ -33,6 +33,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     for record in (
         EventRecord(adds(0, 3), {4: b"four", 7: b"", 9: b"nine!"}, 0.5, 256),
         EventRecord(adds(0, 0)),
+        EventRecord(adds(0, 2), agreed=True),
     ):
         save_record(record, path)
         loaded = load_record(path)

@@ -28,6 +28,7 @@ from prophet.cli import main as cli
 from prophet.core import settings
 from prophet.core.event_record import EventRecord, save_record
 from prophet.core.events import EVENT_DTYPE, EventKind
+from prophet.engines.registry import engines
 from prophet.lab.config import load_experiment
 from prophet.models.profiles import resnet50, save_profile
 from prophet.policies import all_definitions
@@ -37,7 +38,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 BASE = Path(__file__).with_name("base_install.py")
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-INLINE = re.compile(r"`((?:prophet|make|python3?|pip|bpslaunch) [^`\n]+)`")
+INLINE = re.compile(r"`((?:prophet|make|python3?|pip|bpslaunch|torchrun) [^`\n]+)`")
 SUBSTITUTION = re.compile(r"\$\(([^)]*)\)")
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S+")
 RUN = ("simulate", "plan", "profile", "replay", "doctor")
@@ -104,7 +105,7 @@ def base(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_pages_have_commands() -> None:
     assert len(run_once()) >= 5
-    assert {command.words[0] for command in commands()} == {"prophet", "make", "pip", "python", "bpslaunch"}
+    assert {command.words[0] for command in commands()} == {"prophet", "make", "pip", "python", "bpslaunch", "torchrun"}
     assert {Path(command.page).name for command in run_once()} >= {"README.md", "simulator.md", "profiles.md"}
 
 
@@ -164,9 +165,8 @@ def test_what_lacks_is_one_line_and_nothing_is_written(folder: Path, arguments: 
 def test_it_can_be_typed(command: Command) -> None:
     check_variables(command)
     program, *arguments = command.words
-    {"prophet": check_prophet, "make": check_make, "pip": check_pip, "python": check_python, "bpslaunch": check_launch}[
-        program
-    ](arguments, command.whole)
+    checks = {"prophet": check_prophet, "make": check_make, "pip": check_pip, "python": check_python}
+    {**checks, "bpslaunch": check_launch, "torchrun": check_torchrun}[program](arguments, command.whole)
 
 
 def check_variables(command: Command) -> None:
@@ -178,6 +178,8 @@ def check_variables(command: Command) -> None:
         assert name in known
         if name == settings.SCHEDULER:
             assert value in all_definitions()
+        if name == settings.DDP_SCHEDULER:
+            assert value in {variant.policy for variant in engines()["ddp"].variants}
 
 
 def check_prophet(arguments: list[str], whole: bool) -> None:
@@ -224,6 +226,15 @@ def check_python(arguments: list[str], whole: bool) -> None:
 def check_launch(arguments: list[str], whole: bool) -> None:
     # That it works is in test_bpslaunch.py.
     assert arguments == [] or arguments == ["python", "train.py"]
+
+
+def check_torchrun(arguments: list[str], whole: bool) -> None:
+    # That such a job is Prophet's is in tests/plugins/torch.
+    pytest.importorskip("torch")
+    from torch.distributed.run import get_args_parser
+
+    if whole:
+        assert get_args_parser().parse_args(arguments).training_script == "train.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("time_limit_s", "soon", "time_limit_s: it must be a valid number, not 'soon'"),
     ("time_limit_s", float("inf"), "time_limit_s: it must be a finite number"),
     ("name", "a/b", "name: it must match pattern"),
-    ("engine", "horovod", "engine: it must be 'byteps' or 'simulator', not 'horovod'"),
+    ("engine", "horovod", "engine: it must be 'byteps' or 'ddp' or 'kvstore' or 'simulator', not 'horovod'"),
     ("job", 3, "job: it must be a mapping"),
     ("cluster.workers", 0, "cluster.workers: it must be greater than or equal to 1, not 0"),
     ("cluster.workers", 2.5, "cluster.workers: it must be a valid integer, not 2.5"),
@@ -175,7 +176,8 @@ def test_a_bad_recorded_profile_is_named(gradient: dict[str, object], line: str,
 def test_the_configs_that_come_with_prophet_are_right(path: Path) -> None:
     experiment = load_experiment(path)
     assert experiment.name == path.stem
-    assert all("prophet" in {policy.name for policy in cell.policies} for cell in experiment.cells)
+    for cell in experiment.cells:
+        assert cell.engine.called_here("prophet") in {policy.name for policy in cell.policies}
 
 
 def test_bandwidth_is_of_the_workers_unless_nodes_are_named(tmp_path: Path) -> None:
@@ -277,6 +279,50 @@ def test_a_policy_has_a_framework_and_an_engine_and_peers_imply_theirs(tmp_path:
     }
     in_mxnet = loaded(changed(raw, "job.framework", "mxnet"), tmp_path, policies=["stock", "p3", "ddp-gloo"])
     assert [policy.framework for policy in in_mxnet.cells[0].policies] == ["mxnet", "mxnet", "torch"]
+
+
+def test_a_config_for_another_engine_means_that_engines_policies(tmp_path: Path) -> None:
+    entries: list[Any] = ["stock", "prophet", "ddp-gloo-5", {"name": "big", "base": "p3", "partition_bytes": "4MB"}]
+    entries += [{"name": "byteps-prophet", "base": "prophet", "engine": "byteps"}]
+    raw = {**changed(REPLAY, "policies", entries), "engine": "ddp"}
+    cell = loaded(raw, tmp_path).cells[0]
+    assert cell.engine.name == "ddp"
+    assert [(p.name, p.base, p.engine.name, p.recorded) for p in cell.policies] == [
+        ("ddp-gloo", "ddp-gloo", "ddp", False),
+        ("ddp-prophet", "ddp-prophet", "ddp", True),
+        ("ddp-gloo-5", "ddp-gloo-5", "ddp", False),
+        ("big", "ddp-p3", "ddp", True),
+        ("byteps-prophet", "prophet", "byteps", True),
+    ]
+    assert cell.policies[3].env == {"PROPHET_PARTITION_BYTES": "4000000"}
+    chosen = loaded(raw, tmp_path, policies=["p3", "byteps-prophet", "ddp-gloo"]).cells[0].policies
+    assert [policy.name for policy in chosen] == ["ddp-p3", "byteps-prophet", "ddp-gloo"]
+    by_default = loaded(
+        changed(REPLAY, "policies", ["ddp-prophet", {"name": "x", "base": "p3", "engine": "ddp"}]), tmp_path
+    )
+    assert [policy.base for policy in by_default.cells[0].policies] == ["ddp-prophet", "ddp-p3"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "entry", "words"),
+    [
+        (
+            "ddp",
+            "bytescheduler",
+            "'bytescheduler' does not run on DistributedDataParallel; Prophet's policies there are",
+        ),
+        ("kvstore", "prophet", "'prophet' does not run on MXNet's KVStore; Prophet has no policies there"),
+        ("ddp", {"name": "x", "base": "prophet", "engine": "horovod"}, "engine: it must be 'byteps' or"),
+        (
+            "ddp",
+            {"name": "ddp-gloo", "partition_bytes": "1MB"},
+            "partition_bytes is a setting of BytePS, not of ddp-gloo",
+        ),
+    ],
+)
+def test_a_policy_that_an_engine_does_not_run_is_a_mistake(engine: str, entry: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=re.escape(words)):
+        loaded({**changed(REPLAY, "policies", [entry]), "engine": engine}, tmp_path)
 
 
 def test_lists_of_settings_are_all_combinations(tmp_path: Path) -> None:

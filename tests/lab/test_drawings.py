@@ -120,7 +120,7 @@ def test_a_block_is_called_by_its_place_in_the_arena(recorded: RecordedRun) -> N
 
 
 def test_figures_are_drawn(recorded: RecordedRun, tmp_path: Path) -> None:
-    experiment = loaded(REPLAY, tmp_path)
+    experiment = loaded({**REPLAY, "policies": ["stock", "p3", "prophet"]}, tmp_path)
     good = Run(tmp_path, (WORKER, WORKER))
     done = CellRuns(experiment.cells[0], {}, {"stock": [good], "p3": [Run(tmp_path, error="hung")], "prophet": [good]})
     draw_iteration_times(summarize(experiment, [done, done]), tmp_path / "times.png")
@@ -133,6 +133,16 @@ def test_figures_are_drawn(recorded: RecordedRun, tmp_path: Path) -> None:
     assert (tmp_path / "throughput.png").read_bytes()[:4] == PNG
     draw_throughput([], tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
+
+
+def test_a_run_on_an_engine_of_collectives_knows_that_a_push_is_the_way_back(tmp_path: Path) -> None:
+    folder = tmp_path / "ddp-prophet-1"
+    folder.mkdir()
+    np.save(folder / "worker0.events.npy", recorded_events(WORKER.marks))
+    good = Run(folder, (WORKER, WORKER), (agent_status(arena=True), agent_status()))
+    cell = loaded({**REPLAY, "policies": ["ddp-prophet"]}, tmp_path).cells[0]
+    (drawn,) = one_run_each(CellRuns(cell, {}, {"ddp-prophet": [good]}))
+    assert drawn.all_reduce and drawn.arena
 
 
 def test_the_first_good_run_of_each_policy_with_records_is_drawn(tmp_path: Path) -> None:

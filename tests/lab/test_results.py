@@ -68,6 +68,53 @@ def test_what_prophet_cost_is_told(tmp_path: Path) -> None:
     assert (agent["plans"], agent["watchdog_releases"]) == (2, 0)
 
 
+def test_processor_time_is_that_of_an_iteration_after_the_warm_up(tmp_path: Path) -> None:
+    marks = [9.0, 9.5, 10.0, 10.2, 10.4, 10.6]  # after each of six iterations, two of them warm-up
+    runs = {"stock": [run([1.0] * 5, processor_s=marks)], "prophet": [run([1.0] * 5, statuses=2)]}
+    policies = summary(tmp_path, runs)["cells"][0]["policies"]
+    assert policies["stock"]["processor_s"] == pytest.approx(0.2)
+    assert "processor_s" not in policies["prophet"]
+
+
+def test_the_cost_is_that_of_the_workers_that_learn(tmp_path: Path) -> None:
+    workers = tuple(worker_record([1.0] * 5) for _ in range(2))
+    idle = agent_status(agent_cpu_s=0.0, plans=0, network=None, push_credit=None)
+    runs = {"ddp-prophet": [Run(Path("nowhere"), workers, (agent_status(), idle))]}
+    agent = summary(tmp_path, runs)["cells"][0]["policies"]["ddp-prophet"]["agent"]
+    assert agent["cpu_share"] == pytest.approx(0.05 / 5.0)
+    assert (agent["plans"], agent["push_credit"]) == (2, 1_000_000)
+    assert agent["network"]["bandwidth"] == 31e6
+    nobody = {"ddp-prophet": [Run(Path("nowhere"), workers, (idle, idle))]}
+    assert summary(tmp_path, nobody)["cells"][0]["policies"]["ddp-prophet"]["agent"]["cpu_share"] == 0.0
+
+
+def test_a_config_for_another_engine_is_compared_with_that_engines_stock(tmp_path: Path) -> None:
+    runs = {"ddp-gloo": [run([2.0] * 5)], "ddp-prophet": [run([1.0] * 5, statuses=2)]}
+    cell = summary(tmp_path, runs, {**REPLAY, "engine": "ddp"})["cells"][0]
+    assert cell["ratios"] == {"ddp-gloo": 1.0, "ddp-prophet": 2.0}
+    assert cell["policies"]["ddp-prophet"]["same_weights_as_stock"] is True
+    assert "same_weights_as_stock" not in cell["policies"]["ddp-gloo"]
+    three = changed({**REPLAY, "engine": "ddp"}, "cluster.workers", 3)
+    bounds = [lower_bound(loaded(raw, tmp_path).cells[0]) for raw in (changed(three, "engine", "byteps"), three)]
+    assert bounds[0] is not None and bounds[1] is not None and bounds[1] > bounds[0], "each sends 4/3 of the bytes"
+    without = summary(tmp_path, {"ddp-prophet": [run([1.0] * 5, statuses=2, weights_sha256="x")], **runs})["cells"][0]
+    assert without["ratios"] == {}, "in a config for BytePS"
+    assert without["policies"]["ddp-prophet"]["same_weights_as_stock"] is True, "of its own engine's"
+
+
+def test_sums_of_more_than_two_may_differ_between_runs_and_not_within_one(tmp_path: Path) -> None:
+    raw = changed(DIGITS, "cluster.workers", 3)
+
+    def models(*digests: str) -> Run:
+        workers = tuple(worker_record([1.0] * 5, accuracy=0.95, weights_sha256=digest) for digest in digests)
+        return Run(Path("nowhere"), workers)
+
+    runs = {"ddp-gloo": [models("a", "a", "a"), models("b", "b", "b")], "stock": [models("a", "a", "c")]}
+    policies = summary(tmp_path, runs, raw)["cells"][0]["policies"]
+    assert policies["ddp-gloo"]["weights_sha256"] == ["a", "b"] and "error" not in policies["ddp-gloo"]
+    assert policies["stock"]["error"] == "2 different models at the end of 1 runs from one seed"
+
+
 def test_a_failed_repeat_is_an_error_beside_what_the_others_measured(tmp_path: Path) -> None:
     results = counted(tmp_path, {"stock": [failed(), failed()], "prophet": [run([1.0] * 5, statuses=2), failed()]})
     policies = results.as_json()["cells"][0]["policies"]

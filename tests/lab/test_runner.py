@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,30 @@ def test_stock_has_nothing_of_prophet_in_it(tmp_path: Path) -> None:
     assert [argv[1:] for _, argv, _ in stock[2:]] != [] and all(
         before[1][1:6] == after[1][1:6] for before, after in zip(stock, prophet, strict=True)
     )
+
+
+def test_a_policy_on_another_engine_leaves_the_same_records(tmp_path: Path) -> None:
+    raw = {**changed(REPLAY, "policies", ["ddp-gloo", "ddp-prophet"]), "warm": True, "repeats": 1}
+    bench = Bench(tmp_path, raw)
+    cell = bench.run()
+    assert [len(cell.runs[name][0].statuses) for name in ("ddp-gloo", "ddp-prophet")] == [0, 2]
+    stock, prophet = (env for node, _, env in bench.host.started if node == "worker1")
+    assert not any(key.startswith("PROPHET_") for key in stock)
+    assert prophet["PROPHET_SCHEDULER"] == "prophet"
+    assert prophet["PROPHET_CACHE"] == "off", "it keeps nothing for a later start"
+    written = {prophet[f"PROPHET_{name}_OUT"].rpartition("/")[2] for name in ("STATUS", "EVENTS", "PROFILE")}
+    assert written == {"worker1.status.json", "worker1.events.npz", "worker1.profile.json"}
+
+
+def test_a_policy_on_another_engine_that_stepped_aside_is_no_result(tmp_path: Path) -> None:
+    def aside(node: str, env: Mapping[str, str]) -> Script:
+        said = status(stepped_aside="rank 1 has torch's reducer, since join() is used")
+        script = good(node, env)
+        return replace(script, files={**script.files, "status.json": said}) if script.files else script
+
+    cell = Bench(tmp_path, changed(REPLAY, "policies", ["ddp-prophet"]), script=aside).run()
+    error = cell.runs["ddp-prophet"][0].error
+    assert error == "Prophet stepped aside in worker0: rank 1 has torch's reducer, since join() is used"
 
 
 def test_repeats_begin_with_what_earlier_ones_learned_where_the_config_says_so(tmp_path: Path) -> None:

@@ -53,6 +53,12 @@ def test_a_gradient_that_is_never_pulled_is_left_out() -> None:
     assert turnarounds(run, warmup=0) == []
 
 
+def test_an_all_reduce_is_back_when_it_ends() -> None:
+    pushes = tuple(Transfer(3, 0, 10, PUSH, m.backward + 0.5, m.backward + 0.6, m.backward + 0.8) for m in MARKS)
+    (only,) = turnarounds(RecordedRun("p", pushes, MARKS, all_reduce=True), warmup=0)
+    assert close(only, 0.5, 0.6, 0.8)
+
+
 def test_a_recording_shorter_than_the_warm_up_still_shows_its_last_iteration() -> None:
     run = RecordedRun("p", tuple(transfers(0.1, MARKS[2].backward)), MARKS)
     assert len(turnarounds(run, warmup=10)) == 2

@@ -181,11 +181,12 @@ def test_the_buckets_of_ddp_travel_by_gloo_over_the_testbed(tmp_path: Path) -> N
 def test_a_peer_trains_the_same_model_bit_for_bit(tmp_path: Path) -> None:
     pytest.importorskip("mxnet", exc_type=ImportError)
     job = {"kind": "digits", "batch_size": 64, "iterations": 14, "warmup": 4, "target_accuracy": 0.2}
-    cell = run(["prophet", "ddp-gloo", "mxnet-kvstore", "mxnet-p3"], tmp_path, job=job)
+    cell = run(["prophet", "ddp-gloo", "ddp-prophet", "mxnet-kvstore", "mxnet-p3"], tmp_path, job=job)
     done = {name: runs[0] for name, runs in cell.runs.items()}
     assert {name: finished.error for name, finished in done.items()} == dict.fromkeys(done)
     digests = {name: {worker.weights_sha256 for worker in finished.workers} for name, finished in done.items()}
-    assert digests["prophet"] == digests["ddp-gloo"] and len(digests["prophet"]) == 1
+    assert digests["prophet"] == digests["ddp-gloo"] == digests["ddp-prophet"] and len(digests["prophet"]) == 1
+    assert [status.stepped_aside for status in cell.runs["ddp-prophet"][0].statuses] == ["", ""]
     assert digests["mxnet-kvstore"] == digests["mxnet-p3"] and len(digests["mxnet-p3"]) == 1
     assert digests["prophet"] != digests["mxnet-p3"], "the frameworks begin with other weights"
     assert min(worker.accuracy or 0.0 for finished in done.values() for worker in finished.workers) > 0.2

@@ -33,6 +33,9 @@ from prophet_ddp.rounds import Rounds
 BETTER = 0.005
 """A sequence is changed for one that is predicted to save this share of the iteration."""
 
+END_LIMIT_S = 1.0
+"""How long a process that ends waits for a look that is under way."""
+
 logger = logging.getLogger("prophet")
 
 
@@ -45,6 +48,7 @@ class ModuleAgent:
         self._monitor_s = settings.monitor_s
         self.learner = Learner(policy, settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts)
         self._plan: Plan = policy.plan(None, None)
+        rounds.record.learner = self.learner
         self._judged_at = -float("inf")
 
     def turn(self, now: float) -> bool:
@@ -56,7 +60,9 @@ class ModuleAgent:
 
     def _turn(self, rounds: Rounds, now: float) -> None:
         cut = rounds.cut
-        plan = self.learner.turn(now, rounds.log.drain(), None, cut=cut)
+        events = rounds.log.drain()
+        rounds.record.keep(events)
+        plan = self.learner.turn(now, events, None, cut=cut)
         network = self.learner.monitor.network
         profile = self.learner.profiler.profile
         if cut is None or network is None or profile is None:
@@ -64,6 +70,7 @@ class ModuleAgent:
         if plan is not None:
             self._plan = plan
             self._judged_at = now
+            rounds.record.planned(plan, self.learner.why)
             wanted = plan.cut if plan.cut is not None else cut
             rounds.control.want(Decision(wanted, self._order(rounds, wanted, profile, network)))
         elif now - self._judged_at >= self._monitor_s:
@@ -121,7 +128,13 @@ class Agents:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="prophet-agent", daemon=True)
             self._thread.start()
-            atexit.register(self._stop.set)
+            atexit.register(self._end)
+
+    def _end(self) -> None:
+        """What is left of the job is not looked at any more."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(END_LIMIT_S)
 
     def _run(self) -> None:
         while not self._stop.wait(DRAIN_S):

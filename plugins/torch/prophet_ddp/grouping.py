@@ -38,6 +38,7 @@ class GroupingAgent:
         self.monitor = BandwidthMonitor()
         self._trace = trace
         self.decided = False
+        rounds.record.learner = self
 
     def turn(self, now: float) -> bool:
         """Takes in what happened, and says what is wanted. False where the module is gone."""
@@ -45,6 +46,7 @@ class GroupingAgent:
         if rounds is None:
             return False
         events = rounds.log.drain()
+        rounds.record.keep(events)
         if self.decided or rounds.cut is None:
             return True
         self.profiler.observe(events)

@@ -33,6 +33,7 @@ from prophet.policies.algorithms.sequence import backward_order
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, Operation
+from prophet_ddp.records import ModuleRecord
 from prophet_ddp.trace import ForwardTrace
 
 WAIT_LIMIT_S = 0.05
@@ -137,6 +138,7 @@ class Rounds:
         self._issuer = issuer
         self.control = control
         self.log = log
+        self.record = ModuleRecord()
         self._first_cut = first_cut
         self._uses_vary = uses_vary
         self._counted = counted
@@ -375,6 +377,7 @@ class Rounds:
     def _take_up(self, decision: Decision) -> None:
         assert self._arena is not None
         self._arena.recut(decision.cut)
+        self.record.took_up(decision.cut)
         count = len(self._arena.blocks)
         if len(decision.order) != count:
             raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")

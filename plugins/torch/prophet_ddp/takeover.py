@@ -39,6 +39,7 @@ from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.grouping import GroupingAgent, WaitingAgent
 from prophet_ddp.issuer import Issuer
+from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
 from prophet_ddp.rounds import Rounds
 from prophet_ddp.trace import ForwardTrace
@@ -48,7 +49,9 @@ AGREE_LIMIT_S = 60.0
 
 logger = logging.getLogger("prophet")
 _agents = Agents()
+_records = Records(lambda: _agents.busy_s)
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Those with something in flight live until it has ended, also where their module is gone."""
 _in_backward = 0
 _installed = False
 _counts: dict[str, int] = {}
@@ -77,6 +80,7 @@ def take_over(ddp: Any, told: Settings) -> None:
     group: dist.ProcessGroup = ddp.process_group
     if group.size() == 1:
         return
+    _records.begin(told)  # written last, when nothing is under way
     reason = why_not(ddp, group)
     named = _named(ddp)
     rows = "\n".join(f"{name} {tuple(param.shape)} {param.dtype}" for name, param in named)
@@ -87,6 +91,7 @@ def take_over(ddp: Any, told: Settings) -> None:
         rank, text = next((rank, text) for rank, text in enumerate(others) if text != terms)
         if all(each.startswith("torch's reducer") or each == terms for each in others):
             logger.warning("this module keeps DistributedDataParallel as it is: rank %d has %s", rank, text)
+            _records.stepped_aside(f"rank {rank} has {text}")
             return
         end_process(f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {terms}", WRONG)
     _install()
@@ -190,7 +195,9 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         if definition.traced or definition.of_graph is not None:
             params = [param for _, param in named]
             rounds.trace = ForwardTrace(ddp.module, params, with_graph=definition.of_graph is not None)
+        rounds.record.drain = log.drain
         _agents.add(_agent_of(rounds, told, adapts))
+    _records.follow(rounds.record)
 
 
 def _agent_of(rounds: Rounds, told: Settings, adapts: bool) -> Turning:
@@ -280,6 +287,7 @@ def _finish_before(name: str) -> None:
 def _plain(ddp: Any, why: str) -> None:
     if ddp in _taken:
         logger.warning("this module goes on with DistributedDataParallel as it is: %s", why)
+        _records.stepped_aside(why, ddp.reducer.rounds.record)
         _give_back(ddp)
 
 

@@ -40,8 +40,9 @@ ENGINE = EngineSpec(
     variants=(
         Variant("ddp-gloo"),
         *(Variant(f"ddp-gloo-{cap}", {BUCKET_CAP_MB: str(cap)}) for cap in BUCKET_CAPS_MB),
-        *(Variant(f"ddp-{policy}", {DDP_SCHEDULER: policy}) for policy in collective_policies()),
+        *(Variant(f"ddp-{policy}", {DDP_SCHEDULER: policy}, policy=policy) for policy in collective_policies()),
     ),
     topology=ALL_REDUCE,
+    check="prophet_ddp.compatibility:check_torch",
     unsimulated="since it runs for real only; simulate ddp with simulator.exchange: ring",
 )

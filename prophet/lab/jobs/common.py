@@ -67,6 +67,7 @@ class Recorder:
         self._first_done_s: float | None = None
         self._process = psutil.Process()
         self._resident_bytes: list[int] = []
+        self._processor_s: list[float] = []
         self._progress = progress_path(out).open("w", encoding="utf-8", buffering=1)
 
     def iteration_starts(self) -> None:
@@ -85,6 +86,7 @@ class Recorder:
         if self._first_done_s is None:
             self._first_done_s = time.time() - self._process.create_time()
         self._resident_bytes.append(self._process.memory_info().rss)
+        self._processor_s.append(time.process_time())
         self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
 
     def write(self, parameters: Mapping[str, int], digest: str, rank: int, accuracy: float | None = None) -> None:
@@ -99,6 +101,7 @@ class Recorder:
             marks=marks,
             start_s=self._first_done_s,
             resident_bytes=self._resident_bytes,
+            processor_s=self._processor_s,
             wall_minus_steady_s=time.time() - time.monotonic(),
             parameters=list(parameters),
             parameter_bytes=list(parameters.values()),

@@ -50,6 +50,7 @@ class WorkerRecord:
     """What one worker leaves. `iteration_s` has one entry less than `marks`: the last iteration has no end.
 
     `start_s` is how long the process needed until its first iteration was over, `resident_bytes` its memory after each,
+    `processor_s` the processor time of all its threads until then,
     `wall_minus_steady_s` how far the wall clock was ahead, to read a trace of BytePS. A simulated worker has times
     alone, and only a job that can be scored an `accuracy`.
     """
@@ -64,6 +65,7 @@ class WorkerRecord:
     rank: int = 0
     accuracy: float | None = None
     parameter_bytes: list[int] = dataclasses.field(default_factory=list)
+    processor_s: list[float] = dataclasses.field(default_factory=list)
 
 
 def write_record(record: WorkerRecord, path: Path) -> None:

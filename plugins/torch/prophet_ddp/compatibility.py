@@ -1,0 +1,116 @@
+"""Whether Prophet can take the place of this torch's reducer: what it relies on beyond what torch documents.
+
+Rule of this file: looking, with no process group and nothing changed. Names come from the code of the torch that is
+installed, so one that another release has renamed is found before a job is started. `prophet doctor` prints what this
+finds, and `prophet run` asks it before a policy is started.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from prophet.frontends.torch.optimizer import OLDEST_TORCH
+from prophet_ddp.reducer import LateReducer
+
+_METHODS = (
+    "_build_params_for_reducer",
+    "_build_debug_param_to_name_mapping",
+    "_ddp_init_helper",
+    "_register_builtin_comm_hook",
+    "register_comm_hook",
+    "join",
+)
+"""Of DistributedDataParallel: called or watched by takeover.py."""
+_ATTRIBUTES = ("process_group", "reducer", "logger", "static_graph", "find_unused_parameters")
+"""Of its objects: read, and the two that are replaced."""
+_OF_DISTRIBUTED = ("get_process_group_ranks", "new_group", "BroadcastOptions", "DistError", "destroy_process_group")
+_OF_C10D = ("PrefixStore", "_get_default_store")
+_NEVER_ASKED = frozenset(
+    {
+        # Of DistributedDataParallel's own construction, and of what takes torch's reducer back or keeps it: join(),
+        # mixed precision, optimizers within backward, torch.compile's reducer, sparse gradients, other process groups.
+        "set_logger",
+        "_autograd_hook",
+        "_get_local_used_map",
+        "_get_zeros_like_grad_buckets",
+        "_install_post_backward_futures",
+        "_push_all_rebuilt_params",
+        "_reset_state",
+        "_run_comm_hook",
+        "_set_forward_pass_work_handle",
+        "_set_mixed_precision_param_dtype",
+        "_set_optimizer_in_backward",
+        "_set_sparse_metadata",
+        "_update_process_group",
+    }
+)
+"""What torch asks of its reducer only where that is in its place."""
+
+
+@functools.cache
+def check_torch(framework: str) -> tuple[tuple[str, bool, str], ...]:
+    """(item, whether it is as it must be, a line) for each thing that matters. `framework` is torch."""
+    return tuple(_findings())
+
+
+def _findings() -> Iterator[tuple[str, bool, str]]:
+    version = torch.__version__
+    if not dist.is_available():
+        yield "DistributedDataParallel", False, f"torch {version} was built without torch.distributed"
+        return
+    if dist.is_gloo_available():
+        yield "DistributedDataParallel", True, f"torch {version}, with gloo"
+    else:
+        yield "DistributedDataParallel", False, f"torch {version} was built without gloo"
+    oldest = ".".join(map(str, OLDEST_TORCH))
+    missing = missing_names(torch.nn.parallel.distributed)
+    unknown = unknown_requests(torch.nn.parallel.distributed)
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TORCH:
+        line = f"torch {version} is older than {oldest}; jobs keep DistributedDataParallel as it is"
+    elif missing:
+        line = f"torch {version} has no {', '.join(missing)}, which Prophet relies on; train without PROPHET_SCHEDULER"
+    elif unknown:
+        line = f"torch {version} asks its reducer for {', '.join(unknown)}, which Prophet's has not; please report it"
+    else:
+        count = len(_METHODS) + len(_ATTRIBUTES) + len(_OF_DISTRIBUTED) + len(_OF_C10D)
+        yield "Prophet for DDP", True, f"all {count} names of torch that it relies on are there; gloo on processors"
+        yield "NCCL", True, "not supported yet: modules on GPUs keep DistributedDataParallel as it is, with one warning"
+        return
+    yield "Prophet for DDP", False, line
+
+
+def missing_names(module: ModuleType) -> list[str]:
+    """What Prophet relies on and `module`, that of DistributedDataParallel, or torch.distributed has not."""
+    ddp: Any = module.DistributedDataParallel
+    named = {node.attr for node in ast.walk(_source(module)) if isinstance(node, ast.Attribute)}
+    c10d = dist.distributed_c10d
+    return [
+        *(f"DistributedDataParallel.{name}" for name in _METHODS if not callable(getattr(ddp, name, None))),
+        *(f"DistributedDataParallel().{name}" for name in _ATTRIBUTES if name not in named),
+        *(f"torch.distributed.{name}" for name in _OF_DISTRIBUTED if not hasattr(dist, name)),
+        *(f"torch.distributed.distributed_c10d.{name}" for name in _OF_C10D if not hasattr(c10d, name)),
+    ]
+
+
+def unknown_requests(module: ModuleType) -> list[str]:
+    """What DistributedDataParallel calls on its reducer that the stand-in has not, and that is not known to be torch's
+    own affair.
+    """
+    called = {
+        node.attr
+        for node in ast.walk(_source(module))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "reducer"
+    }
+    return sorted(called - set(dir(LateReducer)) - _NEVER_ASKED)
+
+
+def _source(module: ModuleType) -> ast.Module:
+    return ast.parse(inspect.getsource(module))

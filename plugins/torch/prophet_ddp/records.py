@@ -1,0 +1,154 @@
+"""What a process leaves when it ends, in the files that PROPHET_STATUS_OUT, PROPHET_EVENTS_OUT and so on name.
+
+Rule of this file: what is kept for them while the job runs, and writing them. They are those of a BytePS job
+(prophet/core/status.py, prophet/core/event_record.py, prophet/models/profiles.py), of the first module of the process
+that Prophet was to take over. Every rank has a status. Events and profile are on the first rank of the module's group,
+which learns and decides for all. Times are seconds of the steady clock.
+
+A failure in here is one warning, never a failed job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import NDArray
+
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet.core.errors import UserError
+from prophet.core.event_record import RecordBuffer, save_record
+from prophet.core.settings import Settings
+from prophet.core.status import AgentStatus
+
+if TYPE_CHECKING:
+    from prophet.core.plan import Plan
+    from prophet.learn.bandwidth import BandwidthMonitor
+    from prophet.learn.profiler import JobProfiler
+
+EVENTS_KEPT = 2_000_000
+"""Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
+
+logger = logging.getLogger("prophet")
+
+
+class Learned(Protocol):
+    """What an agent has learned."""
+
+    profiler: JobProfiler
+    monitor: BandwidthMonitor
+
+
+class ModuleRecord:
+    """One module's, which outlives it: cuts that were in force, and on the rank that decides what was learned."""
+
+    def __init__(self) -> None:
+        self.cut: Cut | None = None
+        self.recuts = 0
+        self.last_recut_s: float | None = None
+        self.why = ""
+        """Why the last cut was wanted."""
+        self.plans = 0
+        self.plan: Plan | None = None
+        self.learner: Learned | None = None
+        self.drain: Callable[[], NDArray[Any]] | None = None
+        """The events since the last call."""
+        self.events: RecordBuffer | None = None
+
+    def took_up(self, cut: Cut) -> None:
+        """This cut is in force from here on."""
+        if self.cut is not None and cut != self.cut:
+            self.recuts += 1
+            self.last_recut_s = time.monotonic()
+        self.cut = cut
+
+    def keep(self, events: NDArray[Any]) -> None:
+        """Events that were drained."""
+        if self.events is not None:
+            self.events.keep(events)
+
+    def planned(self, plan: Plan, why: str) -> None:
+        """A plan was taken up; `why` is empty where it wants no other cut."""
+        self.plan = plan
+        self.plans += 1
+        if plan.cut is not None:
+            self.why = why
+
+
+class Records:
+    """This process's. `agent_cpu_s` says what Prophet's thread has used so far."""
+
+    def __init__(self, agent_cpu_s: Callable[[], float]) -> None:
+        self._agent_cpu_s = agent_cpu_s
+        self._settings: Settings | None = None
+        self._module: ModuleRecord | None = None
+        self._aside = ""
+
+    def begin(self, settings: Settings) -> None:
+        """The first module is there; from now on the end of the process is waited for."""
+        if self._settings is None:
+            self._settings = settings
+            atexit.register(self.write)
+
+    def follow(self, record: ModuleRecord) -> None:
+        """Of a module that is taken over; the first one counts."""
+        if self._module is None and not self._aside:
+            self._module = record
+            if self._settings is not None and self._settings.events_out is not None and record.drain is not None:
+                record.events = RecordBuffer(EVENTS_KEPT)
+
+    def stepped_aside(self, why: str, record: ModuleRecord | None = None) -> None:
+        """A module has torch's reducer: from its start, or `record`'s from here on."""
+        if record is self._module and not self._aside:
+            self._aside = why
+
+    def write(self) -> None:
+        """Writes what was asked for."""
+        out = self._settings
+        if out is None:
+            return
+        try:
+            self._write(out)
+        except (OSError, UserError) as error:
+            logger.warning("Prophet could not write its records: %s", error)
+
+    def _write(self, out: Settings) -> None:
+        module = self._module
+        latest = module.learner.profiler.latest if module is not None and module.learner is not None else None
+        if out.profile_out is not None and latest is not None:
+            from prophet.models.profiles import save_profile
+
+            save_profile(latest, out.profile_out, source="learned by Prophet from a running job")
+        if out.events_out is not None and module is not None and module.events is not None:
+            if module.drain is not None:
+                module.keep(module.drain())
+            save_record(module.events.record(out.watchdog_s, None, agreed=True), out.events_out)
+        if out.status_out is not None:
+            text = json.dumps(dataclasses.asdict(self.status()), indent=2) + "\n"
+            out.status_out.write_text(text, encoding="utf-8")
+
+    def status(self) -> AgentStatus:
+        """Of this process, by now."""
+        assert self._settings is not None
+        module = self._module or ModuleRecord()
+        learner, plan = module.learner, module.plan
+        return AgentStatus(
+            policy=self._settings.policy,
+            stepped_aside=self._aside,
+            plans=module.plans,
+            agent_cpu_s=self._agent_cpu_s(),
+            partition_bytes=self._settings.partition_bytes or MOST_BLOCK_BYTES,
+            push_credit=plan.push.credit if plan is not None else None,
+            deadlines=tuple(plan.push.deadlines) if plan is not None else (),
+            network=learner.monitor.network if learner is not None else None,
+            cut=module.cut.segments if module.cut is not None else (),
+            recuts=module.recuts,
+            last_recut_s=module.last_recut_s,
+            recut_reason=module.why if module.recuts else "",
+            arena=True,
+        )

@@ -1,0 +1,148 @@
+"""What the ranks of a DDP job leave: status, events and profile, as workers of BytePS do."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+pytest.importorskip("torch")
+
+from prophet.core.cut import Cut
+from prophet.core.event_record import load_record
+from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet.core.plan import Plan
+from prophet.core.settings import Settings
+from prophet.lab.records import read_status
+from prophet.lab.transfers import pair_events
+from prophet.models.profiles import load_profile
+from prophet_ddp.records import ModuleRecord, Records
+
+PROGRAM = Path(__file__).with_name("record_cases.py")
+LIMIT_S = 120
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def job(folder: Path, *arguments: str, ranks: int = 2) -> None:
+    """Runs a rank for each, to its end."""
+    shell = {name: value for name, value in os.environ.items() if not name.startswith(("PROPHET_", "BYTEPS_"))}
+    files = {"STATUS": "status.json", "EVENTS": "events.npz", "PROFILE": "profile.json"}
+    settings = {f"PROPHET_{name}_OUT": str(folder / file) for name, file in files.items()}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), *arguments],
+            env={
+                **shell,
+                **settings,
+                **common,
+                "PROPHET_SCHEDULER": "prophet",
+                "OMP_NUM_THREADS": "1",
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+            },
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        assert [process.wait(LIMIT_S) for process in processes] == [0] * ranks
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def test_every_rank_leaves_a_status_and_the_one_that_learns_the_rest(tmp_path: Path) -> None:
+    job(tmp_path)
+    names = {"status.json", "status.1.json", "events.npz", "profile.json"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    first, second = read_status(tmp_path / "status.json"), read_status(tmp_path / "status.1.json")
+    assert (first.policy, first.stepped_aside, first.arena) == ("prophet", "", True)
+    assert first.plans >= 1 and first.network is not None and first.agent_cpu_s > 0
+    assert (second.plans, second.network, second.agent_cpu_s) == (0, None, 0.0)
+    assert second.cut == first.cut != () and second.recuts == first.recuts
+    record = load_record(tmp_path / "events.npz")
+    assert record.agreed and record.plans == {}
+    transfers = pair_events(record.events)
+    assert transfers and {transfer.queue for transfer in transfers} == {QueueKind.PUSH}
+    assert all(transfer.added_s <= transfer.start_s <= transfer.finish_s for transfer in transfers)
+    assert load_profile(tmp_path / "profile.json").total_bytes == 6 * (64 * 64 + 64) * 4
+
+
+def test_a_module_that_goes_back_to_torchs_reducer_is_said_on_every_rank(tmp_path: Path) -> None:
+    job(tmp_path, "fallback")
+    for name in ("status.json", "status.1.json"):
+        assert "own_hook" in read_status(tmp_path / name).stepped_aside
+
+
+def records(folder: Path) -> Records:
+    """Of a process that was asked for a status and for events."""
+    made = Records(lambda: 0.25)
+    made._settings = Settings("p3", status_out=folder / "s.json", events_out=folder / "e.npz")
+    return made
+
+
+def some_events(times: Sequence[float]) -> NDArray[Any]:
+    rows = [(time, 0, 8, 0, QueueKind.PUSH, EventKind.ADD, 0) for time in times]
+    return np.array(rows, EVENT_DTYPE)
+
+
+def test_the_first_module_counts_and_outlives_itself(tmp_path: Path) -> None:
+    made, first, second = records(tmp_path), ModuleRecord(), ModuleRecord()
+    first.drain = lambda: some_events([3.0])
+    made.follow(first)
+    made.follow(second)
+    first.took_up(Cut.uniform(4096))
+    first.took_up(Cut.uniform(4096))
+    second.took_up(Cut.uniform(1 << 20))
+    assert (first.recuts, first.last_recut_s) == (0, None)
+    first.planned(Plan(cut=Cut.uniform(8192)), "predicted")
+    assert made.status().recut_reason == "", "wanted, and not in force yet"
+    first.took_up(Cut.uniform(8192))
+    first.keep(some_events([1.0, 2.0]))
+    made.write()
+    status = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    assert (status["policy"], status["recuts"], status["recut_reason"], status["plans"]) == ("p3", 1, "predicted", 1)
+    assert status["cut"] == [{"start": 0, "block_bytes": 8192}]
+    assert status["agent_cpu_s"] == 0.25
+    assert load_record(tmp_path / "e.npz").events["time_s"].tolist() == [1.0, 2.0, 3.0], "and those of the last moment"
+
+
+def test_a_rank_that_decides_nothing_has_no_events(tmp_path: Path) -> None:
+    made = records(tmp_path)
+    made.follow(ModuleRecord())
+    made.write()
+    assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
+
+
+def test_only_the_first_module_says_why_it_has_torchs_reducer(tmp_path: Path) -> None:
+    made, first = records(tmp_path), ModuleRecord()
+    made.follow(first)
+    made.stepped_aside("a second module makes sparse gradients")
+    assert made.status().stepped_aside == ""
+    made.stepped_aside("join() is used", first)
+    assert made.status().stepped_aside == "join() is used"
+    other = records(tmp_path)
+    other.stepped_aside("it has a device mesh")
+    other.follow(ModuleRecord())
+    assert other.status().stepped_aside == "it has a device mesh"
+
+
+def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    records(tmp_path / "nowhere").write()
+    (warning,) = caplog.records
+    assert warning.getMessage().startswith("Prophet could not write its records: ")

@@ -1,0 +1,247 @@
+"""Prophet on DistributedDataParallel, on real networks: the cells of configs/allreduce.yaml and their page.
+
+Rule of this file: running the config (`make allreduce`, about two hours on a quiet machine), what is counted, and the
+page docs/results/allreduce.md. Cells are run one by one, and one whose results are there is not run again: a machine
+that was not idle for a moment costs one cell, and the run can be interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic_core import to_jsonable_python
+from rich.console import Console
+
+from prophet.core.errors import UserError
+from prophet.engines.registry import engines
+from prophet.lab.config import Experiment, load_experiment
+from prophet.lab.records import SCHEMA, CellResult, Results, read_results
+from prophet.lab.results import describe_setting, failures
+from prophet.lab.session import run_session
+from tools import kept
+from tools.exit_status import exit_status
+from tools.kept import Point, Study
+from tools.markdown import table
+from tools.provenance import here
+from tools.real_tables import all_cells
+from tools.words import speedup
+
+CONFIG = Path("configs/allreduce.yaml")
+PAGE = "allreduce.md"
+NAME = "allreduce"
+COMMAND = "make allreduce"
+DDP = engines()["ddp"]
+STOCK = DDP.stock
+OURS = DDP.called_here("prophet")
+BYTEPS = "byteps-prophet"
+"""As the config calls Prophet on BytePS."""
+BEHIND = 0.01
+"""Never more behind the best DDP."""
+
+INTRODUCTION = f"""# Prophet on DistributedDataParallel
+
+Made by `{COMMAND}` from `{CONFIG}`. Real here: PyTorch's DistributedDataParallel, gloo, BytePS, the
+gradients, the optimizers, the network (shaped veth pairs between namespaces on one machine). In a *replay* computing is
+sleeping; digits and ResNet-18 compute for real. The narrow link is each worker's, both ways. `{STOCK}` is DDP as it
+comes, `{STOCK}-5` with a `bucket_cap_mb` of 5, and `{OURS}` the same script with `PROPHET_SCHEDULER=prophet` before
+it; `byteps-prophet` is BytePS under Prophet. The bound is that of an all-reduce: with more than two ranks each sends
+more than a worker of BytePS does."""
+
+COSTS = """Processor time is that of all threads of one worker in an iteration, servers not counted; in a replay, where
+computing sleeps, the exchange takes it. The agent runs on the rank that learns; its part is of training's time."""
+COST_COLUMNS = (
+    "cell",
+    "DDP, processor (s)",
+    "Prophet, processor (s)",
+    "BytePS under Prophet, processor (s)",
+    "agent",
+    "start to first iteration (s)",
+    "times as fast as BytePS under Prophet",
+)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One cell: seconds an iteration of DDP as it comes, of DDP with its best bucket size, and of Prophet on it."""
+
+    setting: str
+    stock_s: float
+    best: str
+    best_s: float
+    ours_s: float
+    bound_s: float | None
+
+    @property
+    def over_stock(self) -> float:
+        """How many times as fast as DDP as it comes."""
+        return self.stock_s / self.ours_s
+
+    @property
+    def over_best(self) -> float:
+        """How many times as fast as DDP with its best bucket size."""
+        return self.best_s / self.ours_s
+
+
+def standings(cells: Sequence[CellResult]) -> list[Standing]:
+    """Of each cell in which Prophet and DDP as it comes were measured."""
+    rows = []
+    for cell in cells:
+        times = {name: policy.median_s for name, policy in cell.policies.items() if policy.median_s is not None}
+        ddp = {name: seconds for name, seconds in times.items() if name == STOCK or name.startswith(f"{STOCK}-")}
+        if OURS not in times or STOCK not in ddp:
+            continue
+        best = min(ddp, key=ddp.__getitem__)
+        rows.append(Standing(_setting(cell), ddp[STOCK], best, ddp[best], times[OURS], cell.lower_bound_s))
+    return rows
+
+
+def _setting(cell: CellResult) -> str:
+    return describe_setting(cell.setting)
+
+
+def page(results: Path) -> str:
+    """The page, from what is kept."""
+    stored = kept.kept(results, NAME, Study)
+    notes = kept.note(results, "allreduce-seen")
+    if stored is None:
+        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, COMMAND), notes)
+    measured, data = stored
+    rows = standings([point.cell for point in data.points])
+    return kept.joined(
+        INTRODUCTION,
+        measured.line(),
+        said(rows),
+        summary(rows),
+        weights(data.points),
+        "## Every contender",
+        all_cells(data.points).replace("times as fast as stock", f"times as fast as {STOCK}"),
+        "## What it costs",
+        costs(data.points),
+        notes,
+    )
+
+
+def said(rows: Sequence[Standing]) -> str:
+    """Where Prophet stands, in a sentence."""
+    if not rows:
+        return "Nothing was measured in which both ran."
+    behind = [row for row in rows if row.over_best < 1 - BEHIND]
+    stock, best = ([getattr(row, name) for row in rows] for name in ("over_stock", "over_best"))
+    lost = "".join(f"; {row.setting}: {row.over_best - 1:+.1%} against {row.best}" for row in behind)
+    return (
+        f"**Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best DDP in {len(behind)}{lost}. It is "
+        f"{min(stock):.2f} to {max(stock):.2f} times as fast as DDP as it comes, and {min(best):.2f} to "
+        f"{max(best):.2f} times as fast as DDP with its best bucket size, which is found by measuring all six.**"
+    )
+
+
+def summary(rows: Sequence[Standing]) -> str:
+    """A row for each cell."""
+    cells = [
+        (
+            row.setting,
+            "-" if row.bound_s is None else f"{row.bound_s:.3f}",
+            f"{row.stock_s:.3f}",
+            f"{row.best_s:.3f} ({row.best})",
+            f"{row.ours_s:.3f}",
+            "-" if row.bound_s is None else f"{row.ours_s / row.bound_s:.2f}",
+            f"{row.over_stock:.2f}",
+            f"{row.over_best:.2f}",
+        )
+        for row in rows
+    ]
+    columns = ("cell", "bound (s)", "DDP as it comes (s)", "its best bucket size (s)", "Prophet (s)", "of the bound")
+    return table((*columns, "times as fast as DDP", "as the best size"), cells)
+
+
+def weights(points: Sequence[Point]) -> str:
+    """Whether final weights were those of DDP as it comes, where two ranks trained for as long."""
+    cells = [point.cell for point in points if point.workers == 2 and OURS in point.cell.policies]
+    compared = [cell.policies[OURS].same_weights_as_stock for cell in cells]
+    same, known = compared.count(True), sum(answer is not None for answer in compared)
+    if not known:
+        return "No final weights were compared: nowhere did both train for as long."
+    where = f"all {known} cells" if same == known else f"{same} of {known} cells"
+    return f"Final weights were those of DDP as it comes, bit for bit, in {where} of two ranks that train for as long."
+
+
+def costs(points: Sequence[Point]) -> str:
+    """Processor time of an iteration beside DDP's and BytePS's, what the agent took of it, and the start."""
+    rows = []
+    for cell in (point.cell for point in points):
+        ours = cell.measured(OURS)
+        if ours is None or ours.agent is None:
+            continue
+        used = [cell.policies[name].processor_s if name in cell.policies else None for name in (STOCK, OURS, BYTEPS)]
+        faster = speedup(cell, OURS, BYTEPS) if BYTEPS in cell.policies else None
+        rows.append(
+            (
+                _setting(cell),
+                *(_shown(seconds, "{:.3f}") for seconds in used),
+                f"{ours.agent.cpu_share:.2%}",
+                _shown(ours.start_s, "{:.1f}"),
+                _shown(faster, "{:.2f}"),
+            )
+        )
+    return kept.joined(COSTS, table(COST_COLUMNS, rows))
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs and writes the page; exit status 2 with one line for an error of the user's."""
+    parser = argparse.ArgumentParser(prog="python -m tools.allreduce", description=__doc__)
+    parser.add_argument("--config", type=Path, default=CONFIG)
+    parser.add_argument("--out", type=Path, default=Path("build/allreduce"), help="folder for the runs")
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    parser.add_argument("--repeats", type=int, help="in place of the config's")
+    options = parser.parse_args(arguments)
+    return exit_status(lambda: write_page(options.config, options.out, options.results, options.repeats))
+
+
+def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> int:
+    """Runs what is missing of the config, keeps what came out and writes the page. Raises UserError and OSError."""
+    experiment = load_experiment(config, repeats=repeats)
+    console = Console()
+    whole, refused = [], ""
+    for number, cell in enumerate(experiment.cells):
+        folder = out / f"cell{number}"
+        measured = earlier(experiment, folder)
+        if measured is None:
+            try:
+                run_session(replace(experiment, cells=(cell,)), folder)
+            except UserError as error:
+                refused = refused or str(error)
+                console.print(f"{describe_setting(cell.setting)}: {error}", style="red", markup=False)
+                continue
+            measured = read_results(folder / "results.json")
+        whole += measured.cells
+    if refused:
+        raise UserError(f"{refused}; run it again: only what is missing is measured")
+    together = Results(
+        schema=SCHEMA, config=to_jsonable_python(experiment.source), repeats=experiment.repeats, cells=whole
+    )
+    kept.keep(results, NAME, Study, kept.study_of(experiment, together), here())
+    (results / PAGE).write_text(page(results), encoding="utf-8")
+    console.print(f"written to {results / PAGE}")
+    return 0
+
+
+def earlier(experiment: Experiment, folder: Path) -> Results | None:
+    """What an earlier run left of a cell, where it was of this very config and nothing in it failed."""
+    path = folder / "results.json"
+    if not path.exists():
+        return None
+    results = read_results(path)
+    same = results.config == to_jsonable_python(experiment.source) and results.repeats == experiment.repeats
+    return results if same and not failures(results) else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
