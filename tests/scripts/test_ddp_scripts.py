@@ -2,7 +2,7 @@
 
 Every `ddp_*.py` in this folder is a script that knows nothing of Prophet, as torchrun would start it. So is every
 `torch_*.py`, which is written for BytePS, with over_ddp/ in BytePS's place. Each is run twice, with data of its own on
-each rank: as it is, and with PROPHET_SCHEDULER=prophet on a rough ride (rough.py), on which averages outlast the compute
+each rank: as it is, and with PROPHET_SCHEDULER=prophet on a rough ride (rough.py), where averages outlast the compute
 beside them. What it reports must be equal, rank by rank. With more than two ranks sums are rounded in another order, so
 there weights are compared by value.
 """
@@ -60,7 +60,7 @@ class Jobs:
         self._folder = folder
         self._pool = ThreadPoolExecutor(JOBS_AT_A_TIME)
         self._runs: dict[tuple[str, str, int], Future[list[dict[str, Any]]]] = {}
-        for name, ranks in chosen:
+        for name, ranks in dict.fromkeys(chosen):
             for mode in MODES:
                 script, place = FOLDER / f"{name}.py", self.place(mode, name, ranks)
                 settings = {"FIND_UNUSED": "1"} if name in UNUSED else {}

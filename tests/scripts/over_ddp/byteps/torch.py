@@ -56,7 +56,7 @@ def synchronize(handle: torch.Tensor) -> torch.Tensor:
     return handle
 
 
-def DistributedOptimizer(  # noqa: N802  BytePS's name.
+def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]],
     backward_passes_per_step: int = 1,
