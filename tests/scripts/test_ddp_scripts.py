@@ -39,6 +39,12 @@ NOT_OVER_DDP = {
     "torch_func_grad_kept": "its module is never called, so nothing is averaged",
     "torch_jit": "a trace of the wrapper is another one than that of the module",
     "torch_l2sp": "torch's own wrapper writes to parameters that its graph holds already",
+    **dict.fromkeys(
+        ("torch_compile_blocks", "torch_compile_in_place", "torch_compile_whole"), "slow; ddp_compile has their ways"
+    ),
+    **dict.fromkeys(
+        ("torch_dataloader_spawn", "torch_spawn_model"), "slow; who sends a parameter is the front end's on any engine"
+    ),
 }
 UNUSED = ("torch_experts", "torch_freezing", "torch_stochastic_depth")
 """Those whose parameters have no gradient at times, which DistributedDataParallel must be told."""
