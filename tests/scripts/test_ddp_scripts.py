@@ -97,7 +97,7 @@ def ranks_of(name: str) -> int:
 def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     """Jobs of all chosen scripts."""
     chosen = [
-        (str(item.callspec.params.get("name", MANY)), int(item.callspec.params["ranks"]))
+        (str(item.callspec.params.get("name", MANY)), int(str(item.callspec.params["ranks"])))
         for item in request.session.items
         if item.path == Path(__file__) and isinstance(item, pytest.Function) and hasattr(item, "callspec")
     ]

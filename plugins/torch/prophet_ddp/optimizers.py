@@ -11,11 +11,13 @@ else steps as it does without Prophet: what it reads it waits for, since guards.
 from __future__ import annotations
 
 import functools
+import gc
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.optim import lr_scheduler
 
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
@@ -144,6 +146,28 @@ def _install() -> None:
     for kind in vars(torch.optim).values():
         if isinstance(kind, type) and issubclass(kind, base) and "step" in vars(kind) and kind is not base:
             _stand_before(kind)
+    for thing in gc.get_objects():
+        if issubclass(type(thing), base):
+            _stand_behind_schedule(thing)
+
+
+def _stand_behind_schedule(optimizer: torch.optim.Optimizer) -> None:
+    """A schedule that was made before keeps step() as it was then, in a wrapper that only notes the call. So does this
+    one, with step() as it is.
+    """
+    own = vars(optimizer)
+    noting: Any = own.get("step")
+    if getattr(getattr(noting, "__code__", None), "co_filename", None) != lr_scheduler.__file__:
+        return
+    reference = weakref.ref(optimizer)
+
+    @functools.wraps(noting)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        optimizer: Any = reference()
+        optimizer._opt_called = True
+        return type(optimizer).step(optimizer, *args, **kwargs)
+
+    own["step"] = step
 
 
 def _stand_before(kind: type[torch.optim.Optimizer]) -> None:

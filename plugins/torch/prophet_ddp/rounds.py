@@ -124,6 +124,8 @@ class Rounds:
         self._expects = False
         self._counts: list[int] | None = None
         self._fired = [0] * len(self._slots)
+        self._has_part = [False] * len(self._slots)
+        """By place: a gradient came since the last round ended, be it within no_sync()."""
         self._unused: list[Slot] = []
         self._used: torch.Tensor | None = None
         self._used_known: Operation | None = None
@@ -248,6 +250,8 @@ class Rounds:
                     "from now on step() waits for all updates"
                 )
                 self.keep_barrier()
+            if slot.param.grad is not None:  # Hooks run for outputs too that have no part in the loss.
+                self._has_part[slot.place] = True
             if not self._expects:
                 return  # within no_sync(), or a pass that no forward of the module belongs to
             self._fired[slot.place] += 1
@@ -278,11 +282,11 @@ class Rounds:
         while not self._arena.arrived(slot):  # an average that nobody wanted
             self._wait_activity()
         slot.awaited = False
-        fired = bool(self._fired[slot.place])
+        has_part = self._has_part[slot.place]
         self._arena.stage(slot)
         if self._used is not None:
-            self._used[slot.place] = fired
-        if fired or not self._uses_vary:
+            self._used[slot.place] = has_part
+        if has_part or not self._uses_vary:
             slot.awaited = True
         else:
             self._without.append(slot)
@@ -330,6 +334,7 @@ class Rounds:
         assert self._arena is not None
         self._expects = False
         self._open = False
+        self._has_part = [False] * len(self._slots)
         self._staged = 0
         if self._used_known is not None:
             self._issuer.ready(self._used_known)

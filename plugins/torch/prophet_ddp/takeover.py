@@ -116,9 +116,20 @@ def why_not(ddp: Any, group: dist.ProcessGroup) -> str | None:
         return "a parameter is not of a real floating-point type"
     if any(hasattr(param, "_in_backward_optimizers") for param in parameters):
         return "an optimizer runs within backward"
+    changed = _changed_methods(type(ddp))
+    if changed:
+        return f"{type(ddp).__name__} has methods of its own: {', '.join(changed)}"
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
         return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
     return None
+
+
+def _changed_methods(kind: type) -> list[str]:
+    """What a subclass does otherwise than DistributedDataParallel, beside how it is made and looked at."""
+    ddp_class = torch.nn.parallel.DistributedDataParallel
+    own = {name for each in kind.__mro__[: kind.__mro__.index(ddp_class)] for name in vars(each)}
+    theirs = {name for name, value in vars(ddp_class).items() if callable(value) and not name.startswith("__")}
+    return sorted(own & theirs - {"train"})
 
 
 def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
@@ -292,18 +303,20 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
 
 
 def _watch_backward() -> None:
-    original = torch.autograd.backward
+    """Where all backward passes go through, however the program came by torch's functions."""
+    autograd: Any = torch.autograd
+    original = autograd._engine_run_backward
 
     @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> None:
+    def run(*args: Any, **kwargs: Any) -> Any:
         global _in_backward
         _in_backward += 1
         try:
-            original(*args, **kwargs)
+            return original(*args, **kwargs)
         finally:
             _in_backward -= 1
-        if _in_backward == 0:
-            for ddp in list(_taken):
-                ddp.reducer.rounds.backward_ends()
+            if _in_backward == 0:
+                for ddp in list(_taken):
+                    ddp.reducer.rounds.backward_ends()
 
-    torch.autograd.backward = backward
+    autograd._engine_run_backward = run
