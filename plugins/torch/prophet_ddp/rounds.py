@@ -137,11 +137,17 @@ class Rounds:
         if torch_guards.after_compilation():
             self.keep_barrier()
         self._hooks: list[Any] = []
+        self._accumulations: list[Any] = []
         for slot in self._slots:
             param: Any = slot.param
             slot.watched.memory.note(param)
             self._hooks.append(param.register_hook(self._hook(slot, "_gradient_comes")))
-            self._hooks.append(param.register_post_accumulate_grad_hook(self._hook(slot, "_gradient_ready")))
+            # Of the node that adds to `.grad`, as torch's reducer does: after all hooks of the tensor, which may change
+            # the gradient. Nobody else keeps the node.
+            with torch.enable_grad():
+                accumulation = param.view_as(param).grad_fn.next_functions[0][0]
+            self._accumulations.append(accumulation)
+            self._hooks.append(accumulation.register_hook(self._hook(slot, "_gradient_ready")))
 
     @property
     def slots(self) -> Sequence[Slot]:
@@ -220,11 +226,11 @@ class Rounds:
     # Gradients on their way out.
 
     @staticmethod
-    def _hook(slot: Slot, name: str) -> Callable[[torch.Tensor], None]:
+    def _hook(slot: Slot, name: str) -> Callable[..., None]:
         """The garbage collector does not see a tensor's hooks, so they must not keep the module alive."""
         reference = weakref.ref(slot)
 
-        def hook(_tensor: torch.Tensor) -> None:
+        def hook(*_gradients: Any) -> None:
             slot = reference()
             if slot is not None:
                 getattr(slot.rounds, name)(slot)

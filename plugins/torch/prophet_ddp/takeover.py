@@ -29,6 +29,7 @@ from prophet.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, end_process
+from prophet.frontends.notices import warn_once
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder
@@ -246,7 +247,7 @@ def finish() -> None:
         for ddp in list(_taken):
             ddp.reducer.rounds.flush()
     except Exception as error:
-        logger.warning("updates were still to come when the job ended: %s", error)
+        warn_once(f"updates were still to come when the job ended: {error}")
 
 
 def _end() -> None:
