@@ -4,8 +4,8 @@ import torch
 import torch.distributed as dist
 from report import report
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
 torch.manual_seed(1)
