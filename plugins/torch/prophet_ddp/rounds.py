@@ -138,6 +138,7 @@ class Rounds:
             self.keep_barrier()
         self._hooks: list[Any] = []
         self._accumulations: list[Any] = []
+        self._ends: list[Any] = []
         for slot in self._slots:
             param: Any = slot.param
             slot.watched.memory.note(param)
@@ -147,7 +148,7 @@ class Rounds:
             with torch.enable_grad():
                 accumulation = param.view_as(param).grad_fn.next_functions[0][0]
             self._accumulations.append(accumulation)
-            self._hooks.append(accumulation.register_hook(self._hook(slot, "_gradient_ready")))
+            self._ends.append(accumulation.register_hook(self._hook(slot, "_gradient_ready")))
 
     @property
     def slots(self) -> Sequence[Slot]:
@@ -187,12 +188,18 @@ class Rounds:
     def remove(self) -> None:
         """The module goes back to torch's reducer: nothing is under way, and nothing more will be gathered."""
         self.flush()
+        self.retire()
         for hook in self._hooks:
             hook.remove()
         torch_guards.release(self)
         torch_guards.learned(self)
         for slot in self._slots:
             slot.watched.slots.remove(slot)
+
+    def retire(self) -> None:
+        """The wrapper is gone: nothing more is gathered, and what is under way comes home. Waits for nothing."""
+        for hook in self._ends:
+            hook.remove()
 
     # What the module's forward says.
 

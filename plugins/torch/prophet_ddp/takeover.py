@@ -195,7 +195,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     reference = weakref.ref(ddp)
     ddp.reducer = LateReducer(rounds, lambda: _give_back(reference()))
     ddp.logger = SilentLogger()
-    optimizers.watch(rounds)
+    optimizers.install()
+    weakref.finalize(ddp, rounds.retire).atexit = False
     _taken.add(ddp)
     if decides:
         base = policy_from_environ(told.policy, os.environ, told.partition_bytes or DEFAULT_PARTITION_BYTES)
@@ -209,7 +210,6 @@ def _give_back(ddp: Any) -> None:
         return
     rounds = ddp.reducer.rounds
     rounds.remove()
-    optimizers.forget(rounds)
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
     parameters, sparse = ddp._build_params_for_reducer()
@@ -227,7 +227,9 @@ def _install() -> None:
     _installed = True
     _watch_backward()
     ddp_class: Any = torch.nn.parallel.DistributedDataParallel
-    _before(ddp_class, "join", lambda ddp: _plain(ddp, "join() is used"))
+    # Of join(), and of torch's Join besides.
+    _before(ddp_class, "join_hook", lambda ddp: _plain(ddp, "join() is used"))
+    _before(ddp_class, "_register_buffer_comm_hook", lambda ddp: _plain(ddp, "a hook is registered for its buffers"))
     _before(ddp_class, "_register_builtin_comm_hook", lambda ddp: _plain(ddp, "a built-in hook is registered"))
     _watch_comm_hooks(ddp_class)
     for name in ("destroy_process_group", "abort_process_group"):

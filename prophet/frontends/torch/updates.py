@@ -96,6 +96,11 @@ class Updates:
             torch_guards.release(self)
         return True
 
+    def state_of(self, slot: Slot) -> list[torch.Tensor]:
+        """What the optimizer keeps for this parameter, to which the program may have references."""
+        state = vars(self._optimizer)["state"].get(slot.param)
+        return [value for value in state.values() if isinstance(value, torch.Tensor)] if state else []
+
     def _defer(self, slots: list[Slot], local: dict[int, list[torch.Tensor]], barrier: bool) -> None:
         """step() of these slots: their updates are to come, but for those that must not be late; with `barrier` none.
 
