@@ -43,10 +43,25 @@ NOT_OVER_DDP = {
         ("torch_compile_blocks", "torch_compile_in_place", "torch_compile_whole"), "slow; ddp_compile has their ways"
     ),
     **dict.fromkeys(
+        (
+            *(
+                "torch_accumulation",
+                "torch_activation_checkpoint",
+                "torch_clip_norm",
+                "torch_clip_value",
+                "torch_double",
+            ),
+            *("torch_evaluate_rank0", "torch_freezing", "torch_gan_equal_names", "torch_grad_norm_log", "torch_swa"),
+            *("torch_grad_scaler", "torch_gradient_noise", "torch_resume", "torch_tied_weights"),
+        ),
+        "the ddp_ script of the same matter has their way",
+    ),
+    **dict.fromkeys(("torch_metric_average", "torch_push_pull"), "their matter is BytePS's own functions"),
+    **dict.fromkeys(
         ("torch_dataloader_spawn", "torch_spawn_model"), "slow; who sends a parameter is the front end's on any engine"
     ),
 }
-UNUSED = ("torch_experts", "torch_freezing", "torch_stochastic_depth")
+UNUSED = ("torch_experts", "torch_stochastic_depth")
 """Those whose parameters have no gradient at times, which DistributedDataParallel must be told."""
 SELDOM = {"ddp_raises_unused", "ddp_raises_twice", "ddp_fall_back_powersgd"}
 """Those that end before Prophet has averaged anything."""
