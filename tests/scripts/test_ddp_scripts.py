@@ -56,7 +56,6 @@ NOT_OVER_DDP = {
         ),
         "the ddp_ script of the same matter has their way",
     ),
-    **dict.fromkeys(("torch_metric_average", "torch_push_pull"), "their matter is BytePS's own functions"),
     **dict.fromkeys(
         ("torch_dataloader_spawn", "torch_spawn_model"), "slow; who sends a parameter is the front end's on any engine"
     ),
