@@ -62,7 +62,7 @@ class Updates:
 
     def __init__(self, optimizer: torch.optim.Optimizer, user_class: type[torch.optim.Optimizer]) -> None:
         self.stepping = False
-        self.state_seen = bool(optimizer.state)
+        self.state_seen = bool(vars(optimizer)["state"])
         self._optimizer = optimizer
         self._user_class = user_class
         step: Any = user_class.step
