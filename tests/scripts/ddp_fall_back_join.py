@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 from report import report
 from torch import nn
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
@@ -25,6 +26,10 @@ torch.manual_seed(100 + dist.get_rank())
 train(4)
 with ddp.join():
     train(3 + 2 * dist.get_rank())
+other = DistributedDataParallel(nn.Linear(32, 10))
+with Join([other]):
+    for _ in range(2 + dist.get_rank()):
+        other(torch.randn(16, 32)).square().mean().backward()
 dist.barrier()
 train(2)
-report(list(ddp.parameters()), buffers=[b.double() for b in ddp.buffers()])
+report(list(ddp.parameters()), buffers=[b.double() for b in ddp.buffers()], grads=[p.grad for p in other.parameters()])

@@ -9,9 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 torch.manual_seed(1)
 discriminator = DistributedDataParallel(nn.Sequential(nn.Linear(64, 128), nn.LeakyReLU(0.2), nn.Linear(128, 1)))
-generator = DistributedDataParallel(
-    nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 64))
-)
+generator = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 64))
+generator = DistributedDataParallel(generator)
 d_optimizer = torch.optim.Adam(discriminator.parameters(), lr=2e-3, betas=(0.5, 0.999))
 g_optimizer = torch.optim.Adam(generator.parameters(), lr=2e-3, betas=(0.5, 0.999))
 

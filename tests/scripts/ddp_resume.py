@@ -41,10 +41,5 @@ for part, state in zip(fresh, torch.load("checkpoint.pt"), strict=True):
 train(*fresh, 4)
 whole = torch.load("optimizer.pt", weights_only=False)
 assert type(whole) is torch.optim.Adam, type(whole)
-parts = [part.state_dict() for part in (*job[1:], *fresh[1:])]
-report(
-    [list(job[0].parameters()), list(fresh[0].parameters())],
-    parts=parts,
-    whole=whole.state_dict(),
-    buffers=list(job[0].buffers()),
-)
+parts = [part.state_dict() for part in (*job[1:], *fresh[1:], whole)]
+report([list(job[0].parameters()), list(fresh[0].parameters())], parts=parts, buffers=list(job[0].buffers()))

@@ -27,9 +27,8 @@ class Tied(nn.Module):
 
 ddp = DistributedDataParallel(Tied())
 optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-2)
-images = DistributedDataParallel(
-    nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)).to(memory_format=torch.channels_last)
-)
+images = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)).to(memory_format=torch.channels_last)
+images = DistributedDataParallel(images)
 image_optimizer = torch.optim.SGD(images.parameters(), lr=0.1, momentum=0.9)
 
 torch.manual_seed(100 + dist.get_rank())

@@ -8,7 +8,8 @@ the script: with BYTEPS_SCHEDULER in this process's environment Prophet waits fo
 
 A connection is a script: one line of JSON, {"script": path, "folder": path, "environ": {...}}, answered by its exit
 status, or minus a signal. Shutting the connection down for writing ends the script, after it has written where its
-threads are into `log` in its folder. With "memory": true it has a /dev/shm of its own: BytePS names memory there by key.
+threads are into `log` in its folder. With "memory": true it has a /dev/shm of its own, since BytePS names memory there
+by key.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Cluster:
                         "environ": environ,
                         "memory": True,
                     }
-                    workers[node].sendall(json.dumps(request).encode() + b"\n")
+                    workers[node].sendall(json.dumps(request | {"memory": True}).encode() + b"\n")
                 failure = _wait(workers, time.monotonic() + limit_s, results, turn.close)
             finally:
                 for connection in workers.values():

@@ -77,9 +77,8 @@ def _slow(name: str) -> None:
     original = getattr(Issuer, name)
 
     def slow(self: Any, tensor: torch.Tensor) -> _SlowWork:
-        wire = vars(self).get("wire")
-        if wire is None:
-            wire = self.wire = _Wire()
+        wire: _Wire = vars(self).setdefault("wire", None) or _Wire()
+        self.wire = wire
         return wire.put(lambda: original(self, tensor), tensor.nbytes)
 
     setattr(Issuer, name, slow)

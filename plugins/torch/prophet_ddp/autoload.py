@@ -65,7 +65,7 @@ def stand_behind(ddp_class: Any) -> None:
         # Before anything is sent: a wrong setting ends the process, and nobody waits for it.
         settings = takeover.settings()
         original(self, *args, **kwargs)
-        if settings is not None and type(self) is ddp_class:
+        if settings is not None:
             takeover.take_over(self, settings)
 
     ddp_class.__init__ = init

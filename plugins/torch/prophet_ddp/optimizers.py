@@ -11,11 +11,13 @@ else steps as it does without Prophet: what it reads it waits for, since guards.
 from __future__ import annotations
 
 import functools
+import gc
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.optim import lr_scheduler
 
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
@@ -24,8 +26,6 @@ from prophet.frontends.torch.optimizer import late_class, step_owner, why_not_la
 from prophet.frontends.torch.updates import Updates
 from prophet_ddp.rounds import WAIT_LIMIT_S, Rounds
 
-_slot_of: weakref.WeakValueDictionary[int, Slot] = weakref.WeakValueDictionary()
-"""By id of the parameter, which its slot keeps alive."""
 _installed = False
 
 
@@ -54,7 +54,7 @@ class DdpUpdates(Updates):
         local: dict[int, list[torch.Tensor]] = {}
         with references.blind():
             for number, position, param in self._freeze_groups():
-                slot = _slot_of.get(id(param))
+                slot = self._awaited(param)
                 if slot is not None and slot.awaited and not slot.staged and slot.grad_unchanged():
                     slot.group, slot.position, slot.owner = number, position, self
                     slot.awaited = False  # by `.grad`; from here on by the update
@@ -78,7 +78,17 @@ class DdpUpdates(Updates):
         return loss
 
     def _slots(self) -> list[Slot]:
-        return [slot for _, param in self._grouped() if (slot := _slot_of.get(id(param))) is not None]
+        return [slot for _, param in self._grouped() for slot in torch_guards.slots_of(param)]
+
+    @staticmethod
+    def _awaited(param: torch.Tensor) -> Slot | None:
+        """Where the parameter's average comes from. Several modules may have it, and then `.grad` is brought home."""
+        slots = torch_guards.slots_of(param)
+        awaited = [slot for slot in slots if slot.awaited and not slot.staged]
+        if len(awaited) > 1:
+            for slot in awaited:
+                slot.rounds.settle([slot])
+        return awaited[0] if awaited else next(iter(slots), None)
 
 
 class _Wire:
@@ -98,26 +108,12 @@ class _Wire:
         return [each.progress() for each in self._rounds]
 
 
-def watch(rounds: Rounds) -> None:
-    """From now on optimizers of these parameters step late."""
-    _install()
-    for slot in rounds.slots:
-        _slot_of[id(slot.param)] = slot
-
-
-def forget(rounds: Rounds) -> None:
-    """They do no more."""
-    for slot in rounds.slots:
-        if _slot_of.get(id(slot.param)) is slot:
-            del _slot_of[id(slot.param)]
-
-
 def _updates_of(optimizer: torch.optim.Optimizer) -> DdpUpdates | None:
     """What makes the optimizer's updates late; None where they are made as always."""
     own = vars(optimizer)
     if "_prophet" not in own:
-        params = (id(param) for group in optimizer.param_groups for param in group["params"])
-        if not any(param in _slot_of for param in params):
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        if not any(torch_guards.slots_of(param) for param in params):
             return None
         own["_prophet"] = _make(optimizer)
     updates: DdpUpdates | None = own["_prophet"]
@@ -135,7 +131,8 @@ def _make(optimizer: torch.optim.Optimizer) -> DdpUpdates | None:
     return updates
 
 
-def _install() -> None:
+def install() -> None:
+    """From now on optimizers of parameters that are averaged step late."""
     global _installed
     if _installed:
         return
@@ -144,6 +141,28 @@ def _install() -> None:
     for kind in vars(torch.optim).values():
         if isinstance(kind, type) and issubclass(kind, base) and "step" in vars(kind) and kind is not base:
             _stand_before(kind)
+    for thing in gc.get_objects():
+        if issubclass(type(thing), base):
+            _stand_behind_schedule(thing)
+
+
+def _stand_behind_schedule(optimizer: torch.optim.Optimizer) -> None:
+    """A schedule that was made before keeps step() as it was then, in a wrapper that only notes the call. So does this
+    one, with step() as it is.
+    """
+    own = vars(optimizer)
+    noting: Any = own.get("step")
+    if getattr(getattr(noting, "__code__", None), "co_filename", None) != lr_scheduler.__file__:
+        return
+    reference = weakref.ref(optimizer)
+
+    @functools.wraps(noting)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        optimizer: Any = reference()
+        optimizer._opt_called = True
+        return type(optimizer).step(optimizer, *args, **kwargs)
+
+    own["step"] = step
 
 
 def _stand_before(kind: type[torch.optim.Optimizer]) -> None:
@@ -151,7 +170,7 @@ def _stand_before(kind: type[torch.optim.Optimizer]) -> None:
 
     @functools.wraps(original)
     def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        if _slot_of and kind is step_owner(type(self)) and not (args[1:] or set(kwargs) - {"closure"}):
+        if kind is step_owner(type(self)) and not (args[1:] or set(kwargs) - {"closure"}):
             updates = _updates_of(self)
             if updates is not None and not updates.stepping and updates.can_be_late():
                 return updates.step(args[0] if args else kwargs.get("closure"))

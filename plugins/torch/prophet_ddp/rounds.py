@@ -155,6 +155,8 @@ class Rounds:
         self._expects = False
         self._counts: list[int] | None = None
         self._fired = [0] * len(self._slots)
+        self._has_part = [False] * len(self._slots)
+        """By place: a gradient came since the last round ended, be it within no_sync()."""
         self._unused: list[Slot] = []
         self._used: torch.Tensor | None = None
         self._used_known: Operation | None = None
@@ -166,11 +168,18 @@ class Rounds:
         if torch_guards.after_compilation():
             self.keep_barrier()
         self._hooks: list[Any] = []
+        self._accumulations: list[Any] = []
+        self._ends: list[Any] = []
         for slot in self._slots:
             param: Any = slot.param
             slot.watched.memory.note(param)
             self._hooks.append(param.register_hook(self._hook(slot, "_gradient_comes")))
-            self._hooks.append(param.register_post_accumulate_grad_hook(self._hook(slot, "_gradient_ready")))
+            # Of the node that adds to `.grad`, as torch's reducer does: after all hooks of the tensor, which may change
+            # the gradient. Nobody else keeps the node.
+            with torch.enable_grad():
+                accumulation = param.view_as(param).grad_fn.next_functions[0][0]
+            self._accumulations.append(accumulation)
+            self._ends.append(accumulation.register_hook(self._hook(slot, "_gradient_ready")))
 
     @property
     def slots(self) -> Sequence[Slot]:
@@ -222,12 +231,18 @@ class Rounds:
         if self.trace is not None:
             self.trace.remove()
         self.flush()
+        self.retire()
         for hook in self._hooks:
             hook.remove()
         torch_guards.release(self)
         torch_guards.learned(self)
         for slot in self._slots:
             slot.watched.slots.remove(slot)
+
+    def retire(self) -> None:
+        """The wrapper is gone: nothing more is gathered, and what is under way comes home. Waits for nothing."""
+        for hook in self._ends:
+            hook.remove()
 
     # What the module's forward says.
 
@@ -269,11 +284,11 @@ class Rounds:
     # Gradients on their way out.
 
     @staticmethod
-    def _hook(slot: Slot, name: str) -> Callable[[torch.Tensor], None]:
+    def _hook(slot: Slot, name: str) -> Callable[..., None]:
         """The garbage collector does not see a tensor's hooks, so they must not keep the module alive."""
         reference = weakref.ref(slot)
 
-        def hook(_tensor: torch.Tensor) -> None:
+        def hook(*_gradients: Any) -> None:
             slot = reference()
             if slot is not None:
                 getattr(slot.rounds, name)(slot)
@@ -303,6 +318,8 @@ class Rounds:
                     "from now on step() waits for all updates"
                 )
                 self.keep_barrier()
+            if slot.param.grad is not None:  # Hooks run for outputs too that have no part in the loss.
+                self._has_part[slot.place] = True
             if not self._expects:
                 return  # within no_sync(), or a pass that no forward of the module belongs to
             self._fired[slot.place] += 1
@@ -333,11 +350,11 @@ class Rounds:
         while not self._arena.arrived(slot):  # an average that nobody wanted
             self._wait_activity()
         slot.awaited = False
-        fired = bool(self._fired[slot.place])
+        has_part = self._has_part[slot.place]
         self._arena.stage(slot)
         if self._used is not None:
-            self._used[slot.place] = fired
-        if fired or not self._uses_vary:
+            self._used[slot.place] = has_part
+        if has_part or not self._uses_vary:
             slot.awaited = True
         else:
             self._without.append(slot)
@@ -388,6 +405,7 @@ class Rounds:
         assert self._arena is not None
         self._expects = False
         self._open = False
+        self._has_part = [False] * len(self._slots)
         self._staged = 0
         if self._used_known is not None:
             self._issuer.ready(self._used_known)

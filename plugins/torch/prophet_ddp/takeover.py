@@ -29,6 +29,7 @@ from prophet.core.cut import Borders, Cut, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, end_process
+from prophet.frontends.notices import warn_once
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder
@@ -120,9 +121,20 @@ def why_not(ddp: Any, group: dist.ProcessGroup) -> str | None:
         return "a parameter is not of a real floating-point type"
     if any(hasattr(param, "_in_backward_optimizers") for param in parameters):
         return "an optimizer runs within backward"
+    changed = _changed_methods(type(ddp))
+    if changed:
+        return f"{type(ddp).__name__} has methods of its own: {', '.join(changed)}"
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
         return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
     return None
+
+
+def _changed_methods(kind: type) -> list[str]:
+    """What a subclass does otherwise than DistributedDataParallel, beside how it is made and looked at."""
+    ddp_class = torch.nn.parallel.DistributedDataParallel
+    own = {name for each in kind.__mro__[: kind.__mro__.index(ddp_class)] for name in vars(each)}
+    theirs = {name for name, value in vars(ddp_class).items() if callable(value) and not name.startswith("__")}
+    return sorted(own & theirs - {"train"})
 
 
 def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
@@ -189,7 +201,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     reference = weakref.ref(ddp)
     ddp.reducer = LateReducer(rounds, lambda: _give_back(reference()))
     ddp.logger = SilentLogger()
-    optimizers.watch(rounds)
+    optimizers.install()
+    weakref.finalize(ddp, rounds.retire).atexit = False
     _taken.add(ddp)
     if decides:
         if definition.traced or definition.of_graph is not None:
@@ -225,7 +238,6 @@ def _give_back(ddp: Any) -> None:
         return
     rounds = ddp.reducer.rounds
     rounds.remove()
-    optimizers.forget(rounds)
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
     parameters, sparse = ddp._build_params_for_reducer()
@@ -243,7 +255,9 @@ def _install() -> None:
     _installed = True
     _watch_backward()
     ddp_class: Any = torch.nn.parallel.DistributedDataParallel
-    _before(ddp_class, "join", lambda ddp: _plain(ddp, "join() is used"))
+    # Of join(), and of torch's Join besides.
+    _before(ddp_class, "join_hook", lambda ddp: _plain(ddp, "join() is used"))
+    _before(ddp_class, "_register_buffer_comm_hook", lambda ddp: _plain(ddp, "a hook is registered for its buffers"))
     _before(ddp_class, "_register_builtin_comm_hook", lambda ddp: _plain(ddp, "a built-in hook is registered"))
     _watch_comm_hooks(ddp_class)
     for name in ("destroy_process_group", "abort_process_group"):
@@ -263,7 +277,7 @@ def finish() -> None:
         for ddp in list(_taken):
             ddp.reducer.rounds.flush()
     except Exception as error:
-        logger.warning("updates were still to come when the job ended: %s", error)
+        warn_once(f"updates were still to come when the job ended: {error}")
 
 
 def _end() -> None:
@@ -321,18 +335,20 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
 
 
 def _watch_backward() -> None:
-    original = torch.autograd.backward
+    """Where all backward passes go through, however the program came by torch's functions."""
+    autograd: Any = torch.autograd
+    original = autograd._engine_run_backward
 
     @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> None:
+    def run(*args: Any, **kwargs: Any) -> Any:
         global _in_backward
         _in_backward += 1
         try:
-            original(*args, **kwargs)
+            return original(*args, **kwargs)
         finally:
             _in_backward -= 1
-        if _in_backward == 0:
-            for ddp in list(_taken):
-                ddp.reducer.rounds.backward_ends()
+            if _in_backward == 0:
+                for ddp in list(_taken):
+                    ddp.reducer.rounds.backward_ends()
 
-    torch.autograd.backward = backward
+    autograd._engine_run_backward = run

@@ -46,7 +46,7 @@ class Watched:
 _watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
 """By id of the parameter, which a slot keeps alive: no id is reused."""
 _pending: dict[references.StorageKey, tuple[Slot, ...]] = {}
-"""Slots with a pending update, by the storage of their parameter and of the gradient that was sent."""
+"""Slots with a pending update, by the storage of all that it changes: parameter, gradient and the optimizer's state."""
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 _kept: dict[Any, list[Slot]] = {}
 """Owners with pending updates, and which those are."""
@@ -72,6 +72,12 @@ def watch(owner: Any, slots: list[Slot]) -> None:
     _watch_references()
 
 
+def slots_of(param: torch.Tensor) -> list[Slot]:
+    """The parameter's slot in each that averages its gradient."""
+    watched = _watched.get(id(param))
+    return watched.slots if watched is not None else []
+
+
 def learned(owner: Any) -> None:
     """It is known how the program reaches the parameters of `owner`."""
     _learning.pop(id(owner), None)
@@ -84,6 +90,8 @@ def _forget(identity: int, _reference: Any) -> None:
 
 def keep(owner: Any, slots: Iterable[Slot]) -> set[Slot]:
     """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it.
+
+    They change the parameters, and what `owner.state_of(slot)` gives, which the program may have as well.
 
     Returns those whose updates must not be late, since somebody holds the parameter's memory and is not seen.
     """
@@ -101,6 +109,8 @@ def keep(owner: Any, slots: Iterable[Slot]) -> set[Slot]:
                 exposed.add(slot)
             _add_pending(storage._cdata, slot)
             _add_sent(slot)
+            for tensor in owner.state_of(slot):
+                _add_pending(references.storage_key(tensor), slot)
     _watch_references()
     return exposed
 

@@ -34,10 +34,12 @@ class LateMethods:
         """The optimizer's state by parameter, after all updates."""
         if not self._prophet.stepping:
             self._prophet.flush()
+            self._prophet.state_seen = True
         return vars(self)["state"]
 
     @state.setter
     def state(self, value: Any) -> None:
+        self._prophet.state_seen = True
         vars(self)["state"] = value
 
     def state_dict(self) -> dict[str, Any]:

@@ -55,13 +55,14 @@ class Updates:
     """The updates of one optimizer. `user_class` is the torch.optim class whose step() makes them.
 
     `_order` are the slots that it updates, in forward order, each with its `turn` there, and `_wire` brings their
-    averages. `stepping`: the optimizer itself is at work.
+    averages. `stepping`: the optimizer itself is at work. `state_seen`: the program has looked at its state.
     """
 
     _wire: Wire
 
     def __init__(self, optimizer: torch.optim.Optimizer, user_class: type[torch.optim.Optimizer]) -> None:
         self.stepping = False
+        self.state_seen = bool(vars(optimizer)["state"])
         self._optimizer = optimizer
         self._user_class = user_class
         step: Any = user_class.step
@@ -95,6 +96,13 @@ class Updates:
         if self._pending == 0:
             torch_guards.release(self)
         return True
+
+    def state_of(self, slot: Slot) -> list[torch.Tensor]:
+        """What the optimizer keeps for this parameter, to which the program may have references."""
+        if not self.state_seen:
+            return []
+        state = vars(self._optimizer)["state"].get(slot.param)
+        return [value for value in state.values() if isinstance(value, torch.Tensor)] if state else []
 
     def _defer(self, slots: list[Slot], local: dict[int, list[torch.Tensor]], barrier: bool) -> None:
         """step() of these slots: their updates are to come, but for those that must not be late; with `barrier` none.
