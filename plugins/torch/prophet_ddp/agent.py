@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import time
 import weakref
@@ -32,6 +33,11 @@ from prophet_ddp.rounds import Rounds
 BETTER = 0.005
 """A sequence is changed for one that is predicted to save this share of the iteration."""
 
+FIRST_DRAIN_S = 0.25
+"""Between two turns until a module has its first decision: it began with blocks that nobody chose."""
+END_LIMIT_S = 5.0
+"""How long the end of the process waits for a turn under way."""
+
 logger = logging.getLogger("prophet")
 
 
@@ -45,6 +51,13 @@ class ModuleAgent:
         self.learner = Learner(policy, settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts)
         self._plan: Plan = policy.plan(None, None)
         self._judged_at = -float("inf")
+        self.decided = False
+
+    def end(self) -> None:
+        """No more turns will come."""
+        rounds = self._reference()
+        if rounds is not None:
+            rounds.log.close()
 
     def turn(self, now: float) -> bool:
         """Takes in what happened, and says what is wanted. False where the module is gone."""
@@ -63,6 +76,7 @@ class ModuleAgent:
         if plan is not None:
             self._plan = plan
             self._judged_at = now
+            self.decided = True
             wanted = plan.cut if plan.cut is not None else cut
             rounds.control.want(Decision(wanted, self._order(rounds, wanted, profile, network)))
         elif now - self._judged_at >= self._monitor_s:
@@ -102,29 +116,60 @@ class Agents:
     """The thread, and the modules it looks after."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._modules: list[ModuleAgent] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._pid = 0
+        self._over = False
         self.busy_s = 0.0
 
     def add(self, agent: ModuleAgent) -> None:
-        self._modules.append(agent)
+        """From now on it has its turns."""
+        with self._lock:
+            if self._over:
+                agent.end()
+                return
+            self._modules.append(agent)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="prophet-agent", daemon=True)
             self._thread.start()
-            atexit.register(self._stop.set)
+            self._pid = os.getpid()
+            atexit.register(self._end)
+
+    def _end(self) -> None:
+        """At the end of the process, which must not take the interpreter away from a thread at work."""
+        if self._thread is not None and os.getpid() == self._pid:
+            self._stop.set()
+            self._thread.join(END_LIMIT_S)
 
     def _run(self) -> None:
-        while not self._stop.wait(DRAIN_S):
+        while not self._stop.wait(self._pause_s()):
             before = time.thread_time()
             try:
-                self._modules = [agent for agent in self._modules if agent.turn(time.monotonic())]
+                self._turn()
             except Exception as error:
                 logger.warning(
                     "Prophet learns no more: %s: %s; blocks and their order stay as they are",
                     type(error).__name__,
                     error,
                 )
+                with self._lock:
+                    self._over = True
+                    for agent in self._modules:
+                        agent.end()
                 return
             finally:
                 self.busy_s += time.thread_time() - before
+
+    def _pause_s(self) -> float:
+        with self._lock:
+            return DRAIN_S if all(agent.decided for agent in self._modules) else FIRST_DRAIN_S
+
+    def _turn(self) -> None:
+        with self._lock:
+            modules = list(self._modules)
+        gone = [agent for agent in modules if not agent.turn(time.monotonic())]
+        with self._lock:
+            for agent in gone:
+                self._modules.remove(agent)

@@ -52,12 +52,14 @@ class Operation:
         self.then = then
         self.ready = False
         self.done = False
-        self.error: BaseException | None = None
         self.work: Any = None
 
 
 class Issuer:
-    """The operations of one process group. Safe to use from any thread; the lock is held for moments only."""
+    """The operations of one process group. Safe to use from any thread; the lock is held for moments only.
+
+    The first error ends it: nothing more is issued, since other ranks cannot know how far this one came.
+    """
 
     def __init__(self, group: dist.ProcessGroup, log: EventLog) -> None:
         self.group = group
@@ -66,8 +68,10 @@ class Issuer:
         self._moved = threading.Condition(self._lock)
         self._queue: deque[Operation] = deque()
         self._in_flight = 0
+        self._issuing = False
         self._error: BaseException | None = None
-        self._told = 0
+        self._seen: dict[int, int] = {}
+        """By thread, what `ended` was when it last looked."""
         self.ended = 0
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
@@ -93,27 +97,63 @@ class Issuer:
             self._issue()
 
     def wait_activity(self, limit_s: float) -> None:
-        """Returns when an operation has ended since the last call, and after so many seconds in any case.
+        """Returns when an operation has ended since this thread's last call, and after so many seconds in any case.
 
         Raises what an operation has.
         """
+        thread = threading.get_ident()
         with self._lock:
-            self._moved.wait_for(lambda: self.ended != self._told or self._error is not None, limit_s)
-            self._told = self.ended
+            seen = self._seen.get(thread, 0)
+            self._moved.wait_for(lambda: self.ended != seen or self._error is not None, limit_s)
+            self._seen[thread] = self.ended
             if self._error is not None:
                 raise self._error
 
+    def quiet(self, patience_s: float | None = None) -> bool:
+        """Waits until all is back that this rank can issue; False where nothing moved for `patience_s`.
+
+        What waits for data of this rank is left as it is. Raises what an operation has.
+        """
+        with self._lock:
+            while self._in_flight or (self._queue and self._queue[0].ready):
+                if self._error is not None:
+                    raise self._error
+                before = self.ended
+                if not self._moved.wait_for(lambda: self.ended != before or self._error is not None, patience_s):  # noqa: B023
+                    return False
+            return True
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more is issued, and who waits gets this error. The first one counts: others are of its making."""
+        with self._lock:
+            if self._error is None:
+                self._error = error
+            self._moved.notify_all()
+
     def _issue(self) -> None:
-        while self._queue and self._queue[0].ready and self._in_flight < MOST_IN_FLIGHT and self._error is None:
-            operation = self._queue.popleft()
+        if self._issuing:
+            return  # An operation that ended as soon as it began: the loop below goes on with the next.
+        self._issuing = True
+        try:
+            while self._queue and self._queue[0].ready and self._in_flight < MOST_IN_FLIGHT and self._error is None:
+                self._issue_first()
+        finally:
+            self._issuing = False
+
+    def _issue_first(self) -> None:
+        operation = self._queue[0]
+        try:
+            self._queue.popleft()
             self._in_flight += 1
             if operation.size_bytes:
                 self._log.started(operation.id, operation.size_bytes, time.monotonic())
-            try:
-                operation.work = operation.start()
-                operation.work.get_future().add_done_callback(lambda future, op=operation: self._ended(op, future))
-            except BaseException as error:
-                self._fail(operation, error)
+            operation.work = operation.start()
+            operation.work.get_future().add_done_callback(lambda future: self._ended(operation, future))
+        except BaseException as error:
+            # Also where the program is interrupted: nobody knows whether other ranks will ever see this operation.
+            self.fail(error)
+            if not isinstance(error, Exception):
+                raise
 
     def _ended(self, operation: Operation, future: Any) -> None:
         """In a thread of torch's: nothing may be raised here."""
@@ -123,8 +163,7 @@ class Issuer:
             if operation.then is not None:
                 operation.then()
         except BaseException as error:
-            with self._lock:
-                self._fail(operation, error)
+            self.fail(error)
             return
         with self._lock:
             self._in_flight -= 1
@@ -135,7 +174,3 @@ class Issuer:
                 self._log.finished(operation.id, operation.size_bytes, now)
             self._issue()
             self._moved.notify_all()
-
-    def _fail(self, operation: Operation, error: BaseException) -> None:
-        operation.error = self._error = error
-        self._moved.notify_all()

@@ -16,6 +16,7 @@ import functools
 import hashlib
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,8 @@ POLICIES = ("prophet", "p3", "fifo")
 """Policies whose plans this engine can follow so far: those that let each block travel by itself."""
 AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""
+FAILED_PATIENCE_S = 5.0
+"""How long a process that fails goes on without any progress, for other ranks that may want what it has."""
 
 logger = logging.getLogger("prophet")
 _agents = Agents()
@@ -150,7 +153,12 @@ def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
 
 
 def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tuple[str, torch.Tensor]]) -> None:
-    own = dist.new_group(dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True)
+    own = dist.new_group(
+        dist.get_process_group_ranks(group),
+        timeout=group._get_backend(torch.device("cpu")).options._timeout,
+        backend="gloo",
+        use_local_synchronization=True,
+    )
     decides = group.rank() == 0
     log = EventLog(open=decides)
     issuer = Issuer(own, log)
@@ -218,16 +226,37 @@ def _install() -> None:
     for name in ("destroy_process_group", "abort_process_group"):
         if hasattr(dist, name):
             _finish_before(name)
-    atexit.register(finish)
+    atexit.register(_process_ends, os.getpid())
+
+
+def _process_ends(pid: int) -> None:
+    """Other ranks may still wait for what this one has, as they would for a backward pass that has ended."""
+    if os.getpid() != pid:
+        return  # a fork, which has none of torch's threads
+    for ddp in list(_taken):
+        try:
+            ddp.reducer.rounds.quiet(_patience_s())
+        except Exception as error:
+            logger.debug("at the end of the process: %s", error)
+
+
+def _patience_s() -> float | None:
+    """Where the program fails, others may be in no state to take what this rank has."""
+    failed = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
+    return FAILED_PATIENCE_S if failed else None
 
 
 def finish() -> None:
-    """Nothing is under way when groups or the process end: other ranks may wait for it."""
+    """Nothing is under way when groups end: other ranks may wait for it, and updates of this one do."""
     for ddp in list(_taken):
+        rounds = ddp.reducer.rounds
         try:
-            ddp.reducer.rounds.flush(5.0)
+            if rounds.quiet(_patience_s()):
+                rounds.flush()
+            else:
+                rounds.give_up(f"the process group ended, and nothing had come for {FAILED_PATIENCE_S:g} s")
         except Exception as error:
-            logger.warning("updates were still to come when the job ended: %s", error)
+            logger.warning("updates were still to come when the process group ended: %s", error)
 
 
 def _finish_before(name: str) -> None:
