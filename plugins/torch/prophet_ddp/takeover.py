@@ -11,6 +11,7 @@ another rank. Where one cannot, all keep torch's reducer, with one warning.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import functools
 import hashlib
@@ -46,6 +47,8 @@ POLICIES = ("prophet", "p3", "fifo")
 """Policies whose plans this engine can follow so far: those that let each block travel by itself."""
 AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""
+READ_LIMIT_S = 5.0
+"""And where they differ, to read what each other says."""
 FAILED_PATIENCE_S = 5.0
 """How long a process that fails goes on without any progress, for other ranks that may want what it has."""
 
@@ -142,6 +145,8 @@ def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
     for rank in range(group.size()):
         try:
             store.wait([str(rank)], datetime.timedelta(seconds=AGREE_LIMIT_S))
+        except dist.DistNetworkError as error:
+            end_process(f"the store that ranks agree by is gone: {str(error).splitlines()[0]}", WRONG)
         except dist.DistError:
             end_process(
                 f"rank {members[rank]} does not say with what it trains within {AGREE_LIMIT_S:g} s; start all ranks "
@@ -149,6 +154,11 @@ def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
                 WRONG,
             )
         said.append(store.get(str(rank)).decode())
+    store.set(f"read {group.rank()}", "")
+    if len(set(said)) > 1:
+        # One that ends may take the store along, and others would not know why.
+        with contextlib.suppress(dist.DistError):
+            store.wait([f"read {rank}" for rank in range(group.size())], datetime.timedelta(seconds=READ_LIMIT_S))
     return said
 
 
