@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prophet.core.policy import Policy
     from prophet.core.profile import Profile
     from prophet.learn.choosing import Choosing
+    from prophet.learn.judge import Recuts
     from prophet.learn.kept import Kept, Prior
 
 
@@ -32,6 +33,7 @@ class Learner:
     `forward_ids`: see JobProfiler. `arena`: whether ids are places in the arena, in UNIT_BYTES (prophet/core/cut.py);
     otherwise they count gradients. `shape`: of the cluster, None where it is not known, and then nothing is predicted.
     `adapts`: plans may ask for another cut, as those of the worker whose word counts may in a job whose blocks adapt.
+    `recuts`: how many of them; None for few.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Learner:
         arena: bool = True,
         shape: Shape | None = None,
         adapts: bool = False,
+        recuts: Recuts | None = None,
     ) -> None:
         self.policy = policy
         self.profiler = JobProfiler(forward_ids=forward_ids)
@@ -61,8 +64,9 @@ class Learner:
             if not isinstance(policy, ChoosingPolicy):
                 return
             from prophet.learn.choosing import Choosing
+            from prophet.learn.judge import FEW_RECUTS
 
-            self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit)
+            self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit, recuts or FEW_RECUTS)
 
     def begin_with(self, kept: Kept) -> None:
         """What was kept of this job's last run: the next plan is made from it, until the job has measured its own."""

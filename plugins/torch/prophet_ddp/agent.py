@@ -21,12 +21,12 @@ from prophet.core.choice import Shape
 from prophet.core.cut import Block, Cut
 from prophet.core.events import DRAIN_S
 from prophet.core.network import Network
-from prophet.core.plan import Plan
 from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
+from prophet.learn.judge import MANY_RECUTS
 from prophet.learn.learner import Learner
 from prophet.policies.algorithms.collective import CollectivePolicy
-from prophet.policies.algorithms.sequence import iteration_s, make_sequence, play_sequence
+from prophet.policies.algorithms.sequence import IssueOrder, iteration_s, make_sequence, play_sequence
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import Rounds
 
@@ -48,8 +48,7 @@ class ModuleAgent:
         self._reference = weakref.ref(rounds)
         self._policy = policy
         self._monitor_s = settings.monitor_s
-        self.learner = Learner(policy, settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts)
-        self._plan: Plan = policy.plan(None, None)
+        self.learner = Learner(policy, settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts, recuts=MANY_RECUTS)
         self._judged_at = -float("inf")
         self.decided = False
 
@@ -70,29 +69,30 @@ class ModuleAgent:
         cut = rounds.cut
         plan = self.learner.turn(now, rounds.log.drain(), None, cut=cut)
         network = self.learner.monitor.network
-        profile = self.learner.profiler.profile
+        # In the first rounds under another cut that of the former one, which says enough of any blocks of this arena.
+        profile = self.learner.profiler.latest
         if cut is None or network is None or profile is None:
             return
         if plan is not None:
-            self._plan = plan
             self._judged_at = now
             self.decided = True
             wanted = plan.cut if plan.cut is not None else cut
-            rounds.control.want(Decision(wanted, self._order(rounds, wanted, profile, network)))
-        elif now - self._judged_at >= self._monitor_s:
+            rounds.control.want(Decision(wanted, self._sequence(rounds, wanted, profile, network).order))
+        elif now - self._judged_at >= self._monitor_s and self.learner.profiler.ready:
             self._judged_at = now
             self._look_again(rounds, cut, profile, network)
 
-    def _order(self, rounds: Rounds, cut: Cut, profile: Profile, network: Network) -> tuple[int, ...]:
-        return make_sequence(profile_of(rounds.blocks_under(cut), profile), network, self._plan).order
+    def _sequence(self, rounds: Rounds, cut: Cut, profile: Profile, network: Network) -> IssueOrder:
+        blocks = profile_of(rounds.blocks_under(cut), profile)
+        return make_sequence(blocks, network, self._policy.plan(blocks, network, self.learner.profiler.jitter_s))
 
     def _look_again(self, rounds: Rounds, cut: Cut, profile: Profile, network: Network) -> None:
         """Whether another sequence of the same blocks is better by now."""
         blocks = profile_of(rounds.blocks_under(cut), profile)
         order = rounds.order
         if len(order) != len(blocks.gradients):
-            return
-        other = make_sequence(blocks, network, self._plan)
+            return  # It was cut anew meanwhile.
+        other = self._sequence(rounds, cut, profile, network)
         present = play_sequence(blocks, network, order)
         if iteration_s(blocks, other) < iteration_s(blocks, present) * (1 - BETTER):
             rounds.control.want(Decision(cut, other.order))

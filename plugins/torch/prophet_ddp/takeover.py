@@ -33,7 +33,7 @@ from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_enviro
 from prophet.frontends.ending import WRONG, end_process
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.policies import Blocks, get_definition, policy_from_environ
-from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder
+from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
 from prophet_ddp import optimizers
 from prophet_ddp.agent import Agents, ModuleAgent
 from prophet_ddp.compression import KNOWN
@@ -178,7 +178,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
 
     def first_cut(total_bytes: int) -> Cut:
         if adapts:
-            return learning_cut(total_bytes)
+            return learning_cut(total_bytes, learning_sizes(total_bytes))
         if definition.blocks is Blocks.WHOLE and told.partition_bytes is None:
             return Cut.uniform(MOST_BLOCK_BYTES)
         return Cut.uniform(told.partition_bytes or DEFAULT_PARTITION_BYTES)
