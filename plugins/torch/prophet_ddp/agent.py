@@ -48,7 +48,9 @@ class ModuleAgent:
         self._reference = weakref.ref(rounds)
         self._policy = policy
         self._monitor_s = settings.monitor_s
-        self.learner = Learner(policy, settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts, recuts=MANY_RECUTS)
+        self.learner = Learner(
+            policy, settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts, recuts=MANY_RECUTS
+        )
         self._judged_at = -float("inf")
         self.decided = False
 

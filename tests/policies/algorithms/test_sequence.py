@@ -135,7 +135,9 @@ def test_forward_order_is_never_worse_by_more_than_what_it_cannot_interrupt(job:
     longest_s = max(network.transfer_s(gradient.size_bytes) for gradient in job.gradients)
     # With the overheads, the same iteration preemptively, and one block that is under way when something urgent comes.
     rows = tuple(
-        GradientProfile(g.name, g.size_bytes + int(network.overhead_s * network.bandwidth) + 1, g.generation_s, g.forward_s)
+        GradientProfile(
+            g.name, g.size_bytes + int(network.overhead_s * network.bandwidth) + 1, g.generation_s, g.forward_s
+        )
         for g in job.gradients
     )
     best = lower_bound_s(Profile("with overheads", rows), network.bandwidth)
