@@ -97,7 +97,9 @@ def train(job: Job, rank: int) -> dict[str, Any]:
             time.sleep(delays.random() ** 3 * job.delay_s)
 
     choices = random.Random(job.seed)
-    modules = [DistributedDataParallel(WholeNumbers(job.kind * 10 + number)) for number in range(job.modules)]
+    modules: list[Any] = [
+        DistributedDataParallel(WholeNumbers(job.kind * 10 + number)) for number in range(job.modules)
+    ]
     optimizers = [torch.optim.SGD(module.parameters(), lr=2**-7, momentum=0.5) for module in modules]
     losses = hashlib.sha256()
     held: dict[int, Any] = {}

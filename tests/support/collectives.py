@@ -6,6 +6,7 @@ different ones. An operation ends on each rank at a time of its own, once all ra
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -100,7 +101,7 @@ class Wire:
             assert len({(each.kind, each.tensor.shape) for each in same}) == 1, "ranks submitted different operations"
             result = same[0].tensor.clone() if kind == "broadcast" else sum(each.tensor for each in same)
             for other, each in enumerate(same):
-                self.at(self._duration_s(other, number), lambda o=other, e=each: self._end(o, e, result, number))
+                self.at(self._duration_s(other, number), functools.partial(self._end, other, each, result, number))
         return mine.work
 
     def at(self, delay_s: float, action: Callable[[], None]) -> None:

@@ -3,9 +3,10 @@
 Rule of this file: what one rank wants, and how all come to hold it. Why it wants it is agent.py's.
 
 The group's first rank decides. Every RECUT_ROUNDS rounds, and more often at first, the last operation of the sequence
-is a *page*: a broadcast of the number and the length of what it wants next. Before the following round's first block every rank reads it, which is
-there long before as a rule; where the number is new, a second broadcast brings the decision itself, and all take it up
-at once. So all read the same before the same round, and one that is late delays the others and no more.
+is a *page*: a broadcast of the number and the length of what it wants next. Before the following round's first block
+every rank reads it, which is there long before as a rule; where the number is new, a second broadcast brings the
+decision itself, and all take it up at once. So all read the same before the same round, and one that is late delays the
+others and no more.
 """
 
 from __future__ import annotations

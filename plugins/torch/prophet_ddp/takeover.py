@@ -169,6 +169,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         backend="gloo",
         use_local_synchronization=True,
     )
+    # Nobody goes on, and perhaps ends, while another is still connecting.
+    own.allreduce([torch.zeros(1)]).wait()
     decides = group.rank() == 0
     log = EventLog(open=decides)
     issuer = Issuer(own, log)

@@ -1,8 +1,8 @@
 """Programs of two ranks that end in many ways, for test_ends.py: `end_cases.py FOLDER CASE...`, or CASE:plain for one
 without Prophet.
 
-The process forks each case's ranks once torch is imported, one case after another. Ranks write to FOLDER/CASE/rankN.log;
-FOLDER/CASE/ends.json has, by rank, the exit status (null for one that hung) and after how many seconds, counted from
+The process forks each case's ranks once torch is imported, one case after another. Ranks write to
+FOLDER/CASE/rankN.log; FOLDER/CASE/ends.json has, by rank, the exit status (null for one that hung) and after how many seconds, counted from
 the moment that a case says with `mark()`.
 """
 
@@ -39,7 +39,7 @@ def prophet() -> bool:
     return "PROPHET_SCHEDULER" in os.environ
 
 
-def model(width: int = 32) -> nn.Module:
+def model(width: int = 32) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Linear(width, width) for _ in range(6)))
 
@@ -71,7 +71,7 @@ def killed_in_backward(rank: int) -> None:
 
     steps = [0]
     inner = model()
-    inner[3].weight.register_hook(die)  # type: ignore[union-attr,operator]
+    inner[3].get_parameter("weight").register_hook(die)
     trained(DistributedDataParallel(inner), 10)
 
 
@@ -140,7 +140,7 @@ def agent_fails(rank: int) -> None:
             failed.set()
             raise ValueError("made for a test")
 
-        agent.ModuleAgent.turn = fail  # type: ignore[method-assign]
+        setattr(agent.ModuleAgent, "turn", fail)  # noqa: B010, whose signature does not matter
     ddp: Any = DistributedDataParallel(model())
     if prophet() and rank == 0:
         assert failed.wait(30)
@@ -156,7 +156,7 @@ def hook_fails(rank: int) -> None:
     def fail(_gradient: Any) -> None:
         raise ValueError("made for a test")
 
-    handle = inner[3].weight.register_hook(fail)  # type: ignore[union-attr,operator]
+    handle = inner[3].get_parameter("weight").register_hook(fail)
     ddp = DistributedDataParallel(inner)
     try:
         trained(ddp, 1)

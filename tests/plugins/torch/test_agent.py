@@ -195,7 +195,7 @@ def test_a_failure_is_one_warning_and_nobody_has_turns_any_more(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(agent_module, "FIRST_DRAIN_S", 0.0)
-    monkeypatch.setattr(agent_module.atexit, "register", lambda *_: None)
+    monkeypatch.setattr("atexit.register", lambda *_: None)
     agents: Any = Agents()
     first, second = Failing(), Failing()
     agents.add(first)
@@ -210,7 +210,7 @@ def test_a_failure_is_one_warning_and_nobody_has_turns_any_more(
 
 def test_modules_that_are_gone_have_no_more_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_module, "FIRST_DRAIN_S", 0.0)
-    monkeypatch.setattr(agent_module.atexit, "register", lambda *_: None)
+    monkeypatch.setattr("atexit.register", lambda *_: None)
     turns: list[str] = []
     over = threading.Event()
 

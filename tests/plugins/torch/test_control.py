@@ -48,7 +48,7 @@ def test_garbage_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize("length", [0, 7, 8, 12, 17, 21])
 def test_what_is_cut_short_is_refused(length: int) -> None:
     data = Decision(Cut.uniform(1 << 20), (1, 0)).encode()
-    with pytest.raises(ValueError, match="decision|cut"):
+    with pytest.raises(ValueError, match=r"decision|cut"):
         Decision.decode(data[:length])
 
 

@@ -87,7 +87,8 @@ def test_a_killed_rank_ends_the_others_with_torchs_error_no_later_than_without_p
 def test_the_process_groups_timeout_holds_for_prophets_transfers_too(ends: Path) -> None:
     waiting = ranks(ends, "late")[0]
     assert waiting.status == 1
-    assert "Timed out waiting 2000ms" in waiting.log
+    # Several are under way: the first to time out closes the connection, which is what another one may say.
+    assert "Timed out waiting 2000ms" in waiting.log or "Application timeout" in waiting.log
     assert waiting.after_s < 2.0 + SLACK_S
 
 
