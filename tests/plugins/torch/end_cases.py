@@ -2,8 +2,8 @@
 without Prophet.
 
 The process forks each case's ranks once torch is imported, one case after another. Ranks write to
-FOLDER/CASE/rankN.log; FOLDER/CASE/ends.json has, by rank, the exit status (null for one that hung) and after how many seconds, counted from
-the moment that a case says with `mark()`.
+FOLDER/CASE/rankN.log; FOLDER/CASE/ends.json has, by rank, the exit status (null for one that hung) and after how many
+seconds, counted from the moment that a case says with `mark()`.
 """
 
 from __future__ import annotations
@@ -147,6 +147,11 @@ def agent_fails(rank: int) -> None:
     trained(ddp, 20)
     if prophet():
         assert len(ddp.reducer.rounds.log.drain()) == 0, "nobody reads what is written any more"
+
+
+def only_made(rank: int) -> None:
+    """Ranks make their modules and end."""
+    DistributedDataParallel(model())
 
 
 def hook_fails(rank: int) -> None:

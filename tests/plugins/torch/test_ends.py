@@ -24,6 +24,7 @@ NAMES = (
     "other_models",
     "agent_fails",
     "agent_fails:plain",
+    "only_made",
     "hook_fails",
     "one_fails",
     "destroyed",
@@ -138,6 +139,10 @@ def test_a_rank_that_fails_ends_the_others_too(ends: Path) -> None:
     assert (other.status, failing.status) == (1, 1)
     assert any(words in other.log for words in PEER), other.log
     assert max(other.after_s, failing.after_s) < 2 * SLACK_S
+
+
+def test_a_rank_may_end_as_soon_as_its_module_is_made(ends: Path) -> None:
+    assert [rank.status for rank in ranks(ends, "only_made")] == [0, 0], ranks(ends, "only_made")[0].log
 
 
 @pytest.mark.parametrize("name", ["destroyed", "leaves_first"])
