@@ -156,21 +156,20 @@ class Issuer:
                 raise
 
     def _ended(self, operation: Operation, future: Any) -> None:
-        """In a thread of torch's: nothing may be raised here."""
-        now = time.monotonic()
+        """In a thread of torch's, or in the one that issued it. torch swallows what is raised here, Ctrl-C too."""
         try:
+            now = time.monotonic()
             future.value()
             if operation.then is not None:
                 operation.then()
+            with self._lock:
+                self._in_flight -= 1
+                self.ended += 1
+                operation.work = None
+                operation.done = True
+                if operation.size_bytes:
+                    self._log.finished(operation.id, operation.size_bytes, now)
+                self._issue()
+                self._moved.notify_all()
         except BaseException as error:
             self.fail(error)
-            return
-        with self._lock:
-            self._in_flight -= 1
-            self.ended += 1
-            operation.work = None
-            operation.done = True
-            if operation.size_bytes:
-                self._log.finished(operation.id, operation.size_bytes, now)
-            self._issue()
-            self._moved.notify_all()

@@ -158,7 +158,8 @@ def test_a_forked_process_ends_without_waiting_for_averages(ends: Path) -> None:
 
 def test_an_interrupt_ends_all_ranks(ends: Path) -> None:
     for rank in ranks(ends, "interrupted"):
-        assert rank.status == -2, rank.log
+        # Each gets a signal of its own: where another has ended by then, it is told of that first.
+        assert rank.status == -2 or (rank.status == 1 and any(words in rank.log for words in PEER)), rank.log
         assert rank.after_s < 2 * SLACK_S + 5.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 
@@ -160,6 +161,24 @@ def test_an_interrupt_while_one_is_issued_comes_through_and_ends_the_sequence() 
     issuer.append([operation])
     with pytest.raises(KeyboardInterrupt):
         issuer.ready(operation)
+    with pytest.raises(KeyboardInterrupt):
+        issuer.wait_activity(60.0)
+
+
+def test_an_interrupt_while_one_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = EventLog(open=True)
+    wire = Wire(1, lambda rank, number: 0.0)
+    issuer = Issuer(wire.groups[0], log)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(log, "finished", interrupted)
+    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)), size_bytes=4)
+    operation.ready = True
+    issuer.append([operation])
+    with contextlib.suppress(KeyboardInterrupt):  # as torch does
+        wire.run()
     with pytest.raises(KeyboardInterrupt):
         issuer.wait_activity(60.0)
 
