@@ -70,6 +70,7 @@ class Issuer:
         self._in_flight = 0
         self._issuing = False
         self._error: BaseException | None = None
+        self._error_known = False
         self._seen: dict[int, int] = {}
         """By thread, what `ended` was when it last looked."""
         self.ended = 0
@@ -106,22 +107,26 @@ class Issuer:
             seen = self._seen.get(thread, 0)
             self._moved.wait_for(lambda: self.ended != seen or self._error is not None, limit_s)
             self._seen[thread] = self.ended
-            if self._error is not None:
-                raise self._error
+            self._raise_error()
 
     def quiet(self, patience_s: float | None = None) -> bool:
         """Waits until all is back that this rank can issue; False where nothing moved for `patience_s`.
 
-        What waits for data of this rank is left as it is. Raises what an operation has.
+        What waits for data of this rank is left as it is. Raises what an operation has, unless someone was told of it.
         """
         with self._lock:
-            while self._in_flight or (self._queue and self._queue[0].ready):
-                if self._error is not None:
-                    raise self._error
+            while self._error is None and (self._in_flight or (self._queue and self._queue[0].ready)):
                 before = self.ended
                 if not self._moved.wait_for(lambda: self.ended != before or self._error is not None, patience_s):  # noqa: B023
                     return False
+            if not self._error_known:
+                self._raise_error()
             return True
+
+    def still(self, limit_s: float) -> bool:
+        """Waits until torch has nothing in hand that it would call back for, well or with an error."""
+        with self._lock:
+            return self._moved.wait_for(lambda: not self._in_flight, limit_s)
 
     def fail(self, error: BaseException) -> None:
         """Nothing more is issued, and who waits gets this error. The first one counts: others are of its making."""
@@ -129,6 +134,11 @@ class Issuer:
             if self._error is None:
                 self._error = error
             self._moved.notify_all()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            self._error_known = True
+            raise self._error
 
     def _issue(self) -> None:
         if self._issuing:
@@ -159,17 +169,24 @@ class Issuer:
         """In a thread of torch's, or in the one that issued it. torch swallows what is raised here, Ctrl-C too."""
         try:
             now = time.monotonic()
-            future.value()
-            if operation.then is not None:
-                operation.then()
+            error: BaseException | None = None
+            try:
+                future.value()
+                if operation.then is not None:
+                    operation.then()
+            except BaseException as what:
+                error = what
             with self._lock:
                 self._in_flight -= 1
-                self.ended += 1
                 operation.work = None
+                if error is not None:
+                    self.fail(error)
+                    return
+                self.ended += 1
                 operation.done = True
                 if operation.size_bytes:
                     self._log.finished(operation.id, operation.size_bytes, now)
                 self._issue()
                 self._moved.notify_all()
-        except BaseException as error:
-            self.fail(error)
+        except BaseException as what:
+            self.fail(what)

@@ -410,14 +410,6 @@ class Rounds:
         self.settle(self._slots)
         return whole
 
-    def quiet(self, patience_s: float | None = None) -> bool:
-        """Waits until all is back that this rank can send; False where nothing moved for `patience_s`."""
-        return self._issuer.quiet(patience_s)
-
-    def give_up(self, why: str) -> None:
-        """Nothing more will come: who waits for it gets a RuntimeError."""
-        self._issuer.fail(RuntimeError(why))
-
     def keep_barrier(self) -> None:
         """From now on no update outlasts step()."""
         self._probation = -1

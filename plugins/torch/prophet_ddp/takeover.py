@@ -30,11 +30,11 @@ from prophet.core import settings as names
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
-from prophet.frontends.ending import WRONG, end_process
+from prophet.frontends.ending import WRONG, end_process, say
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
-from prophet_ddp import optimizers
+from prophet_ddp import autoload, optimizers
 from prophet_ddp.agent import Agents, ModuleAgent
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
@@ -51,9 +51,13 @@ READ_LIMIT_S = 5.0
 """And where they differ, to read what each other says."""
 FAILED_PATIENCE_S = 5.0
 """How long a process that fails goes on without any progress, for other ranks that may want what it has."""
+STILL_LIMIT_S = 2.0
+"""How long the end of the process waits for operations that fail together."""
 
 logger = logging.getLogger("prophet")
 _agents = Agents()
+_issuers: list[Issuer] = []
+"""Of all modules that ever were: one may be gone while its last averages are under way."""
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
 _in_backward = 0
 _installed = False
@@ -174,6 +178,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     decides = group.rank() == 0
     log = EventLog(open=decides)
     issuer = Issuer(own, log)
+    _issuers.append(issuer)
     control = Control(issuer, group.rank())
     definition = get_definition(told.policy)
     adapts = told.partition_bytes is None and definition.blocks is Blocks.ADAPTIVE
@@ -242,33 +247,44 @@ def _install() -> None:
 
 
 def _process_ends(pid: int) -> None:
-    """Other ranks may still wait for what this one has, as they would for a backward pass that has ended."""
+    """Other ranks may still wait for what this one has, as they would for a backward pass that has ended.
+
+    What the program never waited for may fail here; torch would have raised that in backward, so the status says it.
+    """
     if os.getpid() != pid:
         return  # a fork, which has none of torch's threads
-    for ddp in list(_taken):
+    failing = _failing()
+    for issuer in _issuers:
         try:
-            ddp.reducer.rounds.quiet(_patience_s())
+            issuer.quiet(FAILED_PATIENCE_S if failing else None)
         except Exception as error:
-            logger.debug("at the end of the process: %s", error)
+            if not failing:
+                say(f"the last averages of this rank never came: {error}")
+                autoload.status = 1
+        # Python takes its interpreter apart next, and no thread of torch's must call into it then.
+        issuer.still(STILL_LIMIT_S)
 
 
-def _patience_s() -> float | None:
-    """Where the program fails, others may be in no state to take what this rank has."""
-    failed = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
-    return FAILED_PATIENCE_S if failed else None
+def _failing() -> bool:
+    """Whether the program ends by an exception: others may be in no state to take what this rank has."""
+    return sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
 
 
 def finish() -> None:
-    """Nothing is under way when groups end: other ranks may wait for it, and updates of this one do."""
-    for ddp in list(_taken):
-        rounds = ddp.reducer.rounds
-        try:
-            if rounds.quiet(_patience_s()):
-                rounds.flush()
-            else:
-                rounds.give_up(f"the process group ended, and nothing had come for {FAILED_PATIENCE_S:g} s")
-        except Exception as error:
-            logger.warning("updates were still to come when the process group ended: %s", error)
+    """Nothing is under way when groups end: other ranks may wait for it, and updates of this one do.
+
+    Raises what torch would have raised in backward, unless the program ends by another exception already.
+    """
+    failing = _failing()
+    try:
+        for issuer in _issuers:
+            if not issuer.quiet(FAILED_PATIENCE_S if failing else None):
+                issuer.fail(RuntimeError(f"the process group ended, and nothing came for {FAILED_PATIENCE_S:g} s"))
+        for ddp in list(_taken):
+            ddp.reducer.rounds.flush()
+    except Exception:
+        if not failing:
+            raise
 
 
 def _finish_before(name: str) -> None:

@@ -218,6 +218,23 @@ def leaves_first(rank: int) -> None:
     print("gradients", sum(float(param.grad.double().sum()) for param in ddp.parameters() if param.grad is not None))
 
 
+def one_more(rank: int) -> None:
+    """One rank has an iteration more than the other, and looks at nothing that comes of it."""
+    ddp = DistributedDataParallel(model())
+    trained(ddp, 4)
+    if rank == 0:
+        mark()
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        ddp(torch.ones(4, 32)).square().mean().backward()
+        optimizer.step()
+
+
+def one_more_destroyed(rank: int) -> None:
+    """The same, of programs that end their process group."""
+    one_more(rank)
+    dist.destroy_process_group()
+
+
 def forks(rank: int) -> None:
     """A forked process ends as processes do, with averages under way in the one it was forked from."""
     ddp = DistributedDataParallel(model())

@@ -31,6 +31,9 @@ NAMES = (
     "destroyed:plain",
     "leaves_first",
     "leaves_first:plain",
+    "one_more",
+    "one_more:plain",
+    "one_more_destroyed",
     "forks",
     "interrupted",
     "interrupted_and_kept",
@@ -150,6 +153,13 @@ def test_what_is_under_way_at_the_end_arrives(ends: Path, name: str) -> None:
     told, plain = ranks(ends, name), ranks(ends, f"{name}:plain")
     assert [rank.status for rank in told] == [0, 0], told[0].log + told[1].log
     assert [rank.log for rank in told] == [rank.log for rank in plain]
+
+
+@pytest.mark.parametrize("name", ["one_more", "one_more:plain", "one_more_destroyed"])
+def test_averages_that_never_come_are_an_error_also_where_nobody_looks(ends: Path, name: str) -> None:
+    more, other = ranks(ends, name)
+    assert (more.status, other.status) == (1, 0), more.log
+    assert any(words in more.log for words in PEER), more.log
 
 
 def test_a_forked_process_ends_without_waiting_for_averages(ends: Path) -> None:

@@ -146,9 +146,9 @@ def test_an_operation_that_cannot_be_issued_is_an_error_for_who_waits() -> None:
     issuer.append([operation])
     issuer.ready(operation)
     with pytest.raises(ValueError, match="no such group"):
-        issuer.wait_activity(60.0)
-    with pytest.raises(ValueError, match="no such group"):
         issuer.quiet()
+    with pytest.raises(ValueError, match="no such group"):
+        issuer.wait_activity(60.0)
 
 
 def test_an_interrupt_while_one_is_issued_comes_through_and_ends_the_sequence() -> None:
@@ -181,6 +181,29 @@ def test_an_interrupt_while_one_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch
         wire.run()
     with pytest.raises(KeyboardInterrupt):
         issuer.wait_activity(60.0)
+
+
+def test_the_end_tells_of_an_error_that_nobody_was_told_of_and_only_then() -> None:
+    wire, issuer = alone()
+    wire.failing = 0
+    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)))
+    operation.ready = True
+    issuer.append([operation])
+    wire.run()
+    assert issuer.still(0.0)
+    with pytest.raises(ConnectionError):
+        issuer.quiet()
+    assert issuer.quiet(), "the program knows"
+
+
+def test_torch_has_something_in_hand_until_it_ends() -> None:
+    wire, issuer = alone()
+    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)))
+    operation.ready = True
+    issuer.append([operation])
+    assert not issuer.still(0.0)
+    wire.run()
+    assert issuer.still(0.0)
 
 
 def test_what_an_operation_does_at_its_end_may_fail() -> None:
