@@ -25,6 +25,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,8 @@ from torch.nn.parallel import DistributedDataParallel
 LAYERS = 9
 LAYER_ROWS = (64, 3, 200, 17, 128, 1, 96, 250, 40)
 COLUMNS = 65
-KINDS = 4
-"""Of jobs: with one module or two, with an evaluation on one rank or none."""
+KINDS = 6
+"""Of jobs: with one module or two, with an evaluation on one rank or none, with layers that a rank leaves out."""
 
 
 class Wrong(Exception):
@@ -64,7 +65,11 @@ class Job:
 
     @property
     def evaluates(self) -> bool:
-        return self.kind >= KINDS // 2
+        return self.kind // 2 == 1
+
+    @property
+    def varies(self) -> bool:
+        return self.kind // 2 == 2
 
 
 class WholeNumbers(torch.nn.Module):
@@ -77,9 +82,11 @@ class WholeNumbers(torch.nn.Module):
             torch.randint(-64, 65, (rows, COLUMNS), generator=numbers).float() / 128 for rows in LAYER_ROWS
         )
 
-    def forward(self, data: torch.Tensor, delay: Any) -> torch.Tensor:
+    def forward(self, data: torch.Tensor, left_out: Collection[int], delay: Any) -> torch.Tensor:
         total = torch.zeros((), dtype=torch.float64)
         for place, weight in enumerate(self.layers):
+            if place in left_out:
+                continue
             delay()
             weight = weight * 1.0
             if weight.requires_grad:
@@ -97,8 +104,9 @@ def train(job: Job, rank: int) -> dict[str, Any]:
             time.sleep(delays.random() ** 3 * job.delay_s)
 
     choices = random.Random(job.seed)
+    seeds = range(job.kind * 10, job.kind * 10 + job.modules)
     modules: list[Any] = [
-        DistributedDataParallel(WholeNumbers(job.kind * 10 + number)) for number in range(job.modules)
+        DistributedDataParallel(WholeNumbers(seed), find_unused_parameters=job.varies) for seed in seeds
     ]
     optimizers = [torch.optim.SGD(module.parameters(), lr=2**-7, momentum=0.5) for module in modules]
     losses = hashlib.sha256()
@@ -107,6 +115,8 @@ def train(job: Job, rank: int) -> dict[str, Any]:
     for iteration in range(job.iterations):
         numbers = torch.Generator().manual_seed(iteration * 100 + rank)
         data = torch.randint(-3, 4, (len(modules), LAYERS, COLUMNS), generator=numbers).float()
+        # Some that one rank alone leaves out, and one that all do.
+        left_out = {iteration % LAYERS, *torch.randperm(LAYERS, generator=numbers)[:3].tolist()} if job.varies else ()
         if job.prophet:
             for number, module in enumerate(modules):
                 rounds = module.reducer.rounds
@@ -118,14 +128,14 @@ def train(job: Job, rank: int) -> dict[str, Any]:
         for optimizer in optimizers:
             optimizer.zero_grad()
         together = iteration % 3 == 0
-        outputs = [module(data[number], delay) for number, module in enumerate(modules)]
+        outputs = [module(data[number], left_out, delay) for number, module in enumerate(modules)]
         if iteration % 5 == 4:
             with contextlib.ExitStack() as stack:
                 for module in modules:
                     stack.enter_context(module.no_sync())
                 for number, module in enumerate(modules):
-                    module(data[number].neg(), delay).backward()
-            outputs = [module(data[number], delay) for number, module in enumerate(modules)]
+                    module(data[number].neg(), left_out, delay).backward()
+            outputs = [module(data[number], left_out, delay) for number, module in enumerate(modules)]
         if together:
             torch.stack(outputs).sum().backward()
         else:
@@ -137,7 +147,7 @@ def train(job: Job, rank: int) -> dict[str, Any]:
         losses.update(repr([output.item() for output in outputs]).encode())
         if job.evaluates and rank == 0 and iteration == job.iterations // 2:
             with torch.no_grad():
-                losses.update(repr([module.module(data[0], delay).item() for module in modules]).encode())
+                losses.update(repr([module.module(data[0], (), delay).item() for module in modules]).encode())
     weights = hashlib.sha256()
     for module in modules:
         for param in module.parameters():

@@ -161,6 +161,8 @@ class Issuer:
             operation.work.get_future().add_done_callback(lambda future: self._ended(operation, future))
         except BaseException as error:
             # Also where the program is interrupted: nobody knows whether other ranks will ever see this operation.
+            if operation.work is None:
+                self._in_flight -= 1
             self.fail(error)
             if not isinstance(error, Exception):
                 raise

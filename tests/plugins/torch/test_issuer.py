@@ -145,6 +145,7 @@ def test_an_operation_that_cannot_be_issued_is_an_error_for_who_waits() -> None:
     operation = Operation(start)
     issuer.append([operation])
     issuer.ready(operation)
+    assert issuer.still(0.0)
     with pytest.raises(ValueError, match="no such group"):
         issuer.quiet()
     with pytest.raises(ValueError, match="no such group"):
