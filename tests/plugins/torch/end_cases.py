@@ -251,6 +251,26 @@ def forks(rank: int) -> None:
     trained(ddp, 8, fork)
 
 
+def fork_reads(rank: int) -> None:
+    """A forked process looks at gradients and weights, with averages under way in the one it was forked from."""
+    ddp = DistributedDataParallel(model())
+
+    def fork(step: int) -> None:
+        if step == 5:
+            if rank == 1:
+                time.sleep(0.2)
+            pid = os.fork()
+            if pid == 0:
+                grads = (param.grad for param in ddp.parameters())
+                print("gradients", sum(float(grad.double().sum()) for grad in grads if grad is not None))
+                print("child", sum(float(param.detach().double().sum()) for param in ddp.parameters()), flush=True)
+                os._exit(0)
+            os.waitpid(pid, 0)
+
+    mark()
+    trained(ddp, 8, fork)
+
+
 def interrupted(rank: int) -> None:
     """Ctrl-C on all ranks, in mid-training."""
 

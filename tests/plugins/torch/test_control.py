@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Segment
-from prophet_ddp.control import Control, Decision
+from prophet_ddp.control import EARLY_ROUNDS, Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, Operation
 from support.collectives import Wire
@@ -90,7 +90,7 @@ def test_all_ranks_take_up_the_same_before_the_same_round(seed: int, ranks: int)
     wanted: list[Decision] = []
     taken: list[list[tuple[int, Decision]]] = [[] for _ in range(ranks)]
     failed: list[BaseException] = []
-    rounds = 30
+    rounds = EARLY_ROUNDS + 30
 
     def rank_main(rank: int) -> None:
         chance = random.Random(seed)
@@ -128,7 +128,7 @@ def test_all_ranks_take_up_the_same_before_the_same_round(seed: int, ranks: int)
     wire.close()
     assert failed == []
     assert all(rows == taken[0] for rows in taken)
-    assert all(number % RECUT_ROUNDS == 0 for number, _ in taken[0])
+    assert all(number <= EARLY_ROUNDS or number % RECUT_ROUNDS == 0 for number, _ in taken[0])
     places = [wanted.index(decision) for _, decision in taken[0]]
     assert places == sorted(places), "the newest that was wanted by then"
 
@@ -149,4 +149,14 @@ def test_what_is_wanted_again_is_not_sent_again() -> None:
         control.want(decision)
         issuer.append(control.round_ends())
     assert [each for each in came if each is not None] == [decision]
-    assert came[RECUT_ROUNDS] == decision
+    assert came[1] == decision
+
+
+def test_after_the_first_rounds_a_page_comes_every_few() -> None:
+    wire = Wire(1, lambda rank, number: 0.0)
+    control = Control(Issuer(wire.groups[0], EventLog(open=False)), 0)
+    pages = [number for number in range(1, EARLY_ROUNDS + 3 * RECUT_ROUNDS + 1) if control.round_ends()]
+    assert pages == [
+        *range(1, EARLY_ROUNDS + 1),
+        *range(EARLY_ROUNDS + RECUT_ROUNDS, EARLY_ROUNDS + 3 * RECUT_ROUNDS + 1, RECUT_ROUNDS),
+    ]

@@ -35,6 +35,8 @@ NAMES = (
     "one_more:plain",
     "one_more_destroyed",
     "forks",
+    "fork_reads",
+    "fork_reads:plain",
     "interrupted",
     "interrupted_and_kept",
 )
@@ -164,6 +166,12 @@ def test_averages_that_never_come_are_an_error_also_where_nobody_looks(ends: Pat
 
 def test_a_forked_process_ends_without_waiting_for_averages(ends: Path) -> None:
     assert [rank.status for rank in ranks(ends, "forks")] == [0, 0]
+
+
+def test_a_forked_process_sees_what_it_would_see_without(ends: Path) -> None:
+    told, plain = ranks(ends, "fork_reads"), ranks(ends, "fork_reads:plain")
+    assert [rank.status for rank in told] == [0, 0]
+    assert [rank.log for rank in told] == [rank.log for rank in plain]
 
 
 def test_an_interrupt_ends_all_ranks(ends: Path) -> None:
