@@ -110,7 +110,7 @@ def test_all_ranks_take_up_the_same_before_the_same_round(seed: int, ranks: int)
                 if chance.random() < 0.3:
                     order = list(range(chance.randint(1, 9)))
                     chance.shuffle(order)
-                    another = Decision(Cut.uniform(UNIT_BYTES * chance.randint(1, 99)), tuple(order))
+                    another = Decision(Cut.uniform(UNIT_BYTES * (number + 1)), tuple(order))
                     if rank == 0:
                         wanted.append(another)
                     control.want(another if rank == 0 else Decision(Cut.uniform(UNIT_BYTES), (0,)))
