@@ -49,7 +49,7 @@ class Wrong(Exception):
 
 
 @dataclass(frozen=True)
-class Job:
+class StressJob:
     """One start. `delay_s` is the longest of the delays, 0 for none; `seed` is that of the delays only."""
 
     ranks: int
@@ -95,7 +95,7 @@ class WholeNumbers(torch.nn.Module):
         return total
 
 
-def train(job: Job, rank: int) -> dict[str, Any]:
+def train(job: StressJob, rank: int) -> dict[str, Any]:
     """One rank's part, and what came of it."""
     delays = random.Random(f"{job.seed} {rank}")
 
@@ -170,7 +170,7 @@ def another(rounds: Any, choices: random.Random) -> None:
     rounds.control.want(Decision(cut, tuple(order)))
 
 
-def run_rank(job: Job, rank: int, port: int, folder: Path) -> None:
+def run_rank(job: StressJob, rank: int, port: int, folder: Path) -> None:
     """The life of one rank, in a process of its own that ends as any does."""
     log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
@@ -187,7 +187,7 @@ def run_rank(job: Job, rank: int, port: int, folder: Path) -> None:
         dist.destroy_process_group()
 
 
-def start(job: Job, folder: Path, limit_s: float) -> list[dict[str, Any]]:
+def start(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
     """What the ranks came to. Raises Wrong with what they printed where one fails or hangs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -220,7 +220,7 @@ def start(job: Job, folder: Path, limit_s: float) -> list[dict[str, Any]]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(job.ranks)]
 
 
-def check(job: Job, truth: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
+def check(job: StressJob, truth: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
     """Raises Wrong where a rank has other numbers than under plain DistributedDataParallel."""
     for rank, (told, wanted) in enumerate(zip(results, truth, strict=True)):
         for key in ("losses", "weights"):
@@ -248,7 +248,7 @@ def main() -> None:
     try:
         for number in range(told.starts):
             ranks, kind = told.ranks[number % len(told.ranks)], number // len(told.ranks) % KINDS
-            job = Job(ranks, kind, told.iterations, told.seed + number // 2, told.delay_ms / 1e3)
+            job = StressJob(ranks, kind, told.iterations, told.seed + number // 2, told.delay_ms / 1e3)
             if (ranks, kind) not in truths:
                 plain = dataclasses.replace(job, prophet=False, delay_s=0.0)
                 truths[ranks, kind] = start(plain, folder, told.limit_s)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tools import ddp_stress
-from tools.ddp_stress import KINDS, Job, Wrong
+from tools.ddp_stress import KINDS, StressJob, Wrong
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -29,5 +29,5 @@ def test_starts_with_delays_have_the_bits_of_plain_ddp() -> None:
 def test_what_differs_is_said(key: str) -> None:
     row = {"losses": "a", "weights": "b", "changes": 1}
     with pytest.raises(Wrong, match=f"rank 1 has other {key}|changed cuts at different times"):
-        ddp_stress.check(Job(2, 0, 1), [row, row], [row, {**row, key: "c"}])
-    ddp_stress.check(Job(2, 0, 1), [row, row], [row, dict(row)])
+        ddp_stress.check(StressJob(2, 0, 1), [row, row], [row, {**row, key: "c"}])
+    ddp_stress.check(StressJob(2, 0, 1), [row, row], [row, dict(row)])
