@@ -240,9 +240,9 @@ def _install() -> None:
     _before(ddp_class, "join", lambda ddp: _plain(ddp, "join() is used"))
     _before(ddp_class, "_register_builtin_comm_hook", lambda ddp: _plain(ddp, "a built-in hook is registered"))
     _watch_comm_hooks(ddp_class)
-    for name in ("destroy_process_group", "abort_process_group"):
-        if hasattr(dist, name):
-            _finish_before(name)
+    _first("destroy_process_group", finish)
+    if hasattr(dist.distributed_c10d, "_abort_process_group"):
+        _first("_abort_process_group", give_up)
     atexit.register(_process_ends, os.getpid())
 
 
@@ -287,16 +287,26 @@ def finish() -> None:
             raise
 
 
-def _finish_before(name: str) -> None:
-    original = getattr(dist, name)
+def give_up() -> None:
+    """Groups are aborted, by a program that would not wait any longer: nor does who waits for an average."""
+    for issuer in _issuers:
+        with contextlib.suppress(Exception):
+            if not issuer.quiet(0.0):
+                issuer.fail(RuntimeError("the process group was aborted"))
+
+
+def _first(name: str, what: Callable[[], None]) -> None:
+    """`what` comes before this function of torch.distributed."""
+    original = getattr(dist.distributed_c10d, name)
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        finish()
+        what()
         return original(*args, **kwargs)
 
-    setattr(dist, name, wrapper)
     setattr(dist.distributed_c10d, name, wrapper)
+    if hasattr(dist, name):
+        setattr(dist, name, wrapper)
 
 
 def _plain(ddp: Any, why: str) -> None:

@@ -235,6 +235,24 @@ def one_more_destroyed(rank: int) -> None:
     dist.destroy_process_group()
 
 
+def aborted(rank: int) -> None:
+    """One rank is stuck; the other has had enough, and looks at its weights after that."""
+    ddp = DistributedDataParallel(model())
+    trained(ddp, 4)
+    if rank == 1:
+        time.sleep(4)
+        return
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    ddp(torch.ones(4, 32)).square().mean().backward()
+    mark()
+    dist.distributed_c10d._abort_process_group()
+    try:
+        optimizer.step()
+        trained(ddp, 1)
+    except RuntimeError as error:
+        print("error", error)
+
+
 def forks(rank: int) -> None:
     """A forked process ends as processes do, with averages under way in the one it was forked from."""
     ddp = DistributedDataParallel(model())

@@ -34,6 +34,7 @@ NAMES = (
     "one_more",
     "one_more:plain",
     "one_more_destroyed",
+    "aborted",
     "forks",
     "fork_reads",
     "fork_reads:plain",
@@ -162,6 +163,12 @@ def test_averages_that_never_come_are_an_error_also_where_nobody_looks(ends: Pat
     more, other = ranks(ends, name)
     assert (more.status, other.status) == (1, 0), more.log
     assert any(words in more.log for words in PEER), more.log
+
+
+def test_who_waits_when_groups_are_aborted_gets_an_error(ends: Path) -> None:
+    aborting = ranks(ends, "aborted")[0]
+    assert aborting.printed("error") == "error the process group was aborted", aborting.log
+    assert aborting.after_s < SLACK_S + 4.0
 
 
 def test_a_forked_process_ends_without_waiting_for_averages(ends: Path) -> None:
