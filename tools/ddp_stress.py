@@ -256,6 +256,8 @@ def main() -> None:
             check(job, truths[ranks, kind], results)
             iterations += job.iterations
             changes += results[0]["changes"]
+            if number % 20 == 19:
+                print(f"{number + 1} starts", file=sys.stderr, flush=True)
     except Wrong as wrong:
         print(wrong)
         sys.exit(1)
