@@ -7,13 +7,14 @@ Collectives match by the order in which they are issued, so every rank must issu
 round brings its *sequence*, a value that all ranks hold alike (control.py). An operation is issued when all before it
 in the sequence have been issued, its data is ready on this rank, and what is in flight leaves room.
 
-Why this cannot end in a deadlock. Suppose all ranks have issued the first k operations of the job, and consider
-operation k + 1. It is the same on all of them. Its data becomes ready on each rank: a rank's backward pass waits for
-operations of earlier rounds only (for those whose averages its gradients are added to), whose data is ready on all
-ranks or will be by the same argument, and which come earlier in the sequence. What is in flight is bounded, but the
-operations in flight come before it, were issued by all ranks, and so end. Then there is room, and every rank issues it.
-A rank that is late delays it, and no more. The same holds for what the program sends itself, which goes through process
-groups of its own.
+Why this cannot end in a deadlock. A rank waits only for operations of rounds that it has ended, all of whose data it has
+made ready: for averages that it looks at or adds gradients to, for the page that such a round ends with, for what other
+ranks used in it. (What a page announces is issued at once by every rank that begins the next round.) Ranks run one
+program, so they end the rounds of all modules in the same order. Suppose some operation never ends, and take the first
+round in that order that has one. Every rank ends that round: one that does not would wait for an operation of an earlier
+round, and these all end. So the data of all its operations is ready on all ranks, those before it in the sequence have
+ended, or will, and leave room; each rank issues it, the operations match, and it ends. A rank that is late delays it, and
+no more. The same holds for what the program sends itself, which goes through process groups of its own.
 """
 
 from __future__ import annotations
