@@ -7,14 +7,15 @@ Collectives match by the order in which they are issued, so every rank must issu
 round brings its *sequence*, a value that all ranks hold alike (control.py). An operation is issued when all before it
 in the sequence have been issued, its data is ready on this rank, and what is in flight leaves room.
 
-Why this cannot end in a deadlock. A rank waits only for operations of rounds that it has ended, all of whose data it has
-made ready: for averages that it looks at or adds gradients to, for the page that such a round ends with, for what other
-ranks used in it. (What a page announces is issued at once by every rank that begins the next round.) Ranks run one
-program, so they end the rounds of all modules in the same order. Suppose some operation never ends, and take the first
-round in that order that has one. Every rank ends that round: one that does not would wait for an operation of an earlier
-round, and these all end. So the data of all its operations is ready on all ranks, those before it in the sequence have
-ended, or will, and leave room; each rank issues it, the operations match, and it ends. A rank that is late delays it, and
-no more. The same holds for what the program sends itself, which goes through process groups of its own.
+Why this cannot end in a deadlock. A rank waits only for operations of rounds that it has ended, all of whose data it
+has made ready: for averages that it looks at or adds gradients to, for the page that such a round ends with, for what
+other ranks used in it. (What a page announces is issued at once by every rank that begins the next round.) Ranks run
+one program, so they end the rounds of all modules in the same order. Suppose some operation never ends, and take the
+first round in that order that has one. Every rank ends that round: one that does not would wait for an operation of an
+earlier round, and these all end. So the data of all its operations is ready on all ranks, those before it in the
+sequence have ended, or will, and leave room; each rank issues it, the operations match, and it ends. A rank that is
+late delays it, and no more. The same holds for what the program sends itself, which goes through process groups of its
+own.
 """
 
 from __future__ import annotations
