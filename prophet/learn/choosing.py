@@ -69,6 +69,11 @@ class Choosing:
             self._judge.measured(cut, periods_s)
         self._recent_s = float(np.median(periods_s[-RECENT:])) if len(periods_s) >= LEAST_RECENT else None
 
+    def reordered(self) -> None:
+        """The blocks in force travel in another sequence from now on."""
+        if self._cut is not None:
+            self._judge.forget(self._cut)
+
     def _learned(self, profile: Profile, cut: Cut) -> Profile:
         """The profile with the most detail that there was, at the pace of the newest."""
         finest = self._finest

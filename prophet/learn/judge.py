@@ -90,6 +90,12 @@ class Judge:
         if cut in self._measured or len(periods_s) >= MOST_PERIODS or _error_s(periods_s, median_s) <= EXACT * median_s:
             self._measured[cut] = median_s
 
+    def forget(self, cut: Cut) -> None:
+        """What it takes is to be measured anew."""
+        self._measured.pop(cut, None)
+        if self._seen == cut:
+            self._seen = None
+
     def seen(self, cut: Cut) -> bool:
         """Whether it has been in force for some iterations, though what it takes may not be known well yet."""
         return self._seen == cut

@@ -52,6 +52,7 @@ class Learner:
         self.plan = policy.plan(None, None)
         self._monitor_s = monitor_s
         self._judged_at = -float("inf")
+        self._since = -float("inf")
         self._knows_network = False
         self._watches = False
         self._prior: Prior | None = None
@@ -87,6 +88,12 @@ class Learner:
         """Why the last plan's cut is wanted, in a few words; empty where none was."""
         return self._choosing.why if self._choosing is not None else ""
 
+    def reordered(self, now: float) -> None:
+        """The same blocks travel in another sequence from now on: what iterations took before says nothing of it."""
+        self._since = now
+        if self._choosing is not None:
+            self._choosing.reordered()
+
     def turn(
         self,
         now: float,
@@ -110,7 +117,7 @@ class Learner:
         due = now - self._judged_at >= self._monitor_s
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
-            choosing.in_force(cut, self.profiler.periods_s)
+            choosing.in_force(cut, self.profiler.periods_since(self._since))
             due = due and choosing.may_ask(warm=self._prior is not None)
         unsure = self._prior is not None and not self._prior.over
         # Estimates take milliseconds, so they are made where they are looked at.

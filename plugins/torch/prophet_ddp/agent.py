@@ -52,6 +52,7 @@ class ModuleAgent:
             policy, settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts, recuts=MANY_RECUTS
         )
         self._judged_at = -float("inf")
+        self._seen: tuple[Cut | None, tuple[int, ...]] = None, ()
         self.decided = False
 
     def end(self) -> None:
@@ -68,7 +69,10 @@ class ModuleAgent:
         return rounds is not None
 
     def _turn(self, rounds: Rounds, now: float) -> None:
-        cut = rounds.cut
+        cut, order = rounds.cut, rounds.order
+        if self._seen[0] == cut and self._seen[1] != order:
+            self.learner.reordered(now)
+        self._seen = cut, order
         plan = self.learner.turn(now, rounds.log.drain(), None, cut=cut)
         network = self.learner.monitor.network
         # In the first rounds under another cut that of the former one, which says enough of any blocks of this arena.

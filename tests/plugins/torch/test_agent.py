@@ -96,17 +96,27 @@ def trained(job: Job, agent: ModuleAgent, iterations: int) -> float:
 def test_it_asks_for_a_cut_and_its_order_within_a_few_iterations() -> None:
     job = Job()
     agent = module_agent(job)
-    first = job.cut
     first_s = trained(job, agent, 1)
     trained(job, agent, 6)
     assert agent.decided, "two to warm up, three for a profile, and the one in which the last of them ends"
     decision = job.control.decisions[0]
-    assert decision.cut != first
     blocks = profile_under(PROFILE, decision.cut)
     assert sorted(decision.order) == list(range(len(blocks.gradients)))
     assert trained(job, agent, 40) < first_s
     best = iteration_s(blocks, make_sequence(blocks, NETWORK, ForwardOrder().plan(blocks, NETWORK)))
-    assert job.iterate() == pytest.approx(best, rel=0.02)
+    assert job.iterate() < best * 1.01
+
+
+def test_a_cut_is_not_judged_by_what_it_took_in_another_sequence() -> None:
+    job = Job()
+    agent = module_agent(job)
+    first = job.cut
+    took_s: dict[Cut, float] = {}
+    for _ in range(120):
+        cut = job.cut
+        took_s[cut] = min(trained(job, agent, 1), took_s.get(cut, float("inf")))
+    assert len(took_s) > 1, "others were tried"
+    assert job.cut == min(took_s, key=took_s.__getitem__) == first
 
 
 def test_while_it_learns_a_job_pays_little_for_messages() -> None:
@@ -139,7 +149,7 @@ def test_where_nothing_changes_nothing_more_is_wanted() -> None:
     wanted = len(job.control.decisions)
     trained(job, agent, 60)
     assert len(job.control.decisions) == wanted
-    assert wanted <= 5, "the best, its two neighbours, and twice back"
+    assert wanted <= 5, "the sequence, its two neighbours, and twice back"
 
 
 def test_a_narrower_network_moves_the_sequence_or_the_cut() -> None:
