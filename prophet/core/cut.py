@@ -186,16 +186,16 @@ class Block:
         return sum(piece.stop - piece.start for piece in self.pieces)
 
 
-def learning_cut(total_bytes: int) -> Cut:
+def learning_cut(total_bytes: int, sizes: Sequence[int] = LEARNING_SIZES) -> Cut:
     """What a job begins with that knows nothing: blocks of several sizes, for gradients of so many bytes together.
 
     From one size nobody could tell what a message costs from what its bytes cost. Each size comes early and late in
     backward, so that what else changes with time is not taken for a property of a size.
     """
-    stretches = max(1, min(LEARNING_STRETCHES, total_bytes // LEAST_STRETCH_BYTES))
+    stretches = max(1, min(LEARNING_STRETCHES, total_bytes // max(LEAST_STRETCH_BYTES, *sizes)))
     length = -(-total_bytes // stretches // UNIT_BYTES) * UNIT_BYTES
-    sizes = itertools.islice(itertools.cycle(LEARNING_SIZES), stretches)
-    return Cut(tuple(Segment(place * length, size) for place, size in enumerate(sizes)))
+    in_turn = itertools.islice(itertools.cycle(sizes), stretches)
+    return Cut(tuple(Segment(place * length, size) for place, size in enumerate(in_turn)))
 
 
 def arena_places(sizes: Iterable[int]) -> list[int]:

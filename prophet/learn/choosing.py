@@ -17,7 +17,7 @@ from prophet.core.cut import Cut
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
-from prophet.learn.judge import Judge
+from prophet.learn.judge import FEW_RECUTS, Judge, Recuts
 from prophet.learn.replan import MATERIAL_CHANGE
 
 RECENT = 10
@@ -32,13 +32,21 @@ class Choosing:
     chosen. `credit` is what the job begins with.
     """
 
-    def __init__(self, policy: ChoosingPolicy, shape: Shape, adapts: bool, arena: bool, credit: int | None) -> None:
+    def __init__(
+        self,
+        policy: ChoosingPolicy,
+        shape: Shape,
+        adapts: bool,
+        arena: bool,
+        credit: int | None,
+        recuts: Recuts = FEW_RECUTS,
+    ) -> None:
         self._policy = policy
         self._shape = shape
         self._adapts = adapts
         self._arena = arena
         self._credit = credit
-        self._judge = Judge()
+        self._judge = Judge(recuts)
         self._cut: Cut | None = None
         self._finest: Profile | None = None
         self._question: Question | None = None
@@ -61,6 +69,11 @@ class Choosing:
             self._judge.measured(cut, periods_s)
         self._recent_s = float(np.median(periods_s[-RECENT:])) if len(periods_s) >= LEAST_RECENT else None
 
+    def reordered(self) -> None:
+        """The blocks in force travel in another sequence from now on."""
+        if self._cut is not None:
+            self._judge.forget(self._cut)
+
     def _learned(self, profile: Profile, cut: Cut) -> Profile:
         """The profile with the most detail that there was, at the pace of the newest."""
         finest = self._finest
@@ -80,7 +93,8 @@ class Choosing:
         if self._search is not None:
             return False
         seen = self._cut is not None and self._judge.seen(self._cut)
-        return seen or (self._question is None and (warm or self._recent_s is not None))
+        at_once = warm or not self._judge.recuts.waits
+        return seen or (self._question is None and (at_once or self._recent_s is not None))
 
     def ask(self, profile: Profile, network: Network, jitter_s: float) -> None:
         """Begins a search where the last one's question is another by now; `profile` is of the cut in force."""

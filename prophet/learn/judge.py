@@ -5,13 +5,15 @@ Rule of this file: no clock, thread or file; iteration times and choices come in
 A prediction knows the wire and the servers' links. It does not know what a message costs the processor where cores are
 short, nor a link that is shared with others for a while. So what a cut was predicted to bring is measured once it
 holds; a cut that turns out worse than a former one is given up for that, and where predictions are close, neighbours of
-the best are tried. A cut costs the servers two copies of the gradients for as long as the job lasts, so there are few.
+the best are tried. How many there may be follows from what one costs: on a parameter server two copies of the gradients
+for as long as the job lasts.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +21,10 @@ from numpy.typing import NDArray
 from prophet.core.choice import Choice
 from prophet.core.cut import Cut
 
-MOST_CUTS = 8
-"""In one job. After that only those that it has had are chosen from."""
-LEAST_GAIN = 0.03
-"""A recut may cost as much as an iteration; one that has not been tried must promise this much."""
 WORSE = 0.005
 """A former cut is better where it took less by more than this."""
-MOST_RETURNS = 4
-"""To former cuts, in one regime of the network: where times scatter, the better of two may seem to change for ever."""
 CLOSE = 0.05
 """Predictions within this share of the best are too near to tell without measuring."""
-MOST_TRIES = 2
-"""Neighbours that are tried in one regime of the network."""
 LEAST_PERIODS = 5
 """An iteration time counts when so many have been seen; their median does."""
 EXACT = 0.01
@@ -39,10 +33,34 @@ MOST_PERIODS = 40
 """... or so many have been seen: where times scatter, a few of them would make the better of two cuts look worse."""
 
 
+@dataclass(frozen=True)
+class Recuts:
+    """How many a job may have, which follows from what one costs its engine."""
+
+    most_cuts: int
+    """In one job. After that only those that it has had are chosen from."""
+    least_gain: float
+    """The share of an iteration that a cut must promise which has not been tried."""
+    most_returns: int
+    """To former cuts, in one regime of the network: where times scatter, the better of two may seem to change for
+    ever."""
+    most_tries: int
+    """Neighbours that are tried in one regime of the network."""
+    waits: bool
+    """Whether the first question waits until it is known what the job does now."""
+
+
+FEW_RECUTS = Recuts(most_cuts=8, least_gain=0.03, most_returns=4, most_tries=2, waits=True)
+"""Where one may cost as much as an iteration, and servers keep two copies of the gradients for each cut."""
+MANY_RECUTS = Recuts(most_cuts=24, least_gain=0.01, most_returns=8, most_tries=4, waits=False)
+"""Where one costs no more than a look at what was agreed."""
+
+
 class Judge:
     """The cuts of one job: what they were measured to take, and which is wanted next."""
 
-    def __init__(self) -> None:
+    def __init__(self, recuts: Recuts = FEW_RECUTS) -> None:
+        self.recuts = recuts
         self._used: list[Cut] = []
         self._measured: dict[Cut, float] = {}
         self._seen: Cut | None = None
@@ -56,7 +74,7 @@ class Judge:
 
     @property
     def may_cut_anew(self) -> bool:
-        return len(self._used) < MOST_CUTS
+        return len(self._used) < self.recuts.most_cuts
 
     def in_force(self, cut: Cut) -> None:
         """From now on."""
@@ -71,6 +89,12 @@ class Judge:
         median_s = float(np.median(periods_s))
         if cut in self._measured or len(periods_s) >= MOST_PERIODS or _error_s(periods_s, median_s) <= EXACT * median_s:
             self._measured[cut] = median_s
+
+    def forget(self, cut: Cut) -> None:
+        """What it takes is to be measured anew."""
+        self._measured.pop(cut, None)
+        if self._seen == cut:
+            self._seen = None
 
     def seen(self, cut: Cut) -> bool:
         """Whether it has been in force for some iterations, though what it takes may not be known well yet."""
@@ -87,7 +111,7 @@ class Judge:
 
     def better_former(self, in_force: Cut) -> Cut | None:
         """A cut that was measured to be better than the one in force, the best such; None where there is none."""
-        if self._returns >= MOST_RETURNS:
+        if self._returns >= self.recuts.most_returns:
             return None
         least_s = self._measured.get(in_force, 0.0) * (1 - WORSE)
         best = min(self._measured, key=self._measured.__getitem__, default=in_force)
@@ -108,13 +132,13 @@ class Judge:
         if untried:
             # What the job began with knew nothing: any other that is taken for better is worth a recut.
             begun = self._used[:1] == [in_force] and choices.index(untried[0]) < choices.index(current)
-            if begun or untried[0].iteration_s < current.iteration_s * (1 - LEAST_GAIN):
+            if begun or untried[0].iteration_s < current.iteration_s * (1 - self.recuts.least_gain):
                 return untried[0]
         return self._neighbour(possible, current) or current
 
     def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
         """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good."""
-        if self._tries >= MOST_TRIES or current.cut not in self._measured:
+        if self._tries >= self.recuts.most_tries or current.cut not in self._measured:
             return None
         size = _size(current)
         uniform = [choice for choice in possible if len(choice.cut.segments) == 1 and choice.cut != current.cut]

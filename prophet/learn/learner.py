@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prophet.core.policy import Policy
     from prophet.core.profile import Profile
     from prophet.learn.choosing import Choosing
+    from prophet.learn.judge import Recuts
     from prophet.learn.kept import Kept, Prior
 
 
@@ -32,6 +33,7 @@ class Learner:
     `forward_ids`: see JobProfiler. `arena`: whether ids are places in the arena, in UNIT_BYTES (prophet/core/cut.py);
     otherwise they count gradients. `shape`: of the cluster, None where it is not known, and then nothing is predicted.
     `adapts`: plans may ask for another cut, as those of the worker whose word counts may in a job whose blocks adapt.
+    `recuts`: how many of them; None for few.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Learner:
         arena: bool = True,
         shape: Shape | None = None,
         adapts: bool = False,
+        recuts: Recuts | None = None,
     ) -> None:
         self.policy = policy
         self.profiler = JobProfiler(forward_ids=forward_ids)
@@ -49,6 +52,7 @@ class Learner:
         self.plan = policy.plan(None, None)
         self._monitor_s = monitor_s
         self._judged_at = -float("inf")
+        self._since = -float("inf")
         self._knows_network = False
         self._watches = False
         self._prior: Prior | None = None
@@ -61,8 +65,9 @@ class Learner:
             if not isinstance(policy, ChoosingPolicy):
                 return
             from prophet.learn.choosing import Choosing
+            from prophet.learn.judge import FEW_RECUTS
 
-            self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit)
+            self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit, recuts or FEW_RECUTS)
 
     def begin_with(self, kept: Kept) -> None:
         """What was kept of this job's last run: the next plan is made from it, until the job has measured its own."""
@@ -82,6 +87,12 @@ class Learner:
     def why(self) -> str:
         """Why the last plan's cut is wanted, in a few words; empty where none was."""
         return self._choosing.why if self._choosing is not None else ""
+
+    def reordered(self, now: float) -> None:
+        """The same blocks travel in another sequence from now on: what iterations took before says nothing of it."""
+        self._since = now
+        if self._choosing is not None:
+            self._choosing.reordered()
 
     def turn(
         self,
@@ -106,7 +117,7 @@ class Learner:
         due = now - self._judged_at >= self._monitor_s
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
-            choosing.in_force(cut, self.profiler.periods_s)
+            choosing.in_force(cut, self.profiler.periods_since(self._since))
             due = due and choosing.may_ask(warm=self._prior is not None)
         unsure = self._prior is not None and not self._prior.over
         # Estimates take milliseconds, so they are made where they are looked at.

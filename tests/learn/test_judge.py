@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from prophet.core.choice import Choice
 from prophet.core.cut import Cut, Segment
-from prophet.learn.judge import LEAST_PERIODS, MOST_CUTS, MOST_RETURNS, MOST_TRIES, Judge
+from prophet.learn.judge import FEW_RECUTS, LEAST_PERIODS, MANY_RECUTS, Judge, Recuts
 
 KIB = 1024
 LEARNING = Cut((Segment(0, 128 * KIB), Segment(1 << 20, 512 * KIB)))
@@ -78,7 +79,7 @@ def test_neighbours_of_the_best_are_tried_larger_ones_first_and_not_for_ever() -
     assert subject.wanted(choices, uniform(512)).cut == uniform(256)
     subject.in_force(uniform(256))
     subject.measured(uniform(256), periods(1.0))
-    assert subject.wanted(choices, uniform(256)).cut == uniform(256), f"after {MOST_TRIES} tries it stays"
+    assert subject.wanted(choices, uniform(256)).cut == uniform(256), f"after {FEW_RECUTS.most_tries} tries it stays"
 
 
 def test_a_neighbour_that_is_predicted_clearly_worse_is_not_tried() -> None:
@@ -88,7 +89,7 @@ def test_a_neighbour_that_is_predicted_clearly_worse_is_not_tried() -> None:
 
 
 def test_a_job_has_a_bounded_number_of_cuts() -> None:
-    sizes = [4 << step for step in range(MOST_CUTS)]
+    sizes = [4 << step for step in range(FEW_RECUTS.most_cuts)]
     subject = judge(*((uniform(size), 1.0) for size in sizes))
     assert not subject.may_cut_anew
     last = uniform(sizes[-1])
@@ -110,7 +111,7 @@ def test_where_times_scatter_it_does_not_change_for_ever() -> None:
         wanted = subject.wanted(choices, now).cut
         changes += wanted != now
         now = wanted
-    assert changes == MOST_RETURNS
+    assert changes == FEW_RECUTS.most_returns
 
 
 def test_another_network_makes_what_was_measured_worthless() -> None:
@@ -118,3 +119,14 @@ def test_another_network_makes_what_was_measured_worthless() -> None:
     subject.new_regime()
     assert subject.better_former(uniform(512)) is None
     assert subject.used == (LEARNING, uniform(512))
+
+
+@pytest.mark.parametrize(("recuts", "tried"), [(FEW_RECUTS, False), (MANY_RECUTS, True)])
+def test_where_a_recut_costs_little_a_small_gain_is_worth_it(recuts: Recuts, tried: bool) -> None:
+    subject = Judge(recuts)
+    for cut in (LEARNING, uniform(512)):
+        subject.in_force(cut)
+        subject.measured(cut, periods(1.0))
+    segmented = Cut((Segment(0, 64 * KIB), Segment(1 << 20, 1024 * KIB)))
+    choices = [choice(segmented, 0.985), choice(uniform(512), 1.0), choice(LEARNING, 2.0)]
+    assert (subject.wanted(choices, uniform(512)).cut == segmented) == tried

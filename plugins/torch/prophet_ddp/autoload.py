@@ -11,6 +11,7 @@ on all ranks alike.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib.abc
 import importlib.machinery
@@ -20,7 +21,12 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from prophet.frontends.ending import end_process
+
 MODULE = "torch.nn.parallel.distributed"
+
+status = 0
+"""With which the process ends, where the program itself ends well."""
 
 logger = logging.getLogger("prophet")
 
@@ -71,6 +77,12 @@ def stand_behind(ddp_class: Any) -> None:
     ddp_class.__init__ = init
 
 
+def _end() -> None:
+    """After all other handlers at the end of the process, for which it is registered before them."""
+    if status:
+        end_process("", status)
+
+
 def install() -> None:
     """Watches for torch from now on; nothing else happens until it is imported."""
     if MODULE in sys.modules:
@@ -79,4 +91,5 @@ def install() -> None:
         sys.meta_path.insert(0, _Finder())
 
 
+atexit.register(_end)
 install()

@@ -2,10 +2,11 @@
 
 Rule of this file: what one rank wants, and how all come to hold it. Why it wants it is agent.py's.
 
-The group's first rank decides. Every RECUT_ROUNDS rounds the last operation of the sequence is a *page*: a broadcast of
-the number and the length of what it wants next. Before the following round's first block every rank reads it, which is
-there long before as a rule; where the number is new, a second broadcast brings the decision itself, and all take it up
-at once. So all read the same before the same round, and one that is late delays the others and no more.
+The group's first rank decides. Every RECUT_ROUNDS rounds, and more often at first, the last operation of the sequence
+is a *page*: a broadcast of the number and the length of what it wants next. Before the following round's first block
+every rank reads it, which is there long before as a rule; where the number is new, a second broadcast brings the
+decision itself, and all take it up at once. So all read the same before the same round, and one that is late delays the
+others and no more.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ import torch
 
 from prophet.core.cut import RECUT_ROUNDS, Cut
 from prophet_ddp.issuer import Issuer, Operation
+
+EARLY_ROUNDS = 32
+"""In a module's first rounds, while most is learned, every one ends with a page."""
 
 _HEADER = struct.Struct("<III")
 _PAGE = 2
@@ -96,7 +100,7 @@ class Control:
     def round_ends(self) -> list[Operation]:
         """What this round's sequence ends with."""
         self._rounds += 1
-        if self._rounds % RECUT_ROUNDS:
+        if self._rounds > EARLY_ROUNDS and self._rounds % RECUT_ROUNDS:
             return []
         page = self._page = torch.zeros(_PAGE, dtype=torch.int64)
 

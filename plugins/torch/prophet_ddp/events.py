@@ -25,6 +25,8 @@ class EventLog:
         self._lock = threading.Lock()
         self._rows: list[tuple[float, int, int, int, int, int, int]] = []
         self._lost = 0
+        self._lost_before = 0
+        """Events that are missing between those that were drained last and the next."""
 
     def added(self, id: int, size_bytes: int, now: float) -> None:
         """The block is complete."""
@@ -37,21 +39,29 @@ class EventLog:
         self._write(now, id, size_bytes, QueueKind.PUSH, EventKind.FINISH)
         self._write(now, id, size_bytes, QueueKind.PULL, EventKind.FINISH)
 
+    def close(self) -> None:
+        """Nobody will drain it any more."""
+        with self._lock:
+            self._open = False
+            self._rows = []
+
     def drain(self) -> NDArray[Any]:
         """All events so far (EVENT_DTYPE), in order of time."""
         with self._lock:
             rows, self._rows = self._rows, []
-            lost, self._lost = self._lost, 0
+            gap, self._lost_before, self._lost = self._lost_before, self._lost, 0
         events = np.array(rows, EVENT_DTYPE)
-        if lost and len(events):
-            events["gap"][0] = lost
         in_order: NDArray[Any] = events[np.argsort(events["time_s"], kind="stable")]
+        if gap and len(in_order):
+            in_order["gap"][0] = gap
         return in_order
 
     def _write(self, now: float, id: int, size_bytes: int, queue: QueueKind, kind: EventKind) -> None:
         if not self._open:
             return
         with self._lock:
+            if not self._open:
+                return
             if len(self._rows) < MOST_EVENTS:
                 self._rows.append((now, id, size_bytes, 0, queue, kind, 0))
             else:

@@ -70,6 +70,12 @@ class GroupingAgent:
         logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))
         return True
 
+    def end(self) -> None:
+        """No more turns will come."""
+        rounds = self._reference()
+        if rounds is not None:
+            rounds.log.close()
+
 
 class WaitingAgent:
     """Of one module, to which `make` gives its agent once the trace is done; None where the module is gone by then."""
@@ -86,3 +92,13 @@ class WaitingAgent:
         if self._agent is None:
             self._agent = self._make()
         return self._agent is not None and self._agent.turn(now)
+
+    @property
+    def decided(self) -> bool:
+        """As the agent's that is made."""
+        return self._agent is not None and self._agent.decided
+
+    def end(self) -> None:
+        """No more turns will come."""
+        if self._agent is not None:
+            self._agent.end()

@@ -7,18 +7,19 @@ Collectives match by the order in which they are issued, so every rank must issu
 round brings its *sequence*, a value that all ranks hold alike (control.py). An operation is issued when all before it
 in the sequence have been issued, its data is ready on this rank, and what is in flight leaves room.
 
-Why this cannot end in a deadlock. Suppose all ranks have issued the first k operations of the job, and consider
-operation k + 1. It is the same on all of them. Its data becomes ready on each rank: a rank's backward pass waits for
-operations of earlier rounds only (for those whose averages its gradients are added to), whose data is ready on all
-ranks or will be by the same argument, and which come earlier in the sequence. What is in flight is bounded, but the
-operations in flight come before it, were issued by all ranks, and so end. Then there is room, and every rank issues it.
-A rank that is late delays it, and no more. The same holds for what the program sends itself, which goes through process
-groups of its own.
+Why this cannot end in a deadlock. A rank waits only for operations of rounds that it has ended, all of whose data it
+has made ready: for averages that it looks at or adds gradients to, for the page that such a round ends with, for what
+other ranks used in it. (What a page announces is issued at once by every rank that begins the next round.) Ranks run
+one program, so they end the rounds of all modules in the same order. Suppose some operation never ends, and take the
+first round in that order that has one. Every rank ends that round: one that does not would wait for an operation of an
+earlier round, and these all end. So the data of all its operations is ready on all ranks, those before it in the
+sequence have ended, or will, and leave room; each rank issues it, the operations match, and it ends. A rank that is
+late delays it, and no more. The same holds for what the program sends itself, which goes through process groups of its
+own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import deque
@@ -33,8 +34,6 @@ from prophet_ddp.events import EventLog
 MOST_IN_FLIGHT = 4
 """Operations. Gloo has two threads for a group by default, which take them in order; two more are at hand when one of
 those has ended."""
-
-DRAIN_LOOK_S = 0.05
 
 
 class Operation:
@@ -55,12 +54,14 @@ class Operation:
         self.then = then
         self.ready = False
         self.done = False
-        self.error: BaseException | None = None
         self.work: Any = None
 
 
 class Issuer:
-    """The operations of one process group. Safe to use from any thread; the lock is held for moments only."""
+    """The operations of one process group. Safe to use from any thread; the lock is held for moments only.
+
+    The first error ends it: nothing more is issued, since other ranks cannot know how far this one came.
+    """
 
     def __init__(self, group: dist.ProcessGroup, log: EventLog) -> None:
         self._group: dist.ProcessGroup | None = group
@@ -69,8 +70,11 @@ class Issuer:
         self._moved = threading.Condition(self._lock)
         self._queue: deque[Operation] = deque()
         self._in_flight = 0
+        self._issuing = False
         self._error: BaseException | None = None
-        self._told = 0
+        self._error_known = False
+        self._seen: dict[int, int] = {}
+        """By thread, what `ended` was when it last looked."""
         self.ended = 0
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
@@ -98,26 +102,35 @@ class Issuer:
             self._issue()
 
     def wait_activity(self, limit_s: float) -> None:
-        """Returns when an operation has ended since the last call, and after so many seconds in any case.
+        """Returns when an operation has ended since this thread's last call, and after so many seconds in any case.
 
         Raises what an operation has.
+        """
+        thread = threading.get_ident()
+        with self._lock:
+            seen = self._seen.get(thread, 0)
+            self._moved.wait_for(lambda: self.ended != seen or self._error is not None, limit_s)
+            self._seen[thread] = self.ended
+            self._raise_error()
+
+    def quiet(self, patience_s: float | None = None) -> bool:
+        """Waits until all is back that this rank can issue; False where nothing moved for `patience_s`.
+
+        What waits for data of this rank is left as it is. Raises what an operation has, unless someone was told of it.
         """
         with self._lock:
-            self._moved.wait_for(lambda: self.ended != self._told or self._error is not None, limit_s)
-            self._told = self.ended
-            if self._error is not None:
-                raise self._error
+            while self._error is None and (self._in_flight or (self._queue and self._queue[0].ready)):
+                before = self.ended
+                if not self._moved.wait_for(lambda: self.ended != before or self._error is not None, patience_s):  # noqa: B023
+                    return False
+            if not self._error_known:
+                self._raise_error()
+            return True
 
-    def drain(self) -> None:
-        """Waits for all operations whose data is ready here: other ranks count on this one to do its part in them.
-
-        Raises what an operation has.
-        """
-        while True:
-            with self._lock:
-                if not (self._in_flight or (self._queue and self._queue[0].ready)) and self._error is None:
-                    return
-            self.wait_activity(DRAIN_LOOK_S)
+    def still(self, limit_s: float) -> bool:
+        """Waits until torch has nothing in hand that it would call back for, well or with an error."""
+        with self._lock:
+            return self._moved.wait_for(lambda: not self._in_flight, limit_s)
 
     def close(self) -> None:
         """Ends the group's threads, which must not come back to Python when it is no more. Nothing may follow."""
@@ -126,39 +139,67 @@ class Issuer:
             dist.destroy_process_group(self._group)
         self._group = None
 
+    def fail(self, error: BaseException) -> None:
+        """Nothing more is issued, and who waits gets this error. The first one counts: others are of its making."""
+        with self._lock:
+            if self._error is None:
+                self._error = error
+            self._moved.notify_all()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            self._error_known = True
+            raise self._error
+
     def _issue(self) -> None:
-        while self._queue and self._queue[0].ready and self._in_flight < MOST_IN_FLIGHT and self._error is None:
-            operation = self._queue.popleft()
+        if self._issuing:
+            return  # An operation that ended as soon as it began: the loop below goes on with the next.
+        self._issuing = True
+        try:
+            while self._queue and self._queue[0].ready and self._in_flight < MOST_IN_FLIGHT and self._error is None:
+                self._issue_first()
+        finally:
+            self._issuing = False
+
+    def _issue_first(self) -> None:
+        operation = self._queue[0]
+        try:
+            self._queue.popleft()
             self._in_flight += 1
             if operation.size_bytes:
                 self._log.started(operation.id, operation.size_bytes, time.monotonic())
-            try:
-                operation.work = operation.start()
-                operation.work.get_future().add_done_callback(lambda future, op=operation: self._ended(op, future))
-            except BaseException as error:
-                self._fail(operation, error)
+            operation.work = operation.start()
+            operation.work.get_future().add_done_callback(lambda future: self._ended(operation, future))
+        except BaseException as error:
+            # Also where the program is interrupted: nobody knows whether other ranks will ever see this operation.
+            if operation.work is None:
+                self._in_flight -= 1
+            self.fail(error)
+            if not isinstance(error, Exception):
+                raise
 
     def _ended(self, operation: Operation, future: Any) -> None:
-        """In a thread of torch's: nothing may be raised here."""
-        now = time.monotonic()
+        """In a thread of torch's, or in the one that issued it. torch swallows what is raised here, Ctrl-C too."""
         try:
-            future.value()
-            if operation.then is not None:
-                operation.then()
-        except BaseException as error:
+            now = time.monotonic()
+            error: BaseException | None = None
+            try:
+                future.value()
+                if operation.then is not None:
+                    operation.then()
+            except BaseException as what:
+                error = what
             with self._lock:
-                self._fail(operation, error)
-            return
-        with self._lock:
-            self._in_flight -= 1
-            self.ended += 1
-            operation.work = None
-            operation.done = True
-            if operation.size_bytes:
-                self._log.finished(operation.id, operation.size_bytes, now)
-            self._issue()
-            self._moved.notify_all()
-
-    def _fail(self, operation: Operation, error: BaseException) -> None:
-        operation.error = self._error = error
-        self._moved.notify_all()
+                self._in_flight -= 1
+                operation.work = None
+                if error is not None:
+                    self.fail(error)
+                    return
+                self.ended += 1
+                operation.done = True
+                if operation.size_bytes:
+                    self._log.finished(operation.id, operation.size_bytes, now)
+                self._issue()
+                self._moved.notify_all()
+        except BaseException as what:
+            self.fail(what)

@@ -11,11 +11,13 @@ another rank. Where one cannot, all keep torch's reducer, with one warning.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import functools
 import hashlib
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,12 +30,11 @@ from prophet.core import settings as names
 from prophet.core.cut import Borders, Cut, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
-from prophet.frontends.ending import WRONG, end_process
-from prophet.frontends.notices import warn_once
+from prophet.frontends.ending import WRONG, end_process, say
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.policies import Blocks, get_definition, policy_from_environ
-from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder
-from prophet_ddp import optimizers
+from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
+from prophet_ddp import autoload, optimizers
 from prophet_ddp.agent import Agents, ModuleAgent, Turning
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
@@ -47,17 +48,23 @@ from prophet_ddp.trace import ForwardTrace
 
 AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""
+READ_LIMIT_S = 5.0
+"""And where they differ, to read what each other says."""
+FAILED_PATIENCE_S = 5.0
+"""How long a process that fails goes on without any progress, for other ranks that may want what it has."""
+STILL_LIMIT_S = 2.0
+"""How long the end of the process waits for operations that fail together."""
 
 logger = logging.getLogger("prophet")
 _agents = Agents()
 _records = Records(lambda: _agents.busy_s)
+_issuers: list[Issuer] = []
+"""Of all modules that ever were: one may be gone while its last averages are under way."""
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those with something in flight live until it has ended, also where their module is gone."""
 _in_backward = 0
 _installed = False
 _counts: dict[str, int] = {}
-_issuers: list[Issuer] = []
-"""All of this process: what they have in flight ends before their module's group or the process does."""
 
 
 @functools.cache
@@ -157,6 +164,8 @@ def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
     for rank in range(group.size()):
         try:
             store.wait([str(rank)], datetime.timedelta(seconds=AGREE_LIMIT_S))
+        except dist.DistNetworkError as error:
+            end_process(f"the store that ranks agree by is gone: {str(error).splitlines()[0]}", WRONG)
         except dist.DistError:
             end_process(
                 f"rank {members[rank]} does not say with what it trains within {AGREE_LIMIT_S:g} s; start all ranks "
@@ -164,11 +173,23 @@ def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
                 WRONG,
             )
         said.append(store.get(str(rank)).decode())
+    store.set(f"read {group.rank()}", "")
+    if len(set(said)) > 1:
+        # One that ends may take the store along, and others would not know why.
+        with contextlib.suppress(dist.DistError):
+            store.wait([f"read {rank}" for rank in range(group.size())], datetime.timedelta(seconds=READ_LIMIT_S))
     return said
 
 
 def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tuple[str, torch.Tensor]]) -> None:
-    own = dist.new_group(dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True)
+    own = dist.new_group(
+        dist.get_process_group_ranks(group),
+        timeout=group._get_backend(torch.device("cpu")).options._timeout,
+        backend="gloo",
+        use_local_synchronization=True,
+    )
+    # Nobody goes on, and perhaps ends, while another is still connecting.
+    own.allreduce([torch.zeros(1)]).wait()
     decides = group.rank() == 0
     log = EventLog(open=decides)
     issuer = Issuer(own, log)
@@ -179,7 +200,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
 
     def first_cut(sizes: Sequence[int]) -> Cut:
         if adapts:
-            return learning_cut(sum(sizes))
+            total_bytes = sum(sizes)
+            return learning_cut(total_bytes, learning_sizes(total_bytes))
         if definition.groups or (definition.blocks is Blocks.WHOLE and told.partition_bytes is None):
             return Borders.of_gradients(sizes)
         return Cut.uniform(told.partition_bytes or DEFAULT_PARTITION_BYTES)
@@ -260,42 +282,74 @@ def _install() -> None:
     _before(ddp_class, "_register_buffer_comm_hook", lambda ddp: _plain(ddp, "a hook is registered for its buffers"))
     _before(ddp_class, "_register_builtin_comm_hook", lambda ddp: _plain(ddp, "a built-in hook is registered"))
     _watch_comm_hooks(ddp_class)
-    for name in ("destroy_process_group", "abort_process_group"):
-        if hasattr(dist, name):
-            _finish_before(name)
-    atexit.register(_end)
+    _first("destroy_process_group", finish)
+    if hasattr(dist.distributed_c10d, "_abort_process_group"):
+        _first("_abort_process_group", give_up)
+    atexit.register(_process_ends, os.getpid())
+
+
+def _process_ends(pid: int) -> None:
+    """Other ranks may still wait for what this one has, as they would for a backward pass that has ended.
+
+    What the program never waited for may fail here; torch would have raised that in backward, so the status says it.
+    """
+    if os.getpid() != pid:
+        return  # a fork, which has none of torch's threads
+    failing = _failing()
+    for issuer in _issuers:
+        try:
+            issuer.quiet(FAILED_PATIENCE_S if failing else None)
+        except Exception as error:
+            if not failing:
+                say(f"the last averages of this rank never came: {error}")
+                autoload.status = 1
+        # Python takes its interpreter apart next, and no thread of torch's must call into it then.
+        if issuer.still(STILL_LIMIT_S):
+            issuer.close()
+
+
+def _failing() -> bool:
+    """Whether the program ends by an exception: others may be in no state to take what this rank has."""
+    return sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
 
 
 def finish() -> None:
-    """Nothing is under way when groups or the process end: other ranks wait for it, as long as torch's backward would.
+    """Nothing is under way when groups end: other ranks may wait for it, and updates of this one do.
 
-    What has its data here is issued and awaited first, so nothing that follows waits for another rank.
+    Raises what torch would have raised in backward, unless the program ends by another exception already.
     """
+    failing = _failing()
     try:
         for issuer in _issuers:
-            issuer.drain()
+            if not issuer.quiet(FAILED_PATIENCE_S if failing else None):
+                issuer.fail(RuntimeError(f"the process group ended, and nothing came for {FAILED_PATIENCE_S:g} s"))
         for ddp in list(_taken):
             ddp.reducer.rounds.flush()
-    except Exception as error:
-        warn_once(f"updates were still to come when the job ended: {error}")
+    except Exception:
+        if not failing:
+            raise
 
 
-def _end() -> None:
-    finish()
+def give_up() -> None:
+    """Groups are aborted, by a program that would not wait any longer: nor does who waits for an average."""
     for issuer in _issuers:
-        issuer.close()
+        with contextlib.suppress(Exception):
+            if not issuer.quiet(0.0):
+                issuer.fail(RuntimeError("the process group was aborted"))
 
 
-def _finish_before(name: str) -> None:
-    original = getattr(dist, name)
+def _first(name: str, what: Callable[[], None]) -> None:
+    """`what` comes before this function of torch.distributed."""
+    original = getattr(dist.distributed_c10d, name)
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        finish()
+        what()
         return original(*args, **kwargs)
 
-    setattr(dist, name, wrapper)
     setattr(dist.distributed_c10d, name, wrapper)
+    if hasattr(dist, name):
+        setattr(dist, name, wrapper)
 
 
 def _plain(ddp: Any, why: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from prophet.core.arena import profile_under
 from prophet.core.choice import Choice, Question
-from prophet.core.cut import Cut
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.policy import Policy
@@ -20,8 +20,22 @@ from prophet.policies.algorithms.sequence import iteration_s, make_sequence
 
 IN_FLIGHT = 2
 """Blocks; what one more would cost is what preemption is worth."""
-EVENTS_A_BLOCK = 100
+LEARNING_BLOCKS = 64
+"""About so many of the smallest size would make up a job's first blocks: a recut costs little here, so they need not be
+small for what they tell."""
+LEAST_LEARNING_BYTES, MOST_LEARNING_BYTES = 128 << 10, 512 << 10
+EVENTS_A_BLOCK = 10
 """What playing one block to the queue takes, in events of the simulator's core, in which a search is measured out."""
+
+
+def learning_sizes(total_bytes: int) -> tuple[int, ...]:
+    """Of a job's first blocks, in turn along the arena (learning_cut), for gradients of so many bytes together.
+
+    The largest is eight times the smallest, so that what a message costs is told from what its bytes cost.
+    """
+    wanted = max(1, total_bytes // LEARNING_BLOCKS).bit_length()
+    least = min(max(1 << wanted - 1, LEAST_LEARNING_BYTES), MOST_LEARNING_BYTES)
+    return tuple(min(least * factor, MOST_BLOCK_BYTES) for factor in (1, 4, 2, 8))
 
 
 class CollectivePolicy:

@@ -1,0 +1,382 @@
+"""Programs of two ranks that end in many ways, for test_ends.py: `end_cases.py FOLDER CASE...`, or CASE:plain for one
+without Prophet.
+
+The process forks each case's ranks once torch is imported, one case after another. Ranks write to
+FOLDER/CASE/rankN.log; FOLDER/CASE/ends.json has, by rank, the exit status (null for one that hung) and after how many
+seconds, counted from the moment that a case says with `mark()`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch
+import torch._dynamo  # which the first optimizer imports, for seconds
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+RANKS = 2
+LIMIT_S = 60.0
+
+
+def prophet() -> bool:
+    """Whether this process was started with it."""
+    return "PROPHET_SCHEDULER" in os.environ
+
+
+def model(width: int = 32) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(6)))
+
+
+def trained(ddp: nn.Module, steps: int, during: Callable[[int], None] = lambda step: None) -> None:
+    """Some steps; `during(step)` between backward and the step."""
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        ddp(torch.ones(4, 32)).square().mean().backward()
+        during(step)
+        optimizer.step()
+    print("weights", sum(float(param.detach().double().sum()) for param in ddp.parameters()))
+
+
+def mark() -> None:
+    """From here on the other ranks' time counts."""
+    Path("mark").write_text(repr(time.monotonic()))
+
+
+def killed_in_backward(rank: int) -> None:
+    """A rank dies while others wait for its gradients."""
+
+    def die(_gradient: Any) -> None:
+        if rank == 1 and steps[0] == 5:
+            mark()
+            os.kill(os.getpid(), signal.SIGKILL)
+        steps[0] += 1
+
+    steps = [0]
+    inner = model()
+    inner[3].get_parameter("weight").register_hook(die)
+    trained(DistributedDataParallel(inner), 10)
+
+
+def killed_in_forward(rank: int) -> None:
+    """A rank dies at the beginning of an iteration."""
+    steps = [0]
+
+    def die(*_: Any) -> None:
+        if rank == 1 and steps[0] == 5:
+            mark()
+            os.kill(os.getpid(), signal.SIGKILL)
+        steps[0] += 1
+
+    inner = model()
+    inner.register_forward_pre_hook(die)
+    trained(DistributedDataParallel(inner), 10)
+
+
+def late(rank: int) -> None:
+    """A rank is later than the process group allows."""
+
+    def wait(step: int) -> None:
+        if rank == 1 and step == 3:
+            mark()
+            time.sleep(8)
+
+    trained(DistributedDataParallel(model()), 10, wait)
+
+
+def without(rank: int) -> None:
+    """A rank has no Prophet. The others say so, and end."""
+    if prophet():
+        from prophet_ddp import takeover
+
+        takeover.AGREE_LIMIT_S = 2.0
+    ddp = DistributedDataParallel(model())
+    mark()
+    trained(ddp, 3)
+
+
+def differing(rank: int) -> None:
+    """Ranks were told different policies."""
+    mark()
+    trained(DistributedDataParallel(model()), 3)
+
+
+def unknown(rank: int) -> None:
+    """An unknown policy: this comes before any process group is needed."""
+    mark()
+    trained(DistributedDataParallel(model()), 3)
+
+
+def other_models(rank: int) -> None:
+    """Ranks have different models: torch's own error."""
+    mark()
+    trained(DistributedDataParallel(model(32 if rank == 0 else 33)), 3)
+
+
+def agent_fails(rank: int) -> None:
+    """The agent's thread raises; training goes on to the same weights."""
+    failed = threading.Event()
+    if prophet():
+        from prophet_ddp import agent
+
+        def fail(*_: Any) -> bool:
+            failed.set()
+            raise ValueError("made for a test")
+
+        setattr(agent.ModuleAgent, "turn", fail)  # noqa: B010, whose signature does not matter
+    ddp: Any = DistributedDataParallel(model())
+    if prophet() and rank == 0:
+        assert failed.wait(30)
+    trained(ddp, 20)
+    if prophet():
+        assert len(ddp.reducer.rounds.log.drain()) == 0, "nobody reads what is written any more"
+
+
+def only_made(rank: int) -> None:
+    """Ranks make their modules and end."""
+    DistributedDataParallel(model())
+
+
+def hook_fails(rank: int) -> None:
+    """The program's own hook raises on all ranks; it catches that, and DistributedDataParallel's error comes next."""
+    inner = model()
+
+    def fail(_gradient: Any) -> None:
+        raise ValueError("made for a test")
+
+    handle = inner[3].get_parameter("weight").register_hook(fail)
+    ddp = DistributedDataParallel(inner)
+    try:
+        trained(ddp, 1)
+    except ValueError as error:
+        print("caught", error)
+    handle.remove()
+    try:
+        trained(ddp, 1)
+    except RuntimeError as error:
+        print("then", str(error).split(":")[0])
+    mark()
+    dist.destroy_process_group()
+
+
+def one_fails(rank: int) -> None:
+    """One rank raises between backward and step; nobody catches it."""
+
+    def fail(step: int) -> None:
+        if step == 4 and rank == 1:
+            mark()
+            raise ValueError("made for a test")
+
+    try:
+        trained(DistributedDataParallel(model()), 10, fail)
+    finally:
+        dist.destroy_process_group()
+
+
+def destroyed(rank: int) -> None:
+    """Updates are under way when the process group ends; the weights are looked at after."""
+    ddp = DistributedDataParallel(model())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for _ in range(8):
+        optimizer.zero_grad()
+        ddp(torch.ones(4, 32) * (rank + 1)).square().mean().backward()
+        if rank == 1:
+            time.sleep(0.02)
+        optimizer.step()
+    mark()
+    dist.destroy_process_group()
+    print("weights", sum(float(param.detach().double().sum()) for param in ddp.parameters()))
+
+
+def leaves_first(rank: int) -> None:
+    """The last backward pass has averages that one rank never looks at, and it ends; the other does, a second later."""
+    ddp = DistributedDataParallel(model())
+    trained(ddp, 4)
+    ddp(torch.ones(4, 32) * (rank + 1)).square().mean().backward()
+    if rank == 0:
+        mark()
+        ddp.zero_grad()
+        return
+    time.sleep(1.0)
+    print("gradients", sum(float(param.grad.double().sum()) for param in ddp.parameters() if param.grad is not None))
+
+
+def one_more(rank: int) -> None:
+    """One rank has an iteration more than the other, and looks at nothing that comes of it."""
+    ddp = DistributedDataParallel(model())
+    trained(ddp, 4)
+    if rank == 0:
+        mark()
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        ddp(torch.ones(4, 32)).square().mean().backward()
+        optimizer.step()
+
+
+def one_more_destroyed(rank: int) -> None:
+    """The same, of programs that end their process group."""
+    one_more(rank)
+    dist.destroy_process_group()
+
+
+def aborted(rank: int) -> None:
+    """One rank is stuck; the other has had enough, and looks at its weights after that."""
+    ddp = DistributedDataParallel(model())
+    trained(ddp, 4)
+    if rank == 1:
+        time.sleep(4)
+        return
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    ddp(torch.ones(4, 32)).square().mean().backward()
+    mark()
+    dist.distributed_c10d._abort_process_group()
+    try:
+        optimizer.step()
+        trained(ddp, 1)
+    except RuntimeError as error:
+        print("error", error)
+
+
+def forks(rank: int) -> None:
+    """A forked process ends as processes do, with averages under way in the one it was forked from."""
+    ddp = DistributedDataParallel(model())
+
+    def fork(step: int) -> None:
+        if step == 5:
+            pid = os.fork()
+            if pid == 0:
+                atexit._run_exitfuncs()
+                os._exit(0)  # torch's process group would wait for its threads, which no fork has
+            os.waitpid(pid, 0)
+
+    mark()
+    trained(ddp, 8, fork)
+
+
+def fork_reads(rank: int) -> None:
+    """A forked process looks at gradients and weights, with averages under way in the one it was forked from."""
+    ddp = DistributedDataParallel(model())
+
+    def fork(step: int) -> None:
+        if step == 5:
+            if rank == 1:
+                time.sleep(0.2)
+            pid = os.fork()
+            if pid == 0:
+                grads = (param.grad for param in ddp.parameters())
+                print("gradients", sum(float(grad.double().sum()) for grad in grads if grad is not None))
+                print("child", sum(float(param.detach().double().sum()) for param in ddp.parameters()), flush=True)
+                os._exit(0)
+            os.waitpid(pid, 0)
+
+    mark()
+    trained(ddp, 8, fork)
+
+
+def interrupted(rank: int) -> None:
+    """Ctrl-C on all ranks, in mid-training."""
+
+    def interrupt() -> None:
+        time.sleep(0.5)
+        if rank == 0:
+            mark()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    ddp = DistributedDataParallel(model())
+    threading.Thread(target=interrupt, daemon=True).start()
+    trained(ddp, 100_000)
+
+
+def interrupted_and_kept(rank: int) -> None:
+    """Ctrl-C between steps, on all ranks after the same one; the program catches it and keeps its weights."""
+
+    def interrupt(step: int) -> None:
+        if step == 5:
+            mark()
+            raise KeyboardInterrupt
+
+    ddp = DistributedDataParallel(model())
+    try:
+        trained(ddp, 10, interrupt)
+    except KeyboardInterrupt:
+        print("weights", sum(float(value.double().sum()) for value in ddp.state_dict().values()))
+
+
+CASES: dict[str, Callable[[int], None]] = {
+    name: value for name, value in list(globals().items()) if callable(value) and getattr(value, "__doc__", None)
+}
+TIMEOUTS = {"late": 2.0}
+
+
+def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
+    """The life of one rank; it ends as any process does."""
+    log = os.open(f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
+    policy = {"unknown": "nonsense", "differing": ("prophet", "p3")[rank % 2]}.get(case, "prophet")
+    if not plain and not (case == "without" and rank == 1):
+        os.environ["PROPHET_SCHEDULER"] = policy
+        import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
+    if case != "unknown":
+        dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUTS.get(case, 60.0)))
+    CASES[case](rank)
+
+
+def run(case: str, plain: bool) -> None:
+    """One case, in the folder where the process is."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pids: dict[int, int] = {}
+    for rank in range(RANKS):
+        pid = os.fork()
+        if pid == 0:
+            run_rank(case, plain, rank, port)
+            raise SystemExit(0)
+        pids[pid] = rank
+    ended: dict[int, tuple[int | None, float]] = {}
+    limit_s = time.monotonic() + LIMIT_S
+    while pids and time.monotonic() < limit_s:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            ended[pids.pop(pid)] = os.waitstatus_to_exitcode(status), time.monotonic()
+        else:
+            time.sleep(0.005)
+    for pid, rank in pids.items():
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        ended[rank] = None, time.monotonic()
+    since = float(Path("mark").read_text()) if Path("mark").exists() else 0.0
+    rows = [{"status": status, "after_s": at - since} for status, at in (ended[rank] for rank in range(RANKS))]
+    Path("ends.json").write_text(json.dumps(rows))
+
+
+def main() -> None:
+    gc.freeze()  # or the end of each rank would look at all that was imported
+    for name in sys.argv[2:]:
+        folder = Path(sys.argv[1], name)
+        folder.mkdir()
+        os.chdir(folder)
+        case, _, plain = name.partition(":")
+        run(case, bool(plain))
+
+
+if __name__ == "__main__":
+    main()

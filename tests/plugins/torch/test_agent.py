@@ -1,0 +1,260 @@
+"""The agent of a module: what it learns from events, and when it asks for another cut or another sequence."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import pytest
+
+from prophet.core.arena import generations_at, profile_under
+from prophet.core.choice import ChoosingPolicy
+from prophet.core.cut import Block, Cut, blocks_of, learning_cut
+from prophet.core.network import Network
+from prophet.core.profile import GradientProfile, Profile
+from prophet.core.settings import Settings
+from prophet.models.profiles import resnet50
+from prophet.policies import get_policy
+from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
+from prophet.policies.algorithms.sequence import backward_order, iteration_s, make_sequence, play_sequence
+from prophet_ddp import agent as agent_module
+from prophet_ddp.agent import Agents, ModuleAgent, profile_of
+from prophet_ddp.control import Decision
+from prophet_ddp.events import EventLog
+
+TOTAL = 25_600_000
+PROFILE = resnet50(TOTAL, backward_s=0.6, forward_s=0.3)
+NETWORK = Network(31.25e6, 1e-3)
+SETTINGS = Settings("prophet")
+
+
+class Wanted:
+    """What the agent tells control.py."""
+
+    def __init__(self) -> None:
+        self.decisions: list[Decision] = []
+
+    def want(self, decision: Decision) -> None:
+        if self.decisions[-1:] != [decision]:
+            self.decisions.append(decision)
+
+
+class Job:
+    """As far as an agent sees Rounds: a job on a virtual clock, which takes up what is wanted at once."""
+
+    def __init__(self, network: Network = NETWORK, cut: Cut | None = None, profile: Profile = PROFILE) -> None:
+        self.network = network
+        self.profile = profile
+        self.sizes = [gradient.size_bytes for gradient in profile.gradients]
+        self.ranks = 2
+        self.log = EventLog(open=True)
+        self.control = Wanted()
+        self.now_s = 100.0
+        self._take(cut or learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes)), None)
+
+    def _take(self, cut: Cut, order: tuple[int, ...] | None) -> None:
+        self.cut = cut
+        self.order = order or backward_order(len(self.blocks_under(cut)))
+
+    def blocks_under(self, cut: Cut) -> list[Block]:
+        return blocks_of(self.sizes, [0] * len(self.sizes), cut)
+
+    def iterate(self, count: int = 1) -> float:
+        """What one takes, in seconds."""
+        took_s = 0.0
+        for _ in range(count):
+            if self.control.decisions:
+                last = self.control.decisions[-1]
+                self._take(last.cut, last.order)
+            blocks = profile_under(self.profile, self.cut)
+            played = play_sequence(blocks, self.network, self.order)
+            for place, gradient in enumerate(blocks.gradients):
+                id_, size, end_s = blocks.ids[place], gradient.size_bytes, played.ends_s[place]
+                self.log.added(id_, size, self.now_s + gradient.generation_s)
+                self.log.started(id_, size, self.now_s + end_s - self.network.transfer_s(size))
+                self.log.finished(id_, size, self.now_s + end_s)
+            took_s = iteration_s(blocks, played)
+            self.now_s += took_s
+        return took_s
+
+
+def module_agent(job: Any, policy: ChoosingPolicy | None = None, adapts: bool = True) -> ModuleAgent:
+    chosen: Any = policy or CollectivePolicy(ForwardOrder())
+    return ModuleAgent(job, chosen, SETTINGS, adapts)
+
+
+def trained(job: Job, agent: ModuleAgent, iterations: int) -> float:
+    """A turn of the agent after each iteration."""
+    took_s = 0.0
+    for _ in range(iterations):
+        took_s = job.iterate()
+        assert agent.turn(job.now_s)
+    return took_s
+
+
+def test_it_asks_for_a_cut_and_its_order_within_a_few_iterations() -> None:
+    job = Job()
+    agent = module_agent(job)
+    first_s = trained(job, agent, 1)
+    trained(job, agent, 6)
+    assert agent.decided, "two to warm up, three for a profile, and the one in which the last of them ends"
+    decision = job.control.decisions[0]
+    blocks = profile_under(PROFILE, decision.cut)
+    assert sorted(decision.order) == list(range(len(blocks.gradients)))
+    assert trained(job, agent, 40) < first_s
+    best = iteration_s(blocks, make_sequence(blocks, NETWORK, ForwardOrder().plan(blocks, NETWORK)))
+    assert job.iterate() < best * 1.01
+
+
+def test_a_cut_is_not_judged_by_what_it_took_in_another_sequence() -> None:
+    job = Job()
+    agent = module_agent(job)
+    first = job.cut
+    took_s: dict[Cut, float] = {}
+    for _ in range(120):
+        cut = job.cut
+        took_s[cut] = min(trained(job, agent, 1), took_s.get(cut, float("inf")))
+    assert len(took_s) > 1, "others were tried"
+    assert job.cut == min(took_s, key=took_s.__getitem__) == first
+
+
+def test_while_it_learns_a_job_pays_little_for_messages() -> None:
+    """Two milliseconds each, as over gloo at 2.5 Gbit/s."""
+    profile = resnet50(100_000_000, backward_s=0.2, forward_s=0.1)
+    began_s, total_s = [], []
+    for cut in (None, learning_cut(profile.total_bytes)):
+        job = Job(Network(312.5e6, 2e-3), cut, profile)
+        agent = module_agent(job)
+        began_s.append(trained(job, agent, 1))
+        trained(job, agent, 39)
+        total_s.append(job.now_s)
+    assert began_s[0] < 0.6 * began_s[1]
+    assert total_s[0] < total_s[1]
+
+
+def test_nothing_is_wanted_before_anything_is_known() -> None:
+    job = Job()
+    agent = module_agent(job)
+    assert agent.turn(job.now_s)
+    trained(job, agent, 3)
+    assert job.control.decisions == []
+    assert not agent.decided
+
+
+def test_where_nothing_changes_nothing_more_is_wanted() -> None:
+    job = Job()
+    agent = module_agent(job)
+    trained(job, agent, 80)
+    wanted = len(job.control.decisions)
+    trained(job, agent, 60)
+    assert len(job.control.decisions) == wanted
+    assert wanted <= 5, "the sequence, its two neighbours, and twice back"
+
+
+def test_a_narrower_network_moves_the_sequence_or_the_cut() -> None:
+    job = Job(Network(250e6, 1e-4))
+    agent = module_agent(job)
+    trained(job, agent, 80)
+    before = job.control.decisions[-1]
+    job.network = Network(20e6, 1e-4)
+    trained(job, agent, 60)
+    after = job.control.decisions[-1]
+    assert after != before
+    blocks = profile_under(PROFILE, after.cut)
+    stale = profile_under(PROFILE, before.cut)
+    assert iteration_s(blocks, play_sequence(blocks, job.network, after.order)) <= iteration_s(
+        stale, play_sequence(stale, job.network, before.order)
+    )
+
+
+def test_a_cut_that_is_given_stays_and_its_order_is_learned() -> None:
+    cut = Cut.uniform(1 << 20)
+    job = Job(cut=cut)
+    first_s = job.iterate()
+    agent = module_agent(job, CollectivePolicy(get_policy("p3")), adapts=False)
+    last_s = trained(job, agent, 40)
+    assert {decision.cut for decision in job.control.decisions} == {cut}
+    assert last_s < first_s
+
+
+def test_it_does_not_keep_a_module_that_is_gone() -> None:
+    job = Job()
+    agent = module_agent(job)
+    now_s = job.now_s
+    assert agent.turn(now_s)
+    del job
+    gc.collect()
+    assert not agent.turn(now_s + 1)
+
+
+def test_blocks_are_generated_when_their_places_are() -> None:
+    coarse = Profile(
+        "learned",
+        (GradientProfile("a", 8192, 0.3, 0.2), GradientProfile("b", 4096, 0.1, 0.1)),
+        (0, 2),
+    )
+    seen = profile_of(blocks_of([12288], [0], Cut.uniform(4096)), coarse)
+    assert seen.ids == (0, 1, 2)
+    assert [gradient.generation_s for gradient in seen.gradients] == [0.3, 0.3, 0.1]
+    assert [gradient.forward_s for gradient in seen.gradients] == pytest.approx([0.1, 0.1, 0.1])
+    assert generations_at(coarse, [0, 1, 2]) == [0.3, 0.3, 0.1]
+    assert seen.total_bytes == coarse.total_bytes
+
+
+class Failing:
+    """A module's agent that raises in its first turn."""
+
+    decided = False
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def turn(self, now: float) -> bool:
+        raise ValueError("made for a test")
+
+    def end(self) -> None:
+        self.ended.set()
+
+
+def test_a_failure_is_one_warning_and_nobody_has_turns_any_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(agent_module, "FIRST_DRAIN_S", 0.0)
+    monkeypatch.setattr("atexit.register", lambda *_: None)
+    agents: Any = Agents()
+    first, second = Failing(), Failing()
+    agents.add(first)
+    assert first.ended.wait(30)
+    agents.add(second)
+    assert second.ended.is_set()
+    agents._end()
+    assert [record.getMessage() for record in caplog.records] == [
+        "Prophet learns no more: ValueError: made for a test; blocks and their order stay as they are"
+    ]
+
+
+def test_modules_that_are_gone_have_no_more_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module, "FIRST_DRAIN_S", 0.0)
+    monkeypatch.setattr("atexit.register", lambda *_: None)
+    turns: list[str] = []
+    over = threading.Event()
+
+    class Turning:
+        decided = False
+
+        def __init__(self, name: str, most: int) -> None:
+            self.name, self.most = name, most
+
+        def turn(self, now: float) -> bool:
+            turns.append(self.name)
+            if turns.count("stays") >= 5:
+                over.set()
+            return turns.count(self.name) < self.most
+
+    agents: Any = Agents()
+    agents.add(Turning("gone", 2))
+    agents.add(Turning("stays", 1 << 30))
+    assert over.wait(30)
+    agents._end()
+    assert turns.count("gone") == 2

@@ -1,0 +1,162 @@
+"""The decision that all ranks hold: what it is made of, and that all take it up before the same round."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Segment
+from prophet_ddp.control import EARLY_ROUNDS, Control, Decision
+from prophet_ddp.events import EventLog
+from prophet_ddp.issuer import Issuer, Operation
+from support.collectives import Wire
+
+CUTS = st.builds(
+    lambda steps, sizes: Cut(
+        tuple(
+            Segment(sum(steps[:place]) * UNIT_BYTES, size * UNIT_BYTES)
+            for place, size in zip(range(len(steps) + 1), sizes, strict=False)
+        )
+    ),
+    st.lists(st.integers(1, 1000), max_size=6),
+    st.lists(st.integers(1, 1000), min_size=7, max_size=7),
+)
+
+
+@given(cut=CUTS, order=st.integers(0, 300).flatmap(lambda count: st.permutations(range(count))))
+def test_a_decision_is_what_it_was(cut: Cut, order: list[int]) -> None:
+    decision = Decision(cut, tuple(order))
+    assert Decision.decode(decision.encode()) == decision
+
+
+@given(data=st.binary(max_size=200))
+def test_garbage_is_refused(data: bytes) -> None:
+    try:
+        decision = Decision.decode(data)
+    except ValueError:
+        return
+    assert sorted(decision.order) == list(range(len(decision.order))), "by chance it was one"
+
+
+@pytest.mark.parametrize("length", [0, 7, 8, 12, 17, 21])
+def test_what_is_cut_short_is_refused(length: int) -> None:
+    data = Decision(Cut.uniform(1 << 20), (1, 0)).encode()
+    with pytest.raises(ValueError, match=r"decision|cut"):
+        Decision.decode(data[:length])
+
+
+def test_an_order_with_a_place_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="no order of blocks"):
+        Decision.decode(Decision(Cut.uniform(1 << 20), (1, 1)).encode())
+
+
+class ThreadedWire(Wire):
+    """What ends, ends in a thread of the wire's own, as with gloo; as soon as all have submitted it."""
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__(ranks, lambda rank, number: 0.0)
+        self._lock = threading.Lock()
+        self._ends: queue.Queue[Any] = queue.Queue()
+        self._thread = threading.Thread(target=self._deliver, daemon=True)
+        self._thread.start()
+
+    def submit(self, rank: int, kind: str, tensor: torch.Tensor) -> Any:
+        with self._lock:
+            return super().submit(rank, kind, tensor)
+
+    def at(self, delay_s: float, action: Any) -> None:
+        self._ends.put(action)
+
+    def close(self) -> None:
+        self._ends.put(None)
+        self._thread.join(30)
+
+    def _deliver(self) -> None:
+        while (action := self._ends.get()) is not None:
+            action()
+
+
+@given(seed=st.integers(0, 1 << 32), ranks=st.integers(1, 4))
+@settings(max_examples=25, deadline=None)
+def test_all_ranks_take_up_the_same_before_the_same_round(seed: int, ranks: int) -> None:
+    wire = ThreadedWire(ranks)
+    wanted: list[Decision] = []
+    taken: list[list[tuple[int, Decision]]] = [[] for _ in range(ranks)]
+    failed: list[BaseException] = []
+    rounds = EARLY_ROUNDS + 30
+
+    def rank_main(rank: int) -> None:
+        chance = random.Random(seed)
+        issuer = Issuer(wire.groups[rank], EventLog(open=False))
+        control = Control(issuer, rank)
+
+        def wait(operation: Operation) -> None:
+            while not operation.done:
+                issuer.wait_activity(30.0)
+
+        try:
+            for number in range(rounds):
+                decision = control.round_begins(wait)
+                if decision is not None:
+                    taken[rank].append((number, decision))
+                # Only the word of the first rank counts.
+                if chance.random() < 0.3:
+                    order = list(range(chance.randint(1, 9)))
+                    chance.shuffle(order)
+                    another = Decision(Cut.uniform(UNIT_BYTES * (number + 1)), tuple(order))
+                    if rank == 0:
+                        wanted.append(another)
+                    control.want(another if rank == 0 else Decision(Cut.uniform(UNIT_BYTES), (0,)))
+                issuer.append(control.round_ends())
+            assert issuer.quiet(30.0)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=rank_main, args=(rank,), daemon=True) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert not any(thread.is_alive() for thread in threads)
+    wire.close()
+    assert failed == []
+    assert all(rows == taken[0] for rows in taken)
+    assert all(number <= EARLY_ROUNDS or number % RECUT_ROUNDS == 0 for number, _ in taken[0])
+    places = [wanted.index(decision) for _, decision in taken[0]]
+    assert places == sorted(places), "the newest that was wanted by then"
+
+
+def test_what_is_wanted_again_is_not_sent_again() -> None:
+    wire = Wire(1, lambda rank, number: 0.0)
+    issuer = Issuer(wire.groups[0], EventLog(open=False))
+    control = Control(issuer, 0)
+    decision = Decision(Cut.uniform(UNIT_BYTES), (0,))
+
+    def wait(operation: Operation) -> None:
+        wire.run()
+        assert operation.done
+
+    came = []
+    for _ in range(4 * RECUT_ROUNDS + 1):
+        came.append(control.round_begins(wait))
+        control.want(decision)
+        issuer.append(control.round_ends())
+    assert [each for each in came if each is not None] == [decision]
+    assert came[1] == decision
+
+
+def test_after_the_first_rounds_a_page_comes_every_few() -> None:
+    wire = Wire(1, lambda rank, number: 0.0)
+    control = Control(Issuer(wire.groups[0], EventLog(open=False)), 0)
+    pages = [number for number in range(1, EARLY_ROUNDS + 3 * RECUT_ROUNDS + 1) if control.round_ends()]
+    assert pages == [
+        *range(1, EARLY_ROUNDS + 1),
+        *range(EARLY_ROUNDS + RECUT_ROUNDS, EARLY_ROUNDS + 3 * RECUT_ROUNDS + 1, RECUT_ROUNDS),
+    ]

@@ -1,0 +1,194 @@
+"""How jobs of DistributedDataParallel end under Prophet: as they do without, and never by hanging."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+CASES = Path(__file__).with_name("end_cases.py")
+NAMES = (
+    "killed_in_backward",
+    "killed_in_backward:plain",
+    "killed_in_forward",
+    "killed_in_forward:plain",
+    "late",
+    "without",
+    "differing",
+    "unknown",
+    "other_models",
+    "agent_fails",
+    "agent_fails:plain",
+    "only_made",
+    "hook_fails",
+    "one_fails",
+    "destroyed",
+    "destroyed:plain",
+    "leaves_first",
+    "leaves_first:plain",
+    "one_more",
+    "one_more:plain",
+    "one_more_destroyed",
+    "aborted",
+    "forks",
+    "fork_reads",
+    "fork_reads:plain",
+    "interrupted",
+    "interrupted_and_kept",
+)
+SLACK_S = 3.0
+"""What the end of a process takes at most on a busy machine; a rank that waits for another takes a minute."""
+PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""How gloo says that another rank has gone."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """How one rank ended. `status` is None where it hung."""
+
+    status: int | None
+    after_s: float
+    log: str
+
+    def printed(self, what: str) -> str:
+        """The line that begins with this."""
+        return next(line for line in self.log.splitlines() if line.startswith(what))
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All cases were run, each in a folder of this one."""
+    folder = tmp_path_factory.mktemp("ends")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PROPHET_", "BYTEPS_"))}
+    command = [sys.executable, "-P", str(CASES), str(folder), *NAMES]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=1500)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def ranks(ends: Path, name: str) -> list[Rank]:
+    folder = ends / name
+    rows = json.loads((folder / "ends.json").read_text())
+    return [Rank(**row, log=(folder / f"rank{rank}.log").read_text()) for rank, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_rank_hangs(ends: Path, name: str) -> None:
+    for rank in ranks(ends, name):
+        assert rank.status is not None, rank.log
+
+
+@pytest.mark.parametrize("name", ["killed_in_backward", "killed_in_forward"])
+def test_a_killed_rank_ends_the_others_with_torchs_error_no_later_than_without_prophet(ends: Path, name: str) -> None:
+    survivor, plain = ranks(ends, name)[0], ranks(ends, f"{name}:plain")[0]
+    assert survivor.status == plain.status == 1
+    assert any(words in survivor.log for words in PEER), survivor.log
+    assert survivor.after_s < plain.after_s + SLACK_S
+
+
+def test_the_process_groups_timeout_holds_for_prophets_transfers_too(ends: Path) -> None:
+    waiting = ranks(ends, "late")[0]
+    assert waiting.status == 1
+    # Several are under way: the first to time out closes the connection, which is what another one may say.
+    assert "Timed out waiting 2000ms" in waiting.log or "Application timeout" in waiting.log
+    assert waiting.after_s < 2.0 + SLACK_S
+
+
+def test_a_rank_without_prophet_ends_the_others_with_one_line(ends: Path) -> None:
+    with_it, without_it = ranks(ends, "without")
+    assert with_it.status == 2
+    assert "rank 1 does not say with what it trains" in with_it.printed("prophet:")
+    assert without_it.status == 1, "by torch's own error"
+    assert any(words in without_it.log for words in PEER), without_it.log
+
+
+def test_ranks_with_different_policies_say_so_each(ends: Path) -> None:
+    for number, rank in enumerate(ranks(ends, "differing")):
+        assert rank.status == 2
+        assert f"rank {1 - number} has" in rank.printed("prophet: the ranks of this job differ")
+
+
+def test_an_unknown_policy_ends_each_rank_with_one_line(ends: Path) -> None:
+    for rank in ranks(ends, "unknown"):
+        assert rank.status == 2
+        assert "nonsense" in rank.printed("prophet: ")
+        assert len(rank.log.splitlines()) == 1
+
+
+def test_different_models_are_torchs_error(ends: Path) -> None:
+    assert [rank.status for rank in ranks(ends, "other_models")] == [1, 1]
+    assert "appears not to match sizes" in "".join(rank.log for rank in ranks(ends, "other_models"))
+
+
+def test_an_agent_that_fails_is_one_warning_and_training_goes_on(ends: Path) -> None:
+    deciding, other = ranks(ends, "agent_fails")
+    assert (deciding.status, other.status) == (0, 0), deciding.log
+    assert deciding.log.count("Prophet learns no more: ValueError: made for a test") == 1
+    assert [deciding.printed("weights")] * 2 == [rank.printed("weights") for rank in ranks(ends, "agent_fails:plain")]
+
+
+def test_an_exception_in_a_hook_comes_through_and_the_next_forward_is_refused_as_by_torch(ends: Path) -> None:
+    for rank in ranks(ends, "hook_fails"):
+        assert rank.status == 0, rank.log
+        assert rank.printed("caught") == "caught made for a test"
+        assert rank.printed("then").startswith("then Expected to have finished reduction in the prior iteration")
+
+
+def test_a_rank_that_fails_ends_the_others_too(ends: Path) -> None:
+    other, failing = ranks(ends, "one_fails")
+    assert "ValueError: made for a test" in failing.log
+    assert (other.status, failing.status) == (1, 1)
+    assert any(words in other.log for words in PEER), other.log
+    assert max(other.after_s, failing.after_s) < 2 * SLACK_S
+
+
+def test_a_rank_may_end_as_soon_as_its_module_is_made(ends: Path) -> None:
+    assert [rank.status for rank in ranks(ends, "only_made")] == [0, 0], ranks(ends, "only_made")[0].log
+
+
+@pytest.mark.parametrize("name", ["destroyed", "leaves_first"])
+def test_what_is_under_way_at_the_end_arrives(ends: Path, name: str) -> None:
+    told, plain = ranks(ends, name), ranks(ends, f"{name}:plain")
+    assert [rank.status for rank in told] == [0, 0], told[0].log + told[1].log
+    assert [rank.log for rank in told] == [rank.log for rank in plain]
+
+
+@pytest.mark.parametrize("name", ["one_more", "one_more:plain", "one_more_destroyed"])
+def test_averages_that_never_come_are_an_error_also_where_nobody_looks(ends: Path, name: str) -> None:
+    more, other = ranks(ends, name)
+    assert (more.status, other.status) == (1, 0), more.log
+    assert any(words in more.log for words in PEER), more.log
+
+
+def test_who_waits_when_groups_are_aborted_gets_an_error(ends: Path) -> None:
+    aborting = ranks(ends, "aborted")[0]
+    assert aborting.printed("error") == "error the process group was aborted", aborting.log
+    assert aborting.after_s < SLACK_S + 4.0
+
+
+def test_a_forked_process_ends_without_waiting_for_averages(ends: Path) -> None:
+    assert [rank.status for rank in ranks(ends, "forks")] == [0, 0]
+
+
+def test_a_forked_process_sees_what_it_would_see_without(ends: Path) -> None:
+    told, plain = ranks(ends, "fork_reads"), ranks(ends, "fork_reads:plain")
+    assert [rank.status for rank in told] == [0, 0]
+    assert [rank.log for rank in told] == [rank.log for rank in plain]
+
+
+def test_an_interrupt_ends_all_ranks(ends: Path) -> None:
+    for rank in ranks(ends, "interrupted"):
+        # Each gets a signal of its own: where another has ended by then, it is told of that first.
+        assert rank.status == -2 or (rank.status == 1 and any(words in rank.log for words in PEER)), rank.log
+        assert rank.after_s < 2 * SLACK_S + 5.0
+
+
+def test_weights_can_be_kept_after_an_interrupt(ends: Path) -> None:
+    first, second = ranks(ends, "interrupted_and_kept")
+    assert (first.status, second.status) == (0, 0), first.log
+    assert first.printed("weights") == second.printed("weights")

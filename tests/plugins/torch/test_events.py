@@ -1,0 +1,55 @@
+"""The log between the threads that write and the one that learns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet_ddp import events
+from prophet_ddp.events import EventLog
+
+
+def test_an_all_reduce_is_a_push_and_its_pull() -> None:
+    log = EventLog(open=True)
+    log.added(7, 4096, 1.0)
+    log.started(7, 4096, 2.0)
+    log.finished(7, 4096, 3.0)
+    rows = log.drain()
+    assert rows.dtype == EVENT_DTYPE
+    assert rows["time_s"].tolist() == [1.0, 2.0, 3.0, 3.0]
+    assert rows["gradient"].tolist() == [7] * 4
+    assert rows["bytes"].tolist() == [4096] * 4
+    assert rows["kind"].tolist() == [EventKind.ADD, EventKind.START, EventKind.FINISH, EventKind.FINISH]
+    assert rows["queue"].tolist() == [QueueKind.PUSH] * 3 + [QueueKind.PULL]
+    assert not rows["gap"].any()
+    assert len(log.drain()) == 0
+
+
+def test_rows_come_in_order_of_time_whoever_wrote_them_first() -> None:
+    log = EventLog(open=True)
+    for now in (3.0, 1.0, 2.0):
+        log.added(int(now), 4096, now)
+    assert np.array_equal(log.drain()["gradient"], [1, 2, 3])
+
+
+def test_where_some_are_lost_the_next_ones_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MOST_EVENTS", 2)
+    log = EventLog(open=True)
+    for now in range(5):
+        log.added(now, 4096, float(now))
+    assert log.drain()["gap"].tolist() == [0, 0], "these are whole"
+    log.added(9, 4096, 9.0)
+    assert log.drain()["gap"].tolist() == [3]
+    log.added(10, 4096, 10.0)
+    assert log.drain()["gap"].tolist() == [0]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_one_that_nobody_reads_keeps_nothing(closed: bool) -> None:
+    log = EventLog(open=closed)
+    log.added(1, 4096, 1.0)
+    if closed:
+        log.close()
+    log.added(2, 4096, 2.0)
+    assert len(log.drain()) == 0

@@ -1,0 +1,255 @@
+"""One order for all ranks: ranks that are ready at random, on a virtual clock, issue the same and come to an end."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prophet.core.events import EventKind, QueueKind
+from prophet_ddp.events import EventLog
+from prophet_ddp.issuer import MOST_IN_FLIGHT, Issuer, Operation
+from support.collectives import Program, Wire
+
+ROUNDS = 6
+
+
+class Job:
+    """Ranks that all-reduce `blocks` blocks in every round, in a sequence of its own, and delays from `seed`."""
+
+    def __init__(self, seed: int, ranks: int, blocks: int) -> None:
+        chance = random.Random(seed)
+        self.blocks = blocks
+        self.sequences = [chance.sample(range(blocks), blocks) for _ in range(ROUNDS)]
+        self.wire = Wire(ranks, lambda rank, number: chance.choice([0.0, chance.random(), 10 * chance.random()]))
+        self.logs = [EventLog(open=True) for _ in range(ranks)]
+        self.issuers = [Issuer(group, log) for group, log in zip(self.wire.groups, self.logs, strict=True)]
+        self.issued: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+        self.sums: list[list[float]] = [[] for _ in range(ranks)]
+        for rank in range(ranks):
+            self.wire.start(self._program(rank, random.Random(f"{seed} {rank}")))
+
+    def _program(self, rank: int, chance: random.Random) -> Program:
+        issuer = self.issuers[rank]
+        before: dict[int, tuple[Operation, torch.Tensor]] = {}
+        for number, sequence in enumerate(self.sequences):
+            now: dict[int, tuple[Operation, torch.Tensor]] = {}
+            for block in range(self.blocks):
+                data = torch.zeros(1 + block)
+                now[block] = self._operation(rank, number, block, data), data
+            issuer.append([now[block][0] for block in sequence])
+            for block in chance.sample(range(self.blocks), self.blocks):
+                yield chance.choice([0.0, chance.random(), 20 * chance.random()])
+                if block in before:
+                    yield before[block][0]  # its memory is that of the last round's
+                operation, data = now[block]
+                data.fill_(rank + number)
+                issuer.ready(operation)
+            if chance.random() < 0.5:
+                # Forward waits, in an order of its own; other rounds begin without.
+                for block in range(self.blocks):
+                    yield now[block][0]
+                    yield 0.1 * chance.random()
+                    self.sums[rank].append(float(now[block][1][0]) - len(self.issuers) * number)
+            before = now
+        for operation, _ in before.values():
+            yield operation
+
+    def _operation(self, rank: int, number: int, block: int, data: torch.Tensor) -> Operation:
+        def start() -> object:
+            self.issued[rank].append((number, block))
+            return self.issuers[rank].all_reduce(data)
+
+        return Operation(start, block, 4 * (1 + block))
+
+
+@given(seed=st.integers(0, 1 << 32), ranks=st.integers(1, 4), blocks=st.integers(1, 12))
+@settings(max_examples=150, deadline=None)
+def test_all_ranks_issue_the_agreed_sequence_and_everything_ends(seed: int, ranks: int, blocks: int) -> None:
+    job = Job(seed, ranks, blocks)
+    assert job.wire.run() == [], "nobody waits for ever"
+    agreed = [(number, block) for number, sequence in enumerate(job.sequences) for block in sequence]
+    assert job.issued == [agreed] * ranks
+    assert job.wire.most_in_flight <= MOST_IN_FLIGHT
+    assert {total for sums in job.sums for total in sums} <= {sum(range(ranks))}, "sums are of the same round and block"
+    for issuer, log in zip(job.issuers, job.logs, strict=True):
+        assert issuer.ended == len(agreed)
+        events = log.drain()
+        ended = events[(events["kind"] == EventKind.FINISH) & (events["queue"] == QueueKind.PULL)]
+        assert len(ended) == len(agreed)
+
+
+@given(seed=st.integers(0, 1 << 32), ranks=st.integers(2, 4), failing=st.integers(0, ROUNDS * 5 - 1))
+@settings(max_examples=50, deadline=None)
+def test_an_error_reaches_who_waits_and_nothing_more_is_issued(seed: int, ranks: int, failing: int) -> None:
+    job = Job(seed, ranks, 5)
+    job.wire.failing = failing
+    job.wire.run()
+    for rank, issuer in enumerate(job.issuers):
+        for _ in range(2):
+            with pytest.raises(ConnectionError, match="closed by peer"):
+                issuer.wait_activity(60.0)
+        assert failing < len(job.issued[rank]) < failing + MOST_IN_FLIGHT + ROUNDS * 5
+        count = len(job.issued[rank])
+        late = job._operation(rank, 99, 0, torch.zeros(1))
+        issuer.append([late])
+        issuer.ready(late)
+        assert len(job.issued[rank]) == count
+
+
+def alone() -> tuple[Wire, Issuer]:
+    wire = Wire(1, lambda rank, number: 0.0)
+    return wire, Issuer(wire.groups[0], EventLog(open=False))
+
+
+def test_operations_that_end_as_they_begin_do_not_nest() -> None:
+    wire, issuer = alone()
+
+    def ended() -> object:
+        work = wire.submit(0, "all-reduce", torch.zeros(1))
+        work.future.end()
+        return work
+
+    operations = [Operation(ended) for _ in range(5000)]
+    for operation in operations:
+        operation.ready = True
+    issuer.append(operations)
+    assert issuer.ended == 5000
+    assert all(operation.done for operation in operations)
+
+
+def test_what_follows_one_that_is_not_ready_waits() -> None:
+    wire, issuer = alone()
+    first, second = (Operation(lambda: issuer.all_reduce(torch.zeros(1))) for _ in range(2))
+    issuer.append([first, second])
+    issuer.ready(second)
+    wire.run()
+    assert not second.done
+    issuer.ready(first)
+    wire.run()
+    assert first.done
+    assert second.done
+
+
+def test_an_operation_that_cannot_be_issued_is_an_error_for_who_waits() -> None:
+    _, issuer = alone()
+
+    def start() -> object:
+        raise ValueError("no such group")
+
+    operation = Operation(start)
+    issuer.append([operation])
+    issuer.ready(operation)
+    assert issuer.still(0.0)
+    with pytest.raises(ValueError, match="no such group"):
+        issuer.quiet()
+    with pytest.raises(ValueError, match="no such group"):
+        issuer.wait_activity(60.0)
+
+
+def test_an_interrupt_while_one_is_issued_comes_through_and_ends_the_sequence() -> None:
+    _, issuer = alone()
+
+    def start() -> object:
+        raise KeyboardInterrupt
+
+    operation = Operation(start)
+    issuer.append([operation])
+    with pytest.raises(KeyboardInterrupt):
+        issuer.ready(operation)
+    with pytest.raises(KeyboardInterrupt):
+        issuer.wait_activity(60.0)
+
+
+def test_an_interrupt_while_one_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = EventLog(open=True)
+    wire = Wire(1, lambda rank, number: 0.0)
+    issuer = Issuer(wire.groups[0], log)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(log, "finished", interrupted)
+    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)), size_bytes=4)
+    operation.ready = True
+    issuer.append([operation])
+    with contextlib.suppress(KeyboardInterrupt):  # as torch does
+        wire.run()
+    with pytest.raises(KeyboardInterrupt):
+        issuer.wait_activity(60.0)
+
+
+def test_the_end_tells_of_an_error_that_nobody_was_told_of_and_only_then() -> None:
+    wire, issuer = alone()
+    wire.failing = 0
+    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)))
+    operation.ready = True
+    issuer.append([operation])
+    wire.run()
+    assert issuer.still(0.0)
+    with pytest.raises(ConnectionError):
+        issuer.quiet()
+    assert issuer.quiet(), "the program knows"
+
+
+def test_torch_has_something_in_hand_until_it_ends() -> None:
+    wire, issuer = alone()
+    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)))
+    operation.ready = True
+    issuer.append([operation])
+    assert not issuer.still(0.0)
+    wire.run()
+    assert issuer.still(0.0)
+
+
+def test_what_an_operation_does_at_its_end_may_fail() -> None:
+    wire, issuer = alone()
+
+    def put_back() -> None:
+        raise ValueError("does not fit")
+
+    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)), then=put_back)
+    operation.ready = True
+    issuer.append([operation])
+    wire.run()
+    assert not operation.done
+    with pytest.raises(ValueError, match="does not fit"):
+        issuer.wait_activity(60.0)
+
+
+def test_quiet_leaves_what_has_no_data_yet() -> None:
+    wire, issuer = alone()
+    first, second = (Operation(lambda: issuer.all_reduce(torch.zeros(1))) for _ in range(2))
+    issuer.append([first, second])
+    assert issuer.quiet(), "nothing is under way"
+    issuer.ready(first)
+    assert not issuer.quiet(patience_s=0.0), "nothing moves"
+    wire.run()
+    assert issuer.quiet(patience_s=0.0)
+    assert not second.done
+
+
+def test_each_thread_that_waits_learns_of_every_end() -> None:
+    wire, issuer = alone()
+    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)))
+    operation.ready = True
+    issuer.append([operation])
+    wire.run()
+    issuer.wait_activity(60.0)
+    other = threading.Thread(target=issuer.wait_activity, args=(60.0,), daemon=True)
+    other.start()
+    other.join(30.0)
+    assert not other.is_alive(), "it had not been told before"
+
+
+def test_giving_up_ends_a_wait() -> None:
+    _, issuer = alone()
+    issuer.fail(RuntimeError("the process group ended"))
+    issuer.fail(ValueError("of its making"))
+    with pytest.raises(RuntimeError, match="the process group ended"):
+        issuer.wait_activity(60.0)

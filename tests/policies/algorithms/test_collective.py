@@ -1,0 +1,90 @@
+"""Blocks of an engine of collectives: which size is predicted to be the best."""
+
+from __future__ import annotations
+
+import pytest
+
+from prophet.core.choice import Choice, ChoosingPolicy, Question, Shape
+from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, learning_cut
+from prophet.core.network import Network
+from prophet.models.profiles import resnet50
+from prophet.policies import get_policy
+from prophet.policies.algorithms.chooser import AS_GOOD, SIZES
+from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
+
+PROFILE = resnet50(100_000_000, backward_s=0.2, forward_s=0.1)
+POLICY = CollectivePolicy(ForwardOrder())
+RATE = 312.5e6
+
+
+def question(overhead_s: float, anew: bool = True) -> Question:
+    return Question(PROFILE, Network(RATE, overhead_s), Shape(2, 1), (learning_cut(PROFILE.total_bytes),), anew=anew)
+
+
+def choices(asked: Question, events: int = 1 << 40) -> list[Choice]:
+    search = POLICY.search(asked)
+    while not search.work(events):
+        pass
+    return list(search.choices)
+
+
+def test_it_is_a_policy_that_predicts() -> None:
+    assert isinstance(POLICY, ChoosingPolicy)
+
+
+def test_all_sizes_are_judged_and_the_cut_in_force() -> None:
+    assert {choice.cut for choice in choices(question(1e-3))} == {
+        *(Cut.uniform(size) for size in SIZES),
+        learning_cut(PROFILE.total_bytes),
+    }
+    assert [choice.cut for choice in choices(question(1e-3, anew=False))] == [learning_cut(PROFILE.total_bytes)]
+
+
+def test_the_more_a_message_costs_the_larger_are_blocks() -> None:
+    profile = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
+
+    def best(overhead_s: float) -> int:
+        asked = Question(profile, Network(31.25e6, overhead_s), Shape(2, 1), (), anew=True)
+        return choices(asked)[0].cut.block_bytes_at(0)
+
+    sizes = [best(overhead_s) for overhead_s in (0.0, 1e-3, 1e-2)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
+
+
+def test_of_those_as_good_the_largest_blocks_are_first() -> None:
+    ranked = choices(question(0.0))
+    least_s = min(choice.iteration_s for choice in ranked)
+    good = [choice for choice in ranked if choice.iteration_s <= least_s * (1 + AS_GOOD)]
+    assert ranked[: len(good)] == good
+    sizes = [choice.cut.typical_bytes(PROFILE.total_bytes) for choice in good]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_search_by_turns_comes_to_the_same() -> None:
+    assert choices(question(1e-3), events=1) == choices(question(1e-3))
+
+
+def test_the_plan_of_a_choice_has_its_cut_and_the_order_of_its_blocks() -> None:
+    asked = question(1e-3)
+    choice = choices(asked)[0]
+    plan = POLICY.chosen_plan(choice, asked)
+    assert plan.cut == choice.cut
+    assert plan.push.credit == choice.credit
+    assert plan.push.order is not None
+    assert list(plan.push.order.values()) == list(range(len(plan.push.order)))
+
+
+def test_a_policys_own_cut_is_not_asked_for() -> None:
+    assert CollectivePolicy(get_policy("p3")).plan(PROFILE, Network(RATE)).cut is None
+
+
+@pytest.mark.parametrize("total", [1, 1_000_000, 25_600_000, 100_000_000, 10**10])
+def test_first_blocks_have_several_sizes_and_are_few(total: int) -> None:
+    sizes = learning_sizes(total)
+    assert len(set(sizes)) == 4
+    assert max(sizes) >= 7 * min(sizes)
+    assert max(sizes) <= MOST_BLOCK_BYTES
+    cut = learning_cut(total, sizes)
+    if total >= 16 * max(sizes):
+        assert {segment.block_bytes for segment in cut.segments} == {size // UNIT_BYTES * UNIT_BYTES for size in sizes}

@@ -1,0 +1,144 @@
+"""One order for all ranks: by hand-made examples, and what holds for any profile."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prophet.core.bound import lower_bound_s
+from prophet.core.network import Network
+from prophet.core.plan import Plan, QueuePlan
+from prophet.core.profile import GradientProfile, Profile
+from prophet.policies import get_policy
+from prophet.policies.algorithms.collective import ForwardOrder
+from prophet.policies.algorithms.sequence import (
+    IssueOrder,
+    backward_order,
+    iteration_s,
+    make_sequence,
+    play_sequence,
+)
+
+MB = 1_000_000
+NETWORK = Network(10e6)
+"""A megabyte takes 0.1 s."""
+POLICIES = ("prophet", "p3", "fifo")
+
+PROFILES = st.lists(
+    st.tuples(st.integers(1, 5 * MB), st.floats(0.0, 0.5), st.floats(0.0, 0.2)), min_size=1, max_size=12
+).map(
+    lambda rows: Profile(
+        "any",
+        tuple(
+            GradientProfile(f"g{place}", size, after_s, forward_s)
+            for place, ((size, _, forward_s), after_s) in enumerate(
+                zip(rows, list(itertools.accumulate(row[1] for row in reversed(rows)))[::-1], strict=True)
+            )
+        ),
+        tuple(3 * place for place in range(len(rows))),
+    )
+)
+NETWORKS = st.builds(Network, st.floats(1e6, 1e9), st.floats(0.0, 0.01))
+
+
+def profile(*rows: tuple[float, float], forward_s: float = 0.1) -> Profile:
+    """(megabytes, generated at) of each gradient in forward order."""
+    return Profile("made", tuple(GradientProfile("g", int(size * MB), at, forward_s) for size, at in rows))
+
+
+def plan_of(policy: str, of: Profile, network: Network) -> Plan:
+    return ForwardOrder().plan(of, network) if policy == "prophet" else get_policy(policy).plan(of, network)
+
+
+def test_what_forward_needs_first_goes_before_what_waits() -> None:
+    job = profile((1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0))
+    sequence = make_sequence(job, NETWORK, plan_of("prophet", job, NETWORK))
+    # The last one is under way until 0.2; of those that wait then 1 goes before 2; when it ends, 0 is there.
+    assert sequence.order == (3, 1, 0, 2)
+    assert sequence.ends_s == pytest.approx((0.4, 0.3, 0.6, 0.2))
+
+
+def test_arrival_order_is_that_of_generation() -> None:
+    job = profile((1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0))
+    sequence = make_sequence(job, NETWORK, plan_of("fifo", job, NETWORK))
+    assert sequence.order == (3, 2, 1, 0)
+    assert sequence.ends_s == pytest.approx((0.6, 0.5, 0.4, 0.2))
+
+
+def test_a_transfer_under_way_is_not_interrupted() -> None:
+    job = profile((1, 0.01), (10, 0.0))
+    assert make_sequence(job, NETWORK, plan_of("prophet", job, NETWORK)).order == (1, 0)
+
+
+def test_the_wire_idles_until_something_is_there() -> None:
+    job = profile((1, 1.0), (1, 0.0))
+    assert make_sequence(job, NETWORK, plan_of("prophet", job, NETWORK)).ends_s == pytest.approx((1.1, 0.1))
+
+
+def test_a_message_costs_its_overhead() -> None:
+    job = profile((1, 0.0), (1, 0.0))
+    slow = Network(10e6, overhead_s=0.05)
+    assert make_sequence(job, slow, plan_of("prophet", job, slow)).ends_s == pytest.approx((0.15, 0.3))
+
+
+def test_an_iteration_ends_when_forward_has_had_all() -> None:
+    job = profile((1, 0.2), (1, 0.0))
+    assert iteration_s(job, IssueOrder((0, 1), (0.3, 0.1))) == pytest.approx(0.5)
+    assert iteration_s(job, IssueOrder((0, 1), (0.3, 0.9))) == pytest.approx(1.0)
+    assert iteration_s(job, IssueOrder((0, 1), (0.1, 0.1))) == pytest.approx(0.4), "backward takes its time"
+
+
+def test_another_order_comes_to_what_it_must() -> None:
+    job = profile((1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0))
+    played = play_sequence(job, NETWORK, (0, 1, 2, 3))
+    assert played.ends_s == pytest.approx((0.35, 0.45, 0.65, 0.85))
+
+
+def test_nothing_is_known_yet() -> None:
+    assert backward_order(4) == (3, 2, 1, 0)
+
+
+def test_gradients_that_are_held_for_ever_are_an_error() -> None:
+    job = profile((1, 0.0), (1, 0.0))
+    # A group of gradients, of which one never comes.
+    held = Plan(push=QueuePlan(groups=dict.fromkeys(range(3), 0)), size_bytes=dict.fromkeys(range(3), MB))
+    with pytest.raises(ValueError, match="holds back"):
+        make_sequence(job, NETWORK, held)
+
+
+@given(job=PROFILES, network=NETWORKS, policy=st.sampled_from(POLICIES))
+@settings(deadline=None)
+def test_every_block_is_issued_once_and_none_before_it_is_there(job: Profile, network: Network, policy: str) -> None:
+    sequence = make_sequence(job, network, plan_of(policy, job, network))
+    assert sorted(sequence.order) == list(range(len(job.gradients)))
+    for gradient, end_s in zip(job.gradients, sequence.ends_s, strict=True):
+        assert end_s >= gradient.generation_s + network.transfer_s(gradient.size_bytes) - 1e-9
+    assert play_sequence(job, network, sequence.order).ends_s == pytest.approx(sequence.ends_s)
+
+
+@given(job=PROFILES, network=NETWORKS, policy=st.sampled_from(POLICIES), data=st.data())
+@settings(deadline=None)
+def test_no_sequence_beats_the_bound(job: Profile, network: Network, policy: str, data: st.DataObject) -> None:
+    bound_s = lower_bound_s(job, network.bandwidth) * (1 - 1e-9)
+    assert iteration_s(job, make_sequence(job, network, plan_of(policy, job, network))) >= bound_s
+    order = data.draw(st.permutations(range(len(job.gradients))))
+    assert iteration_s(job, play_sequence(job, network, order)) >= bound_s
+
+
+@given(job=PROFILES, network=NETWORKS)
+@settings(deadline=None)
+def test_forward_order_is_never_worse_by_more_than_what_it_cannot_interrupt(job: Profile, network: Network) -> None:
+    forward = iteration_s(job, make_sequence(job, network, plan_of("prophet", job, network)))
+    longest_s = max(network.transfer_s(gradient.size_bytes) for gradient in job.gradients)
+    # With the overheads, the same iteration preemptively, and one block that is under way when something urgent comes.
+    rows = tuple(
+        GradientProfile(
+            g.name, g.size_bytes + int(network.overhead_s * network.bandwidth) + 1, g.generation_s, g.forward_s
+        )
+        for g in job.gradients
+    )
+    best = lower_bound_s(Profile("with overheads", rows), network.bandwidth)
+    assert forward <= best + longest_s + 1e-6

@@ -1,0 +1,273 @@
+"""Starts DistributedDataParallel jobs under Prophet again and again, with delays at random, and looks for a hang.
+
+Rule of this file: the jobs, how they are started and what they must come to. `python -m tools.ddp_stress --starts 200`.
+
+Each start forks its ranks from this process, which has imported torch and nothing else, so each begins as a process of
+its own does. A job's gradients are whole numbers, so their sums are the same in any order, and it must have plain
+DistributedDataParallel's bits with any number of ranks. They depend on the weights of the moment: an update that came
+late, twice or not at all shows. Meanwhile rank 0 asks for another cut and another sequence again and again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import faulthandler
+import gc
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch
+import torch._dynamo  # which the first optimizer imports, for seconds
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+LAYERS = 9
+LAYER_ROWS = (64, 3, 200, 17, 128, 1, 96, 250, 40)
+COLUMNS = 65
+KINDS = 6
+"""Of jobs: with one module or two, with an evaluation on one rank or none, with layers that a rank leaves out."""
+
+
+class Wrong(Exception):
+    """A start did not come to what it must."""
+
+
+@dataclass(frozen=True)
+class StressJob:
+    """One start. `delay_s` is the longest of the delays, 0 for none; `seed` is that of the delays only."""
+
+    ranks: int
+    kind: int
+    iterations: int
+    seed: int = 0
+    delay_s: float = 0.0
+    prophet: bool = True
+
+    @property
+    def modules(self) -> int:
+        return 1 + self.kind % 2
+
+    @property
+    def evaluates(self) -> bool:
+        return self.kind // 2 == 1
+
+    @property
+    def varies(self) -> bool:
+        return self.kind // 2 == 2
+
+
+class WholeNumbers(torch.nn.Module):
+    """Layers whose gradients are whole numbers, and another one for every sign of a weight."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        numbers = torch.Generator().manual_seed(seed)
+        self.layers = torch.nn.ParameterList(
+            torch.randint(-64, 65, (rows, COLUMNS), generator=numbers).float() / 128 for rows in LAYER_ROWS
+        )
+
+    def forward(self, data: torch.Tensor, left_out: Collection[int], delay: Any) -> torch.Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for place, weight in enumerate(self.layers):
+            if place in left_out:
+                continue
+            delay()
+            weight = weight * 1.0
+            if weight.requires_grad:
+                weight.register_hook(lambda _gradient: delay())
+            total = total + (weight * (data[place] + weight.detach().sign())).sum(dtype=torch.float64)
+        return total
+
+
+def train(job: StressJob, rank: int) -> dict[str, Any]:
+    """One rank's part, and what came of it."""
+    delays = random.Random(f"{job.seed} {rank}")
+
+    def delay() -> None:
+        if job.delay_s and delays.random() < 0.3:
+            time.sleep(delays.random() ** 3 * job.delay_s)
+
+    choices = random.Random(job.seed)
+    seeds = range(job.kind * 10, job.kind * 10 + job.modules)
+    modules: list[Any] = [
+        DistributedDataParallel(WholeNumbers(seed), find_unused_parameters=job.varies) for seed in seeds
+    ]
+    optimizers = [torch.optim.SGD(module.parameters(), lr=2**-7, momentum=0.5) for module in modules]
+    losses = hashlib.sha256()
+    held: dict[int, Any] = {}
+    changes = 0
+    for iteration in range(job.iterations):
+        numbers = torch.Generator().manual_seed(iteration * 100 + rank)
+        data = torch.randint(-3, 4, (len(modules), LAYERS, COLUMNS), generator=numbers).float()
+        # Some that one rank alone leaves out, and one that all do.
+        left_out = {iteration % LAYERS, *torch.randperm(LAYERS, generator=numbers)[:3].tolist()} if job.varies else ()
+        if job.prophet:
+            for number, module in enumerate(modules):
+                rounds = module.reducer.rounds
+                changes += held.get(number) not in (None, (rounds.cut, rounds.order))
+                held[number] = (rounds.cut, rounds.order)
+                if rank == 0 and rounds.cut is not None and choices.random() < 0.4:
+                    another(rounds, choices)
+        delay()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        together = iteration % 3 == 0
+        outputs = [module(data[number], left_out, delay) for number, module in enumerate(modules)]
+        if iteration % 5 == 4:
+            with contextlib.ExitStack() as stack:
+                for module in modules:
+                    stack.enter_context(module.no_sync())
+                for number, module in enumerate(modules):
+                    module(data[number].neg(), left_out, delay).backward()
+            outputs = [module(data[number], left_out, delay) for number, module in enumerate(modules)]
+        if together:
+            torch.stack(outputs).sum().backward()
+        else:
+            for output in outputs:
+                output.backward()
+        for optimizer in optimizers:
+            delay()
+            optimizer.step()
+        losses.update(repr([output.item() for output in outputs]).encode())
+        if job.evaluates and rank == 0 and iteration == job.iterations // 2:
+            with torch.no_grad():
+                losses.update(repr([module.module(data[0], (), delay).item() for module in modules]).encode())
+    weights = hashlib.sha256()
+    for module in modules:
+        for param in module.parameters():
+            weights.update(param.detach().numpy().tobytes())
+    return {"losses": losses.hexdigest(), "weights": weights.hexdigest(), "changes": changes}
+
+
+def another(rounds: Any, choices: random.Random) -> None:
+    """Asks for another cut and another sequence, from this moment on."""
+    from prophet.core.cut import UNIT_BYTES, Cut, Segment
+    from prophet_ddp.control import Decision
+
+    first, second = (UNIT_BYTES * choices.choice((1, 2, 3, 5, 8, 16, 64, 1000)) for _ in range(2))
+    segments = [Segment(0, first)]
+    if choices.random() < 0.5:
+        segments.append(Segment(UNIT_BYTES * choices.randint(1, 40), second))
+    cut = Cut(tuple(segments))
+    order = list(range(len(rounds.blocks_under(cut))))
+    choices.shuffle(order)
+    rounds.control.want(Decision(cut, tuple(order)))
+
+
+def run_rank(job: StressJob, rank: int, port: int, folder: Path) -> None:
+    """The life of one rank, in a process of its own that ends as any does."""
+    log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(job.ranks))
+    if job.prophet:
+        os.environ["PROPHET_SCHEDULER"] = "prophet"
+        import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
+    dist.init_process_group("gloo")
+    result = train(job, rank)
+    (folder / f"rank{rank}.json").write_text(json.dumps(result))
+    if job.seed % 2:
+        dist.destroy_process_group()
+
+
+def start(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
+    """What the ranks came to. Raises Wrong with what they printed where one fails or hangs."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pids = {}
+    for rank in range(job.ranks):
+        pid = os.fork()
+        if pid == 0:
+            run_rank(job, rank, port, folder)
+            raise SystemExit(0)
+        pids[pid] = rank
+    statuses: dict[int, int] = {}
+    ends_at = time.monotonic() + limit_s
+    while pids and time.monotonic() < ends_at:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            statuses[pids.pop(pid)] = os.waitstatus_to_exitcode(status)
+        else:
+            time.sleep(0.005)
+    hung = sorted(pids.values())
+    for number in (signal.SIGUSR1, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+        time.sleep(0.5 if pids else 0.0)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    if hung or any(statuses.values()):
+        logs = "\n".join(f"-- rank {rank}\n{(folder / f'rank{rank}.log').read_text()}" for rank in range(job.ranks))
+        raise Wrong(f"{job}: hung {hung}, statuses {statuses}\n{logs}")
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(job.ranks)]
+
+
+def check(job: StressJob, truth: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
+    """Raises Wrong where a rank has other numbers than under plain DistributedDataParallel."""
+    for rank, (told, wanted) in enumerate(zip(results, truth, strict=True)):
+        for key in ("losses", "weights"):
+            if told[key] != wanted[key]:
+                raise Wrong(f"{job}: rank {rank} has other {key} than without Prophet")
+    if len({told["changes"] for told in results}) != 1:
+        raise Wrong(f"{job}: ranks changed cuts at different times: {results}")
+
+
+def main() -> None:
+    """Says what was run, or ends with status 1 at the first thing that is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--starts", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=50, help="of each start")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--delay-ms", type=float, default=3.0, help="the longest; a third of the moments has one")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit-s", type=float, default=120.0, help="for one start")
+    told = parser.parse_args()
+    began, iterations, changes = time.monotonic(), 0, 0
+    truths: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    gc.freeze()  # or the end of each rank would look at all that was imported
+    # No `with`: a forked rank leaves through here as well.
+    folder = Path(tempfile.mkdtemp())
+    try:
+        for number in range(told.starts):
+            ranks, kind = told.ranks[number % len(told.ranks)], number // len(told.ranks) % KINDS
+            job = StressJob(ranks, kind, told.iterations, told.seed + number // 2, told.delay_ms / 1e3)
+            if (ranks, kind) not in truths:
+                plain = dataclasses.replace(job, prophet=False, delay_s=0.0)
+                truths[ranks, kind] = start(plain, folder, told.limit_s)
+            results = start(job, folder, told.limit_s)
+            check(job, truths[ranks, kind], results)
+            iterations += job.iterations
+            changes += results[0]["changes"]
+            if number % 20 == 19:
+                print(f"{number + 1} starts", file=sys.stderr, flush=True)
+    except Wrong as wrong:
+        print(wrong)
+        sys.exit(1)
+    shutil.rmtree(folder)
+    seconds = time.monotonic() - began
+    print(
+        f"{told.starts} starts, {iterations} iterations, {changes} changes of cut or sequence: no hang, the bits of "
+        f"plain DistributedDataParallel; {seconds:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()
