@@ -27,7 +27,7 @@ from prophet.frontends.torch.updates import Updates
 from prophet_ddp import control
 from prophet_ddp.control import Decision
 from prophet_ddp.issuer import Issuer
-from prophet_ddp.rounds import Rounds
+from prophet_ddp.rounds import ModuleRounds
 
 OPERATION_S = 0.001
 BYTES_PER_S = 20e6
@@ -86,7 +86,7 @@ def _slow(name: str) -> None:
 
 def _decide_often() -> None:
     vars(control)["RECUT_ROUNDS"] = 2
-    original: Any = vars(Rounds)["_end"]
+    original: Any = vars(ModuleRounds)["_end"]
     chance = random.Random(1)
 
     def end(self: Any) -> None:
@@ -97,15 +97,15 @@ def _decide_often() -> None:
             self.control.want(Decision(cut, tuple(order)))
         original(self)
 
-    take_up: Any = vars(Rounds)["_take_up"]
+    take_up: Any = vars(ModuleRounds)["_take_up"]
 
     def count(self: Any, decision: Decision) -> None:
         first = self.cut is None
         take_up(self, decision)
         _counts["decisions"] += not first
 
-    Rounds._end = end  # type: ignore[method-assign]
-    Rounds._take_up = count  # type: ignore[method-assign]
+    ModuleRounds._end = end  # type: ignore[method-assign]
+    ModuleRounds._take_up = count  # type: ignore[method-assign]
 
 
 def _count_late() -> None:

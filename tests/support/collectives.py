@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from prophet_ddp.issuer import Operation
+from prophet_ddp.issuer import JointOperation
 
 
 class Future:
@@ -70,7 +70,7 @@ class Group:
         return self._wire.submit(self._rank, "broadcast", tensors[0])
 
 
-Program = Generator["float | Operation", None, None]
+Program = Generator["float | JointOperation", None, None]
 """What a rank does: it yields seconds to pass, or an operation to wait for."""
 
 
@@ -88,7 +88,7 @@ class Wire:
         self._duration_s = duration_s
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self._blocked: list[tuple[Operation, Program]] = []
+        self._blocked: list[tuple[JointOperation, Program]] = []
 
     def submit(self, rank: int, kind: str, tensor: torch.Tensor) -> Work:
         number = len(self.submitted[rank])
@@ -113,7 +113,7 @@ class Wire:
         """A rank begins."""
         self.at(0.0, lambda: self._go_on(program))
 
-    def run(self) -> list[Operation]:
+    def run(self) -> list[JointOperation]:
         """Until nothing more happens; what is still waited for then."""
         while self._events:
             self.now_s, _, action = heapq.heappop(self._events)

@@ -29,7 +29,7 @@ from prophet.learn.learner import Learner
 from prophet.policies.algorithms.collective import CollectivePolicy
 from prophet.policies.algorithms.sequence import IssueOrder, iteration_s, make_sequence, play_sequence
 from prophet_ddp.control import Decision
-from prophet_ddp.rounds import Rounds
+from prophet_ddp.rounds import ModuleRounds
 
 BETTER = 0.005
 """A sequence is changed for one that is predicted to save this share of the iteration."""
@@ -45,7 +45,7 @@ logger = logging.getLogger("prophet")
 class ModuleAgent:
     """One module's. `adapts`: its cut may change. Time comes with the call."""
 
-    def __init__(self, rounds: Rounds, policy: CollectivePolicy, settings: Settings, adapts: bool) -> None:
+    def __init__(self, rounds: ModuleRounds, policy: CollectivePolicy, settings: Settings, adapts: bool) -> None:
         self._reference = weakref.ref(rounds)
         self._policy = policy
         self._monitor_s = settings.monitor_s
@@ -70,7 +70,7 @@ class ModuleAgent:
             self._turn(rounds, now)
         return rounds is not None
 
-    def _turn(self, rounds: Rounds, now: float) -> None:
+    def _turn(self, rounds: ModuleRounds, now: float) -> None:
         cut, order = rounds.cut, rounds.order
         if self._seen[0] == cut and self._seen[1] != order:
             self.learner.reordered(now)
@@ -93,11 +93,11 @@ class ModuleAgent:
             self._judged_at = now
             self._look_again(rounds, cut, profile, network)
 
-    def _sequence(self, rounds: Rounds, cut: Cut, profile: Profile, network: Network) -> IssueOrder:
+    def _sequence(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> IssueOrder:
         blocks = profile_of(rounds.blocks_under(cut), profile)
         return make_sequence(blocks, network, self._policy.plan(blocks, network, self.learner.profiler.jitter_s))
 
-    def _look_again(self, rounds: Rounds, cut: Cut, profile: Profile, network: Network) -> None:
+    def _look_again(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> None:
         """Whether another sequence of the same blocks is better by now."""
         blocks = profile_of(rounds.blocks_under(cut), profile)
         order = rounds.order

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from prophet.core.cut import RECUT_ROUNDS, Cut
-from prophet_ddp.issuer import Issuer, Operation
+from prophet_ddp.issuer import Issuer, JointOperation
 
 EARLY_ROUNDS = 32
 """In a module's first rounds, while most is learned, every one ends with a page."""
@@ -88,7 +88,7 @@ class Control:
         self._taken = 0
         self._rounds = 0
         self._page: torch.Tensor | None = None
-        self._operation: Operation | None = None
+        self._operation: JointOperation | None = None
 
     def want(self, decision: Decision) -> None:
         """From some later round on; counts on the rank that decides alone."""
@@ -97,7 +97,7 @@ class Control:
                 self._wanted = decision
                 self._number += 1
 
-    def round_ends(self) -> list[Operation]:
+    def round_ends(self) -> list[JointOperation]:
         """What this round's sequence ends with."""
         self._rounds += 1
         if self._rounds > EARLY_ROUNDS and self._rounds % RECUT_ROUNDS:
@@ -112,11 +112,11 @@ class Control:
                 page[0], page[1] = number, len(self._sent[1])
             return self._issuer.broadcast(page)
 
-        self._operation = Operation(send)
+        self._operation = JointOperation(send)
         self._operation.ready = True
         return [self._operation]
 
-    def round_begins(self, wait: Callable[[Operation], None]) -> Decision | None:
+    def round_begins(self, wait: Callable[[JointOperation], None]) -> Decision | None:
         """Before a round's first block: what holds from this round on, None where nothing has changed.
 
         `wait(operation)` returns when it has ended.
@@ -132,7 +132,7 @@ class Control:
         data = torch.zeros(length, dtype=torch.uint8)
         if self._decides:
             data.copy_(torch.frombuffer(bytearray(self._sent[1]), dtype=torch.uint8))
-        operation = Operation(lambda: self._issuer.broadcast(data))
+        operation = JointOperation(lambda: self._issuer.broadcast(data))
         operation.ready = True
         self._issuer.append([operation])
         wait(operation)

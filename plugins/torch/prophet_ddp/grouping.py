@@ -18,7 +18,7 @@ from prophet.learn.profiler import JobProfiler
 from prophet.policies.algorithms.collective_groups import LEARNING_ITERATIONS, make_grouping, with_forward
 from prophet_ddp.agent import Turning
 from prophet_ddp.control import Decision
-from prophet_ddp.rounds import Rounds
+from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.trace import ForwardTrace
 
 logger = logging.getLogger("prophet")
@@ -30,7 +30,7 @@ class GroupingAgent:
     `trace`, where the policy plans with forward times, is waited for.
     """
 
-    def __init__(self, rounds: Rounds, policy: Policy, trace: ForwardTrace | None = None) -> None:
+    def __init__(self, rounds: ModuleRounds, policy: Policy, trace: ForwardTrace | None = None) -> None:
         self._reference = weakref.ref(rounds)
         self._policy = policy
         # The groups of these systems are neighbours in the order of generation, which the arena's is turned round.

@@ -20,6 +20,7 @@ own.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -36,7 +37,7 @@ MOST_IN_FLIGHT = 4
 those has ended."""
 
 
-class Operation:
+class JointOperation:
     """Something that all ranks do together. `start()` issues it and returns torch's Work; `then()` runs when it has
     ended, in a thread of torch's. `id` and `size_bytes` are those of its block, 0 bytes for what is none.
     """
@@ -68,7 +69,7 @@ class Issuer:
         self._log = log
         self._lock = threading.RLock()
         self._moved = threading.Condition(self._lock)
-        self._queue: deque[Operation] = deque()
+        self._queue: deque[JointOperation] = deque()
         self._in_flight = 0
         self._issuing = False
         self._error: BaseException | None = None
@@ -89,13 +90,13 @@ class Issuer:
         assert self._group is not None
         return self._group.broadcast([tensor], options)
 
-    def append(self, operations: list[Operation]) -> None:
+    def append(self, operations: list[JointOperation]) -> None:
         """What comes next in the sequence; ready or not."""
         with self._lock:
             self._queue.extend(operations)
             self._issue()
 
-    def ready(self, operation: Operation) -> None:
+    def ready(self, operation: JointOperation) -> None:
         """Its data is there."""
         with self._lock:
             operation.ready = True
@@ -178,7 +179,7 @@ class Issuer:
             if not isinstance(error, Exception):
                 raise
 
-    def _ended(self, operation: Operation, future: Any) -> None:
+    def _ended(self, operation: JointOperation, future: Any) -> None:
         """In a thread of torch's, or in the one that issued it. torch swallows what is raised here, Ctrl-C too."""
         try:
             now = time.monotonic()

@@ -24,7 +24,7 @@ from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.optimizer import late_class, step_owner, why_not_late
 from prophet.frontends.torch.updates import Updates
-from prophet_ddp.rounds import WAIT_LIMIT_S, Rounds
+from prophet_ddp.rounds import WAIT_LIMIT_S, ModuleRounds
 
 _installed = False
 
@@ -94,7 +94,7 @@ class DdpUpdates(Updates):
 class _Wire:
     """Several modules' averages as one optimizer waits for them."""
 
-    def __init__(self, rounds: Sequence[Rounds]) -> None:
+    def __init__(self, rounds: Sequence[ModuleRounds]) -> None:
         self._rounds = rounds
 
     def arrived(self, slot: Slot) -> bool:

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from prophet_ddp.rounds import Rounds
+from prophet_ddp.rounds import ModuleRounds
 
 
 class LateReducer:
     """torch's Reducer as DistributedDataParallel's own methods call it; names and signatures are torch's."""
 
-    def __init__(self, rounds: Rounds, give_back: Callable[[], None]) -> None:
+    def __init__(self, rounds: ModuleRounds, give_back: Callable[[], None]) -> None:
         self.rounds = rounds
         self._give_back = give_back
 

@@ -21,18 +21,17 @@ from typing import Any
 import torch
 from torch.utils.hooks import unserializable_hook
 
-from prophet.core.cut import Block as CutBlock
-from prophet.core.cut import Cut, blocks_of
+from prophet.core.cut import Block, Cut, blocks_of
 from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
-from prophet.frontends.torch.arena import Arena, Block, Slot
+from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
 from prophet.frontends.torch.streams import Streams, streams_of
 from prophet.frontends.torch.updates import PROBATION_STEPS
 from prophet.policies.algorithms.sequence import backward_order
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer, Operation
+from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.trace import ForwardTrace
 
@@ -55,11 +54,11 @@ class DdpArena(Arena):
         self.ranks = 1
         self._issuer = issuer
         self._log = log
-        self._operations: dict[Block, Operation] = {}
-        self._incomplete: dict[Operation, int] = {}
+        self._operations: dict[ArenaBlock, JointOperation] = {}
+        self._incomplete: dict[JointOperation, int] = {}
         """Of the round's operations, how many blocks are not there yet."""
 
-    def operations(self, collectives: Iterable[Sequence[int]]) -> list[Operation]:
+    def operations(self, collectives: Iterable[Sequence[int]]) -> list[JointOperation]:
         """The round's, one for the blocks at each of these places, in this order."""
         self._operations, self._incomplete = {}, {}
         for places in collectives:
@@ -69,7 +68,7 @@ class DdpArena(Arena):
             self._incomplete[operation] = len(blocks)
         return list(self._incomplete)
 
-    def _operation(self, blocks: Sequence[Block]) -> Operation:
+    def _operation(self, blocks: Sequence[ArenaBlock]) -> JointOperation:
         parts = [block.data for block in blocks]
         compression = self.compression
         after = list[Callable[[], None]]()
@@ -90,9 +89,9 @@ class DdpArena(Arena):
             for step in after:
                 step()
 
-        return Operation(start, blocks[0].id, sum(part.nbytes for part in parts), then)
+        return JointOperation(start, blocks[0].id, sum(part.nbytes for part in parts), then)
 
-    def _send(self, block: Block) -> Operation:
+    def _send(self, block: ArenaBlock) -> JointOperation:
         operation = self._operations[block]
         self._log.added(block.id, block.data.nbytes, time.monotonic())
         self._incomplete[operation] -= 1
@@ -100,7 +99,7 @@ class DdpArena(Arena):
             self._issuer.ready(operation)
         return operation
 
-    def _back(self, block: Block) -> bool:
+    def _back(self, block: ArenaBlock) -> bool:
         return bool(block.flight.done)
 
 
@@ -111,7 +110,7 @@ def _part(data: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
             part.copy_(own)
 
 
-class Rounds:
+class ModuleRounds:
     """One module's. `named` are the parameters that are averaged, in forward order; `ranks` how many there are.
 
     `uses_vary`: parameters may have no gradient in a round (find_unused_parameters), and then what no rank used keeps
@@ -159,7 +158,7 @@ class Rounds:
         """By place: a gradient came since the last round ended, be it within no_sync()."""
         self._unused: list[Slot] = []
         self._used: torch.Tensor | None = None
-        self._used_known: Operation | None = None
+        self._used_known: JointOperation | None = None
         self._without: list[Slot] = []
         """Slots that had no gradient in the round, of which it is to be found out what others had."""
         self._fresh = False
@@ -212,7 +211,7 @@ class Rounds:
         assert self._arena is not None
         return self._arena.sizes, self._arena.kinds
 
-    def blocks_under(self, cut: Cut) -> list[CutBlock]:
+    def blocks_under(self, cut: Cut) -> list[Block]:
         """What the blocks would be."""
         return blocks_of(*self.layout, cut)
 
@@ -386,7 +385,7 @@ class Rounds:
         operations = arena.operations(self._decision.collectives)
         if self._uses_vary:
             used = self._used = torch.zeros(len(self._slots), dtype=torch.int32)
-            self._used_known = Operation(lambda: self._issuer.all_reduce(used))
+            self._used_known = JointOperation(lambda: self._issuer.all_reduce(used))
             operations.append(self._used_known)
         self._issuer.append(operations)
         self._open = True
@@ -521,7 +520,7 @@ class Rounds:
     def _wait_activity(self) -> None:
         self._issuer.wait_activity(WAIT_LIMIT_S)
 
-    def _wait(self, operation: Operation) -> None:
+    def _wait(self, operation: JointOperation) -> None:
         while not operation.done:
             self._wait_activity()
 

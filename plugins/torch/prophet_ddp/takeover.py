@@ -43,7 +43,7 @@ from prophet_ddp.grouping import GroupingAgent, WaitingAgent
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
-from prophet_ddp.rounds import Rounds
+from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.trace import ForwardTrace
 
 AGREE_LIMIT_S = 60.0
@@ -206,7 +206,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
             return Borders.of_gradients(sizes)
         return Cut.uniform(told.partition_bytes or DEFAULT_PARTITION_BYTES)
 
-    rounds = Rounds(
+    rounds = ModuleRounds(
         named,
         issuer,
         control,
@@ -235,7 +235,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     _records.follow(rounds.record)
 
 
-def _agent_of(rounds: Rounds, told: Settings, adapts: bool) -> Turning:
+def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool) -> Turning:
     definition = get_definition(told.policy)
     partition_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
     policy = policy_from_environ(told.policy, os.environ, partition_bytes)

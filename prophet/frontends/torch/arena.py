@@ -62,7 +62,7 @@ class Slot:
         self.param = param
         self.place = place
         self.turn = place
-        self.blocks: tuple[Block, ...] = ()
+        self.blocks: tuple[ArenaBlock, ...] = ()
         self.awaited = False
         self.left = passes
         self.staged = False
@@ -109,7 +109,7 @@ class Slot:
         return self.grad_unchanged() or (self.param.grad is None and self.seen is None)
 
 
-class Block:
+class ArenaBlock:
     """A range of one buffer: what travels as one tensor.
 
     `id` is its place in forward order, lower for the more urgent. `slots` are the gradients of which it has a part.
@@ -174,8 +174,8 @@ class Arena:
         self.kinds = [fusible_kind(slot.param) if fusion else None for slot in slots]
         self.first_id = first_id
         self.cut: Cut | None = None
-        self.blocks: list[Block] = []
-        self._known: dict[tuple[int, int, int], Block] = {}
+        self.blocks: list[ArenaBlock] = []
+        self._known: dict[tuple[int, int, int], ArenaBlock] = {}
         self._buffers: dict[int, _Buffer] = {}
         """By place of a slot: where it lies. Slots of one kind share one."""
         members: dict[Hashable, list[Slot]] = {}
@@ -188,19 +188,19 @@ class Arena:
 
     # The engine's part.
 
-    def _block(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> Block:
+    def _block(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> ArenaBlock:
         """A block that there was not before."""
-        return Block(data, slots)
+        return ArenaBlock(data, slots)
 
-    def _accept(self, new: Sequence[Block]) -> bool:
+    def _accept(self, new: Sequence[ArenaBlock]) -> bool:
         """Whether these blocks, which there were not before, may travel from now on."""
         return True
 
-    def _send(self, block: Block) -> Any:
+    def _send(self, block: ArenaBlock) -> Any:
         """Lets a block leave that is complete; what it is to be known by, not None."""
         raise NotImplementedError
 
-    def _back(self, block: Block) -> bool:
+    def _back(self, block: ArenaBlock) -> bool:
         """Whether a block that left is back. Not asked again where it is."""
         raise NotImplementedError
 
@@ -213,8 +213,8 @@ class Arena:
         """
         if any(block.flight is not None or block.missing < len(block.slots) for block in self.blocks):
             raise RuntimeError("blocks are cut anew while some are on their way")
-        blocks: list[Block] = []
-        new: dict[tuple[int, int, int], Block] = {}
+        blocks: list[ArenaBlock] = []
+        new: dict[tuple[int, int, int], ArenaBlock] = {}
         for wanted in blocks_of(self.sizes, self.kinds, cut):
             first = wanted.pieces[0]
             buffer = self._buffers[first.gradient]
@@ -232,7 +232,7 @@ class Arena:
             return False
         self._known.update(new)
         self.cut, self.blocks = cut, blocks
-        parts: list[list[Block]] = [[] for _ in self.slots]
+        parts: list[list[ArenaBlock]] = [[] for _ in self.slots]
         for block in blocks:
             block.open()
             for slot in block.slots:

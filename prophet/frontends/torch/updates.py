@@ -35,7 +35,7 @@ LOOK_AT = 16
 """Parameters that are looked at between two sleeps, whether they can be updated meanwhile. Blocks are many."""
 
 
-class Wire(Protocol):
+class AverageSource(Protocol):
     """What updates ask of the engine that brings averages back."""
 
     def arrived(self, slot: Slot) -> bool:
@@ -58,7 +58,7 @@ class Updates:
     averages. `stepping`: the optimizer itself is at work. `state_seen`: the program has looked at its state.
     """
 
-    _wire: Wire
+    _wire: AverageSource
 
     def __init__(self, optimizer: torch.optim.Optimizer, user_class: type[torch.optim.Optimizer]) -> None:
         self.stepping = False

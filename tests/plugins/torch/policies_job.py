@@ -34,7 +34,7 @@ from prophet.policies.algorithms.sequence import make_sequence
 from prophet_ddp import takeover
 from prophet_ddp.agent import Agents, Turning
 from prophet_ddp.control import Decision
-from prophet_ddp.rounds import Rounds
+from prophet_ddp.rounds import ModuleRounds
 
 WIDTH = 1040
 """A matrix of so many rows and columns is larger than the largest block that a parameter server takes."""
@@ -76,7 +76,7 @@ class Varying(nn.Module):
         return result
 
 
-def decision_of(name: str, rounds: Rounds) -> Decision:
+def decision_of(name: str, rounds: ModuleRounds) -> Decision:
     """What the policy would have with gradients that come in four steps."""
     sizes, kinds = rounds.layout
     whole = blocks_of(sizes, kinds, Borders.of_gradients(sizes))
@@ -137,8 +137,8 @@ class Run:
         self.noise = torch.Generator().manual_seed(10 + rank)
 
     @property
-    def rounds(self) -> Rounds:
-        found: Rounds = self.model.reducer.rounds  # type: ignore[union-attr,assignment]
+    def rounds(self) -> ModuleRounds:
+        found: ModuleRounds = self.model.reducer.rounds  # type: ignore[union-attr,assignment]
         return found
 
     def step(self) -> None:
@@ -229,7 +229,7 @@ def varying(name: str, rank: int) -> dict[str, Any]:
     return {"policy": f"vary:{name}", "weights": weights[0], "without": weights[1]}
 
 
-def _record(rounds: Rounds, issued: list[int]) -> None:
+def _record(rounds: ModuleRounds, issued: list[int]) -> None:
     """From the next round on all-reduces leave their bytes."""
     rounds.flush()
     issuer: Any = rounds._issuer

@@ -22,6 +22,7 @@ from prophet_ddp import agent as agent_module
 from prophet_ddp.agent import Agents, ModuleAgent, profile_of
 from prophet_ddp.control import Decision
 from prophet_ddp.events import EventLog
+from prophet_ddp.records import ModuleRecord
 
 TOTAL = 25_600_000
 PROFILE = resnet50(TOTAL, backward_s=0.6, forward_s=0.3)
@@ -41,7 +42,7 @@ class Wanted:
 
 
 class Job:
-    """As far as an agent sees Rounds: a job on a virtual clock, which takes up what is wanted at once."""
+    """As far as an agent sees ModuleRounds: a job on a virtual clock, which takes up what is wanted at once."""
 
     def __init__(self, network: Network = NETWORK, cut: Cut | None = None, profile: Profile = PROFILE) -> None:
         self.network = network
@@ -49,6 +50,7 @@ class Job:
         self.sizes = [gradient.size_bytes for gradient in profile.gradients]
         self.ranks = 2
         self.log = EventLog(open=True)
+        self.record = ModuleRecord()
         self.control = Wanted()
         self.now_s = 100.0
         self._take(cut or learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes)), None)

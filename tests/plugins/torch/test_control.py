@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Segment
 from prophet_ddp.control import EARLY_ROUNDS, Control, Decision
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer, Operation
+from prophet_ddp.issuer import Issuer, JointOperation
 from support.collectives import Wire
 
 CUTS = st.builds(
@@ -97,7 +97,7 @@ def test_all_ranks_take_up_the_same_before_the_same_round(seed: int, ranks: int)
         issuer = Issuer(wire.groups[rank], EventLog(open=False))
         control = Control(issuer, rank)
 
-        def wait(operation: Operation) -> None:
+        def wait(operation: JointOperation) -> None:
             while not operation.done:
                 issuer.wait_activity(30.0)
 
@@ -139,7 +139,7 @@ def test_what_is_wanted_again_is_not_sent_again() -> None:
     control = Control(issuer, 0)
     decision = Decision(Cut.uniform(UNIT_BYTES), (0,))
 
-    def wait(operation: Operation) -> None:
+    def wait(operation: JointOperation) -> None:
         wire.run()
         assert operation.done
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from prophet.core.events import EventKind, QueueKind
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import MOST_IN_FLIGHT, Issuer, Operation
+from prophet_ddp.issuer import MOST_IN_FLIGHT, Issuer, JointOperation
 from support.collectives import Program, Wire
 
 ROUNDS = 6
@@ -36,9 +36,9 @@ class Job:
 
     def _program(self, rank: int, chance: random.Random) -> Program:
         issuer = self.issuers[rank]
-        before: dict[int, tuple[Operation, torch.Tensor]] = {}
+        before: dict[int, tuple[JointOperation, torch.Tensor]] = {}
         for number, sequence in enumerate(self.sequences):
-            now: dict[int, tuple[Operation, torch.Tensor]] = {}
+            now: dict[int, tuple[JointOperation, torch.Tensor]] = {}
             for block in range(self.blocks):
                 data = torch.zeros(1 + block)
                 now[block] = self._operation(rank, number, block, data), data
@@ -60,12 +60,12 @@ class Job:
         for operation, _ in before.values():
             yield operation
 
-    def _operation(self, rank: int, number: int, block: int, data: torch.Tensor) -> Operation:
+    def _operation(self, rank: int, number: int, block: int, data: torch.Tensor) -> JointOperation:
         def start() -> object:
             self.issued[rank].append((number, block))
             return self.issuers[rank].all_reduce(data)
 
-        return Operation(start, block, 4 * (1 + block))
+        return JointOperation(start, block, 4 * (1 + block))
 
 
 @given(seed=st.integers(0, 1 << 32), ranks=st.integers(1, 4), blocks=st.integers(1, 12))
@@ -115,7 +115,7 @@ def test_operations_that_end_as_they_begin_do_not_nest() -> None:
         work.future.end()
         return work
 
-    operations = [Operation(ended) for _ in range(5000)]
+    operations = [JointOperation(ended) for _ in range(5000)]
     for operation in operations:
         operation.ready = True
     issuer.append(operations)
@@ -125,7 +125,7 @@ def test_operations_that_end_as_they_begin_do_not_nest() -> None:
 
 def test_what_follows_one_that_is_not_ready_waits() -> None:
     wire, issuer = alone()
-    first, second = (Operation(lambda: issuer.all_reduce(torch.zeros(1))) for _ in range(2))
+    first, second = (JointOperation(lambda: issuer.all_reduce(torch.zeros(1))) for _ in range(2))
     issuer.append([first, second])
     issuer.ready(second)
     wire.run()
@@ -142,7 +142,7 @@ def test_an_operation_that_cannot_be_issued_is_an_error_for_who_waits() -> None:
     def start() -> object:
         raise ValueError("no such group")
 
-    operation = Operation(start)
+    operation = JointOperation(start)
     issuer.append([operation])
     issuer.ready(operation)
     assert issuer.still(0.0)
@@ -158,7 +158,7 @@ def test_an_interrupt_while_one_is_issued_comes_through_and_ends_the_sequence() 
     def start() -> object:
         raise KeyboardInterrupt
 
-    operation = Operation(start)
+    operation = JointOperation(start)
     issuer.append([operation])
     with pytest.raises(KeyboardInterrupt):
         issuer.ready(operation)
@@ -175,7 +175,7 @@ def test_an_interrupt_while_one_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(log, "finished", interrupted)
-    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)), size_bytes=4)
+    operation = JointOperation(lambda: issuer.all_reduce(torch.zeros(1)), size_bytes=4)
     operation.ready = True
     issuer.append([operation])
     with contextlib.suppress(KeyboardInterrupt):  # as torch does
@@ -187,7 +187,7 @@ def test_an_interrupt_while_one_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch
 def test_the_end_tells_of_an_error_that_nobody_was_told_of_and_only_then() -> None:
     wire, issuer = alone()
     wire.failing = 0
-    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)))
+    operation = JointOperation(lambda: issuer.all_reduce(torch.zeros(1)))
     operation.ready = True
     issuer.append([operation])
     wire.run()
@@ -199,7 +199,7 @@ def test_the_end_tells_of_an_error_that_nobody_was_told_of_and_only_then() -> No
 
 def test_torch_has_something_in_hand_until_it_ends() -> None:
     wire, issuer = alone()
-    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)))
+    operation = JointOperation(lambda: issuer.all_reduce(torch.zeros(1)))
     operation.ready = True
     issuer.append([operation])
     assert not issuer.still(0.0)
@@ -213,7 +213,7 @@ def test_what_an_operation_does_at_its_end_may_fail() -> None:
     def put_back() -> None:
         raise ValueError("does not fit")
 
-    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)), then=put_back)
+    operation = JointOperation(lambda: issuer.all_reduce(torch.zeros(1)), then=put_back)
     operation.ready = True
     issuer.append([operation])
     wire.run()
@@ -224,7 +224,7 @@ def test_what_an_operation_does_at_its_end_may_fail() -> None:
 
 def test_quiet_leaves_what_has_no_data_yet() -> None:
     wire, issuer = alone()
-    first, second = (Operation(lambda: issuer.all_reduce(torch.zeros(1))) for _ in range(2))
+    first, second = (JointOperation(lambda: issuer.all_reduce(torch.zeros(1))) for _ in range(2))
     issuer.append([first, second])
     assert issuer.quiet(), "nothing is under way"
     issuer.ready(first)
@@ -236,7 +236,7 @@ def test_quiet_leaves_what_has_no_data_yet() -> None:
 
 def test_each_thread_that_waits_learns_of_every_end() -> None:
     wire, issuer = alone()
-    operation = Operation(lambda: issuer.all_reduce(torch.zeros(1)))
+    operation = JointOperation(lambda: issuer.all_reduce(torch.zeros(1)))
     operation.ready = True
     issuer.append([operation])
     wire.run()

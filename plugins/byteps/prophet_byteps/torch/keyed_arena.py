@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of, ids_taken
-from prophet.frontends.torch.arena import Arena, Block, Slot
+from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
 from prophet.frontends.torch.streams import Streams
 from prophet_byteps.torch.keys import Engine
 
@@ -43,7 +43,7 @@ def names_reserved(sizes: Sequence[int]) -> int:
     return min(MOST_NAMES, 2 * (fine + _COARSE_CUTS * coarse))
 
 
-class KeyedBlock(Block):
+class KeyedBlock(ArenaBlock):
     """A block with two names, which it has in turn. BytePS gets priority -(id + 1)."""
 
     def __init__(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> None:
@@ -90,10 +90,10 @@ class KeyedArena(Arena):
         for name in self._names[:count]:
             self._engine.bps.declare(name)
 
-    def _block(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> Block:
+    def _block(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> ArenaBlock:
         return KeyedBlock(data, slots)
 
-    def _accept(self, new: Sequence[Block]) -> bool:
+    def _accept(self, new: Sequence[ArenaBlock]) -> bool:
         """New blocks take names in forward order, first all first ones and then all second ones: BytePS spreads tensors
         over its servers by number, so those of one round are in a row. False where names run out.
         """
@@ -106,11 +106,11 @@ class KeyedArena(Arena):
             block.names = (name, other)
         return True
 
-    def _send(self, block: Block) -> Any:
+    def _send(self, block: ArenaBlock) -> Any:
         assert isinstance(block, KeyedBlock)
         name, new = block.names[block.rounds % 2], block.rounds < 2
         block.rounds += 1
         return self._engine.push(block.data, name, -(block.id + 1), new=new)
 
-    def _back(self, block: Block) -> bool:
+    def _back(self, block: ArenaBlock) -> bool:
         return self._engine.arrived(block.flight)

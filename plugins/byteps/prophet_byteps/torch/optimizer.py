@@ -16,7 +16,7 @@ from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch.optimizer import LateMethods, methods_of
 from prophet_byteps.torch.keys import Engine
-from prophet_byteps.torch.rounds import Rounds
+from prophet_byteps.torch.rounds import OptimizerRounds
 
 
 def wrap(
@@ -36,7 +36,7 @@ def wrap(
     vars(wrapped).update({key: value for key, value in vars(optimizer).items() if key != "step"})
     trainable = {id(p): p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     chosen = [(name, trainable.pop(id(param))) for name, param in named if id(param) in trainable]
-    wrapped._prophet = Rounds(wrapped, user_class, chosen, list(trainable.values()), engine, passes, fusion)
+    wrapped._prophet = OptimizerRounds(wrapped, user_class, chosen, list(trainable.values()), engine, passes, fusion)
     for group in optimizer.param_groups:
         group["params"] = torch_guards.GroupParameters(group["params"])
     return wrapped  # type: ignore[no-any-return]
@@ -45,7 +45,7 @@ def wrap(
 class _Methods:
     """What the returned optimizer does otherwise than the class it extends, beside LateMethods."""
 
-    _prophet: Rounds
+    _prophet: OptimizerRounds
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Hands this round's gradients to the network. With a closure, or hooks around it, it also waits."""

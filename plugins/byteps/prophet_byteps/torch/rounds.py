@@ -26,7 +26,7 @@ from prophet_byteps.torch.keyed_arena import KeyedArena
 from prophet_byteps.torch.keys import Engine
 
 
-class Rounds(Updates):
+class OptimizerRounds(Updates):
     """One optimizer: its gradients' rounds, and the updates that are still to come.
 
     `named` are the parameters that BytePS averages, in forward order, and `unnamed` those it would have to if they had

@@ -18,12 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references as torch_references
-from prophet.frontends.torch.arena import Arena, Block
+from prophet.frontends.torch.arena import Arena, ArenaBlock
 from prophet.frontends.torch.streams import CudaStreams, Streams, streams_of
 from prophet_byteps import hook
 from prophet_byteps.torch import front_end
 from prophet_byteps.torch import rounds as torch_rounds
-from prophet_byteps.torch.rounds import Rounds
+from prophet_byteps.torch.rounds import OptimizerRounds
 from support.torch_network import Network, loss_of, make_model, peek, train, wrap
 
 Clock = dict[str, int]
@@ -168,7 +168,7 @@ class StreamedNetwork(Network):
         return next([slot.view for slot in block.slots] for block in blocks() if block.data is flat)
 
 
-def blocks() -> list[Block]:
+def blocks() -> list[ArenaBlock]:
     return [block for owner in torch_guards.owners() if owner._arena is not None for block in owner._arena.blocks]
 
 
@@ -221,7 +221,7 @@ def run(monkeypatch: pytest.MonkeyPatch, recorder: Recorder, fusion: bool = True
     monkeypatch.setattr(atexit, "register", lambda function: None)
     monkeypatch.setattr(torch_rounds, "streams_of", lambda device: FakeStreams(recorder))
     monkeypatch.setattr(torch_references, "outside_of_the_program", lambda types: contextlib.nullcontext())
-    for owner, name in ((Arena, "stage"), (Rounds, "_update_here"), (Rounds, "synchronize")):
+    for owner, name in ((Arena, "stage"), (OptimizerRounds, "_update_here"), (OptimizerRounds, "synchronize")):
         monkeypatch.setattr(owner, name, _watched(getattr(owner, name), recorder))
     front_end.install(network, fusion=fusion)
     model = TwoStreams(recorder)
