@@ -7,7 +7,7 @@ simulator on its virtual one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -27,13 +27,24 @@ if TYPE_CHECKING:
     from prophet.learn.kept import Kept, Prior
 
 
+class Monitor(Protocol):
+    """What measures the network from events, and from an interface's counters."""
+
+    def observe(self, events: NDArray[Any]) -> None: ...
+    def observe_nic(self, sample: NicSample) -> None: ...
+    def expect(self, network: Network) -> None: ...
+    @property
+    def network(self) -> Network | None: ...
+
+
 class Learner:
     """Profile, network and plan of one job, from its events. Pure: time comes with the call.
 
     `forward_ids`: see JobProfiler. `arena`: whether ids are places in the arena, in UNIT_BYTES (prophet/core/cut.py);
     otherwise they count gradients. `shape`: of the cluster, None where it is not known, and then nothing is predicted.
     `adapts`: plans may ask for another cut, as those of the worker whose word counts may in a job whose blocks adapt.
-    `recuts`: how many of them; None for few.
+    `recuts`: how many of them; None for few. `monitor` measures the network; None for as a worker of parameter servers
+    sees it.
     """
 
     def __init__(
@@ -45,10 +56,11 @@ class Learner:
         shape: Shape | None = None,
         adapts: bool = False,
         recuts: Recuts | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
         self.policy = policy
         self.profiler = JobProfiler(forward_ids=forward_ids)
-        self.monitor = BandwidthMonitor()
+        self.monitor: Monitor = monitor if monitor is not None else BandwidthMonitor()
         self.plan = policy.plan(None, None)
         self._monitor_s = monitor_s
         self._judged_at = -float("inf")

@@ -26,6 +26,7 @@ from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
 from prophet.learn.judge import MANY_RECUTS
 from prophet.learn.learner import Learner
+from prophet.learn.serial import SerialMonitor
 from prophet.policies.algorithms.collective import CollectivePolicy
 from prophet.policies.algorithms.sequence import IssueOrder, iteration_s, make_sequence, play_sequence
 from prophet_ddp.control import Decision
@@ -50,7 +51,12 @@ class ModuleAgent:
         self._policy = policy
         self._monitor_s = settings.monitor_s
         self.learner = Learner(
-            policy, settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts, recuts=MANY_RECUTS
+            policy,
+            settings.monitor_s,
+            shape=Shape(rounds.ranks, 1),
+            adapts=adapts,
+            recuts=MANY_RECUTS,
+            monitor=SerialMonitor(),
         )
         rounds.record.learner = self.learner
         self._judged_at = -float("inf")

@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Callable
 
 from prophet.core.policy import Policy
-from prophet.learn.bandwidth import BandwidthMonitor
 from prophet.learn.profiler import JobProfiler
+from prophet.learn.serial import SerialMonitor
 from prophet.policies.algorithms.collective_groups import LEARNING_ITERATIONS, make_grouping, with_forward
 from prophet_ddp.agent import Turning
 from prophet_ddp.control import Decision
@@ -35,7 +35,7 @@ class GroupingAgent:
         self._policy = policy
         # The groups of these systems are neighbours in the order of generation, which the arena's is turned round.
         self.profiler = JobProfiler(forward_ids=True)
-        self.monitor = BandwidthMonitor()
+        self.monitor = SerialMonitor()
         self._trace = trace
         self.decided = False
         rounds.record.learner = self

@@ -28,7 +28,7 @@ from prophet.core.status import AgentStatus
 
 if TYPE_CHECKING:
     from prophet.core.plan import Plan
-    from prophet.learn.bandwidth import BandwidthMonitor
+    from prophet.learn.learner import Monitor
     from prophet.learn.profiler import JobProfiler
 
 EVENTS_KEPT = 2_000_000
@@ -40,8 +40,10 @@ logger = logging.getLogger("prophet")
 class Learned(Protocol):
     """What an agent has learned."""
 
-    profiler: JobProfiler
-    monitor: BandwidthMonitor
+    @property
+    def profiler(self) -> JobProfiler: ...
+    @property
+    def monitor(self) -> Monitor: ...
 
 
 class ModuleRecord:

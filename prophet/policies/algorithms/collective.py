@@ -18,6 +18,10 @@ from prophet.core.profile import Profile
 from prophet.policies.algorithms.chooser import AS_GOOD, SIZES
 from prophet.policies.algorithms.sequence import iteration_s, make_sequence
 
+LEAST_SIZE = 128 << 10
+"""No smaller blocks are tried: a collective takes threads of all ranks, a good part of a millisecond."""
+LEAST_OVERHEAD_S = 0.2e-3
+"""What one is taken to cost besides its bytes at the least, whatever was measured of larger ones."""
 IN_FLIGHT = 2
 """Blocks; what one more would cost is what preemption is worth."""
 LEARNING_BLOCKS = 64
@@ -65,9 +69,11 @@ class CollectiveSearch:
     def __init__(self, policy: CollectivePolicy, question: Question) -> None:
         self._policy = policy
         self._question = question
+        network = question.network
+        self._network = replace(network, overhead_s=max(network.overhead_s, LEAST_OVERHEAD_S))
         cuts = list(question.cuts)
         if question.anew:
-            cuts += [Cut.uniform(size) for size in SIZES]
+            cuts += [Cut.uniform(size) for size in SIZES if size >= LEAST_SIZE]
         self._cuts = list(dict.fromkeys(cuts))
         self._done: list[Choice] = []
 
@@ -95,7 +101,7 @@ class CollectiveSearch:
         question = self._question
         profile = profile_under(question.profile, cut)
         plan = self._policy.plan(profile, question.network, question.jitter_s)
-        predicted_s = iteration_s(profile, make_sequence(profile, question.network, plan))
+        predicted_s = iteration_s(profile, make_sequence(profile, self._network, plan))
         credit = IN_FLIGHT * cut.typical_bytes(profile.total_bytes)
         return Choice(cut, credit, predicted_s), EVENTS_A_BLOCK * len(profile.gradients)
 

@@ -10,7 +10,7 @@ from prophet.core.network import Network
 from prophet.models.profiles import resnet50
 from prophet.policies import get_policy
 from prophet.policies.algorithms.chooser import AS_GOOD, SIZES
-from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
+from prophet.policies.algorithms.collective import LEAST_SIZE, CollectivePolicy, ForwardOrder, learning_sizes
 
 PROFILE = resnet50(100_000_000, backward_s=0.2, forward_s=0.1)
 POLICY = CollectivePolicy(ForwardOrder())
@@ -34,7 +34,7 @@ def test_it_is_a_policy_that_predicts() -> None:
 
 def test_all_sizes_are_judged_and_the_cut_in_force() -> None:
     assert {choice.cut for choice in choices(question(1e-3))} == {
-        *(Cut.uniform(size) for size in SIZES),
+        *(Cut.uniform(size) for size in SIZES if size >= LEAST_SIZE),
         learning_cut(PROFILE.total_bytes),
     }
     assert [choice.cut for choice in choices(question(1e-3, anew=False))] == [learning_cut(PROFILE.total_bytes)]

@@ -1,0 +1,73 @@
+"""What an operation costs, found again from the events of operations that take turns."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet.learn.serial import SerialMonitor
+
+MIXED = (256 << 10, 512 << 10, 1 << 20, 2 << 20)
+
+
+def played(
+    sizes: list[int], overhead_s: float, rate: float, late: float = 0.0, in_flight: int = 4, begin_s: float = 10.0
+) -> NDArray[Any]:
+    """One server that takes operations in turn, with the next ones issued ahead; a share of them finds a late rank."""
+    chance = random.Random(3)
+    rows: list[tuple[float, int, int, int, int, int, int]] = []
+    ends: list[float] = []
+    for number, size in enumerate(sizes):
+        start_s = ends[number - in_flight] if number >= in_flight else begin_s
+        end_s = max(start_s, ends[-1] if ends else begin_s) + (overhead_s + size / rate) * chance.uniform(0.95, 1.05)
+        end_s += 0.05 if chance.random() < late else 0.0
+        ends.append(end_s)
+        rows.append((start_s, number, size, 0, QueueKind.PUSH, EventKind.START, 0))
+        rows.append((end_s, number, size, 0, QueueKind.PUSH, EventKind.FINISH, 0))
+    return np.sort(np.array(rows, EVENT_DTYPE), order="time_s", kind="stable")
+
+
+def mixed(count: int) -> list[int]:
+    """As a job's first blocks: stretches of one size each."""
+    return [MIXED[number // 12 % len(MIXED)] for number in range(count)]
+
+
+@pytest.mark.parametrize(("overhead_s", "rate"), [(1e-3, 312.5e6), (1e-3, 31.25e6), (0.2e-3, 1.25e9), (1e-3, 5e9)])
+def test_overhead_and_rate_are_told_apart(overhead_s: float, rate: float) -> None:
+    monitor = SerialMonitor()
+    monitor.observe(played(mixed(480), overhead_s, rate))
+    network = monitor.network
+    assert network is not None
+    for size in (64 << 10, 512 << 10, 4 << 20):
+        assert network.transfer_s(size) == pytest.approx(overhead_s + size / rate, rel=0.15)
+
+
+def test_a_late_rank_now_and_then_does_not_count() -> None:
+    monitor = SerialMonitor()
+    monitor.observe(played(mixed(480), 1e-3, 312.5e6, late=0.02))
+    network = monitor.network
+    assert network is not None
+    assert network.transfer_s(1 << 20) == pytest.approx(1e-3 + (1 << 20) / 312.5e6, rel=0.15)
+
+
+def test_from_one_size_only_the_rate_is_learned() -> None:
+    monitor = SerialMonitor()
+    monitor.observe(played(mixed(480), 1e-3, 312.5e6))
+    before = monitor.network
+    monitor.observe(played([1 << 20] * 3000, 1e-3, 31.25e6, begin_s=100.0))
+    after = monitor.network
+    assert before is not None and after is not None
+    assert after.overhead_s == pytest.approx(before.overhead_s)
+    assert after.transfer_s(1 << 20) == pytest.approx(1e-3 + (1 << 20) / 31.25e6, rel=0.1)
+
+
+def test_nothing_is_said_of_operations_alone_on_the_wire() -> None:
+    monitor = SerialMonitor()
+    alone = [played([1 << 20], 1e-3, 312.5e6, begin_s=10.0 + number) for number in range(50)]
+    monitor.observe(np.concatenate(alone))
+    assert monitor.network is None
