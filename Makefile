@@ -51,11 +51,11 @@ lint: setup
 bench: setup
 	$(BIN)/python -m tools.bench build/bench.json
 
-# The simulator against real runs: about half an hour on a quiet machine.
+# The simulator against real runs: about an hour on a quiet machine.
 validate: setup
 	$(BIN)/python -m tools.validate --out build
 
-# ResNet-50's gradients under every policy on a real slow network: about fifteen minutes on a quiet machine.
+# ResNet-50's gradients under every policy on a real slow network: about 25 minutes on a quiet machine.
 replay: setup
 	$(BIN)/python -m tools.replay
 

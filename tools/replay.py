@@ -1,6 +1,6 @@
 """The page of replays: ResNet-50's gradients on slow networks under every policy, docs/results/replay.md.
 
-Rule of this file: running configs/replay-resnet50.yaml (`make replay`, about fifteen minutes on a quiet machine) and
+Rule of this file: running configs/replay-resnet50.yaml (`make replay`, about 25 minutes on a quiet machine) and
 configs/sweep-bytescheduler.yaml (`--sweep`, about half an hour a repeat), keeping them, and the page. The rates from
 100 Mbit/s to 1 Gbit/s are the real runs of `make validate`, and the queue's own figures those of `make bench`.
 """

@@ -1,7 +1,7 @@
 """Compares the simulator with real runs: the cells of configs/replay-bandwidths.yaml, both ways.
 
 Rule of this file: running both, the comparison and its page; what is within bounds is said, not enforced by tuning.
-`make validate` runs it, for about half an hour; with --real it takes results that are there, and leaves the page alone.
+`make validate` runs it, for about an hour; with --real it takes results that are there, and leaves the page alone.
 """
 
 from __future__ import annotations

@@ -23,6 +23,9 @@ from prophet.learn.replan import MATERIAL_CHANGE
 RECENT = 10
 LEAST_RECENT = 4
 """What the job does now is the median of so many iterations, or of fewer but not of less than these."""
+DISPROVED = 0.25
+"""A prediction that is off by more than this share of what was measured was made from what does not hold, such as the
+job's first iterations."""
 EVENTS_A_TURN = 250_000
 """Of the simulation, in one turn of the search: some 50 ms."""
 
@@ -56,6 +59,7 @@ class Choosing:
         self._recent_s: float | None = None
         self._credit_known = False
         self._awaited = False  # the wanted cut is not in force yet
+        self._doubted: set[Cut] = set()
         self.why = ""
 
     def in_force(self, cut: Cut, periods_s: NDArray[np.float64]) -> None:
@@ -100,6 +104,10 @@ class Choosing:
         """Begins a search where the last one's question is another by now; `profile` is of the cut in force."""
         if self._cut is None:
             return
+        disproved = self._disproved
+        if disproved:
+            self._doubted.add(self._cut)
+            self._finest = None
         profile = self._learned(profile, self._cut)
         credit = self._credit if self._wanted is None else self._wanted.credit
         measured = None
@@ -108,13 +116,15 @@ class Choosing:
         old = self._question
         if old is not None:
             size = self._cut.typical_bytes(profile.total_bytes)
-            if not _changed(old, profile, network, size):
+            changed = _changed(old, profile, network, size)
+            if not (changed or disproved):
                 return
             if self._judge.better_former(self._cut) is not None:
                 return  # What seems to be another network may be how this cut shows it: first back to that one.
             if len({segment.block_bytes for segment in self._cut.segments}) == 1:
                 network = _of_one_size(network, old.network, size)
-            self._judge.new_regime()
+            if changed:
+                self._judge.new_regime()
         cuts = (self._cut, *(cut for cut in self._judge.used if cut != self._cut and self._adapts))
         self._question = Question(
             profile,
@@ -166,6 +176,18 @@ class Choosing:
             return None
         self._credit_known = True
         return replace(self._policy.chosen_plan(choice, question), cut=None)
+
+    @property
+    def _disproved(self) -> bool:
+        """Whether the cut in force was predicted to be quite another than it turned out; asked once for each cut.
+
+        Only where another cut costs little: each answer may be one.
+        """
+        cut, wanted = self._cut, self._wanted
+        if self._judge.recuts.waits or cut is None or wanted is None or wanted.cut != cut or cut in self._doubted:
+            return False
+        measured_s = self._judge.iteration_s(cut)
+        return measured_s is not None and abs(wanted.iteration_s - measured_s) > DISPROVED * measured_s
 
     @property
     def _settled(self) -> bool:
