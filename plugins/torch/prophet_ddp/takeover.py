@@ -102,8 +102,19 @@ def take_over(ddp: Any, told: Settings) -> None:
             _records.stepped_aside(f"rank {rank} has {text}")
             return
         end_process(f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {terms}", WRONG)
-    _install()
-    _replace(ddp, told, group, named)
+    failed = ""
+    try:
+        _install()
+        _replace(ddp, told, group, named)
+    except Exception as error:
+        failed = f"Prophet failed there: {type(error).__name__}: {error}"
+    # None goes on with it alone: the others would wait for collectives of this one.
+    for rank, text in enumerate(_agree(group, failed)):
+        if text:
+            logger.warning("this module keeps DistributedDataParallel as it is: rank %d says that %s", rank, text)
+            _records.stepped_aside(text)
+            _give_back(ddp)
+            return
 
 
 def why_not(ddp: Any, group: dist.ProcessGroup) -> str | None:
@@ -223,9 +234,9 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     reference = weakref.ref(ddp)
     ddp.reducer = LateReducer(rounds, lambda: _give_back(reference()))
     ddp.logger = SilentLogger()
+    _taken.add(ddp)
     optimizers.install()
     weakref.finalize(ddp, rounds.retire).atexit = False
-    _taken.add(ddp)
     if decides:
         if definition.traced or definition.of_graph is not None:
             params = [param for _, param in named]

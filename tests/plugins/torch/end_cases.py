@@ -149,6 +149,20 @@ def agent_fails(rank: int) -> None:
         assert len(ddp.reducer.rounds.log.drain()) == 0, "nobody reads what is written any more"
 
 
+def making_fails(rank: int) -> None:
+    """One rank cannot make what it needs, after the ranks have agreed to go on with Prophet."""
+    if prophet() and rank == 0:
+        from prophet_ddp import takeover
+
+        def fail(*_: Any) -> None:
+            raise ValueError("made for a test")
+
+        setattr(takeover, "ModuleAgent", fail)  # noqa: B010, whose signature does not matter
+    ddp: Any = DistributedDataParallel(model())
+    print("reducer", type(ddp.reducer).__name__)
+    trained(ddp, 20)
+
+
 def only_made(rank: int) -> None:
     """Ranks make their modules and end."""
     DistributedDataParallel(model())

@@ -22,6 +22,7 @@ NAMES = (
     "differing",
     "unknown",
     "other_models",
+    "making_fails",
     "agent_fails",
     "agent_fails:plain",
     "only_made",
@@ -130,6 +131,15 @@ def test_an_agent_that_fails_is_one_warning_and_training_goes_on(ends: Path) -> 
     assert (deciding.status, other.status) == (0, 0), deciding.log
     assert deciding.log.count("Prophet learns no more: ValueError: made for a test") == 1
     assert [deciding.printed("weights")] * 2 == [rank.printed("weights") for rank in ranks(ends, "agent_fails:plain")]
+
+
+def test_where_prophet_fails_on_one_rank_all_keep_torchs_reducer(ends: Path) -> None:
+    done, plain = ranks(ends, "making_fails"), ranks(ends, "agent_fails:plain")
+    assert [rank.status for rank in done] == [0, 0], done[0].log
+    for rank in done:
+        assert rank.printed("reducer") == "reducer Reducer"
+        assert rank.log.count("rank 0 says that Prophet failed there: ValueError: made for a test") == 1
+        assert rank.printed("weights") == plain[0].printed("weights")
 
 
 def test_an_exception_in_a_hook_comes_through_and_the_next_forward_is_refused_as_by_torch(ends: Path) -> None:
