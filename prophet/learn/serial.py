@@ -45,6 +45,7 @@ class SerialMonitor:
         self._ended_s = -np.inf
         self._stretch: list[tuple[float, int]] = []
         self._seen: deque[tuple[float, float, int, int]] = deque(maxlen=KEPT)
+        self._alone: deque[tuple[float, float, int, int]] = deque(maxlen=KEPT)
         self._overhead_s: float | None = None
         self._fitted: Network | None = None
         self._new = False
@@ -73,10 +74,13 @@ class SerialMonitor:
             self._close()
 
     def _close(self) -> None:
-        """What has come without a pause is an observation. One operation alone shows its delay too, and is none."""
-        if len(self._stretch) > 1:
+        """What has come without a pause is an observation. One operation alone shows its delay too, and counts only in
+        a job that has nothing else.
+        """
+        if self._stretch:
             seconds, sizes = zip(*self._stretch, strict=True)
-            self._seen.append((self._ended_s, sum(seconds), len(sizes), sum(sizes)))
+            seen = self._seen if len(sizes) > 1 else self._alone
+            seen.append((self._ended_s, sum(seconds), len(sizes), sum(sizes)))
             self._new = True
         self._stretch.clear()
 
@@ -90,9 +94,9 @@ class SerialMonitor:
     @property
     def network(self) -> Network | None:
         """E(s) by the newest operations; None while there are too few."""
-        if self._new and len(self._seen) >= LEAST:
+        rows = list(self._seen if len(self._seen) >= LEAST else self._alone)
+        if self._new and len(rows) >= LEAST:
             self._new = False
-            rows = list(self._seen)
             newest_s = rows[-1][0]
             recent = [row for row in rows if row[0] >= newest_s - WINDOW_S]
             self._fit(np.array([row[1:] for row in (recent if len(recent) >= LEAST else rows[-LEAST:])]))

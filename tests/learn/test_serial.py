@@ -66,8 +66,14 @@ def test_from_one_size_only_the_rate_is_learned() -> None:
     assert after.transfer_s(1 << 20) == pytest.approx(1e-3 + (1 << 20) / 31.25e6, rel=0.1)
 
 
-def test_nothing_is_said_of_operations_alone_on_the_wire() -> None:
+def test_operations_alone_count_while_there_are_no_others() -> None:
     monitor = SerialMonitor()
-    alone = [played([1 << 20], 1e-3, 312.5e6, begin_s=10.0 + number) for number in range(50)]
+    alone = [played([1 << 20], 5e-3, 312.5e6, begin_s=10.0 + number) for number in range(50)]
     monitor.observe(np.concatenate(alone))
-    assert monitor.network is None
+    network = monitor.network
+    assert network is not None
+    assert network.transfer_s(1 << 20) == pytest.approx(5e-3 + (1 << 20) / 312.5e6, rel=0.1)
+    monitor.observe(played(mixed(480), 1e-3, 312.5e6, begin_s=100.0))
+    network = monitor.network
+    assert network is not None
+    assert network.transfer_s(1 << 20) == pytest.approx(1e-3 + (1 << 20) / 312.5e6, rel=0.15)

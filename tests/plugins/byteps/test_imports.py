@@ -57,7 +57,7 @@ def test_a_script_that_imports_byteps_has_its_policy_and_no_other(policy: str) -
 @pytest.mark.engine
 def test_a_job_that_trains_has_what_its_policy_needs() -> None:
     modules = imported("training", BYTEPS_SCHEDULER="prophet")
-    assert {"prophet.core.bound", "prophet.learn.profiler", "prophet_byteps.torch.rounds"} <= modules
+    assert {"prophet.core.arena", "prophet.learn.profiler", "prophet_byteps.torch.rounds"} <= modules
     search = {f"prophet.policies.algorithms{name}" for name in ("", ".chooser", ".predictor")}
     assert of_policies(modules) == {"prophet.policies.prophet", *search}
     assert not [name for name in modules if name.startswith(FOREIGN)]
