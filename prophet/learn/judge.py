@@ -33,6 +33,11 @@ MOST_PERIODS = 40
 """... or so many have been seen: where times scatter, a few of them would make the better of two cuts look worse."""
 
 
+LARGE = 0.05
+CLEARLY = 2.0
+"""Or when it is worse than the best that was measured by LARGE of that and so many standard errors."""
+
+
 @dataclass(frozen=True)
 class Recuts:
     """How many a job may have, which follows from what one costs its engine."""
@@ -87,7 +92,10 @@ class Judge:
             return
         self._seen = cut
         median_s = float(np.median(periods_s))
-        if cut in self._measured or len(periods_s) >= MOST_PERIODS or _error_s(periods_s, median_s) <= EXACT * median_s:
+        error_s = _error_s(periods_s, median_s)
+        best_s = min((seconds for other, seconds in self._measured.items() if other != cut), default=math.inf)
+        known = error_s <= EXACT * median_s or median_s - best_s > max(CLEARLY * error_s, LARGE * best_s)
+        if cut in self._measured or len(periods_s) >= MOST_PERIODS or known:
             self._measured[cut] = median_s
 
     def forget(self, cut: Cut) -> None:

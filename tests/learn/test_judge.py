@@ -130,3 +130,16 @@ def test_where_a_recut_costs_little_a_small_gain_is_worth_it(recuts: Recuts, tri
     segmented = Cut((Segment(0, 64 * KIB), Segment(1 << 20, 1024 * KIB)))
     choices = [choice(segmented, 0.985), choice(uniform(512), 1.0), choice(LEARNING, 2.0)]
     assert (subject.wanted(choices, uniform(512)).cut == segmented) == tried
+
+
+def test_what_is_clearly_worse_is_given_up_before_it_is_known_exactly() -> None:
+    judge = Judge()
+    first, second = uniform(512), uniform(256)
+    judge.in_force(first)
+    judge.measured(first, periods(0.43, 20))
+    judge.in_force(second)
+    scattered = np.tile([0.45, 0.66], 9)
+    judge.measured(second, scattered[:6])
+    assert judge.iteration_s(second) is None, "six that scatter so say nothing"
+    judge.measured(second, scattered)
+    assert judge.better_former(second) == first
