@@ -21,7 +21,7 @@ from prophet.core.choice import Choice, Measured, Question
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.policies.algorithms.predictor import Prediction, Predictor
 
-SIZES = (32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, MOST_BLOCK_BYTES)
+SIZES = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, MOST_BLOCK_BYTES)
 """Of uniform cuts' blocks. A factor of two apart is near enough: between neighbours the iteration differs by a few
 percent."""
 FIRST_SIZE = 512 << 10
