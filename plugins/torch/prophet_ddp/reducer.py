@@ -17,9 +17,8 @@ from prophet_ddp.rounds import ModuleRounds
 class LateReducer:
     """torch's Reducer as DistributedDataParallel's own methods call it; names and signatures are torch's."""
 
-    def __init__(self, rounds: ModuleRounds, give_back: Callable[[], None]) -> None:
+    def __init__(self, rounds: ModuleRounds) -> None:
         self.rounds = rounds
-        self._give_back = give_back
 
     def prepare_for_forward(self) -> None:
         """A forward pass begins that ends in a synchronised backward."""

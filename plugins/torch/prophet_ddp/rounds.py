@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.hooks import unserializable_hook
 
 from prophet.core.cut import Block, Cut, blocks_of
 from prophet.frontends.notices import warn_once
@@ -27,7 +25,7 @@ from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
 from prophet.frontends.torch.streams import Streams, streams_of
-from prophet.frontends.torch.updates import PROBATION_STEPS
+from prophet.frontends.torch.updates import COMPLAIN_S, PROBATION_STEPS, unseen_use
 from prophet.policies.algorithms.sequence import backward_order
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
@@ -37,7 +35,6 @@ from prophet_ddp.trace import ForwardTrace
 
 WAIT_LIMIT_S = 0.05
 """Longest sleep between two looks at an operation whose end is told."""
-COMPLAIN_S = 60.0
 
 Compression = Callable[[torch.Tensor, int], "tuple[torch.Tensor, Callable[[], None]]"]
 """(what travels in place of a block's data, what puts the result back), of the data and the number of ranks."""
@@ -172,13 +169,13 @@ class ModuleRounds:
         for slot in self._slots:
             param: Any = slot.param
             slot.watched.memory.note(param)
-            self._hooks.append(param.register_hook(self._hook(slot, "_gradient_comes")))
+            self._hooks.append(param.register_hook(slot.hook("_gradient_comes")))
             # Of the node that adds to `.grad`, as torch's reducer does: after all hooks of the tensor, which may change
             # the gradient. Nobody else keeps the node.
             with torch.enable_grad():
                 accumulation = param.view_as(param).grad_fn.next_functions[0][0]
             self._accumulations.append(accumulation)
-            self._ends.append(accumulation.register_hook(self._hook(slot, "_gradient_ready")))
+            self._ends.append(accumulation.register_hook(slot.hook("_gradient_ready")))
 
     @property
     def slots(self) -> Sequence[Slot]:
@@ -282,19 +279,6 @@ class ModuleRounds:
 
     # Gradients on their way out.
 
-    @staticmethod
-    def _hook(slot: Slot, name: str) -> Callable[..., None]:
-        """The garbage collector does not see a tensor's hooks, so they must not keep the module alive."""
-        reference = weakref.ref(slot)
-
-        def hook(*_gradients: Any) -> None:
-            slot = reference()
-            if slot is not None:
-                getattr(slot.rounds, name)(slot)
-
-        unserializable_hook(hook)  # type: ignore[no-untyped-call]
-        return hook
-
     def _gradient_comes(self, slot: Slot) -> None:
         """A gradient is about to be added to `.grad`, in which the average of the last round belongs first."""
         slot.late |= slot.pending
@@ -309,13 +293,7 @@ class ModuleRounds:
 
     def _gradient_ready(self, slot: Slot) -> None:
         with self._lock, references.blind():
-            if self._probation > 0 and not slot.touched:
-                slot.eager = True
-            if slot.late and not slot.touched:
-                warn_once(
-                    f"{slot.name} was used before its update had arrived, by a reference that the program kept; "
-                    "from now on step() waits for all updates"
-                )
+            if unseen_use(slot, on_probation=self._probation > 0):
                 self.keep_barrier()
             if slot.param.grad is not None:  # Hooks run for outputs too that have no part in the loss.
                 self._has_part[slot.place] = True

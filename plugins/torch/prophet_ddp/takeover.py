@@ -231,8 +231,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     )
     if definition.waits:
         rounds.keep_barrier()
-    reference = weakref.ref(ddp)
-    ddp.reducer = LateReducer(rounds, lambda: _give_back(reference()))
+    ddp.reducer = LateReducer(rounds)
     ddp.logger = SilentLogger()
     _taken.add(ddp)
     optimizers.install()

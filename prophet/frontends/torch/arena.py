@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.hooks import unserializable_hook
 
 from prophet.core.cut import Cut, blocks_of
 from prophet.frontends.torch.streams import Event, Streams
@@ -75,6 +76,22 @@ class Slot:
         self.updated: Event = None
         self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
         self.watched: Any = None
+
+    def hook(self, name: str) -> Callable[..., None]:
+        """A tensor's hook that calls this method of `rounds` with the slot.
+
+        The garbage collector does not see such hooks, so they must not keep the rounds alive.
+        """
+        reference = weakref.ref(self)
+
+        def hook(*_gradients: Any) -> None:
+            slot = reference()
+            if slot is not None:
+                getattr(slot.rounds, name)(slot)
+
+        # A pickled parameter goes without it, and without a warning.
+        unserializable_hook(hook)  # type: ignore[no-untyped-call]
+        return hook
 
     def see(self, grad: torch.Tensor | None) -> None:
         """Remembers the gradient as the program is to find it."""

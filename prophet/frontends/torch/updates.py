@@ -283,6 +283,23 @@ class Updates:
             self.stepping = before
 
 
+def unseen_use(slot: Slot, on_probation: bool) -> bool:
+    """A gradient is there: whether its parameter was used before its update, in a way that nothing watched.
+
+    On probation that is learned of each parameter, whose updates do not outlast step() then.
+    """
+    if slot.touched:
+        return False
+    if on_probation:
+        slot.eager = True
+    if slot.late:
+        warn_once(
+            f"{slot.name} was used before its update had arrived, by a reference that the program kept; "
+            "from now on step() waits for all updates"
+        )
+    return slot.late
+
+
 def _increment_versions(params: list[torch.Tensor]) -> None:
     """What a write does to a tensor's version, which autograd compares."""
     try:

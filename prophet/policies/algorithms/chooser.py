@@ -7,7 +7,7 @@ Blocks of one size along the arena are tried, from a middle size up and down for
 with each. Large blocks cost fewer messages and stand longer in the way of what is more urgent; what that comes to,
 the prediction says.
 
-Two things that were tried here are not here any more, since they were worth nothing (docs/results/notes/ablation.md):
+Two things that were tried here are not here any more, since they were worth nothing (docs/results/ablation.md):
 blocks of several sizes along the stepwise pattern, and holding back what is less urgent when gradient 0 is due.
 """
 
@@ -86,14 +86,7 @@ class ChoiceSearch:
         A message also takes processor time of workers and servers, which no event tells from computing.
         """
         rows = [Choice(cut, row.credit, row.iteration_s) for cut, row in self._judged.items() if row.credit]
-        as_good_s = self._best_s * (1 + AS_GOOD)
-        total = self.question.profile.total_bytes
-
-        def rank(choice: Choice) -> tuple[bool, float]:
-            good = choice.iteration_s <= as_good_s
-            return not good, -choice.cut.typical_bytes(total) if good else choice.iteration_s
-
-        return sorted(rows, key=rank)
+        return ranked(rows, self.question.profile.total_bytes)
 
     @property
     def _best_s(self) -> float:
@@ -162,7 +155,6 @@ class ChoiceSearch:
         least = LEAST_IN_FLIGHT_S * self.question.network.bandwidth
         enough = (place for place, count in enumerate(IN_FLIGHT) if count * block_bytes >= least)
         middle = max(IN_FLIGHT.index(FIRST_IN_FLIGHT), next(enough, len(IN_FLIGHT) - 1))
-        done: dict[int, float] = {}
         for direction in (1, -1):
             worse, place = 0, middle if direction > 0 else middle - 1
             while 0 <= place < len(IN_FLIGHT) and worse <= PATIENCE:
@@ -171,7 +163,6 @@ class ChoiceSearch:
                     break
                 prediction = self._predictor.begin(cut, credit)
                 yield from self._follow(prediction, min(self._best_s * near, row.iteration_s))
-                done[credit] = prediction.iteration_s
                 if prediction.iteration_s < row.iteration_s:
                     row.credit, row.iteration_s, worse = credit, prediction.iteration_s, 0
                 else:
@@ -185,3 +176,14 @@ class ChoiceSearch:
             over = prediction.run(SLICE, most_s)
             yield prediction.cost - spent
             spent = prediction.cost
+
+
+def ranked(choices: Sequence[Choice], total_bytes: int) -> list[Choice]:
+    """The best first; of those as good as it the one with the largest blocks, whose messages are the fewest."""
+    as_good_s = min((choice.iteration_s for choice in choices), default=math.inf) * (1 + AS_GOOD)
+
+    def rank(choice: Choice) -> tuple[bool, float]:
+        good = choice.iteration_s <= as_good_s
+        return not good, -choice.cut.typical_bytes(total_bytes) if good else choice.iteration_s
+
+    return sorted(choices, key=rank)

@@ -15,7 +15,7 @@ from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.policy import Policy
 from prophet.core.profile import Profile
-from prophet.policies.algorithms.chooser import AS_GOOD, SIZES
+from prophet.policies.algorithms.chooser import SIZES, ranked
 from prophet.policies.algorithms.sequence import iteration_s, make_sequence
 
 LEAST_SIZE = 128 << 10
@@ -88,14 +88,7 @@ class CollectiveSearch:
     @property
     def choices(self) -> Sequence[Choice]:
         """The best first; of those as good as it the one with the largest blocks, whose messages are the fewest."""
-        best_s = min((choice.iteration_s for choice in self._done), default=0.0)
-        total = self._question.profile.total_bytes
-
-        def rank(choice: Choice) -> tuple[bool, float]:
-            good = choice.iteration_s <= best_s * (1 + AS_GOOD)
-            return not good, -choice.cut.typical_bytes(total) if good else choice.iteration_s
-
-        return sorted(self._done, key=rank)
+        return ranked(self._done, self._question.profile.total_bytes)
 
     def _judge(self, cut: Cut) -> tuple[Choice, int]:
         question = self._question

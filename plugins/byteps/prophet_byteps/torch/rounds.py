@@ -7,12 +7,10 @@ prophet/frontends/torch/updates.py's, blocks and names keyed_arena.py's; BytePS 
 from __future__ import annotations
 
 import hashlib
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.hooks import unserializable_hook
 
 from prophet.core.cut import Cut
 from prophet.frontends.notices import warn_once
@@ -20,7 +18,7 @@ from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.streams import Streams, streams_of
-from prophet.frontends.torch.updates import PROBATION_STEPS, Updates
+from prophet.frontends.torch.updates import PROBATION_STEPS, Updates, unseen_use
 from prophet_byteps.cutting import CutControl
 from prophet_byteps.torch.keyed_arena import KeyedArena
 from prophet_byteps.torch.keys import Engine
@@ -70,8 +68,8 @@ class OptimizerRounds(Updates):
         for slot in self._order:
             param: Any = slot.param
             slot.watched.memory.note(param)
-            param.register_hook(self._hook(slot, self._gradient_comes))
-            param.register_post_accumulate_grad_hook(self._hook(slot, self._gradient_ready))
+            param.register_hook(slot.hook("_gradient_comes"))
+            param.register_post_accumulate_grad_hook(slot.hook("_gradient_ready"))
 
     # What the optimizer's methods call.
 
@@ -154,20 +152,6 @@ class OptimizerRounds(Updates):
 
     # Gradients on their way out.
 
-    @staticmethod
-    def _hook(slot: Slot, method: Callable[[Slot], None]) -> Callable[[torch.Tensor], None]:
-        """The garbage collector does not see a tensor's hooks, so they must not keep the optimizer alive."""
-        reference, name = weakref.ref(slot), method.__name__
-
-        def hook(_tensor: torch.Tensor) -> None:
-            slot = reference()
-            if slot is not None:
-                getattr(slot.owner, name)(slot)
-
-        # A pickled parameter goes without it, and without a warning.
-        unserializable_hook(hook)  # type: ignore[no-untyped-call]
-        return hook
-
     def _gradient_comes(self, slot: Slot) -> None:
         """A gradient is about to be added to `.grad`, in which the average of the last round belongs first.
 
@@ -185,13 +169,7 @@ class OptimizerRounds(Updates):
                     "Gradients were computed more than backward_passes_per_step times before call to step(). "
                     "Increase backward_passes_per_step to accumulate gradients locally."
                 )
-            if self._probation > 0 and not slot.touched:
-                slot.eager = True
-            if slot.late and not slot.touched:
-                warn_once(
-                    f"{slot.name} was used before its update had arrived, by a reference that the program kept; "
-                    "from now on step() waits for all updates"
-                )
+            if unseen_use(slot, on_probation=self._probation > 0):
                 self.keep_barrier()
             self._synchronized = False
             slot.left -= 1
