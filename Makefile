@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize lint bench validate replay allreduce scaling blocks papers results pages schemas profiles guard memory backlog testbed golden release clean
+.PHONY: setup demo test sanitize lint bench validate replay allreduce scaling blocks real-blocks papers results pages schemas profiles guard memory backlog testbed golden release clean
 
 setup: $(STAMP)
 
@@ -71,6 +71,10 @@ scaling: setup
 # Blocks that adapt beside blocks of one size, simulated: about a quarter of an hour.
 blocks: setup
 	$(BIN)/python -m tools.blocks
+
+# The same on real networks: about two hours on a quiet machine, and it can be interrupted.
+real-blocks: setup
+	$(BIN)/python -m tools.real_blocks
 
 # The papers' tables, simulated: about two minutes.
 papers: setup

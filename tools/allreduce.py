@@ -1,8 +1,7 @@
 """Prophet on DistributedDataParallel, on real networks: the cells of configs/allreduce.yaml and their page.
 
-Rule of this file: running the config (`make allreduce`, about two hours on a quiet machine), what is counted, and the
-page docs/results/allreduce.md. Cells are run one by one, and one whose results are there is not run again: a machine
-that was not idle for a moment costs one cell, and the run can be interrupted.
+Rule of this file: what is counted, and the page docs/results/allreduce.md. `make allreduce` runs it, for about two
+hours on a quiet machine.
 """
 
 from __future__ import annotations
@@ -10,19 +9,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic_core import to_jsonable_python
 from rich.console import Console
 
-from prophet.core.errors import UserError
 from prophet.engines.registry import engines
-from prophet.lab.config import Experiment, load_experiment
-from prophet.lab.records import SCHEMA, CellResult, Results, read_results
-from prophet.lab.results import describe_setting, failures
-from prophet.lab.session import run_session
+from prophet.lab.records import CellResult
+from prophet.lab.results import describe_setting
 from tools import kept
+from tools.cells import measured
 from tools.exit_status import exit_status
 from tools.kept import Point, Study
 from tools.markdown import table
@@ -109,11 +105,11 @@ def page(results: Path) -> str:
     notes = kept.note(results, "allreduce-seen")
     if stored is None:
         return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, COMMAND), notes)
-    measured, data = stored
+    provenance, data = stored
     rows = standings([point.cell for point in data.points])
     return kept.joined(
         INTRODUCTION,
-        measured.line(),
+        provenance.line(),
         said(rows),
         summary(rows),
         weights(data.points),
@@ -207,40 +203,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> int:
     """Runs what is missing of the config, keeps what came out and writes the page. Raises UserError and OSError."""
-    experiment = load_experiment(config, repeats=repeats)
     console = Console()
-    whole, refused = [], ""
-    for number, cell in enumerate(experiment.cells):
-        folder = out / f"cell{number}"
-        measured = earlier(experiment, folder)
-        if measured is None:
-            try:
-                run_session(replace(experiment, cells=(cell,)), folder)
-            except UserError as error:
-                refused = refused or str(error)
-                console.print(f"{describe_setting(cell.setting)}: {error}", style="red", markup=False)
-                continue
-            measured = read_results(folder / "results.json")
-        whole += measured.cells
-    if refused:
-        raise UserError(f"{refused}; run it again: only what is missing is measured")
-    together = Results(
-        schema=SCHEMA, config=to_jsonable_python(experiment.source), repeats=experiment.repeats, cells=whole
-    )
-    kept.keep(results, NAME, Study, kept.study_of(experiment, together), here())
+    data = measured(config, out, repeats, console)
+    kept.keep(results, NAME, Study, data, here())
     (results / PAGE).write_text(page(results), encoding="utf-8")
     console.print(f"written to {results / PAGE}")
     return 0
-
-
-def earlier(experiment: Experiment, folder: Path) -> Results | None:
-    """What an earlier run left of a cell, where it was of this very config and nothing in it failed."""
-    path = folder / "results.json"
-    if not path.exists():
-        return None
-    results = read_results(path)
-    same = results.config == to_jsonable_python(experiment.source) and results.repeats == experiment.repeats
-    return results if same and not failures(results) else None
 
 
 if __name__ == "__main__":

@@ -10,12 +10,39 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tools import allreduce, backlog, blocks, guard, kept, memory, papers, replay, results, scaling, testbed, validate
+from tools import (
+    allreduce,
+    backlog,
+    blocks,
+    guard,
+    kept,
+    memory,
+    papers,
+    real_blocks,
+    replay,
+    results,
+    scaling,
+    testbed,
+    validate,
+)
 from tools.exit_status import exit_status
 
 PAGES: Mapping[str, Callable[[Path], str]] = {
     tool.PAGE: tool.page
-    for tool in (allreduce, backlog, blocks, guard, memory, papers, replay, results, scaling, testbed, validate)
+    for tool in (
+        allreduce,
+        backlog,
+        blocks,
+        guard,
+        memory,
+        papers,
+        real_blocks,
+        replay,
+        results,
+        scaling,
+        testbed,
+        validate,
+    )
 }
 """Each page's file, and what makes its text from the folder of results."""
 

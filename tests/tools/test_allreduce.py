@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.lab.config import Experiment, load_experiment
-from prophet.lab.records import AgentCost, Results, read_results, write_results
+from prophet.lab.config import load_experiment
+from prophet.lab.records import AgentCost
 from support.configs import REPLAY, written
-from support.results import cell, failed, policy
-from tools import allreduce
+from support.results import Session, cell, failed, policy
+from tools import allreduce, cells
 from tools.allreduce import said, standings
 from tools.kept import Point
 
@@ -86,30 +84,10 @@ POINT = cell(
 )
 
 
-class Session:
-    """In place of run_session: each cell's results are `POINT`, or what `refuses` says."""
-
-    def __init__(self) -> None:
-        self.refuses: dict[str, str] = {}
-        self.ran: list[str] = []
-
-    def run(self, experiment: Experiment, out: Path) -> int:
-        self.ran.append(out.name)
-        if out.name in self.refuses:
-            raise UserError(self.refuses[out.name])
-        (only,) = experiment.cells
-        shown = POINT.model_copy(update={"setting": dict(only.setting)})
-        out.mkdir(parents=True)
-        config: Any = dict(experiment.source)
-        results = Results(schema=1, config=config, repeats=experiment.repeats, cells=[shown])
-        write_results(results, out / "results.json")
-        return 0
-
-
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Session:
-    made = Session()
-    monkeypatch.setattr(allreduce, "run_session", made.run)
+    made = Session(POINT)
+    monkeypatch.setattr(cells, "run_session", made.run)
     return made
 
 
@@ -127,30 +105,6 @@ def test_a_run_is_kept_and_makes_the_page(session: Session, tmp_path: Path) -> N
     assert "| 250mbit | 0.600 | 1.700 | 1.200 (ddp-gloo-5) | 0.930 | 1.55 | 1.83 | 1.29 |" in text
     assert "| 1gbit | - | 0.062 | - | 0.40% | 4.5 | 1.03 |" in text
     assert "times as fast as ddp-gloo" in text
-
-
-def test_a_cell_that_was_refused_is_all_that_is_run_again(session: Session, tmp_path: Path) -> None:
-    session.refuses["cell0"] = "bandwidth of worker0: leave the machine idle"
-    file = config(tmp_path, "250mbit", "1gbit")
-    with pytest.raises(UserError, match="leave the machine idle; run it again"):
-        allreduce.write_page(file, tmp_path / "out", tmp_path, None)
-    assert not (tmp_path / allreduce.PAGE).exists()
-    session.refuses.clear()
-    assert allreduce.write_page(file, tmp_path / "out", tmp_path, None) == 0
-    assert session.ran == ["cell0", "cell1", "cell0"]
-
-
-def test_results_of_another_config_or_with_a_failure_are_not_taken(session: Session, tmp_path: Path) -> None:
-    file, out = config(tmp_path, "250mbit"), tmp_path / "out"
-    session.run(load_experiment(file), out / "cell0")
-    assert allreduce.earlier(load_experiment(file), out / "cell0") is not None
-    assert allreduce.earlier(load_experiment(file, repeats=7), out / "cell0") is None
-    assert allreduce.earlier(load_experiment(config(tmp_path, "1gbit")), out / "cell0") is None
-    assert allreduce.earlier(load_experiment(file), out / "cell1") is None
-    results = read_results(out / "cell0" / "results.json")
-    broken = POINT.model_copy(update={"policies": {**POINT.policies, "ddp-p3": failed("hung")}})
-    write_results(results.model_copy(update={"cells": [broken]}), out / "cell0" / "results.json")
-    assert allreduce.earlier(load_experiment(config(tmp_path, "250mbit")), out / "cell0") is None
 
 
 def test_nothing_measured_yet_is_said(tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""The page of blocks that adapt on real networks: what is counted, and what its config compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prophet.lab.config import load_experiment
+from support.configs import REPLAY, written
+from support.results import Session, cell, failed, policy
+from tools import cells, real_blocks
+from tools.real_blocks import said, standings
+
+CONFIG = Path(__file__).parents[2] / real_blocks.CONFIG
+TIMES = {"stock": 1.7, "prophet": 0.97, "fixed-128k": 1.5, "fixed-1m": 1.0, "ddp-gloo": 1.1, "mxnet-p3": 0.95}
+POINT = cell(**{name: policy(seconds) for name, seconds in TIMES.items()})
+
+
+def test_prophet_is_held_against_the_best_size_stock_and_the_fastest_other() -> None:
+    (row,) = standings([POINT])
+    assert (row.setting, row.best, row.other, row.other_s, row.stock_s) == (
+        "250mbit",
+        "fixed-1m",
+        "mxnet-p3",
+        0.95,
+        1.7,
+    )
+    assert row.ahead == pytest.approx(0.03)
+
+
+def test_where_it_is_behind_is_named() -> None:
+    behind = cell(**{"stock": policy(0.9), "prophet": policy(1.0), "fixed-2m": policy(0.95)})
+    words = said(standings([POINT, behind]))
+    assert (
+        "more than 2% behind the best of the fixed sizes in 1; 250mbit: -5.3% against fixed-2m (from -5.3% to" in words
+    )
+    assert "behind stock in 1, and behind another engine or scheduler in 1; mxnet-p3, 250mbit: +2.1%" in words
+
+
+def test_a_cell_in_which_prophet_failed_is_left_out() -> None:
+    assert standings([cell(**{"prophet": failed("hung"), "fixed-1m": policy(1.0)})]) == []
+    assert said([]) == "Nothing was measured in which Prophet and a fixed size both ran."
+
+
+def test_the_config_compares_the_sizes_and_the_peers_in_every_cell() -> None:
+    experiment = load_experiment(CONFIG)
+    assert len(experiment.cells) == 10
+    for place in experiment.cells:
+        names = [shown.name for shown in place.policies]
+        assert {"stock", "prophet", "ddp-gloo", "mxnet-kvstore", "mxnet-p3"} <= set(names)
+        assert sum(name.startswith("fixed-") for name in names) == 6
+
+
+def test_a_run_is_kept_and_makes_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    session = Session(POINT)
+    monkeypatch.setattr(cells, "run_session", session.run)
+    sizes = [
+        {"name": name, "base": "prophet", "env": {"PROPHET_PARTITION_BYTES": size}}
+        for name, size in (("fixed-128k", "131072"), ("fixed-1m", "1048576"))
+    ]
+    raw = {**REPLAY, "policies": ["stock", "prophet", *sizes, "ddp-gloo", "mxnet-p3"]}
+    file = written({**raw, "sweep": [{"cluster": {"bandwidth": "250mbit"}}]}, tmp_path)
+    assert real_blocks.write_page(file, tmp_path / "out", tmp_path, None) == 0
+    text = (tmp_path / real_blocks.PAGE).read_text(encoding="utf-8")
+    assert text == real_blocks.page(tmp_path)
+    assert "| 250mbit | 0.600 | 0.970 | 1.62 | 1.000 (fixed-1m) | +3.0% | 1.700 | 0.950 (mxnet-p3) |" in text
+
+
+def test_nothing_measured_yet_is_said(tmp_path: Path) -> None:
+    assert "Not measured yet: `make real-blocks`." in real_blocks.page(tmp_path)

@@ -1,0 +1,171 @@
+"""Blocks that adapt beside blocks of one size, on real networks: the cells of configs/blocks.yaml and their page.
+
+Rule of this file: what is counted, and the page docs/results/blocks.md. `make real-blocks` runs it, for about two hours
+on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from prophet.lab.records import CellResult
+from prophet.lab.results import describe_setting
+from tools import kept
+from tools.blocks import ADAPTS, FIXED
+from tools.cells import measured
+from tools.exit_status import exit_status
+from tools.kept import Study
+from tools.markdown import table
+from tools.provenance import here
+from tools.real_tables import all_cells
+
+CONFIG = Path("configs/blocks.yaml")
+PAGE = "blocks.md"
+NAME = "blocks"
+COMMAND = "make real-blocks"
+STOCK = "stock"
+BEHIND = 0.02
+"""Never more behind the best of the fixed sizes."""
+
+INTRODUCTION = f"""# Blocks that adapt, on real networks
+
+Made by `{COMMAND}` from `{CONFIG}`. Real here: BytePS, MXNet's KVStore, PyTorch's gloo, the gradients, the optimizers,
+the network (shaped veth pairs between namespaces on one machine). In a *replay* computing is sleeping; ResNet-18
+computes for real. The narrow link is each worker's, both ways. `fixed-...` is Prophet with `PROPHET_PARTITION_BYTES`
+set, and so with blocks of one size; `{ADAPTS}` has nothing set. [blocks-simulated.md](blocks-simulated.md) has larger
+clusters and faster networks."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One cell: seconds an iteration of Prophet, of stock, of Prophet with the best one size, and of the fastest
+    contender that is none of these; None where there is no such.
+    """
+
+    setting: str
+    bound_s: float | None
+    ours_s: float
+    stock_s: float | None
+    best: str
+    best_s: float
+    other: str | None
+    other_s: float | None
+
+    @property
+    def ahead(self) -> float:
+        """Of the best one size, as a part of its time; below 0 where it is behind."""
+        return 1 - self.ours_s / self.best_s
+
+
+def standings(cells: Sequence[CellResult]) -> list[Standing]:
+    """Of each cell in which Prophet and a fixed size were measured."""
+    rows = []
+    for cell in cells:
+        times = {name: policy.median_s for name, policy in cell.policies.items() if policy.median_s is not None}
+        fixed = {name: seconds for name, seconds in times.items() if name.startswith(FIXED)}
+        others = {name: seconds for name, seconds in times.items() if name not in {*fixed, ADAPTS, STOCK}}
+        if ADAPTS not in times or not fixed:
+            continue
+        best, other = min(fixed, key=fixed.__getitem__), min(others, key=others.__getitem__, default=None)
+        rows.append(
+            Standing(
+                describe_setting(cell.setting),
+                cell.lower_bound_s,
+                times[ADAPTS],
+                times.get(STOCK),
+                best,
+                fixed[best],
+                other,
+                None if other is None else others[other],
+            )
+        )
+    return rows
+
+
+def page(results: Path) -> str:
+    """The page, from what is kept."""
+    stored = kept.kept(results, NAME, Study)
+    notes = kept.note(results, "blocks-seen")
+    if stored is None:
+        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, COMMAND), notes)
+    provenance, data = stored
+    rows = standings([point.cell for point in data.points])
+    return kept.joined(
+        INTRODUCTION,
+        provenance.line(),
+        said(rows),
+        summary(rows),
+        "## Every contender",
+        all_cells(data.points),
+        notes,
+    )
+
+
+def said(rows: Sequence[Standing]) -> str:
+    """Where Prophet stands, in a sentence."""
+    if not rows:
+        return "Nothing was measured in which Prophet and a fixed size both ran."
+    behind = [row for row in rows if row.ahead < -BEHIND]
+    named = "".join(f"; {row.setting}: {row.ahead:+.1%} against {row.best}" for row in behind)
+    slower = [row for row in rows if row.stock_s is not None and row.ours_s > row.stock_s]
+    others = [row for row in rows if row.other_s is not None and row.ours_s > row.other_s]
+    beaten = "".join(f"; {row.other}, {row.setting}: {row.ours_s / (row.other_s or 1) - 1:+.1%}" for row in others)
+    return (
+        f"**Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best of the fixed sizes in {len(behind)}"
+        f"{named} (from {min(row.ahead for row in rows):+.1%} to {max(row.ahead for row in rows):+.1%}), behind stock "
+        f"in {len(slower)}, and behind another engine or scheduler in {len(others)}{beaten}.**"
+    )
+
+
+def summary(rows: Sequence[Standing]) -> str:
+    """A row for each cell."""
+    cells = [
+        (
+            row.setting,
+            _shown(row.bound_s),
+            f"{row.ours_s:.3f}",
+            "-" if row.bound_s is None else f"{row.ours_s / row.bound_s:.2f}",
+            f"{row.best_s:.3f} ({row.best})",
+            f"{row.ahead:+.1%}",
+            _shown(row.stock_s),
+            _shown(row.other_s) if row.other is None else f"{_shown(row.other_s)} ({row.other})",
+        )
+        for row in rows
+    ]
+    columns = ("cell", "bound (s)", "Prophet (s)", "of the bound", "best fixed size (s)", "ahead of it")
+    return table((*columns, "stock (s)", "fastest other (s)"), cells)
+
+
+def _shown(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.3f}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs and writes the page; exit status 2 with one line for an error of the user's."""
+    parser = argparse.ArgumentParser(prog="python -m tools.real_blocks", description=__doc__)
+    parser.add_argument("--config", type=Path, default=CONFIG)
+    parser.add_argument("--out", type=Path, default=Path("build/blocks"), help="folder for the runs")
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    parser.add_argument("--repeats", type=int, help="in place of the config's")
+    options = parser.parse_args(arguments)
+    return exit_status(lambda: write_page(options.config, options.out, options.results, options.repeats))
+
+
+def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> int:
+    """Runs what is missing of the config, keeps what came out and writes the page. Raises UserError and OSError."""
+    console = Console()
+    data = measured(config, out, repeats, console)
+    kept.keep(results, NAME, Study, data, here())
+    (results / PAGE).write_text(page(results), encoding="utf-8")
+    console.print(f"written to {results / PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
