@@ -178,7 +178,7 @@ def run_rank(job: StressJob, rank: int, port: int, folder: Path) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(job.ranks))
     if job.prophet:
-        os.environ["PROPHET_SCHEDULER"] = "prophet"
+        os.environ.update(PROPHET_SCHEDULER="prophet", PROPHET_CACHE="off")
         import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
     dist.init_process_group("gloo")
     result = train(job, rank)

@@ -136,7 +136,7 @@ def _run_cell(
         def run(point: Cell, policy: Contender, label: str, repeat: int = 0) -> Run:
             listener.run_starts(point, policy, label)
             place = folder / f"{policy.name}-{label}"
-            cache = folder / CACHE / policy.name if experiment.warm and policy.hooked else None
+            cache = folder / CACHE / policy.name if experiment.warm and policy.recorded else None
             job = JobRun(point, policy, host, place, next(ports), experiment.time_limit_s, edges, cache)
             reason = obstacle(policy)
             finished = job.run(listener.iterations) if reason is None else Run(place, error=reason)

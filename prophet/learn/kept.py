@@ -1,7 +1,7 @@
 """What is kept of a job for its next start: what was learned of it, as a value, and when that is wrong.
 
-Rule of this file: values and their JSON, no file and no clock; the edge is the engine's
-(plugins/byteps/prophet_byteps/warm.py). Sizes are bytes, times seconds.
+Rule of this file: values and their JSON, no file and no clock; the edge is prophet/frontends/warm.py. Sizes are bytes,
+times seconds.
 
 A job that starts again is most often the same job on the same network. So its first plan is made from what was kept,
 and whatever it has measured itself takes the place of that. Where the two are far apart, it is another job or another

@@ -47,6 +47,23 @@ def test_overhead_and_rate_are_told_apart(overhead_s: float, rate: float) -> Non
         assert network.transfer_s(size) == pytest.approx(overhead_s + size / rate, rel=0.15)
 
 
+@pytest.mark.parametrize("delay_s", [0.0, 0.06])
+def test_what_the_first_of_a_stretch_takes_besides_is_the_delay(delay_s: float) -> None:
+    monitor = SerialMonitor()
+    begin_s = 10.0
+    for _ in range(12):
+        events = played(mixed(48)[::-1], 1e-3, 31.25e6, begin_s=begin_s)
+        events["time_s"] += np.where(events["kind"] == EventKind.FINISH, delay_s, 0.0)
+        # What is issued as others end is issued so much later as well.
+        events["time_s"] += np.where((events["kind"] == EventKind.START) & (events["time_s"] > begin_s), delay_s, 0.0)
+        monitor.observe(np.sort(events, order="time_s", kind="stable"))
+        begin_s = float(events["time_s"].max()) + 0.5
+    network = monitor.network
+    assert network is not None
+    assert network.ack_delay_s == pytest.approx(delay_s, rel=0.15, abs=2e-3)
+    assert network.transfer_s(1 << 20) == pytest.approx(1e-3 + (1 << 20) / 31.25e6, rel=0.15)
+
+
 def test_a_late_rank_now_and_then_does_not_count() -> None:
     monitor = SerialMonitor()
     monitor.observe(played(mixed(480), 1e-3, 312.5e6, late=0.02))

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from prophet.core.event_record import RecordBuffer
     from prophet.core.policy import Policy
     from prophet.core.profile import Profile
+    from prophet.frontends.warm import WarmStart
     from prophet.learn.learner import Learner
     from prophet_byteps.stall import Oldest, StallDetector
-    from prophet_byteps.warm import WarmStart
 
 EVENTS_KEPT = 2_000_000
 """Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
@@ -144,7 +144,7 @@ class Agent:
     def _first_cut(self, sizes: Sequence[int]) -> Cut:
         """What this worker would begin with; asked in the program's own thread, once it is known what is to be sent."""
         if self._warm is None:
-            from prophet_byteps.warm import WarmStart, where_it_runs
+            from prophet.frontends.warm import WarmStart
 
             blocks = {"framework": self._framework, "policy": self._settings.policy, "blocks": str(self._sizes)}
             arena = not self._whole_gradients
@@ -404,6 +404,12 @@ def shape_of(environ: Mapping[str, str]) -> Shape | None:
     if not all(count.isdecimal() and int(count) > 0 for count in counts):
         return None
     return Shape(*map(int, counts))
+
+
+def where_it_runs(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of a process's environment makes its job another one, or another worker's."""
+    own = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_INTERFACE", "DMLC_WORKER_ID")
+    return {name: environ.get(name, "") for name in (*own, "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE")}
 
 
 def decides(environ: Mapping[str, str]) -> bool:

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 import weakref
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from prophet.core.arena import generations_at
 from prophet.core.choice import Shape
@@ -28,9 +28,20 @@ from prophet.learn.judge import MANY_RECUTS
 from prophet.learn.learner import Learner
 from prophet.learn.serial import SerialMonitor
 from prophet.policies.algorithms.collective import CollectivePolicy
-from prophet.policies.algorithms.sequence import IssueOrder, iteration_s, make_sequence, play_sequence
+from prophet.policies.algorithms.sequence import (
+    IssueOrder,
+    iteration_s,
+    make_sequence,
+    operations_at_once,
+    play_sequence,
+)
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import ModuleRounds
+from prophet_ddp.wide_gloo import THREADS
+
+if TYPE_CHECKING:
+    from prophet.frontends.warm import WarmStart
+    from prophet.learn.kept import Kept
 
 BETTER = 0.005
 """A sequence is changed for one that is predicted to save this share of the iteration."""
@@ -44,10 +55,22 @@ logger = logging.getLogger("prophet")
 
 
 class ModuleAgent:
-    """One module's. `adapts`: its cut may change. Time comes with the call."""
+    """One module's. `adapts`: its cut may change; `warm` has what was kept of the job's last run. Time comes with the
+    call.
+    """
 
-    def __init__(self, rounds: ModuleRounds, policy: CollectivePolicy, settings: Settings, adapts: bool) -> None:
+    def __init__(
+        self,
+        rounds: ModuleRounds,
+        policy: CollectivePolicy,
+        settings: Settings,
+        adapts: bool,
+        warm: WarmStart | None = None,
+    ) -> None:
         self._reference = weakref.ref(rounds)
+        self._record = rounds.record
+        self._warm = warm
+        self._kept: Kept | None = None
         self._policy = policy
         self._monitor_s = settings.monitor_s
         self.learner = Learner(
@@ -69,6 +92,11 @@ class ModuleAgent:
         if rounds is not None:
             rounds.log.close()
 
+    def leave(self) -> None:
+        """The module or the process ends: what was learned is kept for the next start."""
+        if self._warm is not None:
+            self._warm.keep(self._record.cut, self.learner.profiler.latest, self.learner.monitor.network)
+
     def turn(self, now: float) -> bool:
         """Takes in what happened, and says what is wanted. False where the module is gone."""
         rounds = self._reference()
@@ -76,17 +104,38 @@ class ModuleAgent:
             self._turn(rounds, now)
         return rounds is not None
 
+    def _begin_warm(self, rounds: ModuleRounds, warm: WarmStart) -> None:
+        """Once it is known what there is to send: where the last run of the job ended, this one begins."""
+        sizes, _ = rounds.layout
+        warm.first_cut(sizes)
+        kept = self._kept = warm.take()
+        if kept is None:
+            return
+        self.learner.begin_with(kept)
+        self._record.began_warm = True
+        if kept.cut is not None and kept.network is not None:
+            sequence = self._sequence(rounds, kept.cut, kept.profile, kept.network)
+            rounds.control.want(decision_of(rounds, kept.cut, sequence, kept.network))
+
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         cut, order = rounds.cut, rounds.order
         if self._seen[0] == cut and self._seen[1] != order:
             self.learner.reordered(now)
         self._seen = cut, order
+        warm = self._warm
+        if warm is not None and cut is not None:
+            if not warm.asked:
+                self._begin_warm(rounds, warm)
+            warm.turn(now, cut, lambda: (self.learner.profiler.latest, self.learner.monitor.network))
         events = rounds.log.drain()
         rounds.record.keep(events)
         plan = self.learner.turn(now, events, None, cut=cut)
         network = self.learner.monitor.network
         # In the first rounds under another cut that of the former one, which says enough of any blocks of this arena.
         profile = self.learner.profiler.latest
+        if self._kept is not None:
+            rounds.record.kept_was_dropped = self.learner.kept_was_dropped
+            network, profile = network or self._kept.network, profile or self._kept.profile
         if cut is None or network is None or profile is None:
             return
         if plan is not None:
@@ -94,7 +143,8 @@ class ModuleAgent:
             rounds.record.planned(plan, self.learner.why)
             self.decided = True
             wanted = plan.cut if plan.cut is not None else cut
-            rounds.control.want(Decision(wanted, self._sequence(rounds, wanted, profile, network).order))
+            sequence = self._sequence(rounds, wanted, profile, network)
+            rounds.control.want(decision_of(rounds, wanted, sequence, network))
         elif now - self._judged_at >= self._monitor_s and self.learner.profiler.ready:
             self._judged_at = now
             self._look_again(rounds, cut, profile, network)
@@ -104,7 +154,7 @@ class ModuleAgent:
         return make_sequence(blocks, network, self._policy.plan(blocks, network, self.learner.profiler.jitter_s))
 
     def _look_again(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> None:
-        """Whether another sequence of the same blocks is better by now."""
+        """Whether another sequence of the same blocks is better by now, or the delay has become another."""
         blocks = profile_of(rounds.blocks_under(cut), profile)
         order = rounds.order
         if len(order) != len(blocks.gradients):
@@ -112,7 +162,17 @@ class ModuleAgent:
         other = self._sequence(rounds, cut, profile, network)
         present = play_sequence(blocks, network, order)
         if iteration_s(blocks, other) < iteration_s(blocks, present) * (1 - BETTER):
-            rounds.control.want(Decision(cut, other.order))
+            rounds.control.want(decision_of(rounds, cut, other, network))
+            return
+        wanted, held = decision_of(rounds, cut, present, network), rounds.decision
+        if held is not None and abs(wanted.at_once - held.at_once) > 1:
+            rounds.control.want(wanted)
+
+
+def decision_of(rounds: ModuleRounds, cut: Cut, sequence: IssueOrder, network: Network) -> Decision:
+    """Blocks of this cut in this sequence, and as many under way as keep the wire busy."""
+    sizes = [block.size_bytes for block in rounds.blocks_under(cut)]
+    return Decision(cut, sequence.order, at_once=operations_at_once(network, sum(sizes) / len(sizes), THREADS))
 
 
 def profile_of(blocks: list[Block], profile: Profile) -> Profile:
@@ -143,6 +203,10 @@ class Turning(Protocol):
 
     def end(self) -> None:
         """No more turns will come."""
+        ...
+
+    def leave(self) -> None:
+        """The module or the process ends."""
         ...
 
 
@@ -176,6 +240,9 @@ class Agents:
         if self._thread is not None and os.getpid() == self._pid:
             self._stop.set()
             self._thread.join(END_LIMIT_S)
+            if not self._thread.is_alive() and not self._over:
+                for agent in self._modules:
+                    agent.leave()
 
     def _run(self) -> None:
         while not self._stop.wait(self._pause_s()):
@@ -204,6 +271,8 @@ class Agents:
         with self._lock:
             modules = list(self._modules)
         gone = [agent for agent in modules if not agent.turn(time.monotonic())]
+        for agent in gone:
+            agent.leave()
         with self._lock:
             for agent in gone:
                 self._modules.remove(agent)

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import torch
 
 from prophet.core.cut import RECUT_ROUNDS, Cut
-from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_ddp.issuer import AT_ONCE, Issuer, JointOperation
 
 EARLY_ROUNDS = 32
 """In a module's first rounds, while most is learned, every one ends with a page."""
 
-_HEADER = struct.Struct("<III")
+_HEADER = struct.Struct("<IIII")
 _PAGE = 2
 """Numbers in a page: of the decision, and how many bytes it has."""
 
@@ -35,18 +35,21 @@ class Decision:
     """A cut, and the places of its blocks in the order in which they are issued.
 
     `together`: how many of them, one after another in the order, travel as one collective each time; empty for each by
-    itself.
+    itself. `at_once`: how many collectives are under way at most.
     """
 
     cut: Cut
     order: tuple[int, ...]
     together: tuple[int, ...] = ()
+    at_once: int = AT_ONCE
 
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.order))):
             raise ValueError("a decision has no order of blocks")
         if self.together and (sum(self.together) != len(self.order) or min(self.together) < 1):
             raise ValueError("a decision does not say which blocks travel together")
+        if self.at_once < 1:
+            raise ValueError("a decision lets nothing travel")
 
     @property
     def collectives(self) -> list[tuple[int, ...]]:
@@ -58,21 +61,21 @@ class Decision:
         """For `decode`."""
         cut = self.cut.encode()
         numbers = (*self.order, *self.together)
-        header = _HEADER.pack(len(cut), len(self.order), len(self.together))
+        header = _HEADER.pack(len(cut), len(self.order), len(self.together), self.at_once)
         return header + cut + struct.pack(f"<{len(numbers)}I", *numbers)
 
     @classmethod
     def decode(cls, data: bytes) -> Decision:
         """Raises ValueError for what `encode` did not write."""
         try:
-            length, count, joined = _HEADER.unpack_from(data)
+            length, count, joined, at_once = _HEADER.unpack_from(data)
             cut = Cut.decode(data[_HEADER.size : _HEADER.size + length])
             numbers = struct.unpack_from(f"<{count + joined}I", data, _HEADER.size + length)
         except struct.error:
             raise ValueError("a decision is cut short") from None
         if cut is None:
             raise ValueError("a decision has no cut")
-        return cls(cut, numbers[:count], numbers[count:])
+        return cls(cut, numbers[:count], numbers[count:], at_once)
 
 
 class Control:

@@ -21,6 +21,9 @@ from prophet_ddp.control import Decision
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.trace import ForwardTrace
 
+TORCH_AT_ONCE = 2
+"""Messages of such a policy under way at most, as in the group of torch's that its authors had."""
+
 logger = logging.getLogger("prophet")
 
 
@@ -65,7 +68,8 @@ class GroupingAgent:
                 profile = with_forward(profile, sizes, kinds, forward_s)
         made = make_grouping(self._policy, profile, network, self.profiler.jitter_s, sizes, kinds)
         together = tuple(len(places) for places in made.collectives)
-        rounds.control.want(Decision(made.cut, tuple(itertools.chain(*made.collectives)), together))
+        order = tuple(itertools.chain(*made.collectives))
+        rounds.control.want(Decision(made.cut, order, together, TORCH_AT_ONCE))
         self.decided = True
         logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))
         return True
@@ -75,6 +79,9 @@ class GroupingAgent:
         rounds = self._reference()
         if rounds is not None:
             rounds.log.close()
+
+    def leave(self) -> None:
+        """The module or the process ends. Groups are decided anew at each start."""
 
 
 class WaitingAgent:
@@ -102,3 +109,8 @@ class WaitingAgent:
         """No more turns will come."""
         if self._agent is not None:
             self._agent.end()
+
+    def leave(self) -> None:
+        """The module or the process ends."""
+        if self._agent is not None:
+            self._agent.leave()

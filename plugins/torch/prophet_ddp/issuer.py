@@ -32,9 +32,8 @@ import torch.distributed as dist
 
 from prophet_ddp.events import EventLog
 
-MOST_IN_FLIGHT = 4
-"""Operations. Gloo has two threads for a group by default, which take them in order; two more are at hand when one of
-those has ended."""
+AT_ONCE = 3
+"""Operations under way while nothing is known of the network: one that travels, one behind it, and one that ends."""
 
 
 class JointOperation:
@@ -71,6 +70,8 @@ class Issuer:
         self._moved = threading.Condition(self._lock)
         self._queue: deque[JointOperation] = deque()
         self._in_flight = 0
+        self.at_once = AT_ONCE
+        """Operations under way at most. Ranks may differ in it: the sequence is the same."""
         self._issuing = False
         self._error: BaseException | None = None
         self._error_known = False
@@ -157,7 +158,7 @@ class Issuer:
             return  # An operation that ended as soon as it began: the loop below goes on with the next.
         self._issuing = True
         try:
-            while self._queue and self._queue[0].ready and self._in_flight < MOST_IN_FLIGHT and self._error is None:
+            while self._queue and self._queue[0].ready and self._in_flight < self.at_once and self._error is None:
                 self._issue_first()
         finally:
             self._issuing = False

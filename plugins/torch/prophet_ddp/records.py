@@ -58,6 +58,9 @@ class ModuleRecord:
         self.plans = 0
         self.plan: Plan | None = None
         self.learner: Learned | None = None
+        self.began_warm = False
+        self.kept_was_dropped = ""
+        """Why nothing of what was kept is used any more."""
         self.drain: Callable[[], NDArray[Any]] | None = None
         """The events since the last call."""
         self.events: RecordBuffer | None = None
@@ -153,4 +156,6 @@ class Records:
             last_recut_s=module.last_recut_s,
             recut_reason=module.why if module.recuts else "",
             arena=True,
+            began_warm=module.began_warm,
+            kept_was_dropped=module.kept_was_dropped,
         )

@@ -135,7 +135,7 @@ class ModuleRounds:
         self.control = control
         self.log = log
         self.record = ModuleRecord()
-        self._first_cut = first_cut
+        self.first_cut = first_cut
         self._uses_vary = uses_vary
         self._counted = counted
         self._fusion = fusion
@@ -346,7 +346,7 @@ class ModuleRounds:
         if self._arena is None:
             self._arena = arena = DdpArena(self._slots, self._fusion, self._streams_of, self._issuer, self.log)
             self._set_compression(arena)
-            cut = self._first_cut(arena.sizes)
+            cut = self.first_cut(arena.sizes)
             self._take_up(Decision(cut, backward_order(len(self.blocks_under(cut)))))
         else:
             arena = self._arena
@@ -376,6 +376,7 @@ class ModuleRounds:
         if len(decision.order) != count:
             raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
         self._decision = decision
+        self._issuer.at_once = decision.at_once
 
     def _end(self) -> None:
         """All gradients of the round are there."""

@@ -29,9 +29,11 @@ from prophet import __version__
 from prophet.core import settings as names
 from prophet.core.cut import Borders, Cut, learning_cut
 from prophet.core.errors import UserError
+from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, end_process, say
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
+from prophet.frontends.warm import WarmStart
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
 from prophet_ddp import autoload, optimizers
@@ -45,6 +47,7 @@ from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.trace import ForwardTrace
+from prophet_ddp.wide_gloo import wide_group
 
 AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""
@@ -78,6 +81,7 @@ def settings() -> Settings | None:
                 f"{names.DDP_SCHEDULER} is {read.policy!r}, which DistributedDataParallel does not run, since {why}"
             )
         policy_from_environ(read.policy, os.environ, read.partition_bytes or DEFAULT_PARTITION_BYTES)
+        _profile_in(read)
         return read
     except UserError as error:
         end_process(str(error), WRONG)
@@ -193,12 +197,8 @@ def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
 
 
 def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tuple[str, torch.Tensor]]) -> None:
-    own = dist.new_group(
-        dist.get_process_group_ranks(group),
-        timeout=group._get_backend(torch.device("cpu")).options._timeout,
-        backend="gloo",
-        use_local_synchronization=True,
-    )
+    members = dist.get_process_group_ranks(group)
+    own = wide_group(members, group._get_backend(torch.device("cpu")).options._timeout)
     # Nobody goes on, and perhaps ends, while another is still connecting.
     own.allreduce([torch.zeros(1)]).wait()
     decides = group.rank() == 0
@@ -241,11 +241,11 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
             params = [param for _, param in named]
             rounds.trace = ForwardTrace(ddp.module, params, with_graph=definition.of_graph is not None)
         rounds.record.drain = log.drain
-        _agents.add(_agent_of(rounds, told, adapts))
+        _agents.add(_agent_of(rounds, told, adapts, members))
     _records.follow(rounds.record)
 
 
-def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool) -> Turning:
+def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[int]) -> Turning:
     definition = get_definition(told.policy)
     partition_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
     policy = policy_from_environ(told.policy, os.environ, partition_bytes)
@@ -253,7 +253,7 @@ def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool) -> Turning:
         return GroupingAgent(rounds, policy, rounds.trace)
     if definition.of_graph is None or rounds.trace is None:
         order = ForwardOrder() if told.policy == "prophet" else policy
-        return ModuleAgent(rounds, CollectivePolicy(order), told, adapts)
+        return ModuleAgent(rounds, CollectivePolicy(order), told, adapts, _warm_start(rounds, told, members))
     trace, module = rounds.trace, weakref.ref(rounds)
 
     def with_graph() -> Turning | None:
@@ -262,6 +262,25 @@ def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool) -> Turning:
         return ModuleAgent(alive, CollectivePolicy(ordered), told, adapts) if alive is not None else None
 
     return WaitingAgent(trace, with_graph)
+
+
+def _warm_start(rounds: ModuleRounds, told: Settings, members: list[int]) -> WarmStart:
+    """What is kept of this module of this job."""
+    where = {name: os.environ.get(name, "") for name in ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "LOCAL_WORLD_SIZE")}
+    where |= {"engine": "ddp", "policy": told.policy, "fusion": str(told.fusion), "module": str(rounds.number)}
+    where |= {"blocks": str(told.partition_bytes or "adaptive"), "ranks": str(members)}
+
+    return WarmStart(told.cache, where, rounds.first_cut, _profile_in(told))
+
+
+@functools.cache
+def _profile_in(told: Settings) -> Profile | None:
+    """Raises UserError, with one line, for a file that is wrong."""
+    if told.profile_in is None:
+        return None
+    from prophet.models.profiles import load_profile
+
+    return load_profile(told.profile_in)
 
 
 def _give_back(ddp: Any) -> None:

@@ -5,11 +5,13 @@ Rule of this file: pure functions of a profile, a network and a plan. Times are 
 Engines of collectives match operations by the order in which they are issued, so that order must be the same on all
 ranks. It cannot follow from what is ready on each of them, but has to be known before the iteration begins: it is what
 the queue decides when the learned pattern is played to it on a virtual clock, a block at a time, each taking
-E(s) = overhead + s / bandwidth (paper, Eq. 10). Preemption is between blocks.
+E(s) = overhead + s / bandwidth (paper, Eq. 10), and the acknowledgement's delay besides where the wire was idle before
+it: enough are under way at once that the delays of others pass meanwhile. Preemption is between blocks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -45,7 +47,7 @@ def make_sequence(profile: Profile, network: Network, plan: Plan) -> IssueOrder:
     coming = sorted(range(len(gradients)), key=lambda place: (gradients[place].generation_s, -place))
     ends_s = [0.0] * len(gradients)
     order: list[int] = []
-    now, came = 0.0, 0
+    now, came, idle = 0.0, 0, True
     while len(order) < len(gradients):
         while came < len(coming) and gradients[coming[came]].generation_s <= now:
             place = coming[came]
@@ -58,22 +60,32 @@ def make_sequence(profile: Profile, network: Network, plan: Plan) -> IssueOrder:
             later_s = min(next_s, again_s if again_s > now else float("inf"))
             if later_s == float("inf"):
                 raise ValueError("the plan holds back gradients for ever")
-            now = later_s
+            now, idle = later_s, True
             continue
         order.append(place_or_none)
-        now += network.transfer_s(gradients[place_or_none].size_bytes)
+        now += network.transfer_s(gradients[place_or_none].size_bytes) + (network.ack_delay_s if idle else 0.0)
+        idle = False
         ends_s[place_or_none] = now
         queue.finish(QueueKind.PUSH, place_or_none, now)
     return IssueOrder(tuple(order), tuple(ends_s))
 
 
+def operations_at_once(network: Network, size_bytes: float, most: int) -> int:
+    """How many of so many bytes each must be under way for the wire to be busy while each is delayed; two to `most`."""
+    travels_s = network.transfer_s(size_bytes)
+    return max(2, min(most, 1 + math.ceil(network.ack_delay_s / travels_s)))
+
+
 def play_sequence(profile: Profile, network: Network, order: Sequence[int]) -> IssueOrder:
     """What this order comes to: each in turn, as soon as it is there and the one before it is back."""
     ends_s = [0.0] * len(profile.gradients)
-    now = 0.0
+    now, idle = 0.0, True
     for place in order:
         gradient = profile.gradients[place]
-        now = ends_s[place] = max(now, gradient.generation_s) + network.transfer_s(gradient.size_bytes)
+        idle = idle or gradient.generation_s > now
+        now = max(now, gradient.generation_s) + (network.ack_delay_s if idle else 0.0)
+        now = ends_s[place] = now + network.transfer_s(gradient.size_bytes)
+        idle = False
     return IssueOrder(tuple(order), tuple(ends_s))
 
 

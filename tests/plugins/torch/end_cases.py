@@ -346,7 +346,7 @@ def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
     policy = {"unknown": "nonsense", "differing": ("prophet", "p3")[rank % 2]}.get(case, "prophet")
     if not plain and not (case == "without" and rank == 1):
-        os.environ["PROPHET_SCHEDULER"] = policy
+        os.environ.update(PROPHET_SCHEDULER=policy, PROPHET_CACHE="off")
         import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
     if case != "unknown":
         dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUTS.get(case, 60.0)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from prophet.core.cut import Block, Cut, blocks_of, learning_cut
 from prophet.core.network import Network
 from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
+from prophet.frontends.warm import WarmStart
+from prophet.learn.kept import Kept
 from prophet.models.profiles import resnet50
 from prophet.policies import get_policy
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
@@ -55,12 +58,21 @@ class Job:
         self.now_s = 100.0
         self._take(cut or learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes)), None)
 
+    @property
+    def decision(self) -> Decision:
+        return self.control.decisions[-1] if self.control.decisions else Decision(self.cut, self.order)
+
     def _take(self, cut: Cut, order: tuple[int, ...] | None) -> None:
         self.cut = cut
+        self.record.took_up(cut)
         self.order = order or backward_order(len(self.blocks_under(cut)))
 
     def blocks_under(self, cut: Cut) -> list[Block]:
         return blocks_of(self.sizes, [0] * len(self.sizes), cut)
+
+    @property
+    def layout(self) -> tuple[list[int], list[int]]:
+        return self.sizes, [0] * len(self.sizes)
 
     def iterate(self, count: int = 1) -> float:
         """What one takes, in seconds."""
@@ -81,9 +93,11 @@ class Job:
         return took_s
 
 
-def module_agent(job: Any, policy: ChoosingPolicy | None = None, adapts: bool = True) -> ModuleAgent:
+def module_agent(
+    job: Any, policy: ChoosingPolicy | None = None, adapts: bool = True, warm: WarmStart | None = None
+) -> ModuleAgent:
     chosen: Any = policy or CollectivePolicy(ForwardOrder())
-    return ModuleAgent(job, chosen, SETTINGS, adapts)
+    return ModuleAgent(job, chosen, SETTINGS, adapts, warm)
 
 
 def trained(job: Job, agent: ModuleAgent, iterations: int) -> float:
@@ -152,6 +166,57 @@ def test_where_nothing_changes_nothing_more_is_wanted() -> None:
     trained(job, agent, 60)
     assert len(job.control.decisions) == wanted
     assert wanted <= 5, "the sequence, its two neighbours, and twice back"
+
+
+def warm_start(folder: Path, profile: Profile | None = None) -> WarmStart:
+    return WarmStart(folder, {"ranks": "[0, 1]"}, lambda sizes: learning_cut(sum(sizes)), profile)
+
+
+def test_the_next_start_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+    network = Network(312.5e6, 2e-3)
+    profile = resnet50(100_000_000, backward_s=0.2, forward_s=0.1)
+    job = Job(network, profile=profile)
+    agent = module_agent(job, warm=warm_start(tmp_path))
+    settled_s = trained(job, agent, 40)
+    settled = job.cut
+    agent.leave()
+    assert not job.record.began_warm
+    again = Job(network, profile=profile)
+    assert again.cut != settled
+    other = module_agent(again, warm=warm_start(tmp_path))
+    trained(again, other, 1)
+    (decision,) = again.control.decisions
+    assert decision.cut == settled and again.record.began_warm
+    assert again.iterate() < settled_s * 1.02, "in its second iteration"
+    trained(again, other, 40)
+    assert again.cut == settled
+    assert again.record.kept_was_dropped == ""
+
+
+def test_what_was_kept_of_another_network_is_dropped(tmp_path: Path) -> None:
+    job = Job(Network(312.5e6, 2e-3))
+    agent = module_agent(job, warm=warm_start(tmp_path))
+    trained(job, agent, 40)
+    agent.leave()
+    again = Job(Network(20e6, 1e-4))
+    other = module_agent(again, warm=warm_start(tmp_path))
+    took_s = trained(again, other, 60)
+    assert again.record.kept_was_dropped.startswith("a block takes")
+    cold = Job(Network(20e6, 1e-4))
+    assert took_s < trained(cold, module_agent(cold), 60) * 1.01
+
+
+def test_a_profile_that_the_user_names_gives_the_first_sequence(tmp_path: Path) -> None:
+    kept = Kept(PROFILE, NETWORK, Cut.uniform(1 << 20))
+    given = warm_start(tmp_path, PROFILE)
+    given.first_cut([gradient.size_bytes for gradient in PROFILE.gradients])
+    begins_with = given.take()
+    assert begins_with is not None and begins_with.network is None and begins_with.cut is None
+    assert begins_with.profile.total_bytes == kept.profile.total_bytes
+    job = Job()
+    agent = module_agent(job, warm=warm_start(tmp_path, PROFILE))
+    trained(job, agent, 40)
+    assert job.record.began_warm and agent.decided
 
 
 def test_a_narrower_network_moves_the_sequence_or_the_cut() -> None:
@@ -240,6 +305,7 @@ def test_modules_that_are_gone_have_no_more_turns(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(agent_module, "FIRST_DRAIN_S", 0.0)
     monkeypatch.setattr("atexit.register", lambda *_: None)
     turns: list[str] = []
+    left: list[str] = []
     over = threading.Event()
 
     class Turning:
@@ -254,9 +320,13 @@ def test_modules_that_are_gone_have_no_more_turns(monkeypatch: pytest.MonkeyPatc
                 over.set()
             return turns.count(self.name) < self.most
 
+        def leave(self) -> None:
+            left.append(self.name)
+
     agents: Any = Agents()
     agents.add(Turning("gone", 2))
     agents.add(Turning("stays", 1 << 30))
     assert over.wait(30)
     agents._end()
     assert turns.count("gone") == 2
+    assert left == ["gone", "stays"], "each is told when its module or the process ends"

@@ -22,7 +22,7 @@ CUTS = st.one_of(
 def decisions(draw: st.DrawFn) -> Decision:
     together = tuple(draw(st.lists(st.integers(1, 5), max_size=20)))
     order = tuple(draw(st.permutations(range(sum(together)))))
-    return Decision(draw(CUTS), order, together if draw(st.booleans()) else ())
+    return Decision(draw(CUTS), order, together if draw(st.booleans()) else (), draw(st.integers(1, 8)))
 
 
 @given(decisions())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from prophet.core.events import EventKind, QueueKind
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import MOST_IN_FLIGHT, Issuer, JointOperation
+from prophet_ddp.issuer import AT_ONCE, Issuer, JointOperation
 from support.collectives import Program, Wire
 
 ROUNDS = 6
@@ -75,7 +75,7 @@ def test_all_ranks_issue_the_agreed_sequence_and_everything_ends(seed: int, rank
     assert job.wire.run() == [], "nobody waits for ever"
     agreed = [(number, block) for number, sequence in enumerate(job.sequences) for block in sequence]
     assert job.issued == [agreed] * ranks
-    assert job.wire.most_in_flight <= MOST_IN_FLIGHT
+    assert job.wire.most_in_flight <= AT_ONCE
     assert {total for sums in job.sums for total in sums} <= {sum(range(ranks))}, "sums are of the same round and block"
     for issuer, log in zip(job.issuers, job.logs, strict=True):
         assert issuer.ended == len(agreed)
@@ -94,7 +94,7 @@ def test_an_error_reaches_who_waits_and_nothing_more_is_issued(seed: int, ranks:
         for _ in range(2):
             with pytest.raises(ConnectionError, match="closed by peer"):
                 issuer.wait_activity(60.0)
-        assert failing < len(job.issued[rank]) < failing + MOST_IN_FLIGHT + ROUNDS * 5
+        assert failing < len(job.issued[rank]) < failing + AT_ONCE + ROUNDS * 5
         count = len(job.issued[rank])
         late = job._operation(rank, 99, 0, torch.zeros(1))
         issuer.append([late])

@@ -29,6 +29,7 @@ def run(folder: Path, names: list[str]) -> list[dict[str, dict[str, Any]]]:
     env = {
         **{name: text for name, text in os.environ.items() if not name.startswith("PROPHET_")},
         "PROPHET_SCHEDULER": "fifo",
+        "PROPHET_CACHE": "off",
         "PROPHET_MONITOR_S": "0.2",
         "PYTHONPATH": os.pathsep.join(sys.path),
         "OMP_NUM_THREADS": "1",

@@ -38,7 +38,7 @@ def free_port() -> int:
         return port
 
 
-def job(folder: Path, *arguments: str, ranks: int = 2) -> None:
+def job(folder: Path, *arguments: str, ranks: int = 2, cache: str = "off") -> None:
     """Runs a rank for each, to its end."""
     shell = {name: value for name, value in os.environ.items() if not name.startswith(("PROPHET_", "BYTEPS_"))}
     files = {"STATUS": "status.json", "EVENTS": "events.npz", "PROFILE": "profile.json"}
@@ -52,6 +52,7 @@ def job(folder: Path, *arguments: str, ranks: int = 2) -> None:
                 **settings,
                 **common,
                 "PROPHET_SCHEDULER": "prophet",
+                "PROPHET_CACHE": cache,
                 "OMP_NUM_THREADS": "1",
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
@@ -81,6 +82,17 @@ def test_every_rank_leaves_a_status_and_the_one_that_learns_the_rest(tmp_path: P
     assert transfers and {transfer.queue for transfer in transfers} == {QueueKind.PUSH}
     assert all(transfer.added_s <= transfer.start_s <= transfer.finish_s for transfer in transfers)
     assert load_profile(tmp_path / "profile.json").total_bytes == 6 * (64 * 64 + 64) * 4
+
+
+def test_the_next_start_begins_with_what_was_learned(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for began_warm, name in ((False, "first"), (True, "second")):
+        folder = tmp_path / name
+        folder.mkdir()
+        job(folder, cache=str(cache))
+        assert read_status(folder / "status.json").began_warm is began_warm
+        assert not read_status(folder / "status.1.json").began_warm, "it decides nothing"
+        assert len(list(cache.iterdir())) == 1
 
 
 def test_a_module_that_goes_back_to_torchs_reducer_is_said_on_every_rank(tmp_path: Path) -> None:

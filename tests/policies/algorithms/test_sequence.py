@@ -19,6 +19,7 @@ from prophet.policies.algorithms.sequence import (
     backward_order,
     iteration_s,
     make_sequence,
+    operations_at_once,
     play_sequence,
 )
 
@@ -142,3 +143,17 @@ def test_forward_order_is_never_worse_by_more_than_what_it_cannot_interrupt(job:
     )
     best = lower_bound_s(Profile("with overheads", rows), network.bandwidth)
     assert forward <= best + longest_s + 1e-6
+
+
+def test_the_delay_counts_where_the_wire_was_idle() -> None:
+    job = profile((1, 0.5), (1, 0.5), (1, 0.0))
+    slow = Network(10e6, 0.0, 0.2)
+    played = play_sequence(job, slow, (2, 0, 1))
+    assert played.ends_s == pytest.approx((0.8, 0.9, 0.3))
+    made = make_sequence(job, slow, plan_of("fifo", job, slow))
+    assert play_sequence(job, slow, made.order).ends_s == pytest.approx(made.ends_s)
+
+
+@pytest.mark.parametrize(("delay_s", "expected"), [(0.0, 2), (0.05, 2), (0.11, 3), (0.45, 6), (9.0, 8)])
+def test_as_many_are_under_way_as_keep_the_wire_busy(delay_s: float, expected: int) -> None:
+    assert operations_at_once(Network(10_000.0, 0.0, delay_s), 1000, 8) == expected

@@ -2,10 +2,10 @@
 
 Rule of this file: the edge, files and their folder; what is kept, and when it is wrong, is prophet/learn/kept.py's.
 
-A job is the same where its gradients have the same sizes in forward order, under the same policy and settings of
-blocks, in the same framework, with as many workers and servers, reached through the same interface. Each worker keeps
-what it measured itself. The cut is the job's: that of rank 0 holds, and the others get it as they get every cut
-(docs/decisions/agreed-cuts.md). Whatever is wrong with a file is one warning, and the job starts without it.
+A job is the same where its gradients have the same sizes in forward order, and it runs where an engine says that it is
+the same: under the same policy and settings of blocks, with as many machines, reached through the same interface. Each
+process that learns keeps what it measured itself. The cut is the job's: that of the first rank holds, and the others
+get it as they get every cut. Whatever is wrong with a file is one warning, and the job starts without it.
 """
 
 from __future__ import annotations
@@ -77,6 +77,11 @@ class WarmStart:
                 return self._kept.cut
         return self._learning(sizes)
 
+    @property
+    def asked(self) -> bool:
+        """Whether it is known what the job sends."""
+        return self._sizes is not None
+
     def take(self) -> Kept | None:
         """What there is to begin with; once."""
         with self._lock:
@@ -145,9 +150,3 @@ def remove_oldest(folder: Path, most: int) -> None:
 
     for path in sorted(folder.glob("*.json"), key=written_s, reverse=True)[most:]:
         path.unlink(missing_ok=True)
-
-
-def where_it_runs(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of a process's environment makes its job another one, or another worker's."""
-    names = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_INTERFACE", "DMLC_WORKER_ID")
-    return {name: environ.get(name, "") for name in (*names, "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE")}

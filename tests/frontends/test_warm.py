@@ -13,8 +13,9 @@ import pytest
 from prophet.core.cut import Cut, learning_cut
 from prophet.core.network import Network
 from prophet.core.profile import GradientProfile, Profile
+from prophet.frontends.warm import PROVED_S, WarmStart, remove_oldest
 from prophet.learn.kept import Kept
-from prophet_byteps.warm import PROVED_S, WarmStart, remove_oldest, where_it_runs
+from prophet_byteps.agent import where_it_runs
 
 SIZES = [4096] * 10 + [1 << 20] * 8
 PROFILE = Profile("kept", (GradientProfile("gradient0", 8, 0.2), GradientProfile("gradient1", 8, 0.1)), (0, 1))

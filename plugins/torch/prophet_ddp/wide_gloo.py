@@ -1,0 +1,41 @@
+"""Gloo with more threads than torch gives it, for groups of Prophet's own.
+
+Rule of this file: how such a group is made; what is sent over it is issuer.py's. Gloo runs as many of a group's
+operations at once as the group has threads, and torch gives it two. An all-reduce goes back and forth several times, so
+where that takes long two of them leave the wire idle (docs/decisions/operations-at-once.md).
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Any
+
+import torch.distributed as dist
+
+NAME = "prophet_gloo"
+"""As torch.distributed knows it."""
+THREADS = 8
+"""Of each group: more operations are never worth having under way at once. An idle one costs nothing."""
+
+
+def wide_group(ranks: list[int], timeout: datetime.timedelta) -> dist.ProcessGroup:
+    """A group of these ranks, made by all of them, for tensors on processors."""
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _make, devices=["cpu"])
+    return dist.new_group(ranks, timeout=timeout, backend=NAME, use_local_synchronization=True)
+
+
+def _make(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
+    options = dist.ProcessGroupGloo._Options()
+    options._threads = THREADS
+    options._timeout = timeout
+    options._devices = _devices()
+    return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+def _devices() -> list[Any]:
+    """The interfaces that gloo takes for a group of torch's."""
+    named = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
+    make = dist.ProcessGroupGloo
+    return [make.create_device(interface=name) for name in named] or [make.create_default_device()]
