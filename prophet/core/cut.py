@@ -122,6 +122,25 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A cut that an engine cannot give its job, and `why` in a few words.
+
+    `any_new`: nor any other that the job never had.
+    """
+
+    cut: Cut
+    why: str
+    any_new: bool = False
+
+    def covers(self, cut: Cut, total_bytes: int) -> bool:
+        """Whether a cut of gradients of so many bytes that the job never had cannot be had either.
+
+        What is scarce (keys, names, room) blocks as small as these would need as much of.
+        """
+        return self.any_new or cut.typical_bytes(total_bytes) <= self.cut.typical_bytes(total_bytes)
+
+
+@dataclass(frozen=True)
 class Borders(Cut):
     """A cut at any places of the arena: what lies between two of them and has one kind is one block, of any size.
 

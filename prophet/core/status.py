@@ -78,5 +78,7 @@ class AgentStatus:
     arena: bool = False
     began_warm: bool = False
     """Whether the first plans were made from what was kept of an earlier run, or from a profile that was given."""
+    refused: tuple[str, ...] = ()
+    """Sizes of blocks that the job could not have, each with the reason."""
     kept_was_dropped: str = ""
     """Why nothing of that was used any more, where it was wrong."""

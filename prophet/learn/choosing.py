@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from prophet.core.arena import at_pace, profile_under, span_s
 from prophet.core.choice import Choice, ChoosingPolicy, Measured, Question, Search, Shape
-from prophet.core.cut import Cut
+from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
@@ -60,6 +60,7 @@ class Choosing:
         self._credit_known = False
         self._awaited = False  # the wanted cut is not in force yet
         self._doubted: set[Cut] = set()
+        self._refusals: Sequence[Refusal] = ()
         self.why = ""
 
     def in_force(self, cut: Cut, periods_s: NDArray[np.float64]) -> None:
@@ -72,6 +73,10 @@ class Choosing:
         if self._wanted is None or self._wanted.cut == cut:
             self._judge.measured(cut, periods_s)
         self._recent_s = float(np.median(periods_s[-RECENT:])) if len(periods_s) >= LEAST_RECENT else None
+
+    def refused(self, refusals: Sequence[Refusal]) -> None:
+        """What the engine cannot give the job as things are; all of it, at each turn."""
+        self._refusals = refusals
 
     def reordered(self) -> None:
         """The blocks in force travel in another sequence from now on."""
@@ -147,6 +152,10 @@ class Choosing:
             self._search = self._wanted = None
         if not self._choices or self._question is None or self._cut is None:
             return None
+        gave_up = False
+        if self._awaited and self._wanted is not None and not self._to_be_had(self._wanted.cut, self._question):
+            # It would be waited for as long as the job lasts.
+            self._wanted, self._awaited, gave_up = None, False, True
         if self._wanted is not None:
             if self._awaited and self._wanted.cut == self._cut:
                 self._awaited = False
@@ -156,16 +165,27 @@ class Choosing:
         current = next((choice for choice in self._choices if choice.cut == self._cut), None)
         if current is None:
             return None
-        wanted = self._judge.wanted(self._choices, self._cut) if self._adapts else current
+        question = self._question
+        possible = [choice for choice in self._choices if self._to_be_had(choice.cut, question)]
+        wanted = self._judge.wanted(possible, self._cut) if self._adapts else current
         if wanted == self._wanted:
             return None
         self._wanted = wanted
         self._awaited = wanted.cut != self._cut
         if not self._awaited:
-            return replace(self._policy.chosen_plan(wanted, self._question), cut=None)
+            # What was refused is wanted no more, or it would be taken up once there is room for it.
+            return replace(self._policy.chosen_plan(wanted, question), cut=self._cut if gave_up else None)
         self.why = f"predicted {wanted.iteration_s:.4g} s an iteration"
         # Until all workers have that cut, blocks are those of the one in force, and so is the credit that they need.
-        return replace(self._policy.chosen_plan(current, self._question), cut=wanted.cut)
+        return replace(self._policy.chosen_plan(current, question), cut=wanted.cut)
+
+    def _to_be_had(self, cut: Cut, question: Question) -> bool:
+        if cut == self._cut or not self._refusals:
+            return True
+        if any(refusal.cut == cut for refusal in self._refusals):
+            return False
+        total_bytes = question.profile.total_bytes
+        return cut in self._judge.used or not any(refusal.covers(cut, total_bytes) for refusal in self._refusals)
 
     def _until_then(self, search: Search, question: Question | None) -> Plan | None:
         """In the first search, the credit that is best for the cut in force, as soon as that is known."""

@@ -18,7 +18,7 @@ from prophet.learn.replan import plan_changed
 
 if TYPE_CHECKING:
     from prophet.core.choice import Shape
-    from prophet.core.cut import Cut
+    from prophet.core.cut import Cut, Refusal
     from prophet.core.network import Network
     from prophet.core.policy import Policy
     from prophet.core.profile import Profile
@@ -113,11 +113,13 @@ class Learner:
         nic: NicSample | None,
         cut: Cut | None = None,
         networks: Sequence[Network] = (),
+        refusals: Sequence[Refusal] = (),
     ) -> Plan | None:
         """Takes in what happened since the last turn; a new plan where one is due.
 
         `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs. The slowest is
-        planned for, since every iteration waits for it.
+        planned for, since every iteration waits for it. `refusals` are cuts that the engine cannot give the job as
+        things are: another is chosen then.
         """
         if cut != self._cut and self._cut is not None:
             # Ids are others from here on, and these events are of both.
@@ -129,6 +131,7 @@ class Learner:
         due = now - self._judged_at >= self._monitor_s
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
+            choosing.refused(refusals)
             choosing.in_force(cut, self.profiler.periods_since(self._since))
             due = due and choosing.may_ask(warm=self._prior is not None)
         unsure = self._prior is not None and not self._prior.over

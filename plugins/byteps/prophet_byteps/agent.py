@@ -319,7 +319,7 @@ class Agent:
             self._began_warm = True
         if board.recuts > self._recuts:
             self._recuts, self._last_recut_s = board.recuts, now
-        plan = learner.turn(now, events, nic, cut=board.in_force, networks=board.networks)
+        plan = learner.turn(now, events, nic, cut=board.in_force, networks=board.networks, refusals=board.refusals)
         if learner.monitor.network is not None:
             board.measured(learner.monitor.network)
         if warm is not None:
@@ -389,6 +389,7 @@ class Agent:
             recuts=self._board.recuts,
             last_recut_s=self._last_recut_s,
             recut_reason=self._board.recut_reason,
+            refused=self._board.refused,
             arena=not self._whole_gradients,
             began_warm=self._began_warm,
             kept_was_dropped=self._learner.kept_was_dropped if self._learner else "",

@@ -27,7 +27,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 
-from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Segment, learning_cut
+from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
@@ -109,6 +109,8 @@ class CutBoard:
         self._in_force = fixed
         self._leader: int | None = None
         self._recuts = 0
+        self._refusals: dict[Cut, Refusal] = {}
+        self._refused: dict[Cut, str] = {}
         self._complained = False
 
     # The agent's.
@@ -147,6 +149,18 @@ class CutBoard:
         with self._lock:
             return self._why_in_force
 
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """What was wanted and cannot be had, as things are."""
+        with self._lock:
+            return tuple(self._refusals.values())
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """All that was ever refused, each in words, with the last reason."""
+        with self._lock:
+            return tuple(self._refused.values())
+
     # The front ends'.
 
     def first_cut(self, sizes: Sequence[int]) -> Cut:
@@ -168,6 +182,12 @@ class CutBoard:
         with self._lock:
             self._networks = networks
 
+    def begins(self, number: int, cut: Cut) -> None:
+        """Optimizer `number` begins so, and not as was agreed on."""
+        with self._lock:
+            if number == self._leader:
+                self._in_force = cut
+
     def taken_up(self, number: int, cut: Cut) -> None:
         """Optimizer `number` cuts so from its next round on."""
         with self._lock:
@@ -178,6 +198,25 @@ class CutBoard:
                     self._recuts += 1
                     self._why_in_force = self._why if cut == self._wanted else ""
                 self._in_force = cut
+
+    def refuse(self, refusal: Refusal) -> None:
+        """No worker takes up this cut."""
+        sizes = sorted({segment.block_bytes >> 10 for segment in refusal.cut.segments})
+        what = f"blocks of {' and '.join(map(str, sizes))} KiB are not to be had: {refusal.why}"
+        with self._lock:
+            self._refusals[refusal.cut] = refusal
+            self._refused[refusal.cut] = what
+        self.complain(what)
+
+    def room_again(self) -> None:
+        """New cuts can be had, where there was no room for any."""
+        with self._lock:
+            self._refusals = {cut: refusal for cut, refusal in self._refusals.items() if not refusal.any_new}
+
+    def begin_anew(self) -> None:
+        """Nothing that was refused need be refused again."""
+        with self._lock:
+            self._refusals.clear()
 
     def complain(self, what: str) -> None:
         """One warning in a process, whatever the matter."""
@@ -252,8 +291,17 @@ class CutControl:
             cut = self._fixed
         self._cut = cut
         self._had = {cut}
+        self._board.begin_anew()
         self._board.taken_up(self._number, cut)
         return cut
+
+    def begins_otherwise(self, cut: Cut, why: str) -> None:
+        """Another cut holds than what `first` said, for this reason; on all workers, which count alike."""
+        if self._fixed is None and self._cut is not None:
+            self._board.refuse(Refusal(self._cut, why))
+        self._cut = cut
+        self._had = {cut}
+        self._board.begins(self._number, cut)
 
     def restart(self, rank: int, workers: int) -> None:
         """After an elastic resume, before `first`: who this worker is now."""
@@ -267,30 +315,42 @@ class CutControl:
         if self._rounds % RECUT_ROUNDS == 0:
             self._send(*self._wanted_and_network())
 
-    def round_begins(self) -> Cut | None:
-        """To be called before a round's first block: the cut from this round on, None where it stays."""
+    def round_begins(self, why_not: Callable[[Cut], str] = lambda cut: "") -> Cut | None:
+        """To be called before a round's first block: the cut from this round on, None where it stays.
+
+        `why_not` says why the front end cannot cut so, "" where it can; the same on all workers.
+        """
         if self._answer is None:
             return None
         cut = self._receive()
-        if cut is None or cut == self._cut or not self._fits(cut):
+        if cut is None or cut == self._cut:
+            return None
+        why = why_not(cut)
+        refusal = Refusal(cut, why) if why else self._no_room(cut)
+        if refusal is not None:
+            self._board.refuse(refusal)
             return None
         self._cut = cut
         self._had.add(cut)
         self._board.taken_up(self._number, cut)
         return cut
 
-    def _fits(self, cut: Cut) -> bool:
-        """Whether every machine has room for it, as all workers read it: a key has a file in shared memory.
+    @property
+    def _room_for_more(self) -> bool:
+        """Whether every machine has room for a new cut, as all workers read it: a key has a file in shared memory.
 
         A new cut has two keys for each byte. As much again stays free for others.
         """
-        if cut in self._had or self._least_room is None or 2 * 2 * self._total <= self._least_room:
-            return True
-        self._board.complain(
-            f"blocks stay as they are: other sizes need {2 * self._total >> 20} MiB of {shared_memory.FOLDER}, "
-            f"and a worker's machine has {self._least_room >> 20} left"
+        return self._least_room is None or 2 * 2 * self._total <= self._least_room
+
+    def _no_room(self, cut: Cut) -> Refusal | None:
+        if cut in self._had or self._room_for_more:
+            return None
+        why = (
+            f"other sizes need {2 * self._total >> 20} MiB of {shared_memory.FOLDER}, "
+            f"and a worker's machine has {(self._least_room or 0) >> 20} left"
         )
-        return False
+        return Refusal(cut, why, any_new=True)
 
     def _name(self, slot: int) -> str:
         return f"prophet.cut.{self._number}.{slot}"
@@ -328,6 +388,8 @@ class CutControl:
         self._answer = None
         self._board.heard(networks_of_page(pages[0]))
         self._least_room = room_of_page(pages[0])
+        if self._room_for_more:
+            self._board.room_again()
         try:
             return cut_of_page(pages[0])
         except ValueError as error:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import unserializable_hook
 
-from prophet.core.cut import Cut, blocks_of
+from prophet.core.cut import Block, Cut, blocks_of
 from prophet.frontends.torch.streams import Event, Streams
 
 _FUSIBLE = (torch.float32, torch.float64)
@@ -233,16 +233,12 @@ class Arena:
         blocks: list[ArenaBlock] = []
         new: dict[tuple[int, int, int], ArenaBlock] = {}
         for wanted in blocks_of(self.sizes, self.kinds, cut):
-            first = wanted.pieces[0]
-            buffer = self._buffers[first.gradient]
-            start = buffer.starts[first.gradient] + first.start // buffer.item_bytes
-            stop = start + wanted.size_bytes // buffer.item_bytes
-            # Two buffers have no gradient in common, so the first one says which it is.
-            range_ = (first.gradient, start, stop)
+            range_ = self._range(wanted)
             block = self._known.get(range_)
             if block is None:
+                gradient, start, stop = range_
                 slots = tuple(self.slots[piece.gradient] for piece in wanted.pieces)
-                block = new[range_] = self._block(buffer.data[start:stop], slots)
+                block = new[range_] = self._block(self._buffers[gradient].data[start:stop], slots)
             block.id = self.first_id + wanted.id
             blocks.append(block)
         if not self._accept(list(new.values())):
@@ -257,6 +253,18 @@ class Arena:
         for slot, having in zip(self.slots, parts, strict=True):
             slot.blocks = tuple(having)
         return True
+
+    def new_blocks(self, cut: Cut) -> int:
+        """How many blocks of this cut were never in use."""
+        return sum(self._range(block) not in self._known for block in blocks_of(self.sizes, self.kinds, cut))
+
+    def _range(self, block: Block) -> tuple[int, int, int]:
+        """The block's place in memory: a gradient of its buffer, and elements from and to."""
+        first = block.pieces[0]
+        buffer = self._buffers[first.gradient]
+        start = buffer.starts[first.gradient] + first.start // buffer.item_bytes
+        # Two buffers have no gradient in common, so the first one says which it is.
+        return first.gradient, start, start + block.size_bytes // buffer.item_bytes
 
     def stage(self, slot: Slot) -> None:
         """Copies the parameter's gradient (zeros where it has none) to its place; blocks that are complete leave."""

@@ -16,7 +16,7 @@ import pytest
 
 from prophet import __version__
 from prophet.core.choice import Shape
-from prophet.core.cut import Cut, Segment
+from prophet.core.cut import Cut, Refusal, Segment
 from prophet.core.errors import UserError
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.network import Network
@@ -228,13 +228,17 @@ def test_a_learner_that_cannot_be_made_is_one_warning(
 def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, clock: list[float]) -> None:
     cut, network = Cut.uniform(1 << 20), Network(1e8)
     asked: list[tuple[Cut | None, tuple[Network, ...]]] = []
+    refused: list[Refusal] = []
 
     class Learner:
         monitor, profiler = SimpleNamespace(network=network), SimpleNamespace(profile=None)
         why = "larger blocks cost less"
 
-        def turn(self, now: float, events: Any, nic: Any, cut: Cut | None, networks: tuple[Network, ...]) -> Plan:
+        def turn(
+            self, now: float, events: Any, nic: Any, cut: Cut | None, networks: Any, refusals: tuple[Refusal, ...]
+        ) -> Plan:
             asked.append((cut, networks))
+            refused.extend(refusals)
             return Plan(cut=Cut.uniform(1 << 20))
 
     scheduled = Agent("torch", Settings(policy), get_policy(policy), None, None, "no hook")
@@ -249,6 +253,9 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
         scheduled._learn(Hook(), Learner(), 4.0 + number, [])  # type: ignore[arg-type]
     assert asked[-1][0] == Cut.uniform(8192)
     assert scheduled._last_recut_s == 5.0
+    board.refuse(Refusal(cut, "no names"))
+    scheduled._learn(Hook(), Learner(), 6.0, [])  # type: ignore[arg-type]
+    assert refused == [Refusal(cut, "no names")]
 
 
 def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float], tmp_path: Path) -> None:
@@ -280,6 +287,10 @@ def test_the_status_says_how_blocks_were_cut(tmp_path: Path) -> None:
     status = read_status(tmp_path / "status.json")
     assert status.cut == (Segment(0, 8192),)
     assert (status.recuts, status.recut_reason) == (1, "a faster network")
+    assert status.refused == ()
+    board.refuse(Refusal(Cut.uniform(4096), "no names"))
+    scheduled._write_status(tmp_path / "status.json")
+    assert read_status(tmp_path / "status.json").refused == ("blocks of 4 KiB are not to be had: no names",)
 
 
 def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:

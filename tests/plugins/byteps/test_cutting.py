@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Segment, learning_cut
+from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
 from prophet.core.network import Network
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
 from prophet_byteps import agreement
@@ -218,7 +219,49 @@ def test_a_machine_without_room_keeps_the_sizes_of_all(
     assert set(group[0].cuts) == {SMALL, LARGE}, "what was in use before needs no room"
     assert STEPPED not in group[0].cuts
     assert group[0].cuts[-1] == SMALL
-    assert "blocks stay as they are: other sizes need 10 MiB of /dev/shm" in caplog.text
+    what = "are not to be had: other sizes need 10 MiB of /dev/shm, and a worker's machine has 19 left"
+    assert f"blocks of 128 and 4000 KiB {what}" in caplog.text
+    assert [worker.board.refusals for worker in group] == [(Refusal(STEPPED, what.partition(": ")[2], True),)] * 3
+    assert group[0].board.refused == (f"blocks of 128 and 4000 KiB {what}",)
+
+
+def test_where_there_is_room_again_what_was_refused_may_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, server = Turns(monkeypatch, 3), Server(2)
+    group = [Worker(server, rank) for rank in range(2)]
+    rooms: list[int | None] = [1 << 20, None]
+    for worker in group:
+        worker.control._room = lambda rank=worker.rank: rooms[rank]  # type: ignore[misc]
+    refused: list[int] = []
+
+    def before(number: int) -> None:
+        group[0].board.want(LARGE)
+        refused.append(len(group[0].board.refusals))
+        if number == 3 * RECUT_ROUNDS:
+            rooms[0] = 1 << 40
+
+    turns.play(group[0].run(6 * RECUT_ROUNDS, before), group[1].run(6 * RECUT_ROUNDS))
+    assert refused == [0] * RECUT_ROUNDS + [1] * 3 * RECUT_ROUNDS + [0] * 2 * RECUT_ROUNDS
+    assert group[0].cuts == group[1].cuts
+    assert group[0].cuts[-1] == LARGE
+
+
+def test_a_front_end_that_cannot_cut_so_keeps_the_cut_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, server = Turns(monkeypatch, 3), Server(2)
+    group = [Worker(server, rank) for rank in range(2)]
+    for worker in group:
+        begins = worker.control.round_begins
+        worker.control.round_begins = functools.partial(  # type: ignore[method-assign]
+            begins, lambda cut: "no names" if cut == LARGE else ""
+        )
+
+    def before(number: int) -> None:
+        group[0].board.want(LARGE if number < 2 * RECUT_ROUNDS else STEPPED)
+
+    turns.play(group[0].run(4 * RECUT_ROUNDS, before), group[1].run(4 * RECUT_ROUNDS))
+    assert group[0].cuts == group[1].cuts
+    assert set(group[0].cuts) == {SMALL, STEPPED}
+    assert [worker.board.refusals for worker in group] == [(Refusal(LARGE, "no names"),)] * 2
+    assert [worker.board.recuts for worker in group] == [1, 1], "what was refused is none"
 
 
 def test_without_an_exchange_all_stay_with_one_size() -> None:

@@ -80,6 +80,11 @@ class KeyedArena(Arena):
         self.recut(coarsest)
         return False
 
+    def why_not(self, cut: Cut) -> str:
+        """Why this cut is not to be had, in a few words that are the same on all workers; "" where it is."""
+        missing = 2 * self.new_blocks(cut) - (len(self._names) - self._names_used)
+        return f"it takes {missing} more names than the job declared in BytePS" if missing > 0 else ""
+
     def restart(self, passes: int) -> None:
         self._names_used = 0
         super().restart(passes)

@@ -211,7 +211,9 @@ class OptimizerRounds(Updates):
         self._control.declare()
         board = self._engine.board
         if not arena.begin(self._control.first(arena.sizes, arena.first_id), may_change=board.fixed is None):
-            self._keep_cut()
+            assert arena.cut is not None
+            # On all workers, which count alike.
+            self._control.begins_otherwise(arena.cut, "it takes more names than a job declares in BytePS")
         self._planned = True
 
     def _streams_of(self, device: torch.device) -> Streams:
@@ -223,7 +225,7 @@ class OptimizerRounds(Updates):
         """Sends one gradient of this round; before the first one, blocks may be cut anew."""
         assert self._arena is not None and self._control is not None
         if self._staged == 0:
-            cut = self._control.round_begins()
+            cut = self._control.round_begins(self._arena.why_not)
             if cut is not None:
                 self._recut(self._arena, cut)
         self._arena.stage(slot)
@@ -238,13 +240,7 @@ class OptimizerRounds(Updates):
             slot.late |= slot.pending
         self.flush()
         if not arena.recut(cut):
-            warn_once("blocks stay as they are: this job has had so many sizes of blocks that BytePS's names run out")
-            self._keep_cut()
-
-    def _keep_cut(self) -> None:
-        """Another cut holds than was agreed on; on all workers, which count alike."""
-        assert self._arena is not None and self._arena.cut is not None
-        self._engine.board.taken_up(self.number, self._arena.cut)
+            raise RuntimeError("a cut was agreed on for which the names do not suffice")
 
     def _next_round(self) -> None:
         assert self._arena is not None

@@ -8,6 +8,7 @@ import random
 import threading
 import types
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -63,6 +64,7 @@ class Cuts:
     def __init__(self, cuts: list[Cut]) -> None:
         self.cuts = cuts
         self.asked: list[str] = []
+        self.refused: list[tuple[Cut, str]] = []
         self.round = 0
 
     def declare(self) -> None:
@@ -75,9 +77,16 @@ class Cuts:
     def restart(self, rank: int, workers: int) -> None:
         self.round = 0
 
-    def round_begins(self) -> Cut | None:
+    def begins_otherwise(self, cut: Cut, why: str) -> None:
+        self.asked.append("otherwise")
+        self.refused.append((self.cuts[0], why))
+
+    def round_begins(self, why_not: Callable[[Cut], str]) -> Cut | None:
         self.asked.append("begins")
         cut = self.cuts[self.round % len(self.cuts)]
+        if self.round and (why := why_not(cut)):
+            self.refused.append((cut, why))
+            return None
         return cut if self.round else None
 
     def round_ends(self) -> None:
@@ -208,20 +217,20 @@ def test_blocks_are_those_of_the_cut_with_ids_in_forward_order(monkeypatch: pyte
 
 
 def test_a_cut_that_needs_more_names_than_there_are_is_not_taken_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fine, coarse = Cut.uniform(UNIT_BYTES), Cut.uniform(MOST_BLOCK_BYTES)
     truth, model = Mixed(), Mixed()
     blocks = 2 * len(blocks_of(sizes_of(model), [p.dtype for p in model.parameters()], coarse))
     monkeypatch.setattr(keyed_arena, "names_reserved", lambda sizes: blocks + 8)
-    network, _ = install(monkeypatch, [fine, fine, coarse, fine])
+    network, control = install(monkeypatch, [fine, fine, coarse, fine])
     optimizer = wrap(network, model, make(model))
-    with caplog.at_level(logging.WARNING, "prophet"):
-        expected = play(truth, Plain(make(truth)), random.Random(1), 1)
-        seen = play(model, optimizer, random.Random(1), 1)
+    expected = play(truth, Plain(make(truth)), random.Random(1), 1)
+    seen = play(model, optimizer, random.Random(1), 1)
     assert same(seen, expected)
     assert same_model(model, truth)
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["blocks stay as they are"]
+    assert {cut for cut, _ in control.refused} == {fine}
+    assert all(why.startswith("it takes ") for _, why in control.refused)
     assert len({name for name, _ in network.pushed}) == blocks + 2 * 2, "the halves are apart"
 
 

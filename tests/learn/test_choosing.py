@@ -1,0 +1,124 @@
+"""What a job wants next where its engine cannot give it what was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from prophet.core.choice import Choice, Question, Shape
+from prophet.core.cut import Cut, Refusal
+from prophet.core.network import Network
+from prophet.core.plan import Plan, QueuePlan
+from prophet.core.profile import GradientProfile, Profile
+from prophet.learn.choosing import Choosing
+
+KIB = 1024
+PROFILE = Profile("job", tuple(GradientProfile(f"g{n}", 1 << 20, 0.1 * (10 - n), 0.01) for n in range(10)))
+NETWORK = Network(30e6, 0.0005, 0.001)
+
+
+def uniform(size_kib: int) -> Cut:
+    return Cut.uniform(size_kib * KIB)
+
+
+@dataclass
+class Search:
+    """One that has come to an end."""
+
+    choices: Sequence[Choice]
+
+    def work(self, events: int) -> bool:
+        return True
+
+
+class Policy:
+    """Finds the smallest blocks the best, each size by a tenth better than the next larger one."""
+
+    name = "smallest"
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        return Plan()
+
+    def search(self, question: Question) -> Search:
+        sizes = (128, 256, 512, 1024)
+        return Search([Choice(uniform(size), 1 << 20, 1.1**place) for place, size in enumerate(sizes)])
+
+    def chosen_plan(self, choice: Choice, question: Question) -> Plan:
+        return Plan(push=QueuePlan(credit=choice.credit), cut=choice.cut)
+
+
+class Job:
+    """One whose engine refuses some cuts and takes up any other a turn later."""
+
+    def __init__(self, begins_with: Cut) -> None:
+        self.choosing = Choosing(Policy(), Shape(2, 1), True, True, 1 << 20)
+        self.cut = self.wanted = begins_with
+        self.refusals: tuple[Refusal, ...] = ()
+
+    def turns(self, count: int) -> list[Cut]:
+        """What was wanted at the end of each."""
+        wanted = []
+        for _ in range(count):
+            if not any(refusal.cut == self.wanted for refusal in self.refusals):
+                self.cut = self.wanted
+            self.choosing.refused(self.refusals)
+            self.choosing.in_force(self.cut, np.full(20, 1.0))
+            if self.choosing.may_ask(warm=False):
+                self.choosing.ask(PROFILE, NETWORK, 0.0)
+            plan = self.choosing.turn()
+            if plan is not None and plan.cut is not None:
+                self.wanted = plan.cut
+            wanted.append(self.wanted)
+        return wanted
+
+
+def refusal(cut: Cut, any_new: bool = False) -> Refusal:
+    return Refusal(cut, "names run out", any_new)
+
+
+def test_what_is_refused_is_given_up_for_the_best_that_can_be_had() -> None:
+    job = Job(uniform(1024))
+    assert job.turns(1) == [uniform(128)]
+    job.refusals = (refusal(uniform(128)),)
+    assert job.turns(2) == [uniform(256)] * 2
+    assert job.cut == uniform(256)
+
+
+def test_smaller_blocks_that_the_job_never_had_are_not_asked_for_either() -> None:
+    job = Job(uniform(1024))
+    job.turns(1)
+    job.refusals = (refusal(uniform(128)), refusal(uniform(256)))
+    assert job.turns(1) == [uniform(512)]
+    job = Job(uniform(1024))
+    job.refusals = (refusal(uniform(512)),)
+    assert job.turns(4) == [uniform(1024)] * 4
+
+
+def test_sizes_that_the_job_has_had_can_be_had_again() -> None:
+    job = Job(uniform(128))
+    job.turns(1)
+    job.wanted = uniform(1024)  # as where another worker decides for a while
+    job.refusals = (refusal(uniform(256)),)
+    assert job.turns(3)[-1] == uniform(128)
+    assert job.cut == uniform(128)
+
+
+def test_where_no_new_cut_can_be_had_what_holds_is_wanted_so_that_nothing_else_comes_later() -> None:
+    job = Job(uniform(1024))
+    assert job.turns(1) == [uniform(128)]
+    job.refusals = (refusal(uniform(128), any_new=True),)
+    assert job.turns(5) == [uniform(1024)] * 5, "and not the refused one for ever"
+
+
+@pytest.mark.parametrize("turns", [1, 4])
+def test_where_there_is_room_again_it_chooses_anew(turns: int) -> None:
+    job = Job(uniform(1024))
+    job.turns(1)
+    job.refusals = (refusal(uniform(128), any_new=True),)
+    job.turns(turns)
+    job.refusals = ()
+    assert job.turns(2)[-1] == uniform(128)
+    assert job.cut == uniform(128)
