@@ -40,7 +40,8 @@ class Question:
 
     `profile` is in forward order, its ids too. With `arena` they are places in the arena and blocks may lie anywhere in
     it; without, each gradient travels by itself, in partitions of one size. `cuts` are those to be judged in any case,
-    the one in force first; `anew` says whether others may be thought of. `measured` is what the job does now.
+    the one in force first; `anew` says whether others may be thought of. `measured` is what the job does now, `failed`
+    what it did under a cut that took clearly longer than was predicted.
     """
 
     profile: Profile
@@ -51,6 +52,7 @@ class Question:
     arena: bool = True
     jitter_s: float = 0.0
     measured: Measured | None = None
+    failed: Measured | None = None
 
 
 @dataclass(frozen=True)

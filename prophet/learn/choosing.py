@@ -17,7 +17,7 @@ from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
-from prophet.learn.judge import FEW_RECUTS, Judge, Recuts
+from prophet.learn.judge import FEW_RECUTS, LARGE, Judge, Recuts
 from prophet.learn.replan import MATERIAL_CHANGE
 
 RECENT = 10
@@ -60,6 +60,8 @@ class Choosing:
         self._credit_known = False
         self._awaited = False  # the wanted cut is not in force yet
         self._doubted: set[Cut] = set()
+        self._failed: Measured | None = None
+        self._asked_of_failed: Measured | None = None
         self._refusals: Sequence[Refusal] = ()
         self.why = ""
 
@@ -122,7 +124,7 @@ class Choosing:
         if old is not None:
             size = self._cut.typical_bytes(profile.total_bytes)
             changed = _changed(old, profile, network, size)
-            if not (changed or disproved):
+            if not (changed or disproved or self._failed is not self._asked_of_failed):
                 return
             if self._judge.better_former(self._cut) is not None:
                 return  # What seems to be another network may be how this cut shows it: first back to that one.
@@ -130,6 +132,8 @@ class Choosing:
                 network = _of_one_size(network, old.network, size)
             if changed:
                 self._judge.new_regime()
+                self._failed = None
+        self._asked_of_failed = self._failed
         cuts = (self._cut, *(cut for cut in self._judge.used if cut != self._cut and self._adapts))
         self._question = Question(
             profile,
@@ -140,6 +144,7 @@ class Choosing:
             arena=self._arena,
             jitter_s=jitter_s,
             measured=measured,
+            failed=self._failed,
         )
         self._search = self._policy.search(self._question)
 
@@ -170,6 +175,10 @@ class Choosing:
         wanted = self._judge.wanted(possible, self._cut) if self._adapts else current
         if wanted == self._wanted:
             return None
+        took_s = self._judge.iteration_s(self._cut)
+        if wanted.cut != self._cut and took_s is not None and took_s > current.iteration_s * (1 + LARGE):
+            # What it cost besides is to be counted in what is predicted next.
+            self._failed = Measured(self._cut, current.credit, took_s)
         self._wanted = wanted
         self._awaited = wanted.cut != self._cut
         if not self._awaited:

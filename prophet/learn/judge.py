@@ -27,6 +27,8 @@ CLOSE = 0.05
 """Predictions within this share of the best are too near to tell without measuring."""
 LEAST_PERIODS = 5
 """An iteration time counts when so many have been seen; their median does."""
+LEAST_ROUGH = 3
+"""So many tell roughly what it takes, for a cut that is left before more have been seen."""
 EXACT = 0.01
 """And when the median is known to within this share of it, its standard error..."""
 MOST_PERIODS = 40
@@ -69,6 +71,8 @@ class Judge:
         self._used: list[Cut] = []
         self._measured: dict[Cut, float] = {}
         self._seen: Cut | None = None
+        self._roughly: tuple[Cut, float] | None = None
+        """The cut in force, and what an iteration takes at most as far as that is known."""
         self._tries = 0
         self._returns = 0
 
@@ -82,17 +86,27 @@ class Judge:
         return len(self._used) < self.recuts.most_cuts
 
     def in_force(self, cut: Cut) -> None:
-        """From now on."""
+        """From now on.
+
+        Of the one before it something is known, if not well: without that, one that is twice as slow would be kept for
+        as long as its times scatter.
+        """
         if cut not in self._used:
             self._used.append(cut)
+        if self._roughly is not None and self._roughly[0] != cut:
+            self._measured.setdefault(*self._roughly)
+            self._roughly = None
 
     def measured(self, cut: Cut, periods_s: NDArray[np.float64]) -> None:
         """Iteration times under the cut since it is in force; too few for how much they scatter say nothing."""
+        if len(periods_s) < LEAST_ROUGH:
+            return
+        median_s = float(np.median(periods_s))
+        error_s = _error_s(periods_s, median_s)
+        self._roughly = cut, median_s + CLEARLY * error_s
         if len(periods_s) < LEAST_PERIODS:
             return
         self._seen = cut
-        median_s = float(np.median(periods_s))
-        error_s = _error_s(periods_s, median_s)
         best_s = min((seconds for other, seconds in self._measured.items() if other != cut), default=math.inf)
         known = error_s <= EXACT * median_s or median_s - best_s > max(CLEARLY * error_s, LARGE * best_s)
         if cut in self._measured or len(periods_s) >= MOST_PERIODS or known:
@@ -103,6 +117,8 @@ class Judge:
         self._measured.pop(cut, None)
         if self._seen == cut:
             self._seen = None
+        if self._roughly is not None and self._roughly[0] == cut:
+            self._roughly = None
 
     def seen(self, cut: Cut) -> bool:
         """Whether it has been in force for some iterations, though what it takes may not be known well yet."""
@@ -115,6 +131,7 @@ class Judge:
     def new_regime(self) -> None:
         """The network or the job has changed: what was measured before says nothing any more."""
         self._measured.clear()
+        self._roughly = None
         self._tries = self._returns = 0
 
     def better_former(self, in_force: Cut) -> Cut | None:

@@ -96,6 +96,10 @@ class ChoiceSearch:
         measured = self.question.measured
         if measured is not None:
             yield from self._explain(measured)
+        failed = self.question.failed
+        if failed is not None:
+            known_s = self._predictor.message_s
+            self._predictor.message_s = max(known_s, (yield from self._message_s(failed)))
         for cut in self.question.cuts:
             yield from self._judge(cut, math.inf)
         if self.question.anew:
@@ -109,29 +113,34 @@ class ChoiceSearch:
         servers, which lengthens an iteration where processors are short.
         """
 
-        def predicted() -> Generator[int, None, float]:
-            prediction = self._predictor.begin(measured.cut, measured.credit)
-            yield from self._follow(prediction, math.inf)
-            return prediction.iteration_s
-
         seconds = {}
         for wide in (False, True):
             self._predictor.wide_servers = wide
-            seconds[wide] = yield from predicted()
+            seconds[wide] = yield from self._predicted_s(measured)
         wide = min((False, True), key=lambda wide: abs(seconds[wide] - measured.iteration_s))
         self._predictor.wide_servers = wide
-        if measured.iteration_s < seconds[wide] * (1 + UNEXPLAINED):
-            return
+        if measured.iteration_s >= seconds[wide] * (1 + UNEXPLAINED):
+            self._predictor.message_s = yield from self._message_s(measured)
+
+    def _message_s(self, measured: Measured) -> Generator[int, None, float]:
+        """What a message must cost for an iteration to take so long.
+
+        What even the most does not explain has another cause too, such as a slower worker. Blocks that are too large
+        cost little then, and blocks that are too small would cost much where it was messages after all.
+        """
         least_s, most_s = 0.0, MOST_MESSAGE_S
         for _ in range(HALVINGS):
             self._predictor.message_s = (least_s + most_s) / 2
-            if (yield from predicted()) < measured.iteration_s:
+            if (yield from self._predicted_s(measured)) < measured.iteration_s:
                 least_s = self._predictor.message_s
             else:
                 most_s = self._predictor.message_s
-        # What even the most does not explain has another cause too, such as a slower worker. Blocks that are too large
-        # cost little then, and blocks that are too small would cost much where it was messages after all.
-        self._predictor.message_s = max(LEAST_MESSAGE_S, least_s)
+        return max(LEAST_MESSAGE_S, least_s)
+
+    def _predicted_s(self, measured: Measured) -> Generator[int, None, float]:
+        prediction = self._predictor.begin(measured.cut, measured.credit)
+        yield from self._follow(prediction, math.inf)
+        return prediction.iteration_s
 
     def _uniform(self) -> Spent:
         total = self.question.profile.total_bytes
