@@ -8,9 +8,10 @@ end to the next is what an operation costs, E(s) = overhead + s / bandwidth (pap
 threads included. Operations that follow one another without a pause are taken together, a few at a time, since two that
 overlap end at nearly the same moment.
 
-The first of them goes to and fro on its own before anything fills the wire, and so takes longer. That is the delay of
-the network and of whoever answers; operations behind it have theirs while others travel. What the first ones took
-besides E(s) is `ack_delay_s` here.
+An operation goes to and fro between ranks, and where that takes long, those that are under way at once may be too few
+to keep the wire busy. What is missing then looks like a part of what each one costs: of a delay d with n under way,
+d/n. How long an operation takes on a wire that is idle was measured before the job's first iteration (`Probe`), and
+tells the delay, which costs nothing once enough are under way.
 
 A rank that waits for a later one sees operations take longer than they do. Such times lie above the line and are left
 out, as far as they are not the rule.
@@ -19,8 +20,8 @@ out, as far as they are not the rule.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,33 +41,30 @@ ALIKE = 0.1
 OUTLIER = 3.0
 """Observations this many robust standard deviations above the line are of another rank's lateness."""
 FITS = 4
+WAKING_S = 2e-3
+"""As much of a delay may be threads that wake up, on all ranks: that is work, which more at once do not make less."""
 
 
-class Observation(NamedTuple):
-    """`count` operations of `size_bytes` together, which took `seconds`; `first` where the wire was idle before."""
+@dataclass(frozen=True)
+class Probe:
+    """What an operation of `size_bytes` took, in seconds, with nothing else under way."""
 
-    ended_s: float
-    first: bool
-    seconds: float
-    count: int
     size_bytes: int
-
-
-def _table(rows: Sequence[Observation]) -> NDArray[np.float64]:
-    """(seconds, count, bytes) of each."""
-    return np.array([(row.seconds, row.count, row.size_bytes) for row in rows], dtype=float).reshape(-1, 3)
+    seconds: float
 
 
 class SerialMonitor:
-    """Fits E(s) to operations that take turns."""
+    """Fits E(s) to operations that take turns. `probe`: of one by itself, where that was measured."""
 
-    def __init__(self) -> None:
+    def __init__(self, probe: Probe | None = None) -> None:
+        self._probe = probe
+        self._at_once: deque[int] = deque(maxlen=KEPT)
+        """How many operations were under way when one was issued, with it."""
         self._started: dict[int, float] = {}
         self._ended_s = -np.inf
         self._stretch: list[tuple[float, int]] = []
-        self._first = True  # Whether the stretch began on an idle wire.
-        self._seen: deque[Observation] = deque(maxlen=KEPT)
-        self._alone: deque[Observation] = deque(maxlen=KEPT)
+        self._seen: deque[tuple[float, float, int, int]] = deque(maxlen=KEPT)
+        self._alone: deque[tuple[float, float, int, int]] = deque(maxlen=KEPT)
         self._overhead_s: float | None = None
         self._fitted: Network | None = None
         self._new = False
@@ -81,6 +79,7 @@ class SerialMonitor:
                 self._stretch.clear()
             if event["kind"] == EventKind.START:
                 self._started[id_] = time_s
+                self._at_once.append(len(self._started))
                 continue
             start_s = self._started.pop(id_, None)
             if start_s is not None:
@@ -88,8 +87,7 @@ class SerialMonitor:
 
     def _ended(self, start_s: float, time_s: float, size: int) -> None:
         if start_s > self._ended_s:
-            self._close()
-            self._first = True  # nothing was in flight before it
+            self._close()  # nothing was in flight before it
         self._stretch.append((time_s - max(start_s, self._ended_s), size))
         self._ended_s = time_s
         if len(self._stretch) == TOGETHER:
@@ -102,9 +100,8 @@ class SerialMonitor:
         if self._stretch:
             seconds, sizes = zip(*self._stretch, strict=True)
             seen = self._seen if len(sizes) > 1 else self._alone
-            seen.append(Observation(self._ended_s, self._first, sum(seconds), len(sizes), sum(sizes)))
+            seen.append((self._ended_s, sum(seconds), len(sizes), sum(sizes)))
             self._new = True
-            self._first = False
         self._stretch.clear()
 
     def observe_nic(self, sample: NicSample) -> None:
@@ -120,16 +117,12 @@ class SerialMonitor:
         rows = list(self._seen if len(self._seen) >= LEAST else self._alone)
         if self._new and len(rows) >= LEAST:
             self._new = False
-            newest_s = rows[-1].ended_s
-            recent = [row for row in rows if row.ended_s >= newest_s - WINDOW_S]
-            self._fit(recent if len(recent) >= LEAST else rows[-LEAST:])
+            newest_s = rows[-1][0]
+            recent = [row for row in rows if row[0] >= newest_s - WINDOW_S]
+            self._fit(np.array([row[1:] for row in (recent if len(recent) >= LEAST else rows[-LEAST:])]))
         return self._fitted
 
-    def _fit(self, seen: Sequence[Observation]) -> None:
-        # Where most operations are alone or nearly so, what they take is all that can be said.
-        behind = [row for row in seen if not row.first]
-        told_apart = len(behind) >= LEAST
-        rows = _table(behind if told_apart else seen)
+    def _fit(self, rows: NDArray[np.float64]) -> None:
         overhead_s, per_byte = 0.0, 0.0
         for _ in range(FITS):
             overhead_s, per_byte = self._line(rows)
@@ -141,10 +134,16 @@ class SerialMonitor:
                 break
             rows = rows[kept]
         if per_byte > 0:
-            first = _table([row for row in seen if row.first]) if told_apart else _table([])
-            delays = first[:, 0] - overhead_s * first[:, 1] - per_byte * first[:, 2]
-            delay_s = max(0.0, float(np.median(delays))) if len(delays) else 0.0
-            self._fitted = Network(1.0 / per_byte, overhead_s, delay_s)
+            self._fitted = self._told_apart(overhead_s, per_byte)
+
+    def _told_apart(self, overhead_s: float, per_byte: float) -> Network:
+        """What an operation costs, and what it is delayed by, of which others make use where enough are under way."""
+        probe = self._probe
+        if probe is None:
+            return Network(1.0 / per_byte, overhead_s)
+        delay_s = max(0.0, probe.seconds - probe.size_bytes * per_byte)
+        missing_s = max(0.0, delay_s - WAKING_S) / float(np.median(self._at_once))
+        return Network(1.0 / per_byte, max(0.0, overhead_s - missing_s), delay_s)
 
     def _line(self, rows: NDArray[np.float64]) -> tuple[float, float]:
         """(overhead, seconds a byte), neither below 0."""

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
-from prophet.learn.serial import SerialMonitor
+from prophet.learn.serial import Probe, SerialMonitor
 
 MIXED = (256 << 10, 512 << 10, 1 << 20, 2 << 20)
 
@@ -47,21 +47,40 @@ def test_overhead_and_rate_are_told_apart(overhead_s: float, rate: float) -> Non
         assert network.transfer_s(size) == pytest.approx(overhead_s + size / rate, rel=0.15)
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.06])
-def test_what_the_first_of_a_stretch_takes_besides_is_the_delay(delay_s: float) -> None:
-    monitor = SerialMonitor()
-    begin_s = 10.0
-    for _ in range(12):
-        events = played(mixed(48)[::-1], 1e-3, 31.25e6, begin_s=begin_s)
-        events["time_s"] += np.where(events["kind"] == EventKind.FINISH, delay_s, 0.0)
-        # What is issued as others end is issued so much later as well.
-        events["time_s"] += np.where((events["kind"] == EventKind.START) & (events["time_s"] > begin_s), delay_s, 0.0)
-        monitor.observe(np.sort(events, order="time_s", kind="stable"))
-        begin_s = float(events["time_s"].max()) + 0.5
+def delayed(count: int, delay_s: float, rate: float, at_once: int, size: int) -> NDArray[Any]:
+    """Operations that are each delayed, with so many under way: others travel meanwhile."""
+    rows: list[tuple[float, int, int, int, int, int, int]] = []
+    ends: list[float] = []
+    for number in range(count):
+        start_s = ends[number - at_once] if number >= at_once else 10.0
+        end_s = max(start_s + delay_s, ends[-1] if ends else 0.0) + size / rate
+        ends.append(end_s)
+        rows.append((start_s, number, size, 0, QueueKind.PUSH, EventKind.START, 0))
+        rows.append((end_s, number, size, 0, QueueKind.PUSH, EventKind.FINISH, 0))
+    return np.sort(np.array(rows, EVENT_DTYPE), order="time_s", kind="stable")
+
+
+def test_a_delay_that_too_few_operations_show_as_cost_is_told_from_it() -> None:
+    delay_s, rate, sizes = 0.04, 31.25e6, (128 << 10, 256 << 10, 512 << 10)
+    probe = Probe(256 << 10, delay_s + (256 << 10) / rate)
+    monitor = SerialMonitor(probe)
+    blind = SerialMonitor()
+    for size in sizes * 4:
+        for each in (monitor, blind):
+            each.observe(delayed(40, delay_s, rate, 3, size))
+    told, untold = monitor.network, blind.network
+    assert told is not None and untold is not None
+    assert told.ack_delay_s == pytest.approx(delay_s, rel=0.2)
+    assert told.overhead_s < 0.2 * untold.overhead_s
+    assert untold.ack_delay_s == 0.0
+
+
+def test_what_threads_take_to_wake_up_stays_a_cost() -> None:
+    cost_s, rate = 1e-3, 312.5e6
+    monitor = SerialMonitor(Probe(256 << 10, 1.5e-3 + (256 << 10) / rate))
+    monitor.observe(played(mixed(480), cost_s, rate))
     network = monitor.network
-    assert network is not None
-    assert network.ack_delay_s == pytest.approx(delay_s, rel=0.15, abs=2e-3)
-    assert network.transfer_s(1 << 20) == pytest.approx(1e-3 + (1 << 20) / 31.25e6, rel=0.15)
+    assert network is not None and network.overhead_s == pytest.approx(cost_s, rel=0.15)
 
 
 def test_a_late_rank_now_and_then_does_not_count() -> None:

@@ -26,7 +26,7 @@ from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
 from prophet.learn.judge import MANY_RECUTS
 from prophet.learn.learner import Learner
-from prophet.learn.serial import SerialMonitor
+from prophet.learn.serial import Probe, SerialMonitor
 from prophet.policies.algorithms.collective import CollectivePolicy
 from prophet.policies.algorithms.sequence import (
     IssueOrder,
@@ -55,8 +55,8 @@ logger = logging.getLogger("prophet")
 
 
 class ModuleAgent:
-    """One module's. `adapts`: its cut may change; `warm` has what was kept of the job's last run. Time comes with the
-    call.
+    """One module's. `adapts`: its cut may change; `warm` has what was kept of the job's last run, `alone` what one
+    operation takes by itself. Time comes with the call.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class ModuleAgent:
         settings: Settings,
         adapts: bool,
         warm: WarmStart | None = None,
+        alone: Probe | None = None,
     ) -> None:
         self._reference = weakref.ref(rounds)
         self._record = rounds.record
@@ -79,7 +80,7 @@ class ModuleAgent:
             shape=Shape(rounds.ranks, 1),
             adapts=adapts,
             recuts=MANY_RECUTS,
-            monitor=SerialMonitor(),
+            monitor=SerialMonitor(alone),
         )
         rounds.record.learner = self.learner
         self._judged_at = -float("inf")

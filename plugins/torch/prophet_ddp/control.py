@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import torch
 
 from prophet.core.cut import RECUT_ROUNDS, Cut
-from prophet_ddp.issuer import AT_ONCE, Issuer, JointOperation
+from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
+from prophet_ddp.issuer import Issuer, JointOperation
 
 EARLY_ROUNDS = 32
 """In a module's first rounds, while most is learned, every one ends with a page."""
@@ -41,7 +42,7 @@ class Decision:
     cut: Cut
     order: tuple[int, ...]
     together: tuple[int, ...] = ()
-    at_once: int = AT_ONCE
+    at_once: int = LEAST_AT_ONCE
 
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.order))):

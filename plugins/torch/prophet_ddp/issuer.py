@@ -30,10 +30,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.events import EventLog
-
-AT_ONCE = 3
-"""Operations under way while nothing is known of the network: one that travels, one behind it, and one that ends."""
 
 
 class JointOperation:
@@ -70,7 +68,7 @@ class Issuer:
         self._moved = threading.Condition(self._lock)
         self._queue: deque[JointOperation] = deque()
         self._in_flight = 0
-        self.at_once = AT_ONCE
+        self.at_once = LEAST_AT_ONCE
         """Operations under way at most. Ranks may differ in it: the sequence is the same."""
         self._issuing = False
         self._error: BaseException | None = None

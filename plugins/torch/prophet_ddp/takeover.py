@@ -34,6 +34,7 @@ from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_enviro
 from prophet.frontends.ending import WRONG, end_process, say
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.frontends.warm import WarmStart
+from prophet.learn.serial import Probe
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
 from prophet_ddp import autoload, optimizers
@@ -47,7 +48,7 @@ from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.trace import ForwardTrace
-from prophet_ddp.wide_gloo import wide_group
+from prophet_ddp.wide_gloo import probe, wide_group
 
 AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""
@@ -200,7 +201,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     members = dist.get_process_group_ranks(group)
     own = wide_group(members, group._get_backend(torch.device("cpu")).options._timeout)
     # Nobody goes on, and perhaps ends, while another is still connecting.
-    own.allreduce([torch.zeros(1)]).wait()
+    alone = probe(own)
     decides = group.rank() == 0
     log = EventLog(open=decides)
     issuer = Issuer(own, log)
@@ -241,11 +242,11 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
             params = [param for _, param in named]
             rounds.trace = ForwardTrace(ddp.module, params, with_graph=definition.of_graph is not None)
         rounds.record.drain = log.drain
-        _agents.add(_agent_of(rounds, told, adapts, members))
+        _agents.add(_agent_of(rounds, told, adapts, members, alone))
     _records.follow(rounds.record)
 
 
-def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[int]) -> Turning:
+def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[int], alone: Probe) -> Turning:
     definition = get_definition(told.policy)
     partition_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
     policy = policy_from_environ(told.policy, os.environ, partition_bytes)
@@ -253,13 +254,13 @@ def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[
         return GroupingAgent(rounds, policy, rounds.trace)
     if definition.of_graph is None or rounds.trace is None:
         order = ForwardOrder() if told.policy == "prophet" else policy
-        return ModuleAgent(rounds, CollectivePolicy(order), told, adapts, _warm_start(rounds, told, members))
+        return ModuleAgent(rounds, CollectivePolicy(order), told, adapts, _warm_start(rounds, told, members), alone)
     trace, module = rounds.trace, weakref.ref(rounds)
 
     def with_graph() -> Turning | None:
         alive = module()
         ordered = policy_from_environ(told.policy, os.environ, partition_bytes, trace.graph())
-        return ModuleAgent(alive, CollectivePolicy(ordered), told, adapts) if alive is not None else None
+        return ModuleAgent(alive, CollectivePolicy(ordered), told, adapts, None, alone) if alive is not None else None
 
     return WaitingAgent(trace, with_graph)
 

@@ -1,6 +1,7 @@
 """Gloo with more threads than torch gives it, for groups of Prophet's own.
 
-Rule of this file: how such a group is made; what is sent over it is issuer.py's. Gloo runs as many of a group's
+Rule of this file: how such a group is made, and what an operation takes there while nothing else is under way; what is
+sent over it is issuer.py's. Gloo runs as many of a group's
 operations at once as the group has threads, and torch gives it two. An all-reduce goes back and forth several times, so
 where that takes long two of them leave the wire idle (docs/decisions/operations-at-once.md).
 """
@@ -9,12 +10,19 @@ from __future__ import annotations
 
 import datetime
 import os
+import time
 from typing import Any
 
+import torch
 import torch.distributed as dist
+
+from prophet.learn.serial import Probe
 
 NAME = "prophet_gloo"
 """As torch.distributed knows it."""
+PROBE_BYTES = 256 << 10
+"""Enough to go the way that a block goes, and a few milliseconds on slow networks."""
+PROBES = 3
 THREADS = 8
 """Of each group: more operations are never worth having under way at once. An idle one costs nothing."""
 
@@ -24,6 +32,17 @@ def wide_group(ranks: list[int], timeout: datetime.timedelta) -> dist.ProcessGro
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _make, devices=["cpu"])
     return dist.new_group(ranks, timeout=timeout, backend=NAME, use_local_synchronization=True)
+
+
+def probe(group: dist.ProcessGroup) -> Probe:
+    """The least that one all-reduce takes. All ranks of a new group do it, and nobody goes on before all are there."""
+    data = torch.zeros(PROBE_BYTES // 4, device="cpu")
+    took_s = []
+    for _ in range(1 + PROBES):
+        began_s = time.monotonic()
+        group.allreduce([data]).wait()
+        took_s.append(time.monotonic() - began_s)
+    return Probe(PROBE_BYTES, min(took_s[1:]))  # In the first one ranks connect, and wait for each other.
 
 
 def _make(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:

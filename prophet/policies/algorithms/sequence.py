@@ -70,10 +70,14 @@ def make_sequence(profile: Profile, network: Network, plan: Plan) -> IssueOrder:
     return IssueOrder(tuple(order), tuple(ends_s))
 
 
+LEAST_AT_ONCE = 3
+"""Operations: one that travels, one behind it, and one that ends."""
+
+
 def operations_at_once(network: Network, size_bytes: float, most: int) -> int:
-    """How many of so many bytes each must be under way for the wire to be busy while each is delayed; two to `most`."""
+    """How many of so many bytes each must be under way for the wire to be busy while each is delayed, up to `most`."""
     travels_s = network.transfer_s(size_bytes)
-    return max(2, min(most, 1 + math.ceil(network.ack_delay_s / travels_s)))
+    return max(LEAST_AT_ONCE, min(most, 1 + math.ceil(network.ack_delay_s / travels_s)))
 
 
 def play_sequence(profile: Profile, network: Network, order: Sequence[int]) -> IssueOrder:

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prophet.core.events import EventKind, QueueKind
+from prophet.policies.algorithms.sequence import LEAST_AT_ONCE as AT_ONCE
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import AT_ONCE, Issuer, JointOperation
+from prophet_ddp.issuer import Issuer, JointOperation
 from support.collectives import Program, Wire
 
 ROUNDS = 6

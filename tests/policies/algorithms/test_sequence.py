@@ -154,6 +154,6 @@ def test_the_delay_counts_where_the_wire_was_idle() -> None:
     assert play_sequence(job, slow, made.order).ends_s == pytest.approx(made.ends_s)
 
 
-@pytest.mark.parametrize(("delay_s", "expected"), [(0.0, 2), (0.05, 2), (0.11, 3), (0.45, 6), (9.0, 8)])
+@pytest.mark.parametrize(("delay_s", "expected"), [(0.0, 3), (0.11, 3), (0.21, 4), (0.45, 6), (9.0, 8)])
 def test_as_many_are_under_way_as_keep_the_wire_busy(delay_s: float, expected: int) -> None:
     assert operations_at_once(Network(10_000.0, 0.0, delay_s), 1000, 8) == expected
