@@ -202,6 +202,11 @@ class ModuleRounds:
         return alone and not self._uses_vary and self._compression is None
 
     @property
+    def compression(self) -> Compression | None:
+        """How blocks travel; None for as they are."""
+        return self._compression
+
+    @property
     def cut(self) -> Cut | None:
         """In force; None before the first round."""
         return self._arena.cut if self._arena is not None else None

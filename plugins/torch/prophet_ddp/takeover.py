@@ -299,6 +299,9 @@ def _give_back(ddp: Any) -> None:
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
     make_torch_reducer(ddp)
+    for hook, compression in KNOWN.items():
+        if compression is not None and compression is rounds.compression:
+            ddp.register_comm_hook(ddp.process_group, hook)
 
 
 def _give_back_faster(ddp: Any, why: str) -> None:
