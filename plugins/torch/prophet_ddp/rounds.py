@@ -197,9 +197,8 @@ class ModuleRounds:
 
     @property
     def plain(self) -> bool:
-        """Whether every round averages all gradients as they are, and nothing else averages them."""
-        alone = all(len(slot.watched.slots) == 1 for slot in self._slots)
-        return alone and not self._uses_vary and self._compression is None
+        """Whether every round averages all gradients as they are. The same on all ranks."""
+        return not self._uses_vary and self._compression is None
 
     @property
     def compression(self) -> Compression | None:
