@@ -22,7 +22,6 @@ from prophet_ddp.reducer import LateReducer
 
 _METHODS = (
     "_build_params_for_reducer",
-    "_build_debug_param_to_name_mapping",
     "_ddp_init_helper",
     "_register_builtin_comm_hook",
     "register_comm_hook",

@@ -298,7 +298,7 @@ def _give_back(ddp: Any) -> None:
     rounds.remove()
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
-    make_torch_reducer(ddp)
+    make_torch_reducer(ddp, rounds.slots)
     for hook, compression in KNOWN.items():
         if compression is not None and compression is rounds.compression:
             ddp.register_comm_hook(ddp.process_group, hook)

@@ -22,6 +22,7 @@ from prophet.frontends.torch import guards as torch_guards
 from prophet_ddp.comparison import FOR_GOOD, Comparison
 
 if TYPE_CHECKING:
+    from prophet.frontends.torch.arena import Slot
     from prophet_ddp.rounds import ModuleRounds
 
 
@@ -90,7 +91,7 @@ class Turns:
         # `.grad` must not become a part of what torch's reducer keeps: Prophet writes there again.
         as_view, ddp.gradient_as_bucket_view = ddp.gradient_as_bucket_view, False
         try:
-            make_torch_reducer(ddp)
+            make_torch_reducer(ddp, self._rounds.slots)
         finally:
             ddp.gradient_as_bucket_view = as_view
         ddp.reducer = TurnReducer(ddp.reducer, self._rounds, self)
@@ -172,10 +173,10 @@ class TurnReducer:
         return getattr(self.torch_reducer, name)
 
 
-def make_torch_reducer(ddp: Any) -> None:
-    """Gives the module a reducer and a logger as its constructor makes them."""
-    parameters, sparse = ddp._build_params_for_reducer()
-    ddp._ddp_init_helper(parameters, sparse, ddp._build_debug_param_to_name_mapping(parameters), ddp.static_graph)
+def make_torch_reducer(ddp: Any, slots: Sequence[Slot]) -> None:
+    """Gives the module a reducer and a logger as its constructor made them, of the parameters that it had then."""
+    names = {slot.place: slot.name for slot in slots}
+    ddp._ddp_init_helper([slot.param for slot in slots], [False] * len(slots), names, ddp.static_graph)
     if ddp.static_graph:
         ddp._static_graph_delay_allreduce_enqueued = False  # It counts anew in its first iteration.
         ddp.reducer._set_static_graph()
