@@ -82,3 +82,5 @@ class AgentStatus:
     """Sizes of blocks that the job could not have, each with the reason."""
     kept_was_dropped: str = ""
     """Why nothing of that was used any more, where it was wrong."""
+    given_back: str = ""
+    """Where the engine's own way was measured to be faster and had the rest of the job: by how much."""

@@ -207,6 +207,12 @@ class Choosing:
         return replace(self._policy.chosen_plan(choice, question), cut=None)
 
     @property
+    def at_rest(self) -> bool:
+        """Whether the cut in force is wanted and has been measured, and nothing better is being looked for."""
+        wanted = self._wanted
+        return self._search is None and wanted is not None and wanted.cut == self._cut and self._settled
+
+    @property
     def _disproved(self) -> bool:
         """Whether the cut in force was predicted to be quite another than it turned out; asked once for each cut.
 

@@ -102,7 +102,7 @@ class Judge:
         if len(periods_s) < LEAST_ROUGH:
             return
         median_s = float(np.median(periods_s))
-        error_s = _error_s(periods_s, median_s)
+        error_s = median_error_s(periods_s, median_s)
         self._roughly = cut, median_s + CLEARLY * error_s
         if len(periods_s) < LEAST_PERIODS:
             return
@@ -177,8 +177,8 @@ class Judge:
         return None
 
 
-def _error_s(periods_s: NDArray[np.float64], median_s: float) -> float:
-    """The standard error of a median, from the median of the distances to it."""
+def median_error_s(periods_s: NDArray[np.float64], median_s: float) -> float:
+    """The standard error of a median of these, from the median of the distances to it."""
     spread_s = 1.4826 * float(np.median(np.abs(periods_s - median_s)))
     return math.sqrt(math.pi / 2) * spread_s / math.sqrt(len(periods_s))
 

@@ -100,6 +100,11 @@ class Learner:
         """Why the last plan's cut is wanted, in a few words; empty where none was."""
         return self._choosing.why if self._choosing is not None else ""
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether blocks were chosen, and are as they were measured to be best."""
+        return self._choosing is not None and self._choosing.at_rest
+
     def reordered(self, now: float) -> None:
         """The same blocks travel in another sequence from now on: what iterations took before says nothing of it."""
         self._since = now

@@ -1,9 +1,9 @@
 """A rough ride for a script under Prophet over DistributedDataParallel: a slow network, and decisions all the time.
 
 Rule of this file: what makes a missing wait show, put in from outside. It is imported before a script starts, in its
-process. Averages take longer than the compute beside them, for a time of its own on each rank; and every other round
-all ranks are given another cut and another order of blocks, by chance. When the script ends, `rough.json` in its folder
-says what Prophet did.
+process. Averages take longer than the compute beside them, for a time of its own on each rank; every other round all
+ranks are given another cut and another order of blocks, by chance; and now and then torch's own reducer has a turn of a
+few iterations. When the script ends, `rough.json` in its folder says what Prophet did.
 """
 
 from __future__ import annotations
@@ -22,19 +22,25 @@ from typing import Any
 import torch
 
 from prophet.core.cut import Cut
+from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.updates import Updates
 from prophet_ddp import control
 from prophet_ddp.control import Decision
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.rounds import ModuleRounds
+from prophet_ddp.turns import Turns
 
 OPERATION_S = 0.001
 BYTES_PER_S = 20e6
 SIZES = (512, 4096, 20_000, 1 << 20)
 """Largest blocks in bytes, of which a decision takes one."""
 
-_counts = {"operations": 0, "late": 0, "decisions": 0}
+TURNS = 0.2
+"""Of torch's reducer: how likely one is wanted, in a round."""
+MOST_TURN = 3
+
+_counts = {"operations": 0, "late": 0, "decisions": 0, "turns": 0}
 
 
 class _SlowWork:
@@ -87,7 +93,7 @@ def _slow(name: str) -> None:
 def _decide_often() -> None:
     vars(control)["RECUT_ROUNDS"] = 2
     original: Any = vars(ModuleRounds)["_end"]
-    chance = random.Random(1)
+    chance, turns = random.Random(1), random.Random(2)
 
     def end(self: Any) -> None:
         if self.control._decides:
@@ -95,6 +101,8 @@ def _decide_often() -> None:
             order = list(range(len(self.blocks_under(cut))))
             chance.shuffle(order)
             self.control.want(Decision(cut, tuple(order)))
+            if turns.random() < TURNS and not torch_guards.after_compilation():
+                self.control.want_turn(turns.randint(1, MOST_TURN))
         original(self)
 
     take_up: Any = vars(ModuleRounds)["_take_up"]
@@ -106,6 +114,18 @@ def _decide_often() -> None:
 
     ModuleRounds._end = end  # type: ignore[method-assign]
     ModuleRounds._take_up = count  # type: ignore[method-assign]
+
+
+def _count_turns() -> None:
+    # Chance decides when there is one, and not how long iterations take.
+    Turns.compare = lambda *_: None  # type: ignore[method-assign]
+    original: Any = vars(Turns)["_begin"]
+
+    def begin(self: Any, *args: Any) -> None:
+        original(self, *args)
+        _counts["turns"] += 1
+
+    Turns._begin = begin  # type: ignore[method-assign]
 
 
 def _count_late() -> None:
@@ -126,4 +146,5 @@ def _tell() -> None:
 _slow("all_reduce")
 _slow("broadcast")
 _decide_often()
+_count_turns()
 _count_late()

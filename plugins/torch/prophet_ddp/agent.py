@@ -86,6 +86,8 @@ class ModuleAgent:
         self._judged_at = -float("inf")
         self._seen: tuple[Cut | None, tuple[int, ...]] = None, ()
         self.decided = False
+        self.at_rest: Cut | None = None
+        """The cut in force, where it was found to be the best."""
 
     def end(self) -> None:
         """No more turns will come."""
@@ -103,6 +105,7 @@ class ModuleAgent:
         rounds = self._reference()
         if rounds is not None:
             self._turn(rounds, now)
+            self.at_rest = self._seen[0] if self.learner.at_rest else None
         return rounds is not None
 
     def _begin_warm(self, rounds: ModuleRounds, warm: WarmStart) -> None:

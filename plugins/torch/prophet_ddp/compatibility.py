@@ -22,15 +22,17 @@ from prophet_ddp.reducer import LateReducer
 
 _METHODS = (
     "_build_params_for_reducer",
-    "_build_debug_param_to_name_mapping",
     "_ddp_init_helper",
     "_register_builtin_comm_hook",
     "register_comm_hook",
     "join",
 )
 """Of DistributedDataParallel: called or watched by takeover.py."""
-_ATTRIBUTES = ("process_group", "reducer", "logger", "static_graph", "find_unused_parameters")
-"""Of its objects: read, and the two that are replaced."""
+_ATTRIBUTES = (
+    *("process_group", "reducer", "logger", "static_graph", "find_unused_parameters"),
+    *("gradient_as_bucket_view", "_static_graph_delay_allreduce_enqueued"),
+)
+"""Of its objects: read, the two that are replaced, and the two that are set while torch's reducer is made anew."""
 _OF_DISTRIBUTED = ("get_process_group_ranks", "new_group", "BroadcastOptions", "DistError", "destroy_process_group")
 _OF_C10D = ("PrefixStore", "_get_default_store")
 _NEVER_ASKED = frozenset(

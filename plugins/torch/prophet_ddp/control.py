@@ -27,8 +27,8 @@ EARLY_ROUNDS = 32
 """In a module's first rounds, while most is learned, every one ends with a page."""
 
 _HEADER = struct.Struct("<IIII")
-_PAGE = 2
-"""Numbers in a page: of the decision, and how many bytes it has."""
+_PAGE = 4
+"""Numbers in a page: of the decision, and how many bytes it has; of the turn of torch's reducer, and its length."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,10 @@ class Control:
         self._lock = threading.Lock()
         self._wanted: Decision | None = None
         self._number = 0
+        self._turn = (0, 0)
+        self._turn_taken = 0
+        self.turn = 0
+        """How many iterations torch's reducer has from the next one on, as the last page said it; 0 for none."""
         self._sent = (0, b"")
         self._taken = 0
         self._rounds = 0
@@ -101,6 +105,11 @@ class Control:
                 self._wanted = decision
                 self._number += 1
 
+    def want_turn(self, iterations: int) -> None:
+        """torch's reducer is to have so many, once, from some later round on. Counts as `want` does."""
+        with self._lock:
+            self._turn = self._turn[0] + 1, iterations
+
     def round_ends(self) -> list[JointOperation]:
         """What this round's sequence ends with."""
         self._rounds += 1
@@ -111,9 +120,9 @@ class Control:
         def send() -> object:
             if self._decides:
                 with self._lock:
-                    wanted, number = self._wanted, self._number
+                    wanted, number, turn = self._wanted, self._number, self._turn
                 self._sent = (number, b"" if wanted is None else wanted.encode())
-                page[0], page[1] = number, len(self._sent[1])
+                page.copy_(torch.tensor([number, len(self._sent[1]), *turn]))
             return self._issuer.broadcast(page)
 
         self._operation = JointOperation(send)
@@ -129,7 +138,9 @@ class Control:
             return None
         wait(self._operation)
         self._operation = None
-        number, length = (int(value) for value in self._page)
+        number, length, turn, iterations = self._page.tolist()
+        self.turn = iterations if turn != self._turn_taken else 0
+        self._turn_taken = turn
         if number == self._taken:
             return None
         self._taken = number

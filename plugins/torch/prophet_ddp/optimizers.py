@@ -42,6 +42,17 @@ class DdpUpdates(Updates):
             slot.rounds.settle([slot])
         return False
 
+    def idle(self) -> bool:
+        """Whether nothing in this step is late, nor was: no gradient was averaged, or torch's reducer did it."""
+        if self._needs_whole_step():
+            return False
+        return not any(slot.awaited or slot.pending or slot.staged for slot in self._slots())
+
+    def step_at_once(self, step: Callable[[torch.optim.Optimizer], Any]) -> Any:
+        """The class's own step, in which the program has no part."""
+        with self._stepping():
+            return step(self._optimizer)
+
     def step(self, closure: Callable[[], Any] | None) -> Any:
         """What is averaged is updated late; what is not, with the `.grad` that it has."""
         loss = None
@@ -172,8 +183,12 @@ def _stand_before(kind: type[torch.optim.Optimizer]) -> None:
     def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         if kind is step_owner(type(self)) and not (args[1:] or set(kwargs) - {"closure"}):
             updates = _updates_of(self)
-            if updates is not None and not updates.stepping and updates.can_be_late():
-                return updates.step(args[0] if args else kwargs.get("closure"))
+            if updates is not None and not updates.stepping:
+                closure = args[0] if args else kwargs.get("closure")
+                if closure is None and updates.idle():
+                    return updates.step_at_once(original)
+                if updates.can_be_late():
+                    return updates.step(closure)
         return original(self, *args, **kwargs)
 
     # torch puts its hooks around step() when the first object of a class is made, and marks it by this.

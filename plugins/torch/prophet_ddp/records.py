@@ -93,6 +93,7 @@ class Records:
         self._settings: Settings | None = None
         self._module: ModuleRecord | None = None
         self._aside = ""
+        self._given_back = ""
 
     def begin(self, settings: Settings) -> None:
         """The first module is there; from now on the end of the process is waited for."""
@@ -111,6 +112,11 @@ class Records:
         """A module has torch's reducer: from its start, or `record`'s from here on."""
         if record is self._module and not self._aside:
             self._aside = why
+
+    def given_back(self, why: str, record: ModuleRecord) -> None:
+        """From here on the module has torch's reducer, which was faster."""
+        if record is self._module:
+            self._given_back = why
 
     def write(self) -> None:
         """Writes what was asked for."""
@@ -158,4 +164,5 @@ class Records:
             arena=True,
             began_warm=module.began_warm,
             kept_was_dropped=module.kept_was_dropped,
+            given_back=self._given_back,
         )

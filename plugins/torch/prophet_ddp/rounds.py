@@ -32,6 +32,7 @@ from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.trace import ForwardTrace
+from prophet_ddp.turns import Turns
 
 WAIT_LIMIT_S = 0.05
 """Longest sleep between two looks at an operation whose end is told."""
@@ -146,6 +147,13 @@ class ModuleRounds:
         self._decision: Decision | None = None
         self.trace: ForwardTrace | None = None
         """Of the forward passes, while there is to be one."""
+        self.turns: Turns | None = None
+        """Of torch's reducer, where it may have some."""
+        self.resting = False
+        self.came = False
+        """While this rests: a gradient came."""
+        self.ended = 0
+        """Rounds."""
         self._open = False
         self._staged = 0
         self._expects = False
@@ -188,6 +196,16 @@ class ModuleRounds:
         return self._probation != 0 or self.trace is not None
 
     @property
+    def plain(self) -> bool:
+        """Whether every round averages all gradients as they are. The same on all ranks."""
+        return not self._uses_vary and self._compression is None
+
+    @property
+    def compression(self) -> Compression | None:
+        """How blocks travel; None for as they are."""
+        return self._compression
+
+    @property
     def cut(self) -> Cut | None:
         """In force; None before the first round."""
         return self._arena.cut if self._arena is not None else None
@@ -218,9 +236,22 @@ class ModuleRounds:
 
     def compress(self, compression: Compression | None) -> None:
         """From the next round on blocks travel so; None for as they are."""
+        if self.turns is not None:
+            self.turns.stop()
         self._compression = compression
         if self._arena is not None:
             self._set_compression(self._arena)
+
+    def rest(self) -> None:
+        """Between two rounds: nothing is under way, and nothing is gathered until `resume`."""
+        self.flush()
+        self.resting = True
+
+    def resume(self) -> None:
+        """Between two rounds of torch's: what was used meanwhile says nothing of how this one's are."""
+        self.resting = False
+        for slot in self._slots:
+            slot.touched = slot.late = False
 
     def remove(self) -> None:
         """The module goes back to torch's reducer: nothing is under way, and nothing more will be gathered."""
@@ -246,6 +277,8 @@ class ModuleRounds:
         """Before a synchronised forward pass. Raises RuntimeError where the last round never came to its end."""
         if self._open:
             raise RuntimeError(self._incomplete())
+        if self.turns is not None and self.turns.forward_begins():
+            return
         if self.trace is not None:
             self.trace.begins()
             if self.trace.done:
@@ -281,6 +314,8 @@ class ModuleRounds:
 
     def _gradient_comes(self, slot: Slot) -> None:
         """A gradient is about to be added to `.grad`, in which the average of the last round belongs first."""
+        if self.resting:
+            return
         slot.late |= slot.pending
         self._bring_home(slot)
 
@@ -292,6 +327,9 @@ class ModuleRounds:
             self.settle([slot])
 
     def _gradient_ready(self, slot: Slot) -> None:
+        if self.resting:
+            self.came = True
+            return
         with self._lock, references.blind():
             if unseen_use(slot, on_probation=self._probation > 0):
                 self.keep_barrier()
@@ -381,6 +419,7 @@ class ModuleRounds:
     def _end(self) -> None:
         """All gradients of the round are there."""
         assert self._arena is not None
+        self.ended += 1
         self._expects = False
         self._open = False
         self._has_part = [False] * len(self._slots)

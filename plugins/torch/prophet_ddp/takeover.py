@@ -39,6 +39,7 @@ from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
 from prophet_ddp import autoload, optimizers
 from prophet_ddp.agent import Agents, ModuleAgent, Turning
+from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
@@ -48,6 +49,7 @@ from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.trace import ForwardTrace
+from prophet_ddp.turns import Turns, make_torch_reducer
 from prophet_ddp.wide_gloo import probe, wide_group
 
 AGREE_LIMIT_S = 60.0
@@ -242,7 +244,12 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
             params = [param for _, param in named]
             rounds.trace = ForwardTrace(ddp.module, params, with_graph=definition.of_graph is not None)
         rounds.record.drain = log.drain
-        _agents.add(_agent_of(rounds, told, adapts, members, alone))
+        agent = _agent_of(rounds, told, adapts, members, alone)
+        _agents.add(agent)
+    if adapts and told.fusion:
+        rounds.turns = Turns(ddp, rounds, _give_back_faster)
+        if decides and isinstance(agent, ModuleAgent):
+            rounds.turns.compare(Comparison(), agent)
     _records.follow(rounds.record)
 
 
@@ -292,11 +299,15 @@ def _give_back(ddp: Any) -> None:
     rounds.remove()
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
-    parameters, sparse = ddp._build_params_for_reducer()
-    ddp._ddp_init_helper(parameters, sparse, ddp._build_debug_param_to_name_mapping(parameters), ddp.static_graph)
-    if ddp.static_graph:
-        ddp.reducer._set_static_graph()
-        ddp.logger._set_static_graph()
+    make_torch_reducer(ddp, rounds.slots)
+    for hook, compression in KNOWN.items():
+        if compression is not None and compression is rounds.compression:
+            ddp.register_comm_hook(ddp.process_group, hook)
+
+
+def _give_back_faster(ddp: Any, why: str) -> None:
+    _records.given_back(why, ddp.reducer.rounds.record)
+    _give_back(ddp)
 
 
 def _install() -> None:

@@ -160,3 +160,25 @@ def test_after_the_first_rounds_a_page_comes_every_few() -> None:
         *range(1, EARLY_ROUNDS + 1),
         *range(EARLY_ROUNDS + RECUT_ROUNDS, EARLY_ROUNDS + 3 * RECUT_ROUNDS + 1, RECUT_ROUNDS),
     ]
+
+
+def test_a_turn_is_said_once_on_each_rank() -> None:
+    wire = Wire(1, lambda rank, number: 0.0)
+    issuer = Issuer(wire.groups[0], EventLog(open=False))
+    control = Control(issuer, 0)
+
+    def wait(operation: JointOperation) -> None:
+        wire.run()
+        assert operation.done
+
+    said = []
+    for number in range(6):
+        assert control.round_begins(wait) is None
+        said.append(control.turn)
+        control.turn = 0
+        if number in (1, 3):
+            control.want_turn(7)
+        if number == 4:
+            control.want_turn(-1)
+        issuer.append(control.round_ends())
+    assert said == [0, 0, 7, 0, 7, -1]

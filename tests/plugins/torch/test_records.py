@@ -154,6 +154,15 @@ def test_only_the_first_module_says_why_it_has_torchs_reducer(tmp_path: Path) ->
     assert other.status().stepped_aside == "it has a device mesh"
 
 
+def test_the_first_module_alone_says_why_it_was_given_back(tmp_path: Path) -> None:
+    made, first = records(tmp_path), ModuleRecord()
+    made.follow(first)
+    made.given_back("of no use", ModuleRecord())
+    assert made.status().given_back == ""
+    made.given_back("torch's reducer is faster", first)
+    assert (made.status().given_back, made.status().stepped_aside) == ("torch's reducer is faster", "")
+
+
 def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     records(tmp_path / "nowhere").write()
     (warning,) = caplog.records

@@ -52,6 +52,18 @@ def test_the_more_a_message_costs_the_larger_are_blocks() -> None:
     assert sizes[0] < sizes[-1]
 
 
+@pytest.mark.parametrize(
+    ("backward_s", "rate", "most"), [(3e-3, 122e6, 2), (3e-3, 1e9, 1), (3e-3, 12.5e6, 2), (0.06, 12.5e6, 8)]
+)
+def test_a_small_job_has_few_blocks_unless_it_gains_more_by_them(backward_s: float, rate: float, most: int) -> None:
+    profile = resnet50(1_600_000, backward_s=backward_s, forward_s=backward_s / 2)
+    first = learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes))
+    best = choices(Question(profile, Network(rate, 0.2e-3), Shape(2, 1), (first,), anew=True))[0]
+    count = -(-profile.total_bytes // best.cut.block_bytes_at(0))
+    assert count <= most
+    assert count > 2 or most <= 2
+
+
 def test_of_those_as_good_the_largest_blocks_are_first() -> None:
     ranked = choices(question(0.0))
     least_s = min(choice.iteration_s for choice in ranked)

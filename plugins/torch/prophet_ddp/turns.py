@@ -1,0 +1,183 @@
+"""Turns of torch's own reducer, by which Prophet is kept only where it is not slower.
+
+Rule of this file: which of the two a module has in an iteration, and for how long. When a turn is worth its while is
+comparison.py's, for the rank that decides; all ranks come to hold it by the page that control.py sends.
+
+A turn begins before a forward pass, when all averages are at home and all updates made: what torch's reducer finds is
+what it would have left. It averages in the group of the module, as without Prophet, and writes `.grad` itself, so
+steps meanwhile are the optimizer's own. A turn's length is agreed on before it begins. What is counted on each rank
+are its rounds, which are the same on all, and not forward passes, some of which may be one rank's alone.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from prophet.core.cut import Cut
+from prophet.frontends.ending import say
+from prophet.frontends.torch import guards as torch_guards
+from prophet_ddp.comparison import FOR_GOOD, Comparison
+
+if TYPE_CHECKING:
+    from prophet.frontends.torch.arena import Slot
+    from prophet_ddp.rounds import ModuleRounds
+
+
+class Settling(Protocol):
+    """What chooses a module's blocks."""
+
+    at_rest: Cut | None
+    """The cut in force, where it was found to be the best."""
+
+
+class Turns:
+    """One module's. `give_back(ddp, why)` makes torch's reducer the module's for good."""
+
+    def __init__(self, ddp: Any, rounds: ModuleRounds, give_back: Callable[[Any, str], None]) -> None:
+        self._ddp = weakref.ref(ddp)
+        self._rounds = rounds
+        self._give_back = give_back
+        self._comparison: Comparison | None = None
+        self._settling: Settling | None = None
+        self._began_s: float | None = None
+        self._ended = 0
+        self._late: tuple[Any, Any] | None = None
+        """Prophet's reducer and logger, while torch's have their turn."""
+        self._left = 0
+        self._expects = False
+
+    def compare(self, comparison: Comparison, settling: Settling) -> None:
+        """This rank decides, by this comparison."""
+        self._comparison, self._settling = comparison, settling
+
+    def stop(self) -> None:
+        """No more turns, nor the rest of this one. On all ranks alike."""
+        self._comparison = None
+        ddp = self._ddp()
+        if self._late is not None and ddp is not None:
+            self._end(ddp)
+
+    # While Prophet's reducer has its turn.
+
+    def forward_begins(self) -> bool:
+        """Before a synchronised forward pass, when no round is open. Whether torch's reducer has it from here on."""
+        if self._rounds.ended == self._ended:
+            return False  # A forward pass that nothing came of: a round has ended between two iterations.
+        self._ended = self._rounds.ended
+        ddp = self._ddp()
+        period_s = self._period_s()
+        if self._comparison is not None and self._settling is not None and period_s is not None:
+            cut = self._settling.at_rest
+            usual = cut == self._rounds.cut and self._rounds.plain and not torch_guards.after_compilation()
+            self._want(self._comparison.under_prophet(period_s, cut if usual else None))
+        iterations, self._rounds.control.turn = self._rounds.control.turn, 0
+        if not iterations or ddp is None or not self._rounds.plain:
+            return False
+        if iterations == FOR_GOOD:
+            self._give_back(ddp, self._why())
+        else:
+            self._begin(ddp, iterations)
+        ddp.reducer.prepare_for_forward()
+        return True
+
+    def _begin(self, ddp: Any, iterations: int) -> None:
+        self._rounds.rest()
+        self._rounds.came = self._expects = False
+        self._left = iterations
+        self._late = ddp.reducer, ddp.logger
+        # `.grad` must not become a part of what torch's reducer keeps: Prophet writes there again.
+        as_view, ddp.gradient_as_bucket_view = ddp.gradient_as_bucket_view, False
+        try:
+            make_torch_reducer(ddp, self._rounds.slots)
+        finally:
+            ddp.gradient_as_bucket_view = as_view
+        ddp.reducer = TurnReducer(ddp.reducer, self._rounds, self)
+
+    def _why(self) -> str:
+        if self._comparison is None:
+            return "the rank that decides found torch's reducer to be faster"
+        torch_s, own_s = self._comparison.torch_s, self._comparison.own_s
+        text = f"an iteration takes {torch_s * 1e3:.3g} ms with torch's reducer and {own_s * 1e3:.3g} ms under Prophet"
+        say(f"this module has torch's reducer from now on: {text}")
+        return text
+
+    # While torch's has.
+
+    def torch_forward_begins(self) -> bool:
+        """Before a synchronised forward pass. Whether torch's reducer has this one, too."""
+        if not (self._expects and self._rounds.came):
+            return True
+        self._expects = self._rounds.came = False
+        self._left -= 1
+        period_s = self._period_s()
+        if self._comparison is not None and period_s is not None:
+            self._comparison.under_torch(period_s)
+        ddp = self._ddp()
+        if self._left or ddp is None:
+            return True
+        ddp.reducer._check_reducer_finalized()  # Raises what torch does where a round never came to its end.
+        self._end(ddp)
+        if self._comparison is not None:
+            self._want(self._comparison.turn_ends())
+        ddp.reducer.prepare_for_forward()
+        return False
+
+    def torch_forward_ends(self) -> None:
+        """After one: gradients that come now are those of a round."""
+        self._expects = True
+
+    def _end(self, ddp: Any) -> None:
+        assert self._late is not None
+        ddp.reducer.torch_reducer._remove_autograd_hooks()
+        ddp.reducer, ddp.logger = self._late
+        self._late = None
+        self._rounds.resume()
+
+    def _want(self, iterations: int) -> None:
+        if iterations:
+            self._rounds.control.want_turn(iterations)
+
+    def _period_s(self) -> float | None:
+        """Since the last call; None for the first."""
+        now = time.monotonic()
+        before, self._began_s = self._began_s, now
+        return now - before if before is not None else None
+
+
+class TurnReducer:
+    """What DistributedDataParallel finds while torch's reducer has a turn: that one, and who counts its rounds."""
+
+    def __init__(self, torch_reducer: Any, rounds: ModuleRounds, turns: Turns) -> None:
+        self.rounds = rounds
+        self.torch_reducer = torch_reducer
+        self._turns = turns
+
+    def prepare_for_forward(self) -> None:
+        """As torch's, unless its turn is over."""
+        if self._turns.torch_forward_begins():
+            self.torch_reducer.prepare_for_forward()
+
+    def prepare_for_backward(self, outputs: Sequence[Any]) -> None:
+        """As torch's."""
+        self._turns.torch_forward_ends()
+        self.torch_reducer.prepare_for_backward(outputs)
+
+    def _remove_autograd_hooks(self) -> None:
+        self.torch_reducer._remove_autograd_hooks()
+        self.rounds.remove()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.torch_reducer, name)
+
+
+def make_torch_reducer(ddp: Any, slots: Sequence[Slot]) -> None:
+    """Gives the module a reducer and a logger as its constructor made them, of the parameters that it had then."""
+    names = {slot.place: slot.name for slot in slots}
+    ddp._ddp_init_helper([slot.param for slot in slots], [False] * len(slots), names, ddp.static_graph)
+    if ddp.static_graph:
+        ddp._static_graph_delay_allreduce_enqueued = False  # It counts anew in its first iteration.
+        ddp.reducer._set_static_graph()
+        ddp.logger._set_static_graph()

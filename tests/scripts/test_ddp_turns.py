@@ -1,0 +1,64 @@
+"""A job goes on with the reducer that was faster, and ends with plain DDP's bits either way.
+
+What a reducer's iterations take longer is put in (turned.py); all else is as torchrun would start it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.ranks import Ranks
+
+pytest.importorskip("torch")
+
+SCRIPT = Path(__file__).with_name("ddp_long.py")
+COMMON = ("torch", "torch._dynamo", "numpy")
+LIMIT_S = 60.0
+SLOWER_S = 0.05
+ITERATIONS = 90
+LOOK, TURN = 2, 2 + 8
+"""Iterations that torch's reducer has in its first turn, and in the second."""
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank of the script reports without Prophet."""
+    with Ranks({}, COMMON) as ranks:
+        return ranks.run(SCRIPT, tmp_path_factory.mktemp("plain") / "job", LIMIT_S)
+
+
+class Job:
+    """The script under Prophet, with `slow` ("PROPHET" or "TORCH") as the slower one."""
+
+    def __init__(self, folder: Path, slow: str) -> None:
+        told = {"PROPHET_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "status.json", f"SLOW_{slow}_S": str(SLOWER_S)}
+        with Ranks(told, (*COMMON, "prophet_ddp.takeover", "turned")) as ranks:
+            self.reports = ranks.run(SCRIPT, folder / "job", LIMIT_S)
+        places = [folder / "job" / f"rank{rank}" for rank in range(2)]
+        self.counts = [json.loads((place / "turned.json").read_text()) for place in places]
+        self.logs = [(place / "log").read_text() for place in places]
+        files = [places[0] / "status.json", places[1] / "status.1.json"]
+        self.statuses = [json.loads(file.read_text()) for file in files]
+
+
+def test_where_torchs_reducer_is_faster_it_has_the_rest_of_the_job(plain: list[dict[str, Any]], tmp_path: Path) -> None:
+    job = Job(tmp_path, "PROPHET")
+    assert job.reports == plain
+    for count, status in zip(job.counts, job.statuses, strict=True):
+        assert (count["torch"], count["given back"]) == (LOOK + TURN, 1)
+        assert count["prophet"] < ITERATIONS - LOOK - TURN - 20, "and it was not only at the end"
+        assert status["given_back"] and not status["stepped_aside"]
+    assert "ms with torch's reducer and" in job.statuses[0]["given_back"]
+    assert [log.count("this module has torch's reducer from now on") for log in job.logs] == [1, 0]
+
+
+def test_where_it_is_slower_prophet_is_kept_after_a_look(plain: list[dict[str, Any]], tmp_path: Path) -> None:
+    job = Job(tmp_path, "TORCH")
+    assert job.reports == plain
+    assert job.counts == [{"prophet": ITERATIONS - LOOK, "torch": LOOK, "given back": 0}] * 2
+    assert [status["given_back"] for status in job.statuses] == ["", ""]
+    assert not any("torch's reducer" in log for log in job.logs)
