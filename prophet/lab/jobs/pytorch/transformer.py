@@ -2,7 +2,8 @@
 
 Rule of this file: an ordinary training script. AdamW, without decay for norms and biases; a learning rate that rises
 and falls again; gradients clipped by the norm of all of them, so that every update waits for every average. Every
-worker has sentences of its own. With up to two workers, and from one seed, final weights are the same bits in every run.
+worker has sentences of its own. With up to two workers, and from one seed, the final weights are the same bits in every
+run.
 """
 
 from __future__ import annotations
