@@ -5,7 +5,7 @@ the plugin are known to do; no page, and nothing is measured or fitted. Times ar
 
 Gloo's all-reduce is a ring, so the channel's cost is that of prophet/simulate/collectives.py, with the overhead and the
 latency that the simulator has for BytePS's testbed. DDP waits for all averages in backward, and so do policies with a
-barrier of their own (Definition.waits). A policy that learns is simulated with what it comes to: the cut that
+barrier of their own (Definition.waits). Of operations two are in flight, since gloo has two threads. A policy that learns is simulated with what it comes to: the cut that
 its search finds for the job's own profile and for that cost. Training for real has no profile, and is left out.
 """
 
@@ -22,7 +22,7 @@ from prophet.core.choice import Question, Shape
 from prophet.core.cut import Borders, Cut, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.network import Network
-from prophet.core.policy import Policy
+from prophet.core.policy import CuttingPolicy, Policy
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
 from prophet.engines.ddp import BUCKET_CAP_MB
@@ -136,4 +136,10 @@ def chosen_cut(profile: Profile, network: Network, workers: int) -> Cut:
 
 def _in_groups(profile: Profile, empty: Planned, policy: Policy, *, waits: bool) -> Planned | None:
     made = grouped(profile, empty.cluster, policy, empty.options, barrier=waits)
-    return None if made is None else Planned(made[0], empty.cluster, policy, made[1])
+    if made is None:
+        return None
+    job, options = made
+    if options.plan is not None and not isinstance(policy, CuttingPolicy):
+        push = replace(options.plan.push, credit=IN_FLIGHT * max(job.sizes))
+        options = replace(options, plan=replace(options.plan, push=push))
+    return Planned(job, empty.cluster, policy, options)
