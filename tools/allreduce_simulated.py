@@ -4,9 +4,10 @@ Rule of this file: from a contender of DistributedDataParallel to a run on the s
 the plugin are known to do; no page, and nothing is measured or fitted. Times are seconds, sizes bytes.
 
 Gloo's all-reduce is a ring, so the channel's cost is that of prophet/simulate/collectives.py, with the overhead and the
-latency that the simulator has for BytePS's testbed. DDP waits for all averages in backward, and so do policies with a
-barrier of their own (Definition.waits). Of operations two are in flight, since gloo has two threads. A policy that learns is simulated with what it comes to: the cut that
-its search finds for the job's own profile and for that cost. Training for real has no profile, and is left out.
+latency that the simulator has for BytePS's testbed. Of operations two are in flight, since gloo has two threads. DDP
+waits for all averages in backward, and so do policies with a barrier of their own (Definition.waits). A policy that
+learns is simulated with what it comes to: the cut that its search finds for the job's own profile and for that cost.
+Training for real has no profile, and is left out.
 """
 
 from __future__ import annotations
