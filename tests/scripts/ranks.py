@@ -93,7 +93,7 @@ class Ranks:
     def _start(
         self, script: Path, places: Sequence[Path], settings: Mapping[str, str], stack: contextlib.ExitStack
     ) -> dict[str, socket.socket]:
-        """Starts a rank in each of `places`; by their names, what answers when it ends. They are closed with `stack`."""
+        """Starts a rank in each of `places`; by their names, what answers when it ends, to be closed with `stack`."""
         port = _free_port()
         connections: dict[str, socket.socket] = {}
         for rank, place in enumerate(places):
