@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -209,16 +210,14 @@ class Alone:
     def __init__(self) -> None:
         self.norms: list[float] = []
 
-    def distribute(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
         self.params = list(model.parameters())
         self.optimizer = optimizer
         self.rates: list[float] = []
         return model, optimizer
 
     @contextlib.contextmanager
-    def averaged(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    def averaged(self, optimizer: Any) -> Iterator[None]:
         assert optimizer is self.optimizer
         before = [param.detach().clone() for param in self.params]
         self.rates.append(optimizer.param_groups[0]["lr"])

@@ -140,7 +140,8 @@ def events_of(place: Path) -> NDArray[Any]:
         return np.zeros(0, EVENT_DTYPE)
     events = load_events(path)
     assert not events["gap"].any()
-    return events[(events["queue"] == QueueKind.PUSH) & (events["gradient"] < UNPROFILED_GRADIENT)]
+    pushes: NDArray[Any] = events[(events["queue"] == QueueKind.PUSH) & (events["gradient"] < UNPROFILED_GRADIENT)]
+    return pushes
 
 
 def passed_over(events: NDArray[Any], urgency: list[tuple[int, ...]]) -> int:

@@ -8,6 +8,8 @@ run.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
@@ -66,7 +68,7 @@ def make_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.Optimi
 def rate_of(step: int, rising: int) -> float:
     """Of the highest learning rate, at step 0, 1, ...: Vaswani et al. 2017, section 5.3, with its peak as 1."""
     number = step + 1
-    return min(number / rising, (rising / number) ** 0.5)
+    return min(number / rising, math.sqrt(rising / number))
 
 
 def loss_of(model: nn.Module, sentences: torch.Tensor) -> torch.Tensor:
