@@ -4,10 +4,11 @@ Rule of this file: from a contender of DistributedDataParallel to a run on the s
 the plugin are known to do; no page, and nothing is measured or fitted. Times are seconds, sizes bytes.
 
 Gloo's all-reduce is a ring, so the channel's cost is that of prophet/simulate/collectives.py, with the overhead and the
-latency that the simulator has for BytePS's testbed. Of operations two are in flight, since gloo has two threads. DDP
-waits for all averages in backward, and so do policies with a barrier of their own (Definition.waits). A policy that
-learns is simulated with what it comes to: the cut that its search finds for the job's own profile and for that cost.
-Training for real has no profile, and is left out.
+latency that the simulator has for BytePS's testbed. Of operations two are in flight, as many as torch's gloo has
+threads; under a policy without groups as many as the plugin takes for that delay. DDP waits for all averages in
+backward, and so do policies with a barrier of their own (Definition.waits). A policy that learns is simulated with what
+it comes to: the cut that its search finds for the job's own profile and for that cost. Training for real has no
+profile, and is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from prophet.lab.runs import CellRuns, Run
 from prophet.lab.simulated import Planned, prepare, run_planned, worker_results
 from prophet.lab.simulator_config import SimulatorConfig
 from prophet.policies import Blocks, get_definition, policy_from_environ
-from prophet.policies.algorithms.collective import IN_FLIGHT, CollectivePolicy, ForwardOrder, learning_sizes
+from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
+from prophet.policies.algorithms.sequence import operations_at_once
 from prophet.policies.ddp import MEBIBYTE, Ddp
 from prophet.simulate.cluster import Cluster
 from prophet.simulate.grouped import WHOLE, grouped
@@ -48,6 +50,8 @@ RING = SimulatorConfig(exchange="ring")
 NOTHING = Contender("fifo", "fifo")
 """Under which a cell's cluster is prepared; job and plan are replaced."""
 SEARCHED_AT_ONCE = 1_000_000
+GLOO_AT_ONCE = 2
+"""Operations that a group of torch's runs at once."""
 
 
 def simulated_study(study: Study) -> Study:
@@ -97,6 +101,8 @@ def prepared(cell: Cell, contender: Contender) -> Planned | None:
     policy = policy_from_environ(variant.policy, environ, DEFAULT_PARTITION_BYTES)
     if definition.groups:
         return _in_groups(profile, empty, policy, waits=definition.waits)
+    from prophet_ddp.wide_gloo import THREADS  # which imports torch
+
     network = cost(empty.cluster)
     if definition.blocks is Blocks.WHOLE:
         cut: Cut = Borders.of_gradients([gradient.size_bytes for gradient in profile.gradients])
@@ -107,7 +113,8 @@ def prepared(cell: Cell, contender: Contender) -> Planned | None:
         cut = Cut.uniform(DEFAULT_PARTITION_BYTES)
     blocks = profile_under(profile, cut)
     plan = policy.plan(blocks, network)
-    credit = IN_FLIGHT * max(block.size_bytes for block in blocks.gradients)
+    mean_bytes = blocks.total_bytes / len(blocks.gradients)
+    credit = round(mean_bytes * operations_at_once(network, mean_bytes, THREADS))
     options = replace(empty.options, partition_bytes=WHOLE, plan=replace(plan, push=replace(plan.push, credit=credit)))
     return Planned(job_of_cut(profile, cut, barrier=definition.waits), empty.cluster, policy, options)
 
@@ -121,8 +128,8 @@ def buckets_of(cap_mb: str | None) -> Ddp:
 
 
 def cost(cluster: Cluster) -> Network:
-    """What an operation adds to the time while others are in flight, so without the ring's latency."""
-    return Network(channel(cluster)[0][1], cluster.costs.overhead_s)
+    """What an operation adds to the time while others are in flight, and the ring's latency as its delay."""
+    return Network(channel(cluster)[0][1], cluster.costs.overhead_s, cluster.costs.latency_s)
 
 
 def chosen_cut(profile: Profile, network: Network, workers: int) -> Cut:
@@ -141,6 +148,6 @@ def _in_groups(profile: Profile, empty: Planned, policy: Policy, *, waits: bool)
         return None
     job, options = made
     if options.plan is not None and not isinstance(policy, CuttingPolicy):
-        push = replace(options.plan.push, credit=IN_FLIGHT * max(job.sizes))
+        push = replace(options.plan.push, credit=GLOO_AT_ONCE * max(job.sizes))
         options = replace(options, plan=replace(options.plan, push=push))
     return Planned(job, empty.cluster, policy, options)

@@ -50,7 +50,7 @@ ALL_REDUCE = f"""## All-reduces
 
 Real ones from `{allreduce.COMMAND}` ([its page](allreduce.md)), simulated ones from
 `python -m tools.validate --allreduce`: the same cells as a ring (prophet/simulate/collectives.py) with the numbers
-above, and two operations in flight, which take turns. DDP waits for all averages; under Prophet blocks are those that
+above, and operations in flight take turns. DDP waits for all averages; under Prophet blocks are those that
 its search finds for the job's profile and the ring's cost. BytePS under Prophet, where a cell has it, is the
 simulator's as above. Training for real has no profile to simulate."""
 ALL_REDUCE_LEFT_OUT = """What the ring leaves out: that two operations share a link, the processor time of
