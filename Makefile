@@ -51,7 +51,7 @@ lint: setup
 bench: setup
 	$(BIN)/python -m tools.bench build/bench.json
 
-# The simulator against real runs: about an hour on a quiet machine.
+# The simulator against real runs: about an hour on a quiet machine. With --allreduce it takes those of `make allreduce`.
 validate: setup
 	$(BIN)/python -m tools.validate --out build
 

@@ -42,10 +42,10 @@ INTRODUCTION = f"""# Prophet on DistributedDataParallel
 
 Made by `{COMMAND}` from `{CONFIG}`. Real here: PyTorch's DistributedDataParallel, gloo, BytePS, the
 gradients, the optimizers, the network (shaped veth pairs between namespaces on one machine). In a *replay* computing is
-sleeping; digits and ResNet-18 compute for real. The narrow link is each worker's, both ways. `{STOCK}` is DDP as it
-comes, `{STOCK}-5` with a `bucket_cap_mb` of 5, and `{OURS}` the same script with `PROPHET_SCHEDULER=prophet` before
-it; `byteps-prophet` is BytePS under Prophet. The bound is that of an all-reduce: with more than two ranks each sends
-more than a worker of BytePS does."""
+sleeping; digits, ResNet-18 and the transformer compute for real. The narrow link is each worker's, both ways.
+`{STOCK}` is DDP as it comes, `{STOCK}-5` with a `bucket_cap_mb` of 5, and `{OURS}` the same script with
+`PROPHET_SCHEDULER=prophet` before it; `byteps-prophet` is BytePS under Prophet. The bound is that of an all-reduce:
+with more than two ranks each sends more than a worker of BytePS does."""
 
 COSTS = """Processor time is that of all threads of one worker in an iteration, servers not counted; in a replay, where
 computing sleeps, the exchange takes it. The agent runs on the rank that learns; its part is of training's time."""

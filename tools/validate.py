@@ -1,7 +1,8 @@
-"""Compares the simulator with real runs: the cells of configs/replay-bandwidths.yaml, both ways.
+"""Compares the simulator with real runs: the cells of configs/replay-bandwidths.yaml, and of an all-reduce run.
 
 Rule of this file: running both, the comparison and its page; what is within bounds is said, not enforced by tuning.
-`make validate` runs it, for about an hour; with --real it takes results that are there, and leaves the page alone.
+`make validate` runs it, for about an hour; with --real it takes results that are there, and leaves the page alone. With
+--allreduce it simulates the cells of data/allreduce.json (`make allreduce`), in minutes, and measures nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from prophet.lab.results import describe_setting
 from prophet.lab.session import run_session
 from prophet.lab.simulated_session import simulate_session
 from prophet.lab.simulator_config import SimulatorConfig
-from tools import kept
+from tools import allreduce, kept
+from tools.allreduce_simulated import simulated_study
 from tools.exit_status import exit_status
 from tools.kept import Point, Study
 from tools.markdown import table
@@ -43,6 +45,17 @@ Made by `make validate` from `{CONFIG}`: median iteration times, real ones from 
 (real BytePS on shaped veth pairs, computing replaced by sleeping), simulated ones from `prophet simulate`."""
 LEFT_OUT = """What the simulator leaves out: that workers, server and network share a few cores. That shows where
 messages are many."""
+
+ALL_REDUCE = f"""## All-reduces
+
+Real ones from `{allreduce.COMMAND}` ([its page](allreduce.md)), simulated ones from
+`python -m tools.validate --allreduce`: the same cells as a ring (prophet/simulate/collectives.py) with the numbers
+above, and operations in flight take turns. DDP waits for all averages; under Prophet blocks are those that
+its search finds for the job's profile and the ring's cost. BytePS under Prophet, where a cell has it, is the
+simulator's as above. Training for real has no profile to simulate."""
+ALL_REDUCE_LEFT_OUT = """What the ring leaves out: that two operations share a link, the processor time of
+gloo's threads, and TCP, whose window on a link with a delay opens anew after a pause."""
+COLUMNS = ("cell", "policy", "real (s)", "simulated (s)", "error")
 
 
 @dataclass(frozen=True)
@@ -106,13 +119,29 @@ def page(results: Path) -> str:
     else:
         measured, data = stored
         cells = compare(data.points)
-        rows = [
-            (cell.setting, cell.policy, f"{cell.real_s:.3f}", f"{cell.simulated_s:.3f}", f"{cell.error:+.1%}")
-            for cell in cells
-        ]
-        sections += [measured.line(), f"**{_said(verdict(cells))}**"]
-        sections.append(table(("cell", "policy", "real (s)", "simulated (s)", "error"), rows))
-    return kept.joined(*sections, assumptions(), LEFT_OUT, kept.note(results, "validation-sources"))
+        sections += [measured.line(), *_shown(cells)]
+    sections += [assumptions(), LEFT_OUT, kept.note(results, "validation-sources")]
+    return kept.joined(*sections, *all_reduces(results))
+
+
+def all_reduces(results: Path) -> list[str]:
+    """The page's part on all-reduces; nothing where none were measured."""
+    stored = kept.kept(results, allreduce.NAME, Study)
+    if stored is None:
+        return []
+    measured, data = stored
+    cells = compare(data.points)
+    if not cells:
+        return [ALL_REDUCE, "Not simulated yet: `python -m tools.validate --allreduce`."]
+    return [ALL_REDUCE, measured.line(), *_shown(cells), ALL_REDUCE_LEFT_OUT]
+
+
+def _shown(cells: Sequence[Compared]) -> list[str]:
+    return [f"**{_said(verdict(cells))}**", table(COLUMNS, [_row(cell) for cell in cells])]
+
+
+def _row(cell: Compared) -> tuple[str, ...]:
+    return cell.setting, cell.policy, f"{cell.real_s:.3f}", f"{cell.simulated_s:.3f}", f"{cell.error:+.1%}"
 
 
 def assumptions() -> str:
@@ -145,7 +174,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--real", type=Path, help="results.json of a `prophet run` of the config")
     parser.add_argument("--repeats", type=int, help="of the real runs, in place of the config's")
+    parser.add_argument("--allreduce", action="store_true", help="simulate what `make allreduce` has kept, alone")
     options = parser.parse_args(arguments)
+    if options.allreduce:
+        return exit_status(lambda: validate_all_reduces(options.results))
     return exit_status(
         lambda: validate(options.config, options.out, options.real, options.repeats, results=options.results)
     )
@@ -182,6 +214,21 @@ def validate(
     return 0 if summary.good else 1
 
 
+def validate_all_reduces(results: Path) -> int:
+    """Simulates the cells that `make allreduce` has kept, keeps that with them and writes the page; an exit status."""
+    stored = kept.kept(results, allreduce.NAME, Study)
+    if stored is None:
+        raise UserError(f"{kept.data_file(results, allreduce.NAME)} is missing; measure first: {allreduce.COMMAND}")
+    measured, data = stored
+    data = simulated_study(data)
+    kept.keep(results, allreduce.NAME, Study, data, measured)
+    (results / PAGE).write_text(page(results), encoding="utf-8")
+    cells = compare(data.points)
+    summary = verdict(cells)
+    _print(cells, summary)
+    return 0 if summary.good else 1
+
+
 def _said(summary: WithinBounds) -> str:
     worst = "" if summary.worst is None else f"; the worst is {summary.worst:.1%} off"
     return f"{summary.within_10_percent} of {summary.cells} cells are within {USUAL:.0%}{worst}."
@@ -190,8 +237,7 @@ def _said(summary: WithinBounds) -> str:
 def _print(cells: Sequence[Compared], summary: WithinBounds) -> None:
     shown = Table("setting", "policy", "real s", "simulated s", "error")
     for cell in cells:
-        numbers = (f"{cell.real_s:.3f}", f"{cell.simulated_s:.3f}", f"{cell.error:+.1%}")
-        shown.add_row(cell.setting, cell.policy, *numbers)
+        shown.add_row(*_row(cell))
     console = Console()
     console.print(shown)
     console.print(_said(summary))

@@ -6,6 +6,7 @@ What belongs here: the protocols, and what engines of one framework share. No en
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -23,6 +24,13 @@ class TorchJobExchange(Protocol):
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         """(what to call in place of the model, what to step in place of the optimizer); weights become equal."""
+
+    def averaged(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
+        """Between backward and the end of this block every `.grad` is the average of all workers.
+
+        There a script may look at gradients and change them, clip them for instance, and call `optimizer.step()`, which
+        takes them as they are then. `optimizer` is what `distribute` returned.
+        """
 
     def close(self) -> None:
         """At the end of the job."""

@@ -215,6 +215,12 @@ def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where:
     policies = expand_policies(config.policies, job.framework, path, where, engine)
     if only:
         policies = choose_policies(policies, only, job.framework, engine)
+    for policy in policies:
+        if policy.framework not in job.frameworks:
+            raise UserError(
+                f"{path}: {where}job.kind: {job.kind} is a job of {' and '.join(job.frameworks)} alone, and "
+                f"{policy.name} trains in {policy.framework}; leave that policy out"
+            )
     profile = replayed_profile(job, path.parent, f"{path}: {where}job") if isinstance(job, ReplayJob) else None
     return Cell(_setting(config, point), job, config.cluster, policies, profile, config.simulator, engine)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,8 @@ from prophet.lab.schema import Seconds, Size, Strict
 
 
 class _Job(Strict):
+    frameworks: ClassVar[tuple[Framework, ...]] = ("torch", "mxnet")
+    """Those that its kind has a script for."""
     framework: Framework = "torch"
     """Of the policies that run in either and name none themselves."""
     iterations: int = Field(default=30, ge=3)
@@ -35,14 +37,39 @@ class _Job(Strict):
         return self
 
 
-class DigitsJob(_Job):
+class ScoredJob(_Job):
+    """Real training that comes to something: what it has learned is counted at its end."""
+
+    target_accuracy: float = Field(default=0.95, gt=0, le=1)
+    """Below this on any worker, the policy has failed."""
+
+
+class DigitsJob(ScoredJob):
     """Real training on scikit-learn's handwritten digits."""
 
     kind: Literal["digits"]
     model: Literal["mlp", "cnn"] = "mlp"
     learning_rate: float = Field(default=0.1, gt=0)
-    target_accuracy: float = Field(default=0.95, gt=0, le=1)
-    """Below this on any worker, the policy has failed."""
+
+
+class TransformerJob(ScoredJob):
+    """A small transformer trained for real on made-up text, with what such jobs are made of.
+
+    AdamW, a learning rate that rises and falls again, and gradients clipped by their norm.
+    """
+
+    frameworks: ClassVar[tuple[Framework, ...]] = ("torch",)
+    kind: Literal["transformer"]
+    framework: Literal["torch"] = "torch"
+    model: Literal["small", "medium"] = "small"
+    learning_rate: float = Field(default=0.003, gt=0)
+    """The highest, at the end of the rise."""
+    rising: int = Field(default=10, ge=1)
+    """Iterations in which the learning rate rises; afterwards it falls with the square root of their number."""
+    clip_norm: float = Field(default=1.0, gt=0)
+    """The largest norm of all gradients together that is not scaled down."""
+    target_accuracy: float = Field(default=0.5, gt=0, le=1)
+    """Of the next word, over text that was not trained on; 0.9 of the words can be known."""
 
 
 class SyntheticJob(_Job):
@@ -72,8 +99,8 @@ class ReplayJob(_Job):
     forward_s: Seconds | None = None
 
 
-JobConfig = DigitsJob | SyntheticJob | ReplayJob
+JobConfig = DigitsJob | SyntheticJob | TransformerJob | ReplayJob
 JOB_KINDS: Mapping[str, type[Strict]] = MappingProxyType(
-    {"digits": DigitsJob, "synthetic": SyntheticJob, "replay": ReplayJob}
+    {"digits": DigitsJob, "synthetic": SyntheticJob, "transformer": TransformerJob, "replay": ReplayJob}
 )
 """The schema of each kind of job."""

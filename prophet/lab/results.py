@@ -19,7 +19,7 @@ from prophet.engines.topology import ALL_REDUCE, Topology
 from prophet.lab.cluster_config import Delay
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
-from prophet.lab.job_config import DigitsJob, SyntheticJob
+from prophet.lab.job_config import ScoredJob, SyntheticJob
 from prophet.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
 from prophet.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results, Times
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
@@ -158,7 +158,7 @@ def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> Poli
             summary = _with(summary, agent=_agent(good))
         if (processor := _processor_s(good, cell.job_of(policy).warmup)) is not None:
             summary = _with(summary, processor_s=processor)
-    if isinstance(cell.job, DigitsJob) and good:
+    if isinstance(cell.job, ScoredJob) and good:
         summary = _with(summary, accuracy=min(worker.accuracy or 0.0 for run in good for worker in run.workers))
     error = _error(cell, runs, summary)
     if error is not None:
@@ -207,7 +207,7 @@ def _error(cell: Cell, runs: Sequence[Run], summary: PolicyResult) -> str | None
     if isinstance(summary.weights_sha256, list) and _models_differ(cell, [run for run in runs if run.error is None]):
         return f"{len(summary.weights_sha256)} different models at the end of {len(runs)} runs from one seed"
     accuracy = summary.accuracy
-    if isinstance(cell.job, DigitsJob) and accuracy is not None and accuracy < cell.job.target_accuracy:
+    if isinstance(cell.job, ScoredJob) and accuracy is not None and accuracy < cell.job.target_accuracy:
         return f"accuracy {accuracy:.3f}, below the target of {cell.job.target_accuracy:g}"
     return None
 

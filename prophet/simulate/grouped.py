@@ -32,10 +32,13 @@ WHOLE = 1 << 31
 """A partition size that leaves every tensor whole."""
 
 
-def grouped(profile: Profile, cluster: Cluster, policy: Policy, options: Options) -> tuple[Job, Options] | None:
+def grouped(
+    profile: Profile, cluster: Cluster, policy: Policy, options: Options, *, barrier: bool = False
+) -> tuple[Job, Options] | None:
     """The job with the policy's groups as tensors, and the plan for them; None where the policy forms no groups.
 
-    On a collective a group is cut only where its policy cuts it. Raises UserError where the job cannot go on.
+    On a collective a group is cut only where its policy cuts it. With a `barrier` the job's forward begins when all are
+    back (job_of_profile). Raises UserError where the job cannot go on.
     """
     if not policy.plan(profile, Network(1e9, 1e-3)).push.groups:
         return None
@@ -50,7 +53,7 @@ def grouped(profile: Profile, cluster: Cluster, policy: Policy, options: Options
         places = groups_as_tensors(profile, plan)
         parts = {places[group]: sizes for group, sizes in policy.segments(learned, network).items()}
     members, plan = fused_by_plan(profile, plan)
-    return job_of_profile(profile, members, parts=parts), replace(options, plan=plan)
+    return job_of_profile(profile, members, barrier=barrier, parts=parts), replace(options, plan=plan)
 
 
 def learn(

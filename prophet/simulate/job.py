@@ -68,7 +68,7 @@ def job_of_profile(
     return _job(profile, loads, members, barrier)
 
 
-def job_of_cut(profile: Profile, cut: Cut, fusion: bool = True) -> Job:
+def job_of_cut(profile: Profile, cut: Cut, fusion: bool = True, *, barrier: bool = False) -> Job:
     """As `job_of_profile`, and what travels are the blocks of `cut`, as Prophet's front end has it.
 
     Without `fusion` no block has more than one gradient.
@@ -76,8 +76,8 @@ def job_of_cut(profile: Profile, cut: Cut, fusion: bool = True) -> Job:
     sizes = [gradient.size_bytes for gradient in profile.gradients]
     blocks = blocks_of(sizes, [0 if fusion else None] * len(sizes), cut)
     members = [[piece.gradient for piece in block.pieces] for block in blocks]
-    job = _job(profile, loads_of(blocks), members)
-    return replace(job, cut=cut, recut=functools.partial(job_of_cut, profile, fusion=fusion))
+    job = _job(profile, loads_of(blocks), members, barrier)
+    return replace(job, cut=cut, recut=functools.partial(job_of_cut, profile, fusion=fusion, barrier=barrier))
 
 
 def _job(profile: Profile, loads: Sequence[Load], members: Sequence[Sequence[int]], barrier: bool = False) -> Job:

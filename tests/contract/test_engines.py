@@ -116,7 +116,7 @@ def test_every_node_with_a_role_has_a_program_and_an_environment(engine: EngineS
 
 @every_variant
 def test_its_exchange_is_there_for_each_of_its_frameworks(engine: EngineSpec, variant: Variant) -> None:
-    methods = {"torch": ("distribute", "close"), "mxnet": ("trainer",)}
+    methods = {"torch": ("distribute", "averaged", "close"), "mxnet": ("trainer",)}
     for framework in engine.frameworks:
         argv = command(contender(variant, framework), "worker0", "replay", [])
         path = argv[argv.index("--exchange") + 1]

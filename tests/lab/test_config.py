@@ -25,7 +25,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("cluster", None, "cluster: is missing"),
     ("cluster.bandwidth", None, "cluster.bandwidth: is missing"),
     ("job.kind", None, "job.kind: is missing"),
-    ("job.kind", "video", "job.kind: 'video' is no kind of job; write digits, synthetic, replay"),
+    ("job.kind", "video", "job.kind: 'video' is no kind of job; write digits, synthetic, transformer, replay"),
     ("repeats", "two", "repeats: it must be a valid integer, not 'two'"),
     ("repeats", True, "repeats: it must be a valid integer, not True"),
     ("repeats", 0, "repeats: it must be greater than or equal to 1, not 0"),
@@ -368,6 +368,21 @@ def test_a_synthetic_job_is_a_known_model_on_images_that_it_can_take(tmp_path: P
         loaded(changed(REPLAY, "job", {**job, "image_size": 16}), tmp_path)
     with pytest.raises(UserError, match=r"job.model: it must be 'resnet18' or 'resnet50', not 'vgg19'"):
         loaded(changed(REPLAY, "job", {**job, "model": "vgg19"}), tmp_path)
+
+
+def test_a_transformer_is_for_the_framework_that_has_a_script_for_it(tmp_path: Path) -> None:
+    job = {"kind": "transformer", "clip_norm": 0.5}
+    cell = loaded(changed(REPLAY, "job", job), tmp_path).cells[0]
+    assert cell.job.model_dump()["clip_norm"] == 0.5 and cell.profile is None
+    (varied,) = loaded({**REPLAY, "sweep": [{"job": job}]}, tmp_path).cells
+    assert varied.setting["job"] == "transformer small"
+    with pytest.raises(UserError, match=r"job.framework: it must be 'torch', not 'mxnet'"):
+        loaded(changed(REPLAY, "job", {**job, "framework": "mxnet"}), tmp_path)
+    raw = {**REPLAY, "job": job, "policies": ["stock", "mxnet-kvstore"]}
+    with pytest.raises(UserError, match=r"job.kind: transformer is a job of torch alone, and mxnet-kvstore trains in"):
+        loaded(raw, tmp_path)
+    with pytest.raises(UserError, match=r"job.clip_norm: it must be greater than 0"):
+        loaded(changed(REPLAY, "job", {**job, "clip_norm": 0}), tmp_path)
 
 
 def test_the_name_is_that_of_the_file_where_left_out(tmp_path: Path) -> None:

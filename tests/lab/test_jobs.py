@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +16,11 @@ from prophet.core.profile import GradientProfile, Profile
 from prophet.lab.jobs import progress_path
 from prophet.lab.jobs.common import Recorder, arguments
 from prophet.lab.jobs.compute import ComputeClock
-from prophet.lab.jobs.datasets import batches, digits, random_images
+from prophet.lab.jobs.datasets import KNOWN, batches, digits, random_images, text
 from prophet.lab.jobs.pytorch.replay import ReplayLayer, ReplayModel
+from prophet.lab.jobs.pytorch.transformer import SHAPES, accuracy, make_model, make_optimizer, rate_of, train
 from prophet.lab.jobs.pytorch.weights import model_record
+from prophet.lab.jobs.record import Spec
 
 PROFILE = Profile(
     "three",
@@ -139,14 +144,14 @@ def test_an_exchange_that_cannot_be_loaded_is_a_line_and_status_2(
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_the_digits_models_fit_the_data_and_are_a_few_megabytes(kind: str) -> None:
     pytest.importorskip("sklearn")
-    from prophet.lab.jobs.pytorch.digits import accuracy, make_model
+    from prophet.lab.jobs.pytorch import digits as script
 
     data = digits()
     assert (len(data.images), len(data.test_images)) == (1437, 360)
-    model = make_model(kind)
+    model = script.make_model(kind)
     assert model(torch.from_numpy(data.images[:5])).shape == (5, 10)
     assert 2e6 < sum(p.numel() * 4 for p in model.parameters()) < 8e6
-    assert 0 <= accuracy(model, torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels)) < 0.5
+    assert 0 <= script.accuracy(model, torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels)) < 0.5
     assert sorted(set(data.labels.tolist())) == list(range(10))
 
 
@@ -185,3 +190,61 @@ def test_the_resnets_have_the_parameters_of_the_zoo(kind: str) -> None:
     # In the zoo a block's shortcut comes before its body; sizes are the same.
     assert sorted(p.numel() for p in model.parameters()) == sorted(layer.elements for layer in zoo.layers(kind))
     assert make_resnet(kind, 10)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_made_up_text_is_one_language_of_which_nine_words_in_ten_can_be_known() -> None:
+    sentences, others = text(200, 33, 256, seed=1), text(200, 33, 256, seed=2)
+    assert sentences.shape == (200, 33) and sentences.min() >= 0 and sentences.max() < 256
+    assert (sentences == text(200, 33, 256, seed=1)).all() and not (sentences == others).all()
+    follows = dict(zip(sentences[:, :-1].ravel().tolist(), sentences[:, 1:].ravel().tolist(), strict=True))
+    pairs = list(zip(others[:, :-1].ravel().tolist(), others[:, 1:].ravel().tolist(), strict=True))
+    known = sum(follows.get(word) == following for word, following in pairs) / len(pairs)
+    assert KNOWN**2 - 0.05 < known < KNOWN, "what was last seen to follow a word in the one follows it in the other"
+
+
+class Alone:
+    """The exchange of a job with one worker; it notes whether gradients are those of all when they are changed."""
+
+    rank, size = 0, 1
+
+    def __init__(self) -> None:
+        self.norms: list[float] = []
+
+    def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        self.params = list(model.parameters())
+        self.optimizer = optimizer
+        self.rates: list[float] = []
+        return model, optimizer
+
+    @contextlib.contextmanager
+    def averaged(self, optimizer: Any) -> Iterator[None]:
+        assert optimizer is self.optimizer
+        before = [param.detach().clone() for param in self.params]
+        self.rates.append(optimizer.param_groups[0]["lr"])
+        yield
+        self.norms.append(float(torch.nn.utils.get_total_norm([param.grad for param in self.params])))
+        assert not all(torch.equal(a, b) for a, b in zip(before, self.params, strict=True)), "it steps in here"
+
+    def close(self) -> None: ...
+
+
+def test_a_transformer_learns_with_clipped_gradients_and_rates_that_rise_and_fall(tmp_path: Path) -> None:
+    spec = Spec(40, 0, 16, "small", learning_rate=3e-3, rising=8, clip_norm=1.0)
+    exchange = Alone()
+    model = train(spec, exchange, Recorder(tmp_path / "out.json"))
+    assert 0.5 < accuracy(model, SHAPES["small"][2]) < KNOWN + 0.05
+    assert accuracy(make_model("small"), SHAPES["small"][2]) < 0.05
+    assert len(exchange.norms) == 40 and max(exchange.norms) <= 1.0 + 1e-4
+    assert exchange.rates[0] == pytest.approx(3e-3 / 8) and max(exchange.rates) == exchange.rates[7] == 3e-3
+    again = train(spec, Alone(), Recorder(tmp_path / "again.json"))
+    assert model_record(model)[1] == model_record(again)[1], "the same bits in every run"
+
+
+def test_the_transformers_have_the_sizes_that_are_said_and_no_decay_of_norms() -> None:
+    sizes = {kind: sum(param.nbytes for param in make_model(kind).parameters()) for kind in SHAPES}
+    assert {kind: round(size / 1e6, 1) for kind, size in sizes.items()} == {"small": 1.9, "medium": 14.7}
+    decayed, others = make_optimizer(make_model("small"), 0.1).param_groups
+    assert decayed["weight_decay"] > others["weight_decay"] == 0
+    assert {param.dim() for param in others["params"]} == {1}
+    rates = [rate_of(step, 4) for step in range(64)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0] and rates[15] == 0.5 and rates[63] == 0.25

@@ -192,6 +192,16 @@ def test_a_peer_trains_the_same_model_bit_for_bit(tmp_path: Path) -> None:
     assert min(worker.accuracy or 0.0 for finished in done.values() for worker in finished.workers) > 0.2
 
 
+def test_a_transformer_whose_gradients_are_clipped_ends_with_the_same_bits_on_every_engine(tmp_path: Path) -> None:
+    job = {"kind": "transformer", "batch_size": 8, "iterations": 12, "warmup": 4, "target_accuracy": 0.001}
+    cell = run(["prophet", "ddp-gloo", "ddp-prophet"], tmp_path, job=job)
+    done = {name: runs[0] for name, runs in cell.runs.items()}
+    assert {name: finished.error for name, finished in done.items()} == dict.fromkeys(done)
+    assert len({worker.weights_sha256 for finished in done.values() for worker in finished.workers}) == 1
+    assert {status.stepped_aside for finished in done.values() for status in finished.statuses} == {""}
+    assert len({worker.accuracy for finished in done.values() for worker in finished.workers}) == 1
+
+
 OCCUPY = str(Path(__file__).with_name("jobs") / "occupy.py")
 
 

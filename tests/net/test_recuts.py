@@ -1,4 +1,7 @@
-"""Jobs on a real network whose blocks are cut anew every four rounds: the weights are stock BytePS's, bit for bit."""
+"""A job on a real network whose blocks are cut anew every four rounds: the weights are stock BytePS's, bit for bit.
+
+This is MXNet's; PyTorch's is among tests/contract/scheduled_engines.
+"""
 
 from __future__ import annotations
 
@@ -52,15 +55,3 @@ def test_an_mxnet_job_learns_the_same(testbed: Testbed, tmp_path: Path) -> None:
         for worker in WORKERS
     ]
     assert len({result["weights_sha256"] for result in results}) == 1
-
-
-def test_a_pytorch_job_learns_the_same(testbed: Testbed, tmp_path: Path) -> None:
-    command = [str(JOBS / "small_job.py"), str(ROUNDS), "4096"]
-    stock = run_job(testbed, tmp_path / "stock", PORT + 2, command)
-    assert [end.status for end in stock] == [0, 0], stock
-    forced = [str(JOBS / "forced_recuts.py"), *command]
-    ends = run_job(testbed, tmp_path / "forced", PORT + 3, forced, dict.fromkeys(WORKERS, SETTINGS))
-    assert recuts(tmp_path / "forced", ends) == [ROUNDS // RECUT_ROUNDS - 1] * 2
-    sent = load_events(tmp_path / "forced" / "worker1" / "events.npz")["bytes"]
-    assert {16 * 1024, 64 * 1024, 128 * 1024, 512 * 1024, 1024 * 1024} <= set(sent.tolist())
-    assert len({line for end in (*stock, *ends) for line in end.lines("weights")}) == 1

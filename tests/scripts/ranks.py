@@ -6,14 +6,16 @@ test_ddp_scripts.py.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -57,33 +59,57 @@ class Ranks:
         self, script: Path, folder: Path, limit_s: float, ranks: int = 2, settings: Mapping[str, str] = {}
     ) -> list[dict[str, Any]]:
         """Runs one job to its end and returns what each rank reported; raises JobFailed, also after `limit_s`."""
-        port = _free_port()
-        connections: dict[str, socket.socket] = {}
         places = [folder / f"rank{rank}" for rank in range(ranks)]
-        try:
-            for rank, place in enumerate(places):
-                place.mkdir(parents=True)
-                environ = {
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                    "WORLD_SIZE": str(ranks),
-                    "LOCAL_WORLD_SIZE": str(ranks),
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                } | dict(settings)
-                request = {"script": str(script), "folder": str(place), "environ": environ, "memory": False}
-                connection = connections[place.name] = self._connect()
-                connection.sendall(json.dumps(request).encode() + b"\n")
-            results = [place / "result.json" for place in places]
+        results = [place / "result.json" for place in places]
+        with contextlib.ExitStack() as stack:
+            connections = self._start(script, places, settings, stack)
             failure = _wait(connections, time.monotonic() + limit_s, results, lambda: None)
-        finally:
-            for connection in connections.values():
-                connection.close()
         if not failure and not all(path.exists() for path in results):
             failure = "a rank reported nothing"
         if failure:
             raise JobFailed(f"{script.stem}: {failure}\n{last_words(folder)}")
         return [json.loads(path.read_text()) for path in results]
+
+    def ends(
+        self, script: Path, places: Sequence[Path], limit_s: float, settings: Mapping[str, str] = {}
+    ) -> list[tuple[int | None, float]]:
+        """Runs one job, a rank in each of `places`; how each ended, well or not: (status, seconds).
+
+        The status of what had to be ended after `limit_s` is None, and below 0 that of a signal.
+        """
+        began = time.monotonic()
+        ended: dict[str, tuple[int | None, float]] = {}
+        with contextlib.ExitStack() as stack:
+            running = {connection: name for name, connection in self._start(script, places, settings, stack).items()}
+            while running and time.monotonic() - began < limit_s:
+                for connection in select.select(list(running), [], [], 0.05)[0]:
+                    status = int(connection.recv(16).decode())
+                    ended[running.pop(connection)] = status, time.monotonic() - began
+            for connection in running:
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(16)
+        return [ended.get(place.name, (None, limit_s)) for place in places]
+
+    def _start(
+        self, script: Path, places: Sequence[Path], settings: Mapping[str, str], stack: contextlib.ExitStack
+    ) -> dict[str, socket.socket]:
+        """Starts a rank in each of `places`; by their names, what answers when it ends, to be closed with `stack`."""
+        port = _free_port()
+        connections: dict[str, socket.socket] = {}
+        for rank, place in enumerate(places):
+            place.mkdir(parents=True)
+            environ = {
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "WORLD_SIZE": str(len(places)),
+                "LOCAL_WORLD_SIZE": str(len(places)),
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+            } | dict(settings)
+            request = {"script": str(script), "folder": str(place), "environ": environ, "memory": False}
+            connection = connections[place.name] = stack.enter_context(self._connect())
+            connection.sendall(json.dumps(request).encode() + b"\n")
+        return connections
 
     def _connect(self) -> socket.socket:
         """A connection to the forkserver, which may still be importing."""

@@ -60,6 +60,7 @@ def test_the_config_has_two_and_four_ranks_and_prophet_beside_several_bucket_siz
         "replay bert-base",
         "digits mlp",
         "synthetic resnet18",
+        "transformer medium",
     }
     for place in experiment.cells:
         names = [shown.name for shown in place.policies]

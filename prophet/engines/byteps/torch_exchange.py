@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 
 
 class BytePSInTorch:
-    """As in BytePS's examples: broadcast the parameters, wrap the optimizer."""
+    """As in BytePS's examples: broadcast the parameters, wrap the optimizer; synchronize before a clip."""
 
     def __init__(self) -> None:
         import byteps.torch as bps
@@ -21,6 +25,12 @@ class BytePSInTorch:
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         self._bps.broadcast_parameters(model.state_dict(), root_rank=0)
         return model, self._bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+    @contextmanager
+    def averaged(self, optimizer: Any) -> Iterator[None]:
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            yield
 
     def close(self) -> None:
         pass  # as in BytePS's examples; it ends with the process

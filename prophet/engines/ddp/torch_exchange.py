@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -24,6 +25,9 @@ class DdpInTorch:
         cap = os.environ.get(BUCKET_CAP_MB)
         more: dict[str, Any] = {} if cap is None else {"bucket_cap_mb": float(cap)}
         return torch.nn.parallel.DistributedDataParallel(model, **more), optimizer
+
+    def averaged(self, optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()  # They are when backward() has returned.
 
     def close(self) -> None:
         torch.distributed.destroy_process_group()

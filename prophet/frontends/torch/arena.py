@@ -38,8 +38,9 @@ def fusible_kind(param: torch.Tensor) -> Hashable | None:
 class Slot:
     """One parameter's gradient: its place in the arena, and where it stands in this round.
 
-    `rounds` gathers the gradient and brings back its average; `owner` makes the update that is pending, None where none
-    was so far. `place`: in forward order in the arena; `turn`: in forward order among what its owner updates.
+    `rounds` (a GradientSource of ports.py) gathers the gradient and brings back its average; `owner` (an UpdateOwner)
+    makes the update that is pending, None where none was so far. `place`: in forward order in the arena; `turn`: in
+    forward order among what its owner updates.
     `awaited`: `.grad` is still this worker's own, and its average is under way to it. `view`: its place in memory,
     where it is gathered and where its average is when its blocks are back. `blocks`: those that have a part of it,
     under the present cut.

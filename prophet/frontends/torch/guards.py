@@ -33,6 +33,7 @@ from torch import nn
 from prophet.frontends.torch import aliases as torch_aliases
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
+from prophet.frontends.torch.ports import Awaited, UpdateOwner, Watcher
 
 
 class Watched:
@@ -55,7 +56,7 @@ _learning: dict[int, Any] = {}
 _installed = False
 
 
-def watch(owner: Any, slots: list[Slot]) -> None:
+def watch(owner: Watcher, slots: list[Slot]) -> None:
     """From now on brings these parameters up to date, through `finish(slots)` of their slots' owners and `flush()`.
 
     Until `learned(owner)` every use is noted in `Slot.touched`, and not only those that an update is pending for.
@@ -88,7 +89,7 @@ def _forget(identity: int, _reference: Any) -> None:
     _learning.pop(identity, None)
 
 
-def keep(owner: Any, slots: Iterable[Slot]) -> set[Slot]:
+def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
     """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it.
 
     They change the parameters, and what `owner.state_of(slot)` gives, which the program may have as well.
@@ -115,7 +116,7 @@ def keep(owner: Any, slots: Iterable[Slot]) -> set[Slot]:
     return exposed
 
 
-def keep_gradients(rounds: Any, slots: Iterable[Slot]) -> None:
+def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> None:
     """Notes that averages are under way to the `.grad` of `slots`: a use waits for them, through `rounds.settle`."""
     _kept[rounds] = list(slots)
     with references.blind():

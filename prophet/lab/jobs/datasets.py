@@ -1,4 +1,4 @@
-"""The data that jobs train on, as NumPy arrays: scikit-learn's handwritten digits, and random images.
+"""The data that jobs train on, as NumPy arrays: scikit-learn's handwritten digits, random images, made-up text.
 
 Rule of this file: no framework; what is returned depends on the arguments alone, and the shares of the workers differ.
 """
@@ -55,3 +55,22 @@ def random_images(batch_size: int, image_size: int, classes: int, seed: int) -> 
     noise = np.random.default_rng(seed)
     images = noise.standard_normal((batch_size, 3, image_size, image_size), dtype=np.float32)
     return images, noise.integers(0, classes, batch_size)
+
+
+KNOWN = 0.9
+"""The share of words that the one before it determines."""
+
+
+def text(sentences: int, length: int, vocabulary: int, seed: int) -> NDArray[Any]:
+    """Sentences of a made-up language, [sentences, length] (int64) in 0..vocabulary-1.
+
+    Each word has a successor of its own, the same for every `seed`, that follows it in `KNOWN` of the cases; otherwise
+    any word does. So a model can learn it, and what it can reach at most is known.
+    """
+    successor = np.random.default_rng(0).permutation(vocabulary)
+    noise = np.random.default_rng(seed)
+    words = noise.integers(0, vocabulary, (sentences, length))
+    known = noise.random((sentences, length)) < KNOWN
+    for place in range(1, length):
+        words[:, place] = np.where(known[:, place], successor[words[:, place - 1]], words[:, place])
+    return words

@@ -26,6 +26,9 @@ class Spec:
     image_size: int = 0
     """Pixels on each side."""
     classes: int = 0
+    rising: int = 0
+    """Iterations in which the learning rate rises."""
+    clip_norm: float = 0.0
     profile: str = ""
     """The file of the profile to replay."""
 

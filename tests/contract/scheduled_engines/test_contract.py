@@ -1,0 +1,161 @@
+"""What Prophet promises of a job, on every engine that it schedules: order, agreement, bits, errors, and the end.
+
+Rule of this file: tests that know no engine. A real job of two workers each is run for four cases, and a job shows all
+that it can; what an engine has beyond this is tested beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from numpy.typing import NDArray
+
+pytest.importorskip("torch")
+
+from contract.scheduled_engines.adapters import ADAPTERS, MARKS, RunCase, ScheduledEngine
+from contract.scheduled_engines.job import CUTS, FAILURE, FORCED, ROUNDS
+from prophet.core.event_record import load_events
+from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind
+from prophet.engines.registry import engines
+from prophet.lab.records import read_status
+from support.roles import WORKERS, Ended
+
+RECORDS = {"PROPHET_STATUS_OUT": "status.json", "PROPHET_EVENTS_OUT": "events.npz"}
+WRONG = {"PROPHET_MONITOR_S": "x"}
+
+
+class Cases:
+    """The jobs of one engine, each run when it is first asked for."""
+
+    def __init__(self, engine: ScheduledEngine, run: RunCase, folder: Path) -> None:
+        self.engine = engine
+        self._run = run
+        self._folder = folder
+        self._ends: dict[str, list[Ended]] = {}
+
+    def place(self, name: str, worker: str) -> Path:
+        return self._folder / name / worker
+
+    def ends(self, name: str) -> list[Ended]:
+        """`stock` is the engine alone, `wrong` a setting that is; others are cases of job.py under Prophet."""
+        if name not in self._ends:
+            case = "alone" if name in ("stock", "wrong") else name
+            on = {} if name == "stock" else {self.engine.switch: "prophet", **RECORDS}
+            more = WRONG if name == "wrong" else {}
+            self._ends[name] = self._run(case, self._folder / name, {**on, **more})
+        return self._ends[name]
+
+    def weights(self, name: str) -> set[str]:
+        return {line for end in self.ends(name) for line in end.lines("weights ")}
+
+    def held(self) -> list[list[Any]]:
+        """By worker and round, what held where blocks were forced."""
+        return [json.loads(end.lines("held ")[0].removeprefix("held ")) for end in self.ends("recuts")]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(engine, marks=MARKS.get(engine.name, ()), id=engine.name) for engine in ADAPTERS],
+)
+def cases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
+    with request.param.jobs() as run:
+        yield Cases(request.param, run, tmp_path_factory.mktemp(request.param.name))
+
+
+def test_every_engine_with_a_policy_of_prophets_is_here() -> None:
+    scheduled = {name for name, spec in engines().items() if spec.hook is not None or spec.check is not None}
+    assert {engine.name for engine in ADAPTERS} == set(FORCED) == scheduled
+
+
+def test_blocks_that_change_all_the_time_end_with_the_bits_of_the_engine_alone(cases: Cases) -> None:
+    assert [end.status for end in (*cases.ends("stock"), *cases.ends("recuts"))] == [0] * 4, cases.ends("recuts")
+    assert len(cases.weights("stock")) == 1, "its workers differ without Prophet: that shows nothing"
+    assert cases.weights("recuts") == cases.weights("stock")
+
+
+def test_workers_that_wish_for_different_cuts_hold_the_same_in_every_round(cases: Cases) -> None:
+    first, second = cases.held()
+    assert len(first) == ROUNDS and first == second
+    changes = sum(before != after for before, after in itertools.pairwise(first))
+    assert changes >= ROUNDS // 4 - 2, "hardly anything was forced"
+    assert len({json.dumps(value) for value in first}) >= len(CUTS)
+
+
+def test_what_is_ready_and_first_in_the_sequence_goes_first(cases: Cases) -> None:
+    cases.ends("recuts")
+    first, *others = (events_of(cases.place("recuts", worker)) for worker in WORKERS)
+    assert all(len(each) for each in others) or cases.engine.one_order, "one sequence needs one record"
+    waited = 0
+    for events, held in zip((first, *others), cases.held(), strict=True):
+        added = [int(event["gradient"]) for event in events if event["kind"] == EventKind.ADD]
+        waited += passed_over(events, cases.engine.urgency(added, held) if added else [])
+    assert waited > 0, "nothing ever had to wait, which shows nothing"
+
+
+def test_the_scheduler_takes_no_part_in_what_failed_and_says_so_once(cases: Cases) -> None:
+    deciding, other = cases.ends("agent_fails")
+    assert (deciding.status, other.status) == (0, 0), deciding.log + other.log
+    (line,) = deciding.lines(FAILURE)
+    assert "Prophet" in line and f"ValueError: {FAILURE}" in line
+    assert "Traceback" not in deciding.log and not other.lines("Prophet"), other.log
+    assert cases.weights("agent_fails") == cases.weights("stock")
+
+
+def test_a_wrong_setting_ends_every_worker_with_one_line_that_names_it(cases: Cases) -> None:
+    for end in cases.ends("wrong"):
+        assert end.status == 2, end.log
+        assert end.lines("prophet") == ["prophet: PROPHET_MONITOR_S is 'x'; it must be a number of at least 0.1"]
+        assert not end.lines("weights") and "Traceback" not in end.log
+
+
+def test_each_worker_ends_by_itself_and_leaves_its_records_and_nothing_else(cases: Cases) -> None:
+    for worker, end in zip(WORKERS, cases.ends("recuts"), strict=True):
+        assert end.status == 0 and not end.lines("Prophet"), end.log
+        place = cases.place("recuts", worker)
+        (record,) = place.glob("status*.json")  # A second one on a machine has its number in the name.
+        status = read_status(record)
+        assert (status.policy, status.stepped_aside, status.arena) == ("prophet", "", True)
+        assert status.recuts >= ROUNDS // 4 - 2
+        assert {path.name for path in place.iterdir()} <= {"log", record.name, "events.npz"}
+        left = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                left += [process] if Path(process.cwd()) == place else []
+        assert not left
+
+
+def events_of(place: Path) -> NDArray[Any]:
+    """A worker's pushes, of gradients alone; none where it keeps no record."""
+    path = place / "events.npz"
+    if not path.exists():
+        return np.zeros(0, EVENT_DTYPE)
+    events = load_events(path)
+    assert not events["gap"].any()
+    pushes: NDArray[Any] = events[(events["queue"] == QueueKind.PUSH) & (events["gradient"] < UNPROFILED_GRADIENT)]
+    return pushes
+
+
+def passed_over(events: NDArray[Any], urgency: list[tuple[int, ...]]) -> int:
+    """How often something less urgent waited while a block went. Fails where something more urgent did."""
+    ready: Mapping[int, deque[tuple[int, ...]]] = defaultdict(deque)
+    coming = iter(urgency)
+    waited = 0
+    for event in events:
+        block = int(event["gradient"])
+        if event["kind"] == EventKind.ADD:
+            ready[block].append(next(coming))
+        elif event["kind"] == EventKind.START:
+            going = ready[block].popleft()
+            waiting = [place for places in ready.values() for place in places]
+            assert not waiting or going <= min(waiting), f"{going} went before {min(waiting)}"
+            waited += bool(waiting)
+    return waited

@@ -1,0 +1,73 @@
+"""Both engines against the ports of the library: what mypy has to accept, and what it cannot see.
+
+Rule of this file: no job. Each function hands an engine's objects to names with a port's type; that it passes the type
+checker is the test, and it is called with nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+pytest.importorskip("torch")
+
+from prophet.core.cut import Cut
+from prophet.core.ports import EventSource, Wishes
+from prophet.frontends.torch.arena import Arena
+from prophet.frontends.torch.ports import Awaited, GradientSource, UpdateOwner, Watcher
+from prophet.frontends.torch.updates import AverageSource, Updates
+from prophet_byteps.cutting import CutBoard
+from prophet_byteps.hook import Hook
+from prophet_byteps.torch.keyed_arena import KeyedArena
+from prophet_byteps.torch.rounds import OptimizerRounds
+from prophet_ddp.control import Control, Decision
+from prophet_ddp.events import EventLog
+from prophet_ddp.optimizers import DdpUpdates
+from prophet_ddp.rounds import DdpArena, ModuleRounds
+
+
+def byteps(hook: Hook, board: CutBoard, arena: KeyedArena, rounds: OptimizerRounds) -> None:
+    """An optimizer's rounds are its updates, too."""
+    events: EventSource = hook
+    wishes: Wishes[Cut] = board
+    blocks: Arena = arena
+    watcher: Watcher = rounds
+    gradients: GradientSource = rounds
+    updates: UpdateOwner = rounds
+    averages: AverageSource = rounds
+    del events, wishes, blocks, watcher, gradients, updates, averages
+
+
+def ddp(log: EventLog, control: Control, arena: DdpArena, rounds: ModuleRounds, updating: DdpUpdates) -> None:
+    """A module's rounds, and an optimizer's updates, whose parameters may be of several modules."""
+    events: EventSource = log
+    wishes: Wishes[Decision] = control
+    blocks: Arena = arena
+    watcher: Watcher = rounds
+    gradients: GradientSource = rounds
+    awaited: Awaited = rounds
+    updates: UpdateOwner = updating
+    averages: AverageSource = rounds
+    del events, wishes, blocks, watcher, gradients, awaited, updates, averages
+
+
+@pytest.mark.parametrize("arena", [KeyedArena, DdpArena])
+def test_an_arena_says_how_a_block_travels_and_when_it_is_back(arena: type[Arena]) -> None:
+    for name in ("_send", "_back"):
+        own, base = getattr(arena, name), getattr(Arena, name)
+        assert own is not base, "Arena's own raises NotImplementedError"
+        assert list(inspect.signature(own).parameters) == list(inspect.signature(base).parameters)
+
+
+@pytest.mark.parametrize("rounds", [OptimizerRounds, ModuleRounds])
+def test_what_a_parameters_hooks_call_is_there_by_name(rounds: type) -> None:
+    for name in ("_gradient_comes", "_gradient_ready"):
+        assert callable(getattr(rounds, name)), "Slot.hook finds it by name alone"
+
+
+@pytest.mark.parametrize("updates", [OptimizerRounds, DdpUpdates])
+def test_updates_are_those_of_the_library(updates: type) -> None:
+    assert issubclass(updates, Updates)
+    for name in ("finish", "state_of"):
+        assert name not in vars(updates), "how updates are made is no engine's"

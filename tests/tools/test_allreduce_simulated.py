@@ -1,0 +1,117 @@
+"""An all-reduce run beside its simulation: which contenders the simulator knows, and how each is simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_core import to_jsonable_python
+
+from prophet.lab.config import Cell
+from prophet.lab.records import CellResult
+from prophet.policies.ddp import DDP_FIRST_BUCKET_BYTES, MEBIBYTE
+from support.configs import REPLAY, loaded
+from support.results import cell as result
+from support.results import failed, policy
+from tools import allreduce, kept, validate
+from tools.allreduce_simulated import prepared, simulated_cell
+from tools.kept import Point, Study
+from tools.provenance import Provenance
+
+SMALL: dict[str, Any] = {**REPLAY["job"], "profile": "resnet18", "iterations": 6}
+RAW: dict[str, Any] = {
+    **REPLAY,
+    "engine": "ddp",
+    "job": SMALL,
+    "policies": ["ddp-gloo", "ddp-gloo-1", "ddp-gloo-50", "ddp-horovod", "ddp-p3", "ddp-fifo", "ddp-prophet"],
+}
+
+
+def cell_of(folder: Path, **more: Any) -> Cell:
+    (only,) = loaded({**RAW, **more}, folder).cells
+    return only
+
+
+def measured(place: Cell, **links: float) -> CellResult:
+    """As if every policy had taken a second."""
+    times = {contender.name: policy(1.0) for contender in place.policies}
+    return result(**times).model_copy(update={"setting": dict(place.setting), "links": links})
+
+
+def times(place: Cell, **links: float) -> dict[str, float]:
+    simulated = simulated_cell(place, measured(place, **links))
+    assert simulated is not None
+    return {name: shown.median_s or 0.0 for name, shown in simulated.policies.items()}
+
+
+def test_every_contender_of_ddp_is_simulated_as_that_engine_runs_it(tmp_path: Path) -> None:
+    place = cell_of(tmp_path)
+    seconds = times(place)
+    assert list(seconds) == [contender.name for contender in place.policies]
+    sent_s = 25.6e6 * 8 / 250e6
+    # One bucket of everything is sent when backward has ended, and forward waits for it.
+    assert seconds["ddp-gloo-50"] == pytest.approx(0.6 + sent_s + 0.3, rel=0.01)
+    assert seconds["ddp-prophet"] == pytest.approx(0.9, rel=0.05), "what can be hidden is"
+    assert seconds["ddp-prophet"] < seconds["ddp-p3"] * 1.01
+    assert seconds["ddp-prophet"] < seconds["ddp-fifo"] <= seconds["ddp-gloo-50"]
+    assert seconds["ddp-gloo-1"] < seconds["ddp-gloo"]
+
+
+def test_ddp_that_is_told_a_bucket_size_has_no_smaller_first_bucket(tmp_path: Path) -> None:
+    sizes = {}
+    place = cell_of(tmp_path)
+    for contender in place.policies[:2]:
+        planned = prepared(place, contender)
+        assert planned is not None
+        sizes[contender.name] = planned.job.sizes[-1]  # what backward generates first
+    assert DDP_FIRST_BUCKET_BYTES <= sizes["ddp-gloo"] < 4 * MEBIBYTE
+    assert MEBIBYTE <= sizes["ddp-gloo-1"] < 4 * MEBIBYTE
+
+
+def test_an_all_reduce_of_four_ranks_takes_half_as_long_again(tmp_path: Path) -> None:
+    four = cell_of(tmp_path, cluster={"workers": 4, "bandwidth": "250mbit"}, policies=["ddp-gloo-50"])
+    assert times(four)["ddp-gloo-50"] == pytest.approx(0.9 + 1.5 * 25.6e6 * 8 / 250e6, rel=0.01)
+
+
+def test_a_link_without_a_limit_has_the_rate_that_was_measured(tmp_path: Path) -> None:
+    place = cell_of(tmp_path, cluster={"workers": 2, "bandwidth": "none"}, policies=["ddp-gloo-50"])
+    links = {f"worker{number} {way}": 500e6 for number in (0, 1) for way in ("up", "down")}
+    assert times(place, **links)["ddp-gloo-50"] == pytest.approx(0.9 + 25.6e6 * 8 / 500e6, rel=0.01)
+
+
+def test_what_the_simulator_does_not_know_is_left_out(tmp_path: Path) -> None:
+    byteps = {"name": "byteps-prophet", "base": "prophet", "engine": "byteps"}
+    seconds = times(cell_of(tmp_path, policies=["ddp-gloo", byteps, "mxnet-kvstore"]))
+    assert list(seconds) == ["ddp-gloo", "byteps-prophet"]
+    training = cell_of(tmp_path, job={"kind": "digits", "iterations": 6, "warmup": 2})
+    assert simulated_cell(training, measured(training)) is None
+
+
+def test_what_is_kept_is_simulated_and_makes_a_part_of_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--allreduce", "--results", str(tmp_path)]
+    assert validate.main(arguments) == 2
+    assert "is missing; measure first: make allreduce" in capsys.readouterr().err
+    assert "All-reduces" not in validate.page(tmp_path)
+
+    raw = {**RAW, "policies": ["ddp-gloo-50", "ddp-prophet", "ddp-p3"], "sweep": [{"cluster": {"bandwidth": "1gbit"}}]}
+    raw["sweep"] += [{"cluster": {"bandwidth": "250mbit"}}]
+    experiment = loaded(raw, tmp_path)
+    near, far = experiment.cells
+    points = [Point(measured(near), 2), Point(measured(far), 2)]
+    points[0].cell.policies["ddp-p3"] = failed("it hung")
+    study = Study(to_jsonable_python(experiment.source), points)
+    where = Provenance("2026-01-01", "abc", "a processor", 2)
+    kept.keep(tmp_path, allreduce.NAME, Study, study, where)
+    assert "Not simulated yet" in validate.page(tmp_path)
+
+    assert validate.main(arguments) == 1, "made-up times are not what the simulator says"
+    text = (tmp_path / validate.PAGE).read_text()
+    assert text == validate.page(tmp_path) and "of 5 cells are within 10%" in text
+    assert text.count("| 1gbit |") == 2 and text.count("| 250mbit |") == 3
+    stored = kept.kept(tmp_path, allreduce.NAME, Study)
+    assert stored is not None and stored[0] == where
+    assert [point.simulated is not None for point in stored[1].points] == [True, True]
+    assert [point.cell for point in stored[1].points] == [point.cell for point in points], "what was measured stays"
