@@ -32,9 +32,10 @@ from prophet.core.errors import UserError
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, end_process, say
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
+from prophet.frontends.torch.streams import streams_of
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
-from prophet_ddp import autoload, optimizers
+from prophet_ddp import autoload, nccl, optimizers
 from prophet_ddp.agent import Agents, ModuleAgent, Turning
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
@@ -43,7 +44,7 @@ from prophet_ddp.grouping import GroupingAgent, WaitingAgent
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
-from prophet_ddp.rounds import ModuleRounds
+from prophet_ddp.rounds import DdpArena, ModuleRounds
 from prophet_ddp.trace import ForwardTrace
 
 AGREE_LIMIT_S = 60.0
@@ -52,6 +53,7 @@ READ_LIMIT_S = 5.0
 """And where they differ, to read what each other says."""
 FAILED_PATIENCE_S = 5.0
 """How long a process that fails goes on without any progress, for other ranks that may want what it has."""
+CPU = torch.device("cpu")
 STILL_LIMIT_S = 2.0
 """How long the end of the process waits for operations that fail together."""
 
@@ -89,7 +91,7 @@ def take_over(ddp: Any, told: Settings) -> None:
     if group.size() == 1:
         return
     _records.begin(told)  # written last, when nothing is under way
-    reason = why_not(ddp, group)
+    reason = why_not(ddp, group, told)
     named = _named(ddp)
     rows = "\n".join(f"{name} {tuple(param.shape)} {param.dtype}" for name, param in named)
     digest = hashlib.sha256(rows.encode()).hexdigest()[:8]
@@ -117,12 +119,16 @@ def take_over(ddp: Any, told: Settings) -> None:
             return
 
 
-def why_not(ddp: Any, group: dist.ProcessGroup) -> str | None:
+def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
     """Why torch's reducer must stay; None where it need not."""
-    devices = {param.device.type for param in ddp.module.parameters() if param.requires_grad}
-    if devices != {"cpu"}:
-        return f"parameters are on {' and '.join(sorted(devices))}, and only gloo on processors has been tried"
-    if dist.get_backend(group) not in ("gloo", "cpu:gloo", "cpu:gloo,cuda:nccl"):
+    devices = {param.device for param in ddp.module.parameters() if param.requires_grad}
+    if devices != {CPU}:
+        whole: Any = dist.distributed_c10d._get_default_group()
+        bound = getattr(whole, "bound_device_id", None) is not None
+        reason = nccl.why_not(devices, dist.get_backend(group), group is whole, bound, told, os.environ)
+        if reason is not None:
+            return reason
+    elif dist.get_backend(group) not in ("gloo", "cpu:gloo", "cpu:gloo,cuda:nccl"):
         return f"its process group's backend is {dist.get_backend(group)}, not gloo"
     if getattr(ddp, "mixed_precision", None) is not None:
         return "mixed_precision is set"
@@ -193,18 +199,24 @@ def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
 
 
 def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tuple[str, torch.Tensor]]) -> None:
+    device = nccl.device_of(ddp)
+    gpu = nccl.OnGpu(device) if device != CPU else None
     own = dist.new_group(
         dist.get_process_group_ranks(group),
-        timeout=group._get_backend(torch.device("cpu")).options._timeout,
-        backend="gloo",
+        timeout=group._get_backend(device).options._timeout,
+        backend="gloo" if gpu is None else nccl.BACKEND,
         use_local_synchronization=True,
     )
     # Nobody goes on, and perhaps ends, while another is still connecting.
-    own.allreduce([torch.zeros(1)]).wait()
+    own.allreduce([torch.zeros(1, device=CPU)]).wait()
+    if gpu is not None:
+        gpu.connect(own)
+        logger.warning(nccl.NOTICE)
     decides = group.rank() == 0
     log = EventLog(open=decides)
     issuer = Issuer(own, log)
     _issuers.append(issuer)
+    issuer.closing = gpu.close if gpu is not None else None
     control = Control(issuer, group.rank())
     definition = get_definition(told.policy)
     adapts = told.partition_bytes is None and definition.blocks is Blocks.ADAPTIVE
@@ -228,6 +240,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         uses_vary=ddp.find_unused_parameters or ddp.static_graph,
         counted=ddp.static_graph,
         fusion=told.fusion,
+        streams=gpu.streams if gpu is not None else streams_of,
+        arena=gpu.arena if gpu is not None else DdpArena,
     )
     if definition.waits:
         rounds.keep_barrier()
@@ -292,6 +306,8 @@ def _install() -> None:
     _before(ddp_class, "_register_buffer_comm_hook", lambda ddp: _plain(ddp, "a hook is registered for its buffers"))
     _before(ddp_class, "_register_builtin_comm_hook", lambda ddp: _plain(ddp, "a built-in hook is registered"))
     _watch_comm_hooks(ddp_class)
+    # No thread of ours asks a device anything while a CUDA graph is captured: that would end the capture.
+    _before(torch.cuda.CUDAGraph, "capture_begin", lambda _graph: finish())
     _first("destroy_process_group", finish)
     if hasattr(dist.distributed_c10d, "_abort_process_group"):
         _first("_abort_process_group", give_up)
