@@ -10,8 +10,8 @@ future of it is done at once. So two streams of ours stand around it: `outward`,
 and sent, and `homeward`, on which it is put back. The end of an operation is an event of ours on the latter, and
 whoever reads an average waits for that event.
 
-The host learns of events in threads (`EventWatcher`) that block in cudaEventSynchronize, which neither polls nor holds the
-GIL, since events are made with cudaEventBlockingSync.
+The host learns of events in threads (`EventWatcher`) that block in cudaEventSynchronize, which neither polls nor holds
+the GIL, since events are made with cudaEventBlockingSync.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class DeviceStreams(CudaStreams):
         for event in ends:
             self.follow(event)
 
-    def landed(self, event: Event) -> None:
-        """A `.grad` may be read next on any stream, also on one that was made to wait before it was looked at here."""
-        self.synchronize(event)
+    def before_look(self, copied: Event) -> None:
+        """On the host: a `.grad` may be read on any stream, also on one that was made to wait before the copy was made."""
+        self.synchronize(copied)
 
     def passed(self, event: Event) -> bool:
         """Whether the device has come by it."""

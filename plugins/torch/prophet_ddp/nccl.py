@@ -57,8 +57,9 @@ def why_not(
     if bound and not whole:
         # A group made of it would be split off by all its ranks, and those of no such module are not asked.
         return "its process group is a part of one that init_process_group bound to a device"
-    if get_definition(told.policy).traced:
-        return f"{told.policy} plans with forward times of layers, which are taken on processors alone"
+    definition = get_definition(told.policy)
+    if definition.traced or definition.of_graph is not None:
+        return f"{told.policy} plans from a trace of forward passes, which is taken on processors alone"
     return _torch_keeps(environ)
 
 

@@ -457,7 +457,7 @@ class ModuleRounds:
         slot.streams.before_average(slot.ends())
         slot.bring_home()
         slot.updated = slot.streams.mark()
-        slot.streams.landed(slot.updated)
+        slot.streams.before_look(slot.updated)
 
     def _settle_unused(self) -> None:
         """Finds out what other ranks had for parameters that this one did not use; what nobody had stays as it was."""

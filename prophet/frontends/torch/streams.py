@@ -65,8 +65,8 @@ class Streams:
         or on an engine that marks the end of each transfer those events.
         """
 
-    def landed(self, event: Event) -> None:
-        """`event` is after the copy of an average to a `.grad`, at which the program looks."""
+    def before_look(self, copied: Event) -> None:
+        """The copy of an average to a `.grad` comes before what the program does with it."""
 
 
 class CudaStreams(Streams):
