@@ -159,6 +159,9 @@ class LazyMode(TorchDispatchMode):
 
     def _later(self, func: Any, args: Any, kwargs: Any) -> Any:
         device, schema = self._device, func._schema
+        taken = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
+        if taken and not any(each.is_floating_point() for each in taken):
+            return func(*args, **kwargs)  # Whole numbers are the host's.
         raw_args, raw_kwargs = (tree_map(_raw, what) for what in (args, kwargs))
         written = [
             kwargs.get(argument.name, args[place] if place < len(args) else None)
@@ -174,12 +177,13 @@ class LazyMode(TorchDispatchMode):
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         made = [_raw(each) for each in tree_flatten(result)[0]]
-        given = {each.untyped_storage()._cdata for each in tree_flatten((raw_args, raw_kwargs))[0] if _is_tensor(each)}
-        if any(each.is_meta or each.untyped_storage()._cdata in given for each in made):
+        memory = {each.untyped_storage()._cdata for each in taken}
+        if any(each.is_meta or each.untyped_storage()._cdata in memory for each in made):
             return result  # a view
+        if not all(each.is_floating_point() for each in made):
+            return result
         for each in made:
-            if each.is_floating_point():
-                each.fill_(float("nan"))
+            each.fill_(float("nan"))
 
         def compute() -> None:
             for each, fresh in zip(made, tree_flatten(func(*raw_args, **raw_kwargs))[0], strict=True):
@@ -187,10 +191,6 @@ class LazyMode(TorchDispatchMode):
 
         device.current.work(compute)
         return result
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _raw(value: Any) -> Any:
@@ -288,7 +288,7 @@ class GlooWork:
 
 
 class LazyGroup:
-    """One rank's process group: real numbers go over NCCL, whole ones, which nobody has on the device, over gloo."""
+    """One rank's process group: real numbers go over NCCL, whole ones, which are the host's, over gloo."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -69,7 +69,7 @@ class DeviceStreams(CudaStreams):
             self.follow(event)
 
     def before_look(self, copied: Event) -> None:
-        """On the host: a `.grad` may be read on any stream, also on one that was made to wait before the copy was made."""
+        """On the host: a `.grad` may be read on any stream, also on one that was made to wait before this copy."""
         self.synchronize(copied)
 
     def passed(self, event: Event) -> bool:

@@ -1,15 +1,15 @@
 """DistributedDataParallel on a GPU, without one: real rounds, issuer, arena and late updates on a device that is late.
 
 The device does what it is given later, each stream for itself (support/lazy_device.py), so a wait that is missing makes
-other weights. `Without` leaves waits out one by one, to see that this would show.
+other weights. WAITS are left out one by one, to see that this would show.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,12 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from prophet.core.cut import Cut
+from prophet.core.cut import Borders, Cut
 from prophet.core.events import EventKind
+from prophet.frontends.torch import guards, references
 from prophet.frontends.torch.updates import Updates
 from prophet_ddp import device_arena, issuer, optimizers
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control, Decision
+from prophet_ddp.device import Told
 from prophet_ddp.device_arena import DeviceArena, DeviceOperation
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import MOST_IN_FLIGHT, Issuer, JointOperation
@@ -32,8 +34,18 @@ from support.lazy_device import Device, HostWait, LazyGroup, LazyMode, LazyStrea
 
 RANKS = 2
 STEPS = 7
-SIZES = (64, 200, 4096)
+TOTAL_BYTES = 372
 Weights = list[torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Updates stay on the device, which is a mode here, and a job that failed leaves nothing to the next test."""
+    monkeypatch.setattr(references, "outside_of_the_program", lambda types: contextlib.nullcontext())
+    yield
+    for table in (guards._kept, guards._pending, guards._learning):
+        table.clear()  # type: ignore[attr-defined]
+    guards._leave_references()
 
 
 def make_model() -> nn.Sequential:
@@ -103,7 +115,7 @@ class Job:
             self.log,
             RANKS,
             number=1,
-            first_cut=lambda sizes: Cut.uniform(64),
+            first_cut=lambda sizes: self.some_cut(),
             uses_vary=uses_vary,
             streams=lambda device: self.streams,
             arena=functools.partial(
@@ -123,12 +135,18 @@ class Job:
             append(operations)
 
         self.issuer.append = note  # type: ignore[method-assign]
+        self._ends: dict[torch.Tensor, Any] = {}
         self.side = {param: self.streams._make() for param in self.model.parameters()}
+
+    def some_cut(self) -> Cut:
+        return Borders.at(self.chance.sample(range(0, TOTAL_BYTES, 4), self.chance.randrange(9)), TOTAL_BYTES)
 
     def run(self, clips: Callable[[int], bool] = lambda number: False, sides: bool = False) -> Weights:
         if sides:
             for param in self.model.parameters():
                 param.register_hook(functools.partial(self._to_its_stream, param))
+                end = self._ends[param] = param.view_as(param).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+                end.register_hook(lambda *_: setattr(self.device, "current", self.device.main))
         made = optimizers._updates_of(self.optimizer)
         assert made is not None
         with LazyMode(self.device):
@@ -141,7 +159,7 @@ class Job:
                 self._back_to_main()
                 self.rounds.backward_ends()
                 if self.chance.random() < 0.5:
-                    count = len(self.rounds.blocks_under(cut := Cut.uniform(self.chance.choice(SIZES))))
+                    count = len(self.rounds.blocks_under(cut := self.some_cut()))
                     self.control.want(Decision(cut, tuple(self.chance.sample(range(count), count))))
                 if clips(number):
                     clip(self.model)
@@ -155,8 +173,8 @@ class Job:
         return [param.detach().clone() for param in self.model.parameters()]
 
     def _to_its_stream(self, param: torch.Tensor, _gradient: torch.Tensor) -> None:
-        """As autograd does where forward was on a stream of its own."""
-        self.side[param].wait_event(self.device.main.record_event())
+        """For what is done with the gradient, as autograd does where forward was on a stream of its own."""
+        self.side[param].wait_event(self.device.current.record_event())
         self.device.current = self.side[param]
 
     def _back_to_main(self) -> None:
@@ -168,8 +186,18 @@ class Job:
 class _Hasty:
     """An EventWatch that does not look at the device."""
 
-    def when(self, _events: Any, then: Callable[[None], None]) -> None:
+    def when(self, _events: Any, then: Told) -> None:
         then(None)
+
+
+class _Silent:
+    """An EventWatch that leaves it to the test to tell."""
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+
+    def when(self, _events: Any, then: Told) -> None:
+        self.told.append(then)
 
 
 class _Noting(DeviceArena):
@@ -212,7 +240,6 @@ WAITS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "for an average before its use": (LazyStreams, "before_average", _no_wait),
     "for copies and updates": (LazyStreams, "follow", _no_wait),
     "for the end of the collective": (NcclWork, "wait", _no_wait),
-    "for operations under way before another cut": (DeviceArena, "under_way", lambda self: []),
 }
 
 
@@ -220,25 +247,21 @@ WAITS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 def test_each_wait_that_is_left_out_shows(monkeypatch: pytest.MonkeyPatch, wait: str) -> None:
     holder, name, without = WAITS[wait]
     monkeypatch.setattr(holder, name, without, raising=False)
-    wrong = 0
-    for seed in range(25):
-        try:
-            wrong += not same(Job(seed).run(sides=True), expected(lambda number: False, False))
-        except AssertionError:
-            wrong += 1
-    assert wrong
+    right = expected(lambda number: False, False)
+    assert any(not same(Job(seed).run(sides=True), right) for seed in range(25))
 
 
 @pytest.mark.parametrize("left_out", [False, True])
 def test_the_collective_waits_for_the_copies_on_the_device_too(monkeypatch: pytest.MonkeyPatch, left_out: bool) -> None:
     if left_out:
         monkeypatch.setattr(DeviceOperation, "copies", property(lambda self: [], _no_wait), raising=False)
-    right = [same(Job(seed, hasty=True).run(sides=True), expected(lambda number: False, False)) for seed in range(8)]
-    assert all(right) != left_out
+    right = expected(lambda number: False, False)
+    assert all(same(Job(seed, hasty=True).run(sides=True), right) for seed in range(8)) != left_out
 
 
 def staged(job: Job) -> None:
-    """The gradients of one backward pass are given to the device, which has not begun."""
+    """The gradients of one backward pass are given to the device, which has not begun with the first."""
+    job.optimizer.zero_grad()
     job.rounds.forward_begins()
     loss = loss_of(job.model, 0)
     job.rounds.forward_ends([])
@@ -260,12 +283,12 @@ def test_readiness_and_what_is_learned_follow_the_device(monkeypatch: pytest.Mon
     assert len(added) == len(job.agreed)
     assert added["time_s"].min() > 0
     assert len(set(added["time_s"])) > 1
-    assert math.isclose(events["time_s"].max(), job.device.now_s, rel_tol=0.5)
     job.rounds.remove()
 
 
-def test_an_update_is_made_before_its_average_is_there_and_waits_on_the_device() -> None:
-    job = Job(5)
+@pytest.mark.parametrize("seed", [5, 6, 7, 8])
+def test_an_update_is_made_before_its_average_is_there_and_waits_on_the_device(seed: int) -> None:
+    job = Job(seed)
     made = optimizers._updates_of(job.optimizer)
     assert made is not None
     with LazyMode(job.device):
@@ -277,14 +300,15 @@ def test_an_update_is_made_before_its_average_is_there_and_waits_on_the_device()
         first = pending[0]
         made.finish([first])
         assert not first.pending
-        assert any(not end.passed for slot in pending for end in slot.ends() if end is not None)
+        assert not all(end.passed for end in first.ends())
         job.rounds.flush()
         job.device.run()
     assert all(torch.isfinite(param).all() for param in job.model.parameters())
     job.rounds.remove()
 
 
-def test_what_nobody_waits_for_is_not_updated_before_it_has_landed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", [5, 6, 7])
+def test_what_nobody_waits_for_is_not_updated_before_it_has_landed(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     updated: list[bool] = []
     original = Updates._update
 
@@ -293,15 +317,15 @@ def test_what_nobody_waits_for_is_not_updated_before_it_has_landed(monkeypatch: 
         original(self, slots)
 
     monkeypatch.setattr(Updates, "_update", update)
-    job = Job(6)
+    job = Job(seed)
     made = optimizers._updates_of(job.optimizer)
     assert made is not None
     with LazyMode(job.device):
         for number in range(6):
             staged(job)
             made.step(None)
+            updated.clear()
             if number >= 2:
-                updated.clear()
                 made.finish(made._order[:1])
                 assert all(updated)
         job.rounds.flush()
@@ -330,15 +354,11 @@ def test_an_operation_that_cannot_be_issued_is_an_error_for_who_waits() -> None:
 
 def test_what_the_device_says_of_copies_is_an_error_for_who_waits() -> None:
     job = Job(4)
-    told: list[Any] = []
-    job.rounds._make_arena = functools.partial(
-        DeviceArena,
-        readies=types.SimpleNamespace(when=lambda events, then: told.append(then)),
-        ends=LazyWatch(job.device),
-    )
+    watch = _Silent()
+    job.rounds._make_arena = functools.partial(DeviceArena, readies=watch, ends=LazyWatch(job.device))
     with LazyMode(job.device):
         staged(job)
-        told[0](RuntimeError("CUDA error: an illegal memory access was encountered"))
+        watch.told[0](RuntimeError("CUDA error: an illegal memory access was encountered"))
         with pytest.raises(RuntimeError, match="illegal memory access"):
             job.rounds.flush()
 
