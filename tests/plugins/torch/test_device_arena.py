@@ -91,6 +91,12 @@ def expected(clips: Callable[[int], bool], small: bool) -> Weights:
     return [param.detach().clone() for param in model.parameters()]
 
 
+def _accumulation(param: torch.Tensor) -> Any:
+    """What adds to its `.grad`."""
+    function: Any = param.view_as(param).grad_fn
+    return function.next_functions[0][0]
+
+
 class Job:
     """One rank's part on a device, with all that is real but the device."""
 
@@ -136,7 +142,7 @@ class Job:
 
         self.issuer.append = note  # type: ignore[method-assign]
         self._ends: dict[torch.Tensor, Any] = {}
-        self.side = {param: self.streams._make() for param in self.model.parameters()}
+        self.side: dict[torch.Tensor, Any] = {param: self.streams._make() for param in self.model.parameters()}
 
     def some_cut(self) -> Cut:
         return Borders.at(self.chance.sample(range(0, TOTAL_BYTES, 4), self.chance.randrange(9)), TOTAL_BYTES)
@@ -145,7 +151,7 @@ class Job:
         if sides:
             for param in self.model.parameters():
                 param.register_hook(functools.partial(self._to_its_stream, param))
-                end = self._ends[param] = param.view_as(param).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+                end = self._ends[param] = _accumulation(param)
                 end.register_hook(lambda *_: setattr(self.device, "current", self.device.main))
         made = optimizers._updates_of(self.optimizer)
         assert made is not None
