@@ -18,6 +18,8 @@ SCHEDULER = "BYTEPS_SCHEDULER"
 """Policy of the job; unset means that nothing of Prophet runs."""
 DDP_SCHEDULER = "PROPHET_SCHEDULER"
 """The same for a job of DistributedDataParallel."""
+DDP_NCCL = "PROPHET_DDP_NCCL"
+"""1 lets Prophet take over DistributedDataParallel on GPUs too, which has not been run on any yet."""
 PARTITION_BYTES = "PROPHET_PARTITION_BYTES"
 """One size in bytes for all blocks, unless BYTEPS_PARTITION_BYTES is set."""
 WATCHDOG_S = "PROPHET_WATCHDOG_S"
@@ -78,6 +80,7 @@ class Settings:
     events_out: Path | None = None
     status_out: Path | None = None
     stall_s: float | None = None
+    nccl: bool = False
 
 
 def number(text: str, where: str, least: float) -> float:
@@ -145,19 +148,24 @@ def from_environ(
         text = environ.get(name)
         return _for_this_rank(Path(text), environ.get(local_rank, "0")) if text else None
 
-    fusion = environ.get(FUSION, "1")
-    if fusion not in ("0", "1"):
-        raise UserError(f"{FUSION} is {fusion!r}; it must be 0 or 1")
+    def switch(name: str, default: str) -> bool:
+        text = environ.get(name, default)
+        if text not in ("0", "1"):
+            raise UserError(f"{name} is {text!r}; it must be 0 or 1")
+        return text == "1"
+
+    fusion = switch(FUSION, "1")
     return Settings(
         policy=environ[scheduler].strip().lower(),
         partition_bytes=_partition_bytes(environ, scheduler == SCHEDULER),
         watchdog_s=_number(environ, WATCHDOG_S, DEFAULT_WATCHDOG_S, 0.01),
         monitor_s=_number(environ, MONITOR_S, DEFAULT_MONITOR_S, 0.1),
-        fusion=fusion == "1",
+        fusion=fusion,
         cache=_cache(environ),
         profile_in=Path(environ[PROFILE_IN]) if environ.get(PROFILE_IN) else None,
         profile_out=path(PROFILE_OUT),
         events_out=path(EVENTS_OUT),
         status_out=path(STATUS_OUT),
         stall_s=_number(environ, STALL_S, 0.0, 1.0) if environ.get(STALL_S) else None,
+        nccl=scheduler == DDP_SCHEDULER and switch(DDP_NCCL, "0"),
     )

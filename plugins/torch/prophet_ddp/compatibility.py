@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from prophet.core.settings import DDP_NCCL
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet_ddp.reducer import LateReducer
 
@@ -84,7 +85,7 @@ def _findings() -> Iterator[tuple[str, bool, str]]:
     else:
         count = len(_METHODS) + len(_ATTRIBUTES) + len(_OF_DISTRIBUTED) + len(_OF_C10D)
         yield "Prophet for DDP", True, f"all {count} names of torch that it relies on are there; gloo on processors"
-        yield "NCCL", True, "not supported yet: modules on GPUs keep DistributedDataParallel as it is, with one warning"
+        yield "NCCL", True, f"not yet run on a GPU: modules there keep DistributedDataParallel, unless {DDP_NCCL}=1"
         return
     yield "Prophet for DDP", False, line
 

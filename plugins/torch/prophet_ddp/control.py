@@ -115,7 +115,7 @@ class Control:
         self._rounds += 1
         if self._rounds > EARLY_ROUNDS and self._rounds % RECUT_ROUNDS:
             return []
-        page = self._page = torch.zeros(_PAGE, dtype=torch.int64)
+        page = self._page = torch.zeros(_PAGE, dtype=torch.int64, device="cpu")
 
         def send() -> object:
             if self._decides:
@@ -144,7 +144,7 @@ class Control:
         if number == self._taken:
             return None
         self._taken = number
-        data = torch.zeros(length, dtype=torch.uint8)
+        data = torch.zeros(length, dtype=torch.uint8, device="cpu")
         if self._decides:
             data.copy_(torch.frombuffer(bytearray(self._sent[1]), dtype=torch.uint8))
         operation = JointOperation(lambda: self._issuer.broadcast(data))

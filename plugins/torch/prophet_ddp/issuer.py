@@ -37,6 +37,7 @@ from prophet_ddp.events import EventLog
 class JointOperation:
     """Something that all ranks do together. `start()` issues it and returns torch's Work; `then()` runs when it has
     ended, in a thread of torch's. `id` and `size_bytes` are those of its block, 0 bytes for what is none.
+    `coming`: its data is under way on a device, and becomes ready without anything more that the program does.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class JointOperation:
         self.size_bytes = size_bytes
         self.then = then
         self.ready = False
+        self.coming = False
         self.done = False
         self.work: Any = None
 
@@ -74,8 +76,11 @@ class Issuer:
         self._error: BaseException | None = None
         self._error_known = False
         self._seen: dict[int, int] = {}
-        """By thread, what `ended` was when it last looked."""
+        """By thread, what `_moves` was when it last looked."""
+        self._moves = 0
         self.ended = 0
+        self.closing: Callable[[], None] | None = None
+        """What else ends when the group does."""
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
         """torch's Work of a sum over all ranks, in place."""
@@ -101,16 +106,23 @@ class Issuer:
             operation.ready = True
             self._issue()
 
+    def tell(self) -> None:
+        """Something else has happened that a thread may wait for."""
+        with self._lock:
+            self._moves += 1
+            self._moved.notify_all()
+
     def wait_activity(self, limit_s: float) -> None:
-        """Returns when an operation has ended since this thread's last call, and after so many seconds in any case.
+        """Returns when an operation has ended or `tell` was called since this thread's last call, and after so many
+        seconds in any case.
 
         Raises what an operation has.
         """
         thread = threading.get_ident()
         with self._lock:
             seen = self._seen.get(thread, 0)
-            self._moved.wait_for(lambda: self.ended != seen or self._error is not None, limit_s)
-            self._seen[thread] = self.ended
+            self._moved.wait_for(lambda: self._moves != seen or self._error is not None, limit_s)
+            self._seen[thread] = self._moves
             self._raise_error()
 
     def quiet(self, patience_s: float | None = None) -> bool:
@@ -119,13 +131,17 @@ class Issuer:
         What waits for data of this rank is left as it is. Raises what an operation has, unless someone was told of it.
         """
         with self._lock:
-            while self._error is None and (self._in_flight or (self._queue and self._queue[0].ready)):
+            while self._error is None and (self._in_flight or (self._queue and self._may_go(self._queue[0]))):
                 before = self.ended
                 if not self._moved.wait_for(lambda: self.ended != before or self._error is not None, patience_s):  # noqa: B023
                     return False
             if not self._error_known:
                 self._raise_error()
             return True
+
+    @staticmethod
+    def _may_go(operation: JointOperation) -> bool:
+        return operation.ready or operation.coming
 
     def still(self, limit_s: float) -> bool:
         """Waits until torch has nothing in hand that it would call back for, well or with an error."""
@@ -138,6 +154,8 @@ class Issuer:
             # Where the program has not destroyed all groups itself.
             dist.destroy_process_group(self._group)
         self._group = None
+        if self.closing is not None:
+            self.closing()
 
     def fail(self, error: BaseException) -> None:
         """Nothing more is issued, and who waits gets this error. The first one counts: others are of its making."""
@@ -196,6 +214,7 @@ class Issuer:
                     self.fail(error)
                     return
                 self.ended += 1
+                self._moves += 1
                 operation.done = True
                 if operation.size_bytes:
                     self._log.finished(operation.id, operation.size_bytes, now)

@@ -111,6 +111,9 @@ class _Wire:
     def arrived(self, slot: Slot) -> bool:
         return bool(slot.rounds.arrived(slot))
 
+    def landed(self, slot: Slot) -> bool:
+        return bool(slot.rounds.landed(slot))
+
     def wait_activity(self, limit_s: float) -> None:
         # Of one module as a rule, and then its end of a wait is told. Several take turns.
         self._rounds[0].wait_activity(WAIT_LIMIT_S if len(self._rounds) == 1 else limit_s)

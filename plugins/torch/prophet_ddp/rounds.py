@@ -87,7 +87,18 @@ class DdpArena(Arena):
             for step in after:
                 step()
 
-        return JointOperation(start, blocks[0].id, sum(part.nbytes for part in parts), then)
+        return self._joint(start, blocks[0].id, sum(part.nbytes for part in parts), then)
+
+    def _joint(self, start: Callable[[], Any], id: int, size_bytes: int, then: Callable[[], None]) -> JointOperation:
+        return JointOperation(start, id, size_bytes, then)
+
+    def under_way(self) -> list[JointOperation]:
+        """Of the last round, what may be at work in its blocks when all of them have arrived."""
+        return []
+
+    def landed(self, slot: Slot) -> bool:
+        """Whether it has arrived, and no stream would have to wait for it either."""
+        return self.arrived(slot)
 
     def _send(self, block: ArenaBlock) -> JointOperation:
         operation = self._operations[block]
@@ -113,7 +124,7 @@ class ModuleRounds:
 
     `uses_vary`: parameters may have no gradient in a round (find_unused_parameters), and then what no rank used keeps
     its `.grad`. `counted`: the graph is static, and a parameter may get several gradients in a backward pass.
-    `number` counts the modules of the process.
+    `number` counts the modules of the process. `streams` and `arena` are those of where the parameters are.
     """
 
     def __init__(
@@ -128,6 +139,8 @@ class ModuleRounds:
         uses_vary: bool = False,
         counted: bool = False,
         fusion: bool = True,
+        streams: Callable[[torch.device], Streams] = streams_of,
+        arena: Callable[..., DdpArena] = DdpArena,
     ) -> None:
         self.number = number
         self.ranks = ranks
@@ -140,6 +153,8 @@ class ModuleRounds:
         self._uses_vary = uses_vary
         self._counted = counted
         self._fusion = fusion
+        self._make_streams = streams
+        self._make_arena = arena
         self._lock = threading.RLock()
         self._streams: dict[torch.device, Streams] = {}
         self._arena: DdpArena | None = None
@@ -382,7 +397,7 @@ class ModuleRounds:
         """Opens a round, in the cut and the sequence that all ranks hold from here on."""
         self._without = []
         if self._arena is None:
-            self._arena = arena = DdpArena(self._slots, self._fusion, self._streams_of, self._issuer, self.log)
+            self._arena = arena = self._make_arena(self._slots, self._fusion, self._streams_of, self._issuer, self.log)
             self._set_compression(arena)
             cut = self.first_cut(arena.sizes)
             self._take_up(Decision(cut, backward_order(len(self.blocks_under(cut)))))
@@ -396,11 +411,13 @@ class ModuleRounds:
                 for slot in self._slots:
                     while not arena.arrived(slot):
                         self._wait_activity()
+                for operation in arena.under_way():
+                    self._wait(operation)
                 self._take_up(decision)
         assert self._decision is not None
         operations = arena.operations(self._decision.collectives)
         if self._uses_vary:
-            used = self._used = torch.zeros(len(self._slots), dtype=torch.int32)
+            used = self._used = torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
             self._used_known = JointOperation(lambda: self._issuer.all_reduce(used))
             operations.append(self._used_known)
         self._issuer.append(operations)
@@ -436,7 +453,7 @@ class ModuleRounds:
 
     def _streams_of(self, device: torch.device) -> Streams:
         if device not in self._streams:
-            self._streams[device] = streams_of(device)
+            self._streams[device] = self._make_streams(device)
         return self._streams[device]
 
     def _not_reached(self, outputs: Sequence[torch.Tensor]) -> list[Slot]:
@@ -477,9 +494,10 @@ class ModuleRounds:
 
     def _land(self, slot: Slot) -> None:
         slot.awaited = False
-        slot.streams.before_average()
+        slot.streams.before_average(slot.ends())
         slot.bring_home()
         slot.updated = slot.streams.mark()
+        slot.streams.before_look(slot.updated)
 
     def _settle_unused(self) -> None:
         """Finds out what other ranks had for parameters that this one did not use; what nobody had stays as it was."""
@@ -490,11 +508,13 @@ class ModuleRounds:
                 if not int(self._used[slot.place]):
                     continue
                 self._wait_for(slot)
+                slot.streams.before_average(slot.ends())
                 if slot.param.grad is None:
                     slot.param.grad = slot.view.clone()
                 else:
                     slot.param.grad.copy_(slot.view)
                 slot.see(slot.param.grad)
+                slot.updated = slot.streams.mark()
             self._without = []
 
     def flush(self, patience_s: float | None = None) -> bool:
@@ -528,6 +548,10 @@ class ModuleRounds:
     def arrived(self, slot: Slot) -> bool:
         assert self._arena is not None
         return self._arena.arrived(slot)
+
+    def landed(self, slot: Slot) -> bool:
+        assert self._arena is not None
+        return self._arena.landed(slot)
 
     def wait_activity(self, limit_s: float) -> None:
         self._issuer.wait_activity(limit_s)

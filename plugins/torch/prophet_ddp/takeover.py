@@ -33,11 +33,12 @@ from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, end_process, say
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
+from prophet.frontends.torch.streams import streams_of
 from prophet.frontends.warm import WarmStart
 from prophet.learn.serial import Probe
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
-from prophet_ddp import autoload, optimizers
+from prophet_ddp import autoload, nccl, optimizers
 from prophet_ddp.agent import Agents, ModuleAgent, Turning
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
@@ -47,7 +48,7 @@ from prophet_ddp.grouping import GroupingAgent, WaitingAgent
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
-from prophet_ddp.rounds import ModuleRounds
+from prophet_ddp.rounds import DdpArena, ModuleRounds
 from prophet_ddp.trace import ForwardTrace
 from prophet_ddp.turns import Turns, make_torch_reducer
 from prophet_ddp.wide_gloo import probe, wide_group
@@ -58,6 +59,7 @@ READ_LIMIT_S = 5.0
 """And where they differ, to read what each other says."""
 FAILED_PATIENCE_S = 5.0
 """How long a process that fails goes on without any progress, for other ranks that may want what it has."""
+CPU = torch.device("cpu")
 STILL_LIMIT_S = 2.0
 """How long the end of the process waits for operations that fail together."""
 
@@ -96,7 +98,7 @@ def take_over(ddp: Any, told: Settings) -> None:
     if group.size() == 1:
         return
     _records.begin(told)  # written last, when nothing is under way
-    reason = why_not(ddp, group)
+    reason = why_not(ddp, group, told)
     named = _named(ddp)
     rows = "\n".join(f"{name} {tuple(param.shape)} {param.dtype}" for name, param in named)
     digest = hashlib.sha256(rows.encode()).hexdigest()[:8]
@@ -124,12 +126,16 @@ def take_over(ddp: Any, told: Settings) -> None:
             return
 
 
-def why_not(ddp: Any, group: dist.ProcessGroup) -> str | None:
+def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
     """Why torch's reducer must stay; None where it need not."""
-    devices = {param.device.type for param in ddp.module.parameters() if param.requires_grad}
-    if devices != {"cpu"}:
-        return f"parameters are on {' and '.join(sorted(devices))}, and only gloo on processors has been tried"
-    if dist.get_backend(group) not in ("gloo", "cpu:gloo", "cpu:gloo,cuda:nccl"):
+    devices = {param.device for param in ddp.module.parameters() if param.requires_grad}
+    if devices != {CPU}:
+        whole: Any = dist.distributed_c10d._get_default_group()
+        bound = getattr(whole, "bound_device_id", None) is not None
+        reason = nccl.why_not(devices, dist.get_backend(group), group is whole, bound, told, os.environ)
+        if reason is not None:
+            return reason
+    elif dist.get_backend(group) not in ("gloo", "cpu:gloo", "cpu:gloo,cuda:nccl"):
         return f"its process group's backend is {dist.get_backend(group)}, not gloo"
     if getattr(ddp, "mixed_precision", None) is not None:
         return "mixed_precision is set"
@@ -201,13 +207,21 @@ def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
 
 def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tuple[str, torch.Tensor]]) -> None:
     members = dist.get_process_group_ranks(group)
-    own = wide_group(members, group._get_backend(torch.device("cpu")).options._timeout)
+    device = nccl.device_of(ddp)
+    timeout = group._get_backend(device).options._timeout
+    gpu = nccl.OnGpu(device) if device != CPU else None
+    own = wide_group(members, timeout) if gpu is None else nccl.new_group(members, timeout)
     # Nobody goes on, and perhaps ends, while another is still connecting.
-    alone = probe(own)
+    alone: Probe | None = probe(own)
+    if gpu is not None:
+        gpu.connect(own)
+        logger.warning(nccl.NOTICE)
+        alone = None  # Blocks go another way.
     decides = group.rank() == 0
     log = EventLog(open=decides)
     issuer = Issuer(own, log)
     _issuers.append(issuer)
+    issuer.closing = gpu.close if gpu is not None else None
     control = Control(issuer, group.rank())
     definition = get_definition(told.policy)
     adapts = told.partition_bytes is None and definition.blocks is Blocks.ADAPTIVE
@@ -231,6 +245,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         uses_vary=ddp.find_unused_parameters or ddp.static_graph,
         counted=ddp.static_graph,
         fusion=told.fusion,
+        streams=gpu.streams if gpu is not None else streams_of,
+        arena=gpu.arena if gpu is not None else DdpArena,
     )
     if definition.waits:
         rounds.keep_barrier()
@@ -246,14 +262,14 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         rounds.record.drain = log.drain
         agent = _agent_of(rounds, told, adapts, members, alone)
         _agents.add(agent)
-    if adapts and told.fusion:
+    if adapts and told.fusion and gpu is None:
         rounds.turns = Turns(ddp, rounds, _give_back_faster)
         if decides and isinstance(agent, ModuleAgent):
             rounds.turns.compare(Comparison(), agent)
     _records.follow(rounds.record)
 
 
-def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[int], alone: Probe) -> Turning:
+def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[int], alone: Probe | None) -> Turning:
     definition = get_definition(told.policy)
     partition_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
     policy = policy_from_environ(told.policy, os.environ, partition_bytes)
@@ -323,6 +339,8 @@ def _install() -> None:
     _before(ddp_class, "_register_buffer_comm_hook", lambda ddp: _plain(ddp, "a hook is registered for its buffers"))
     _before(ddp_class, "_register_builtin_comm_hook", lambda ddp: _plain(ddp, "a built-in hook is registered"))
     _watch_comm_hooks(ddp_class)
+    # No thread of ours asks a device anything while a CUDA graph is captured: that would end the capture.
+    _before(torch.cuda.CUDAGraph, "capture_begin", lambda _graph: finish())
     _first("destroy_process_group", finish)
     if hasattr(dist.distributed_c10d, "_abort_process_group"):
         _first("_abort_process_group", give_up)

@@ -17,7 +17,7 @@ known by its range, and one that was in use before is the same object again.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -114,6 +114,10 @@ class Slot:
         grad = reference()
         return grad if grad is not None and version == grad._version else None
 
+    def ends(self) -> Iterator[Event]:
+        """On an engine that marks them, the ends of its blocks' last transfers. To be asked when it has arrived."""
+        return (block.end for block in self.blocks)
+
     def bring_home(self) -> None:
         """Copies the average there."""
         grad = self.sent()
@@ -132,7 +136,7 @@ class ArenaBlock:
 
     `id` is its place in forward order, lower for the more urgent. `slots` are the gradients of which it has a part.
     `missing` of them are not there yet in this round. `flight`: what the engine knows it by, from when it leaves until
-    it is known to be back.
+    it is known to be back. `end`: where the engine works on a device's streams, the end of its last transfer there.
     """
 
     def __init__(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> None:
@@ -142,6 +146,7 @@ class ArenaBlock:
         self.flight: Any = None
         self.missing = 0
         self.copies: list[Event] = []
+        self.end: Event = None
 
     def open(self) -> None:
         """The next round: no gradient is there."""

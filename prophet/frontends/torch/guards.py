@@ -10,7 +10,7 @@ a pending update is brought up to date
 - when it is copied, pickled, or sent to another process.
 
 All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
-before TorchScript's code runs and before a transform of torch.func, in which nothing may be written.
+before TorchScript's code or a CUDA graph runs and before a transform of torch.func, in which nothing may be written.
 
 Where somebody holds a parameter's memory without asking torch (aliases.py), and from the start of the first
 compilation, step() waits, as stock BytePS does. One way is out of reach: a reference to the tensor itself that another
@@ -346,6 +346,9 @@ def _patch_what_modes_do_not_see() -> None:
 
     for script in (torch._C.ScriptFunction, torch._C.ScriptMethod):
         _call_before(script, "__call__", lambda self: _flush_all())
+    # A CUDA graph reads and writes the memory that it was captured with.
+    for name in ("capture_begin", "replay"):
+        _call_before(torch.cuda.CUDAGraph, name, lambda self: _flush_all())
     for module, name in (
         (eager_transforms, "_grad_increment_nesting"),
         (eager_transforms, "_jvp_increment_nesting"),

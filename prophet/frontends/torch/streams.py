@@ -60,8 +60,13 @@ class Streams:
     def before_push(self, copies: Iterable[Event]) -> None:
         """The copies into a tensor come before whatever event BytePS records for it."""
 
-    def before_average(self) -> None:
-        """BytePS's division, which was started on the default stream, comes before what follows."""
+    def before_average(self, ends: Iterable[Event] = ()) -> None:
+        """What made the averages comes before what follows: BytePS's division, which was started on the default stream,
+        or on an engine that marks the end of each transfer those events.
+        """
+
+    def before_look(self, copied: Event) -> None:
+        """The copy of an average to a `.grad` comes before what the program does with it."""
 
 
 class CudaStreams(Streams):
@@ -96,7 +101,7 @@ class CudaStreams(Streams):
             current.wait_event(event)
             default.wait_event(event)
 
-    def before_average(self) -> None:
+    def before_average(self, ends: Iterable[Event] = ()) -> None:
         self.current().wait_event(self.default().record_event())
 
 

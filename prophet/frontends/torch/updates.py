@@ -42,6 +42,10 @@ class AverageSource(Protocol):
         """Whether the average of this round is at its place in the arena. To be asked no more where it is."""
         ...
 
+    def landed(self, slot: Slot) -> bool:
+        """Whether it has arrived, and no stream would have to wait for it either."""
+        ...
+
     def wait_activity(self, limit_s: float) -> None:
         """Returns when something has arrived, and after so many seconds in any case."""
         ...
@@ -187,7 +191,7 @@ class Updates:
         for _ in range(min(LOOK_AT, len(self._order))):
             slot = self._order[self._look]
             self._look = (self._look + 1) % len(self._order)
-            if slot.pending and slot not in awaited and self._wire.arrived(slot):
+            if slot.pending and slot not in awaited and self._wire.landed(slot):
                 back.append(slot)
         return back
 
@@ -195,7 +199,7 @@ class Updates:
         """The parameters after `last` in forward order that can be updated, up to the first that cannot."""
         back = []
         for slot in self._order[last.turn + 1 :]:
-            if not (slot.pending and self._wire.arrived(slot)):
+            if not (slot.pending and self._wire.landed(slot)):
                 break
             back.append(slot)
         return back
@@ -207,7 +211,7 @@ class Updates:
         with contextlib.ExitStack() as modes:
             for streams in used:
                 modes.enter_context(streams.on(streams.home))
-                streams.before_average()
+                streams.before_average(end for slot in slots if slot.streams is streams for end in slot.ends())
             for slot in slots:
                 if slot.updated is not None:
                     slot.streams.follow(slot.updated)

@@ -262,6 +262,9 @@ class OptimizerRounds(Updates):
         assert self._arena is not None
         return self._arena.arrived(slot)
 
+    def landed(self, slot: Slot) -> bool:
+        return self.arrived(slot)
+
     def wait_activity(self, limit_s: float) -> None:
         self._engine.wait_activity(limit_s)
 

@@ -1,0 +1,162 @@
+"""Blocks whose gradients are on a GPU: what leaves when, and what waits for it on the device.
+
+Rule of this file: one round on a device, from copies that the host has asked for to averages that a stream can wait
+for. Streams, events and threads are device.py's; the order of operations is issuer.py's, as on processors.
+
+The host runs ahead of the device, so each of its facts is known twice. Here is which one counts for what:
+
+- A block is *sent* when the copies of all its gradients have been given to their streams. It is *ready*, and its
+  operation may be issued, when the device has made them: the profile that is learned of these moments is the device's,
+  and no operation stands on the device before others that could run.
+- An operation is *issued* when it and what puts it back have been given to their streams. From then on the averages
+  count as arrived: whoever reads them makes its stream wait for the operation's end, and the host goes on.
+- It is *done* when the device has come by its end: that frees a place among those in flight, and is what is measured.
+  Updates that nobody waits for yet are made then, since a stream would wait for the last of several.
+
+So no stream ever waits for something that has not been issued, and a host that waits for any stream waits for
+operations that are on the device already (docs/decisions/nccl.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+from prophet.frontends.torch.arena import ArenaBlock, Slot
+from prophet.frontends.torch.streams import Event, Streams
+from prophet_ddp.device import DeviceStreams, EventWatch
+from prophet_ddp.events import EventLog
+from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_ddp.rounds import DdpArena
+
+
+class DeviceOperation(JointOperation):
+    """The all-reduce of some blocks on a device.
+
+    `copies`: what its stream has to wait for. `to_send` and `to_come` of its blocks are not there yet, as the host and
+    as the device know it. `issued`: all that it does was given to the device, and `end` comes after it there.
+    """
+
+    def __init__(self, start: Callable[[], Any], id: int, size_bytes: int) -> None:
+        super().__init__(start, id, size_bytes)
+        self.copies: list[Event] = []
+        self.to_send = self.to_come = 0
+        self.issued = False
+        self.end: Event = None
+
+
+class _Ending:
+    """What an issuer asks of torch's Work and of its future, for an operation that ends with an event.
+
+    `kept` lives until then: the device is at work in the tensors that it has.
+    """
+
+    def __init__(self, watch: EventWatch, end: Event, kept: object) -> None:
+        self._watch = watch
+        self._end = end
+        self._kept = kept
+        self._error: BaseException | None = None
+
+    def get_future(self) -> _Ending:
+        return self
+
+    def add_done_callback(self, callback: Callable[[_Ending], None]) -> None:
+        def told(error: BaseException | None) -> None:
+            self._error = error
+            callback(self)
+
+        self._watch.when([self._end], told)
+
+    def value(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+class DeviceArena(DdpArena):
+    """Blocks on one GPU. `readies` and `ends` say when the device has made a block's copies, and its operation."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        fusion: bool,
+        streams: Callable[[Any], Streams],
+        issuer: Issuer,
+        log: EventLog,
+        readies: EventWatch,
+        ends: EventWatch,
+    ) -> None:
+        super().__init__(slots, fusion, streams, issuer, log)
+        self._streams = cast(DeviceStreams, slots[0].streams)
+        self._readies, self._ends = readies, ends
+
+    def operations(self, collectives: Iterable[Sequence[int]]) -> list[JointOperation]:
+        made = super().operations(collectives)
+        for operation, count in self._incomplete.items():
+            operation = cast(DeviceOperation, operation)
+            operation.to_send = operation.to_come = count
+        return made
+
+    def under_way(self) -> list[JointOperation]:
+        return list(self._incomplete)
+
+    def stage(self, slot: Slot) -> None:
+        if self._streams.capturing():
+            raise RuntimeError(
+                "backward is captured into a CUDA graph, which Prophet over NCCL cannot be part of; train without "
+                "PROPHET_DDP_NCCL, or capture the module before DistributedDataParallel wraps it"
+            )
+        # The last round's average may have been wanted by nobody, and the operation be at work there.
+        self._streams.before_average(slot.ends())
+        super().stage(slot)
+
+    def landed(self, slot: Slot) -> bool:
+        return self.arrived(slot) and all(self._streams.passed(end) for end in slot.ends())
+
+    def _joint(self, start: Callable[[], Any], id: int, size_bytes: int, then: Callable[[], None]) -> JointOperation:
+        operation = DeviceOperation(lambda: self._issue(operation, start, then), id, size_bytes)
+        return operation
+
+    def _issue(self, operation: DeviceOperation, start: Callable[[], Any], then: Callable[[], None]) -> _Ending:
+        """All that the operation does, in one go."""
+        streams = self._streams
+        with streams.outward():
+            for copy in operation.copies:
+                streams.follow(copy)
+            work = start()
+        with streams.homeward():
+            work.wait()
+            then()
+            operation.end = streams.mark()
+        operation.issued = True
+        operation.copies = []
+        del operation.start  # which has the operation: tensors are not to wait for the garbage collector
+        self._issuer.tell()
+        return _Ending(self._ends, operation.end, (start, then))
+
+    def _send(self, block: ArenaBlock) -> JointOperation:
+        operation = cast(DeviceOperation, self._operations[block])
+        operation.copies += block.copies
+        operation.to_send -= 1
+        operation.coming = not operation.to_send
+        id, size_bytes = block.id, block.data.nbytes
+        self._readies.when(block.copies, lambda error: self._made(operation, id, size_bytes, error))
+        return operation
+
+    def _made(self, operation: DeviceOperation, id: int, size_bytes: int, error: BaseException | None) -> None:
+        """The device has made a block's copies."""
+        try:
+            if error is not None:
+                raise error
+            self._log.added(id, size_bytes, time.monotonic())
+            operation.to_come -= 1
+            if not operation.to_come:
+                self._issuer.ready(operation)
+        except BaseException as what:
+            self._issuer.fail(what)
+
+    def _back(self, block: ArenaBlock) -> bool:
+        operation: DeviceOperation = block.flight
+        if operation.issued:
+            block.end = operation.end
+        return operation.issued

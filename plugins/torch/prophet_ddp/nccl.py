@@ -1,0 +1,118 @@
+"""DistributedDataParallel on GPUs: when Prophet takes its reducer's place there, and with what.
+
+Rule of this file: that decision, and the parts of one module (process group, threads, arena) put together. It stays off
+unless PROPHET_DDP_NCCL asks for it, since none of it has been run on a GPU yet. Why it is as it is:
+docs/decisions/nccl.md.
+
+One process group of ours has both backends, and torch picks by tensor: gradients go over NCCL, in one communicator, and
+what the ranks agree on (pages, decisions, which parameters were used) over gloo, in tensors on the CPU that the host
+can read without the device.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from prophet.core.settings import DDP_NCCL, Settings
+from prophet.policies import get_definition
+from prophet_ddp.device import DeviceStreams, EventWatcher
+from prophet_ddp.device_arena import DeviceArena
+from prophet_ddp.rounds import DdpArena
+
+BACKEND = "cpu:gloo,cuda:nccl"
+SERVED = ("nccl", "cuda:nccl", BACKEND)
+END_LIMIT_S = 2.0
+"""How long the end of the process waits for each thread."""
+NOTICE = (
+    "Prophet schedules this module's gradients over NCCL, which is not yet run on a GPU: compare the weights of a "
+    "short job with those of one without PROPHET_SCHEDULER before you rely on it"
+)
+
+_TEARS_DOWN = ("1", "3")
+"""Of TORCH_NCCL_ASYNC_ERROR_HANDLING: an error ends the process; none goes on with what is left of an operation."""
+
+
+def why_not(
+    devices: set[torch.device], backend: str, whole: bool, bound: bool, told: Settings, environ: Mapping[str, str]
+) -> str | None:
+    """Why torch's reducer must stay for parameters on these devices, not all of them CPUs; None where it need not.
+
+    `backend` is the module's group's, which is the default group where `whole`; `bound`: that one has its device since
+    its start (init_process_group's device_id).
+    """
+    kinds = {device.type for device in devices}
+    if kinds != {"cuda"}:
+        return f"parameters are on {' and '.join(sorted(kinds))}, and only gloo on processors has been tried"
+    if not told.nccl:
+        return f"parameters are on GPUs, where Prophet has not been run yet; {DDP_NCCL}=1 lets it try"
+    if len(devices) > 1:
+        return f"parameters are on {len(devices)} GPUs, and only one for each process is served"
+    if backend not in SERVED:
+        return f"its process group's backend is {backend}, not nccl"
+    if bound and not whole:
+        # A group made of it would be split off by all its ranks, and those of no such module are not asked.
+        return "its process group is a part of one that init_process_group bound to a device"
+    definition = get_definition(told.policy)
+    if definition.traced or definition.of_graph is not None:
+        return f"{told.policy} plans from a trace of forward passes, which is taken on processors alone"
+    return _torch_keeps(environ)
+
+
+def _torch_keeps(environ: Mapping[str, str]) -> str | None:
+    """What of torch's own settings for NCCL the stand-in cannot live with."""
+    for prefix in ("TORCH_", ""):
+        blocking, handling = f"{prefix}NCCL_BLOCKING_WAIT", f"{prefix}NCCL_ASYNC_ERROR_HANDLING"
+        if environ.get(blocking, "0") not in ("", "0"):
+            return f"{blocking} is set, so each wait for an operation would block"
+        if environ.get(handling, _TEARS_DOWN[0]) not in _TEARS_DOWN:
+            return f"{handling} is {environ[handling]}, so a process would go on after an operation that has failed"
+    return None
+
+
+def new_group(ranks: list[int], timeout: datetime.timedelta) -> dist.ProcessGroup:
+    """A group of these ranks with both backends, made by all of them."""
+    return dist.new_group(ranks, timeout=timeout, backend=BACKEND, use_local_synchronization=True)
+
+
+class OnGpu:
+    """What one module's rounds need besides, with its parameters on `device`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._made: DeviceStreams | None = None
+        self._watchers: list[EventWatcher] = []
+
+    def connect(self, group: dist.ProcessGroup) -> None:
+        """Makes the communicator, while nothing else of this process can be under way in it."""
+        group.allreduce([torch.zeros(1, device=self._device)]).wait()
+        torch.cuda.synchronize(self._device)
+        self._made = DeviceStreams(self._device)
+        self._watchers = [EventWatcher(f"prophet-{name}", self._made) for name in ("ready", "ended")]
+
+    def streams(self, _device: torch.device) -> DeviceStreams:
+        """The module's. After `connect`."""
+        assert self._made is not None
+        return self._made
+
+    @property
+    def arena(self) -> Callable[..., DdpArena]:
+        """What makes its arena. After `connect`."""
+        readies, ends = self._watchers
+        return functools.partial(DeviceArena, readies=readies, ends=ends)
+
+    def close(self) -> None:
+        """Ends the threads."""
+        for watcher in self._watchers:
+            watcher.close(END_LIMIT_S)
+
+
+def device_of(ddp: Any) -> torch.device:
+    """Where the parameters are that are averaged; all on one device, as was found out before."""
+    device: torch.device = next(param.device for param in ddp.module.parameters() if param.requires_grad)
+    return device
