@@ -1,4 +1,4 @@
-"""byteps.mxnet of the unknown release."""
+"""byteps.mxnet of the BytePS without a library."""
 
 from __future__ import annotations
 
