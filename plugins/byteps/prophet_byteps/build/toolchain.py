@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sysconfig
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -47,6 +47,18 @@ class Toolchain:
     """Version of the installed torch, None without one."""
     mxnet: str | None
     """Version of the installed MXNet, None without one."""
+
+    def alone(self, framework: str) -> Toolchain:
+        """As if `framework` ("torch", "mxnet") were the only one installed. Raises UserError where it is not."""
+        versions = {name: version if name == framework else None for name, version in self.frameworks.items()}
+        if versions[framework] is None:
+            raise UserError(f"engine: --framework {framework}: it is not installed in this Python")
+        return replace(self, **versions)
+
+    @property
+    def frameworks(self) -> dict[str, str | None]:
+        """Their versions, by name."""
+        return {"torch": self.torch, "mxnet": self.mxnet}
 
 
 def find_toolchain() -> Toolchain:
