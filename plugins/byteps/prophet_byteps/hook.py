@@ -56,6 +56,9 @@ _COMPRESSION_LOOPS = frozenset((b"Compress", b"Decompress"))
 are, and with them how they are numbered. Of all the lines of development in BytePS's repository (2019 to 2022) those
 with these names, and no other, have the task layout that the hook knows."""
 
+UNKNOWN_TRAINER = "in MXNet a BytePS without compression, as before 0.2.5, scales gradients in another way"
+"""Why Prophet leaves such a job alone."""
+
 _OLD_STRINGS, _WITHOUT_COMPRESSION = 1, 2
 """What prophet_hook_attach is told of the library."""
 _DRAIN_EVENTS = 1 << 16
@@ -139,7 +142,10 @@ def find_library(framework: str) -> Library:
     path = extension(folder / framework)
     if path is None:
         raise HookError(f"this BytePS was built without its {framework} part (no c_lib in {folder.name}/{framework})")
-    return inspect_library(path)
+    library = inspect_library(path)
+    if framework == "mxnet" and not library.compresses:
+        raise HookError(UNKNOWN_TRAINER)
+    return library
 
 
 def byteps_folder() -> Path | None:

@@ -101,9 +101,9 @@ def test_a_byteps_with_a_stage_less_is_refused(tmp_path: Path, core: Path, name:
         inspect_library(other)
 
 
-def installed(folder: Path, core: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def installed(folder: Path, core: Path, monkeypatch: pytest.MonkeyPatch, part: str = "torch") -> None:
     """A BytePS as a build in its source leaves it: importable, and no package that pip knows."""
-    library = folder / "byteps" / "torch" / f"c_lib{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    library = folder / "byteps" / part / f"c_lib{importlib.machinery.EXTENSION_SUFFIXES[0]}"
     library.parent.mkdir(parents=True)
     library.write_bytes(core.read_bytes())
     spec = importlib.machinery.ModuleSpec("byteps", None, is_package=True)
@@ -127,6 +127,13 @@ def test_what_byteps_calls_itself_does_not_matter(
     assert line.startswith(f"BytePS {version or 'without a version'} (torch, ")
     fits, line = hook.check_compatibility("mxnet")
     assert (fits, line) == (False, "this BytePS was built without its mxnet part (no c_lib in byteps/mxnet)")
+
+
+def test_mxnet_without_compression_is_refused(
+    tmp_path: Path, core_without_compression: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, core_without_compression, monkeypatch, "mxnet")
+    assert hook.check_compatibility("mxnet") == (False, hook.UNKNOWN_TRAINER)
 
 
 def test_no_byteps_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 
+class Compression:
+    none = None
+
+
 class DistributedTrainer:
+    def step(self, batch_size: int) -> None: ...
+
     def _allreduce_grads(self) -> None: ...
 
     def _init_params(self) -> None: ...
