@@ -10,6 +10,7 @@ import pytest
 from prophet_byteps import faults
 from prophet_byteps.build.corrections import CORRECTIONS
 from prophet_byteps.faults import State, look, parts_of
+from prophet_byteps.hook import byteps_folder
 
 BY_NAME = {correction.name: correction for correction in CORRECTIONS}
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
@@ -140,6 +141,6 @@ def test_without_byteps_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch)
 def test_the_cpu_build_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("byteps")
     monkeypatch.undo()
-    folder = faults.byteps_folder()
+    folder = byteps_folder()
     assert folder is not None
     assert {name: state for name, state in states(folder).items() if state is not State.CORRECTED} == {}

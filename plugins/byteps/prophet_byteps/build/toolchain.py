@@ -50,15 +50,14 @@ class Toolchain:
 
     def alone(self, framework: str) -> Toolchain:
         """As if `framework` ("torch", "mxnet") were the only one installed. Raises UserError where it is not."""
-        versions = {name: version if name == framework else None for name, version in self.frameworks.items()}
-        if versions[framework] is None:
+        alone = replace(
+            self,
+            torch=self.torch if framework == "torch" else None,
+            mxnet=self.mxnet if framework == "mxnet" else None,
+        )
+        if alone.torch is None and alone.mxnet is None:
             raise UserError(f"engine: --framework {framework}: it is not installed in this Python")
-        return replace(self, **versions)
-
-    @property
-    def frameworks(self) -> dict[str, str | None]:
-        """Their versions, by name."""
-        return {"torch": self.torch, "mxnet": self.mxnet}
+        return alone
 
 
 def find_toolchain() -> Toolchain:

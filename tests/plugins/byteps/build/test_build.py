@@ -80,7 +80,7 @@ def test_the_key_depends_on_everything_that_shapes_the_wheel(monkeypatch: pytest
 
 def test_rules_are_fitted_to_a_release() -> None:
     gone, other, older = (Rule("gone.h", text, "y", "because") for text in ("gone", "other", "older"))
-    instead = {("a/b.h", "old"): 3, ("gone.h", "gone"): 0, ("gone.h", "other"): RULE}
+    instead: dict[tuple[str, str], Rule | int] = {("a/b.h", "old"): 3, ("gone.h", "gone"): 0, ("gone.h", "other"): RULE}
     fault = CORRECTIONS[0]
     release = Release("0.1", "", instead, without=(fault.name,))
     fitted = release.fitted([RULE, gone, other, older, *fault.all_rules])
