@@ -306,7 +306,7 @@ CORRECTIONS = (
     Correction("starting", "about one start in five hangs", _PS_LITE, START_RULES, _ZMQ_CLASS, _ZMQ_VAN, _ZMQ_HEADER),
     Correction(
         "sending",
-        "a job stops for good with some 1,000 messages queued on a connection",
+        "a job may stop for good with some 1,000 messages queued on a connection",
         _PS_LITE,
         QUEUE_RULES,
         _ZMQ_CLASS,
