@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize lint bench validate replay allreduce scaling blocks real-blocks papers results pages schemas profiles guard memory backlog testbed golden release clean
+.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks papers results pages schemas profiles guard memory backlog testbed golden release clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,10 @@ test: setup
 # a minute. Needs no BytePS. `make test` makes them as well where the machine can.
 sanitize: $(VENV)/.package
 	SANITIZERS=required $(BIN)/pytest tests/native
+
+# The hook on older releases of BytePS, each built once: some minutes a release.
+releases: setup
+	RELEASES=required $(BIN)/pytest tests/net/test_releases.py
 
 lint: setup
 	$(BIN)/ruff check .

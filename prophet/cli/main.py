@@ -155,7 +155,7 @@ def doctor() -> None:
 
     findings = examine()
     for finding in findings:
-        typer.echo(f"{'ok     ' if finding.ok else 'missing'}  {finding.item}: {finding.line}")
+        typer.echo(str(finding))
     raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)
 
 

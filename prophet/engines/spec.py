@@ -62,7 +62,8 @@ class Variant:
 
 @dataclass(frozen=True)
 class Package:
-    """The distribution that has the engine, where the framework does not bring it; `install` is what to do."""
+    """What has the engine, where the framework does not bring it, and whose Python package has the same name; `install`
+    is what to do."""
 
     distribution: str
     install: str
@@ -131,6 +132,9 @@ class EngineSpec:
     check: str | None = None
     """Dotted path of what says how far Prophet can run on it without the hook: (framework) -> rows of (item, whether it
     is as it must be, a line); None where it cannot."""
+    faults: str | None = None
+    """Dotted path of what says which of the engine's known faults the installed one has: () -> (whether none, a line,
+    rows of a fault and what it does to a job), or None where it is not installed; None where no faults are known."""
     trace: EngineTrace | None = None
     partition: PartitionSetting | None = None
     """None where a contender has no say in how tensors are cut."""

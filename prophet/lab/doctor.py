@@ -27,11 +27,22 @@ MXNET_NUMPY = (1, 23)
 
 @dataclass(frozen=True)
 class Finding:
-    """One item: `ok` or not, and a line that says what was found or what to do."""
+    """One item: `ok` or not, and a line that says what was found or what to do.
+
+    What is a `warning` does not keep jobs from running; its `rows` say more, in two columns.
+    """
 
     item: str
     ok: bool
     line: str
+    warning: bool = False
+    rows: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        state = "warning" if self.warning else "ok" if self.ok else "missing"
+        width = max((len(name) for name, _ in self.rows), default=0)
+        more = (f"\n{'':11}{name:{width}}  {text}" for name, text in self.rows)
+        return f"{state:7}  {self.item}: {self.line}{''.join(more)}"
 
 
 def examine() -> list[Finding]:
@@ -42,7 +53,7 @@ def examine() -> list[Finding]:
     mxnet = _mxnet()
     if mxnet and not pytorch[0].ok:
         pytorch = []  # one framework is enough for a job
-    packages = [package for spec in specs for package in _package(spec)]
+    packages = [row for spec in specs for row in (*_package(spec), *_faults(spec))]
     return [*packages, *pytorch, *mxnet, _namespaces(), _traffic_control(), _relay(), *_interfaces()]
 
 
@@ -65,12 +76,28 @@ def _package(engine: EngineSpec) -> Iterator[Finding]:
     """Nothing where the framework brings the engine."""
     if engine.package is None:
         return
+    name = engine.package.distribution
     try:
-        version = importlib.metadata.version(engine.package.distribution)
+        version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        yield Finding(engine.words, False, engine.package.install)
+        # Built in its source's folder it has no version that Python knows.
+        found = importlib.util.find_spec(name)
+        yield Finding(engine.words, found is not None, f"in {found.origin}" if found else engine.package.install)
     else:
         yield Finding(engine.words, True, version)
+
+
+def _faults(engine: EngineSpec) -> Iterator[Finding]:
+    """Nothing where no faults are known, or the engine or Prophet's plugin for it is not here."""
+    if engine.faults is None:
+        return
+    try:
+        found = pkgutil.resolve_name(engine.faults)()
+    except ModuleNotFoundError:
+        return  # said of the hook
+    if found is not None:
+        none, line, rows = found
+        yield Finding(f"{engine.words}'s faults", True, line, warning=not none, rows=rows)
 
 
 def _framework(framework: Framework) -> Finding:

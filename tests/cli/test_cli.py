@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import signal
@@ -17,6 +18,7 @@ import prophet
 from prophet.cli import main as cli
 from prophet.core.event_record import EventRecord, save_record
 from prophet.core.events import EVENT_DTYPE, EventKind
+from prophet.engines.registry import engines
 from prophet.lab import doctor, session
 from prophet.lab.config import Experiment
 from prophet.lab.contenders import Contender
@@ -178,10 +180,24 @@ def test_doctor_has_a_line_an_item_and_status_2_where_something_is_missing(
     assert invoked(monkeypatch, "doctor") == 0
 
 
+def test_doctor_warns_of_what_keeps_no_job_from_running(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = (("starting", "one start in five hangs"), ("freeing", "it grows"))
+    finding = doctor.Finding("BytePS's faults", True, "2 of 7", warning=True, rows=rows)
+    monkeypatch.setattr(doctor, "examine", lambda: [finding])
+    assert invoked(monkeypatch, "doctor") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "warning  BytePS's faults: 2 of 7",
+        "           starting  one start in five hangs",
+        "           freeing   it grows",
+    ]
+
+
 def test_doctor_looks_at_everything_an_experiment_needs() -> None:
     examined = doctor.examine()
     of_ddp = ["DistributedDataParallel", "Prophet for DDP", "NCCL"]
-    items = ["BytePS", "PyTorch", "hook", *of_ddp, "MXNet", "hook (MXNet)", "testbed", "tc", "delay"]
+    items = ["BytePS", "BytePS's faults", "PyTorch", "hook", *of_ddp, "MXNet", "hook (MXNet)", "testbed", "tc", "delay"]
     assert [finding.item for finding in examined if not finding.item.startswith("NIC ")] == items
     assert any(finding.item.startswith("NIC ") for finding in examined)
     assert all("\n" not in finding.line and finding.line for finding in examined)
@@ -206,8 +222,19 @@ def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     line = doctor.obstacle(Contender("stock", "stock"))
     assert line is not None and line.startswith("BytePS: not installed; `python -m prophet_byteps.build install`")
+
+
+def test_a_byteps_that_was_built_in_its_source_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    spec = importlib.machinery.ModuleSpec("byteps", None, origin="/src/byteps/__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    assert list(doctor._package(engines()["byteps"])) == [doctor.Finding("BytePS", True, "in /src/byteps/__init__.py")]
 
 
 def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.MonkeyPatch) -> None:

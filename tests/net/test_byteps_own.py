@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from prophet.lab.testbed import NodeSpec, Testbed
-from prophet_byteps.build.recipe import BYTEPS_VERSION
+from prophet_byteps.build.releases import NEWEST
 from prophet_byteps.build.store import Store
 from support.roles import clean_environ, network
 
@@ -31,12 +31,12 @@ TESTS = {"mxnet": 3, "onebit": 1, "topk": 1, "randomk": 1, "dithering": 1}
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of tests in the source that the engine was built from."""
-    archive = Store.of_user().source / f"byteps-{BYTEPS_VERSION}.tar.gz"
+    archive = Store.of_user().source / f"byteps-{NEWEST.version}.tar.gz"
     if not archive.is_file():
         pytest.skip("the engine's source is not in the cache")
     folder = tmp_path_factory.mktemp("release")
     with tarfile.open(archive) as tar:
-        inside = f"byteps-{BYTEPS_VERSION}/tests/"
+        inside = f"byteps-{NEWEST.version}/tests/"
         tar.extractall(folder, [member for member in tar if member.name.startswith(inside)], filter="data")
     return folder / inside
 

@@ -72,12 +72,12 @@ def test_a_worker_beside_stock_byteps_ends_and_says_so(testbed: Testbed, tmp_pat
 
 def test_a_worker_whose_hook_cannot_act_trains_with_the_others(testbed: Testbed, tmp_path: Path) -> None:
     ends = run_job(
-        testbed, tmp_path, PORT + 4, (JOB_WHERE, "worker_1_has_an_unknown_release", STEPS), dict.fromkeys(WORKERS, ON)
+        testbed, tmp_path, PORT + 4, (JOB_WHERE, "worker_1_has_an_unknown_byteps", STEPS), dict.fromkeys(WORKERS, ON)
     )
     assert [end.status for end in ends] == [0, 0], ends
     assert ends[0].lines("Prophet") == []
     (warning,) = ends[1].lines("Prophet")
-    assert "is unknown to this Prophet" in warning
+    assert "has no _ZN6byteps6common7UnknownEv" in warning
     stock = start(testbed, tmp_path / "stock", PORT + 5, {}, {})
     assert [end.status for end in stock] == [0, 0], stock
     assert len({line for end in [*ends, *stock] for line in end.lines("weights")}) == 1

@@ -171,7 +171,7 @@ class Agent:
             # Keys are BytePS's own then. That works if it is so on every worker, which they compare.
             layout = ", keys as in stock BytePS"
             why = f"its front end cannot be installed ({type(error).__name__}: {error})"
-            if self._aside:
+            if self._aside not in ("", str(error)):  # the hook may have had the same reason
                 logger.warning("Prophet stepped aside: %s", why)
             self.step_aside(why)
         try:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import mmap
 import os
+import re
 import sysconfig
 import time
 from dataclasses import dataclass
@@ -27,12 +29,9 @@ from prophet.core.plan import Plan
 from prophet.core.plan_codec import encode_plan
 from prophet.core.status import HookStatus, LaneStatus
 
-KNOWN_VERSIONS = ("0.2.5.post15",)
-"""BytePS releases whose queues and task layout the hook knows."""
-
 _NEW_STRING_ABI = b"_ZN6byteps6common18GetContextFromNameERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE\0"
 _OLD_STRING_ABI = b"_ZN6byteps6common18GetContextFromNameERKSs\0"
-_NEEDED = (
+_NEEDED: tuple[bytes, ...] = (
     b"_ZN6byteps6common20BytePSScheduledQueueC1ENS0_9QueueTypeE\0",
     b"_ZN6byteps6common20BytePSScheduledQueue7addTaskESt10shared_ptrINS0_16TensorTableEntryEE\0",
     b"_ZN6byteps6common20BytePSScheduledQueue7getTaskEv\0",
@@ -45,6 +44,23 @@ _NEEDED = (
     b"_ZN6byteps6common10ReadyTable10IsKeyReadyEm\0",
 )
 
+_LOOP = re.compile(rb"_ZN6byteps6common\d+(\w+)LoopEv\0")
+_LOOPS = frozenset(
+    (
+        b"CoordinateReduce CoordinateBroadcast CoordinatePush PcieReduce RootNccl NonRootNccl SyncNccl CopyDevice2Host"
+        b" RootCopyHost2Device NonRootCopyListen NonRootCopyHost2Device Push Pull"
+    ).split()
+)
+_COMPRESSION_LOOPS = frozenset((b"Compress", b"Decompress"))
+"""BytePS has a function for each thread, and a thread for each kind of stage. So these names tell which stages there
+are, and with them how they are numbered. Of all the lines of development in BytePS's repository (2019 to 2022) those
+with these names, and no other, have the task layout that the hook knows."""
+
+UNKNOWN_TRAINER = "in MXNet a BytePS without compression, as before 0.2.5, scales gradients in another way"
+"""Why Prophet leaves such a job alone."""
+
+_OLD_STRINGS, _WITHOUT_COMPRESSION = 1, 2
+"""What prophet_hook_attach is told of the library."""
 _DRAIN_EVENTS = 1 << 16
 """Events taken at a time (24 bytes each)."""
 POLL_S = 0.001
@@ -57,10 +73,12 @@ class HookError(Exception):
 
 @dataclass(frozen=True)
 class Library:
-    """A BytePS extension that the hook knows: its path, and which std::string it was built with."""
+    """A BytePS extension that the hook knows: its path, which std::string it was built with, and whether it has the
+    two stages of compression."""
 
     path: Path
     old_string_abi: bool
+    compresses: bool = True
 
 
 @dataclass(frozen=True)
@@ -115,22 +133,41 @@ class _Status(ctypes.Structure):
 def find_library(framework: str) -> Library:
     """The BytePS extension of `framework` ("torch", "mxnet"), found without importing it.
 
-    Raises HookError where BytePS is absent, of an unknown release, or lacks what the hook takes over.
+    What it calls itself does not matter: whoever builds BytePS from its source gets a 0.2.5, whatever it is. Raises
+    HookError where BytePS is absent, or its library is not one that the hook knows.
     """
-    try:
-        version = importlib.metadata.version("byteps")
-    except importlib.metadata.PackageNotFoundError:
-        raise HookError("no BytePS is installed in this Python") from None
-    if version not in KNOWN_VERSIONS:
-        raise HookError(f"BytePS {version} is unknown to this Prophet (it knows {', '.join(KNOWN_VERSIONS)})")
+    folder = byteps_folder()
+    if folder is None:
+        raise HookError("no BytePS is installed in this Python")
+    path = extension(folder / framework)
+    if path is None:
+        raise HookError(f"this BytePS was built without its {framework} part (no c_lib in {folder.name}/{framework})")
+    library = inspect_library(path)
+    if framework == "mxnet" and not library.compresses:
+        raise HookError(UNKNOWN_TRAINER)
+    return library
+
+
+def byteps_folder() -> Path | None:
+    """Where the package `byteps` would be imported from; None where there is none."""
     spec = importlib.util.find_spec("byteps")
     if spec is None or not spec.submodule_search_locations:
-        raise HookError("BytePS is installed but cannot be found for import")
-    name = "c_lib" + sysconfig.get_config_var("EXT_SUFFIX")
-    path = Path(spec.submodule_search_locations[0]) / framework / name
-    if not path.exists():
-        raise HookError(f"this BytePS was built without its {framework} part ({path.name} is missing)")
-    return inspect_library(path)
+        return None
+    return Path(spec.submodule_search_locations[0])
+
+
+def extension(folder: Path) -> Path | None:
+    """The file that `import c_lib` would load in this folder of BytePS's, found without loading it."""
+    files = (folder / f"c_lib{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+    return next((file for file in files if file.is_file()), None)
+
+
+def version() -> str:
+    """What the installed BytePS calls itself, for people; nothing depends on it."""
+    try:
+        return importlib.metadata.version("byteps")
+    except importlib.metadata.PackageNotFoundError:
+        return "without a version"
 
 
 def inspect_library(path: Path) -> Library:
@@ -139,11 +176,18 @@ def inspect_library(path: Path) -> Library:
         for symbol in _NEEDED:
             if image.find(symbol) < 0:
                 raise HookError(f"{path.name} has no {symbol[:-1].decode()}")
-        if image.find(_NEW_STRING_ABI) >= 0:
-            return Library(path, old_string_abi=False)
-        if image.find(_OLD_STRING_ABI) >= 0:
-            return Library(path, old_string_abi=True)
-    raise HookError(f"{path.name} was built with an unknown C++ ABI")
+        loops = {match[1] for match in _LOOP.finditer(image)}
+        old_strings = image.find(_OLD_STRING_ABI) >= 0
+        if not old_strings and image.find(_NEW_STRING_ABI) < 0:
+            raise HookError(f"{path.name} was built with an unknown C++ ABI")
+    compression = loops & _COMPRESSION_LOOPS
+    differing = loops ^ (_LOOPS | compression)
+    if len(compression) == 1:
+        differing |= _COMPRESSION_LOOPS - compression
+    if differing:
+        names = ", ".join(sorted(name.decode() for name in differing))
+        raise HookError(f"{path.name} has other stages than the BytePS that the hook knows ({names})")
+    return Library(path, old_strings, compresses=bool(compression))
 
 
 def keep_apart(framework: str) -> None:
@@ -165,7 +209,8 @@ def check_compatibility(framework: str = "torch") -> tuple[bool, str]:
     except HookError as error:
         return False, str(error)
     abi = "old" if library.old_string_abi else "new"
-    return True, f"BytePS {importlib.metadata.version('byteps')} ({framework}, {abi} C++ ABI)"
+    stages = "" if library.compresses else ", no compression"
+    return True, f"BytePS {version()} ({framework}, {abi} C++ ABI{stages})"
 
 
 def native_path() -> Path:
@@ -232,9 +277,8 @@ class Hook:
     def attach(self, library: Library, watchdog_s: float) -> None:
         """Finds BytePS's own functions; scheduling is on from here. Raises HookError."""
         why = ctypes.create_string_buffer(256)
-        failed = self._native.prophet_hook_attach(
-            str(library.path).encode(), int(library.old_string_abi), watchdog_s, why, len(why)
-        )
+        core = _OLD_STRINGS * library.old_string_abi + _WITHOUT_COMPRESSION * (not library.compresses)
+        failed = self._native.prophet_hook_attach(str(library.path).encode(), core, watchdog_s, why, len(why))
         if failed:
             raise HookError(why.value.decode())
 

@@ -57,6 +57,7 @@ ENGINE = EngineSpec(
         "not installed; `python -m prophet_byteps.build install` builds it for this machine's processors",
     ),
     hook="prophet_byteps.hook:check_compatibility",
+    faults="prophet_byteps.faults:check_faults",
     trace=EngineTrace(
         frameworks=("torch",),  # it is read by PyTorch's names
         switch="BYTEPS_TRACE_ON",

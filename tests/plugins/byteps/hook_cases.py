@@ -19,7 +19,9 @@ from prophet.core.plan import Plan, QueuePlan
 from prophet_byteps.hook import Hook, inspect_library, open_apart
 
 REDUCE, COPY, PUSH, PULL, BROADCAST = 1, 2, 6, 7, 11
-"""Stages of BytePS."""
+"""Stages of BytePS, as they are numbered since 0.2.5."""
+WITHOUT_STAGES, SANE, WITH_ANOTHER_NAME = range(3)
+"""How a task is made (core_add_push of fake_core.cc)."""
 NEVER_S = 1e6
 BY_PRIORITY = Plan(push=QueuePlan(order={}), pull=QueuePlan(order={}))
 
@@ -48,10 +50,14 @@ class Core:
         """BytePS is suspended or shut down."""
         self._library.core_stop()
 
-    def add(self, *gradients: int, priority: int = 0, stages: bool = True) -> None:
-        """The first partition of each comes to PUSH; without `stages` the task has nowhere to go."""
+    def add(self, *gradients: int, priority: int = 0, sane: int = SANE) -> None:
+        """The first partition of each comes to PUSH, as BytePS makes it or not."""
         for gradient in gradients:
-            self._library.core_add_push(key(gradient), priority, 100, stages)
+            self._library.core_add_push(key(gradient), priority, 100, sane)
+
+    def add_partition(self, gradient: int, partition: int) -> None:
+        """One of the later partitions comes to PUSH."""
+        self._library.core_add_push(key(gradient, partition), 0, 100, SANE)
 
     def add_barrier(self, gradient: int) -> None:
         """As on one machine without servers, where no PULL follows."""
@@ -393,11 +399,23 @@ def after_stepping_aside_a_loop_does_not_sleep_over_what_the_engine_has(hook: Ho
 def a_task_that_does_not_look_sane_makes_it_step_aside(hook: Hook, core: Core) -> None:
     hook.set_plan(Plan(push=QueuePlan(order={})))
     core.add(3, 1)
-    core.add(2, stages=False)
+    core.add(2, sane=WITHOUT_STAGES)
     status = hook.status()
     assert not status.active
     assert status.why_aside == "an impossible list of stages"
     assert core.drain(PUSH) == [3, 1, 2], "in order of arrival, and nothing lost"
+
+
+@case
+def a_task_with_a_name_that_is_not_its_partitions_makes_it_step_aside(hook: Hook, core: Core) -> None:
+    """So it is where a name is kept in another way than the hook takes it for."""
+    hook.set_plan(BY_PRIORITY)
+    core.add(3)
+    core.add_partition(3, 12)
+    assert hook.status().active
+    core.add(2, sane=WITH_ANOTHER_NAME)
+    assert hook.status().why_aside == "a name that is not its partition's"
+    assert core.drain(PUSH) == [3, 3, 2]
 
 
 @case
@@ -421,6 +439,17 @@ def another_byteps_in_the_process_keeps_its_own_functions(hook: Hook, core: Core
     assert [other.gradient(PUSH) for _ in range(3)] == [2, 1, 3], "its own order: the last first"
     assert core.drain(PUSH) == [1, 2, 3]
     assert hook.status().tasks == 3
+
+
+STAGES = (
+    "a_plan_orders_pushes_and_pulls_and_credit_comes_back_with_the_acknowledgement",
+    "one_round_of_reduce_and_broadcast_finds_the_tasks_of_both",
+    "where_no_pull_follows_a_push_is_finished_when_it_comes_to_the_next_stage",
+    "what_a_suspended_engine_had_is_forgotten_when_it_resumes",
+    "calls_that_come_when_the_queues_are_gone_do_nothing",
+    "stepping_aside_hands_everything_back_in_order_of_arrival",
+)
+"""Cases in which a stage that is taken for another one shows."""
 
 
 def main(name: str, path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.metadata
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -43,15 +45,30 @@ def core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
+def core_without_compression(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the stages of BytePS before 0.2.5."""
+    return build_core(tmp_path_factory.mktemp("earlier"), "-DCORE_WITHOUT_COMPRESSION")
+
+
+@pytest.fixture(scope="session")
 def other_core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_core(tmp_path_factory.mktemp("other"), OLD_STRINGS, "-DCORE_LAST_FIRST")
 
 
-@pytest.mark.parametrize("name", hook_cases.CASES)
-def test_hook(name: str, core: Path, other_core: Path) -> None:
-    command = [sys.executable, "-P", hook_cases.__file__, name, str(core), str(other_core)]
+def run_case(name: str, *cores: Path) -> None:
+    command = [sys.executable, "-P", hook_cases.__file__, name, *map(str, cores)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"{name} holds\n"), done.stderr
+
+
+@pytest.mark.parametrize("name", hook_cases.CASES)
+def test_hook(name: str, core: Path, other_core: Path) -> None:
+    run_case(name, core, other_core)
+
+
+@pytest.mark.parametrize("name", hook_cases.STAGES)
+def test_hook_where_stages_are_numbered_otherwise(name: str, core_without_compression: Path) -> None:
+    run_case(name, core_without_compression)
 
 
 def test_the_layout_is_told_by_the_library(core: Path, request: pytest.FixtureRequest) -> None:
@@ -65,15 +82,60 @@ def test_a_library_without_what_the_hook_takes_over_is_refused(tmp_path: Path, c
         inspect_library(other)
 
 
-def test_an_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.9")
-    with pytest.raises(HookError, match=r"BytePS 0\.9 is unknown to this Prophet"):
-        hook.find_library("torch")
+def test_the_stages_are_told_by_the_names_of_the_threads(core: Path, core_without_compression: Path) -> None:
+    assert inspect_library(core).compresses
+    assert not inspect_library(core_without_compression).compresses
+
+
+def test_a_byteps_with_a_stage_more_is_refused(tmp_path: Path) -> None:
+    """As some lines of BytePS's development are: what its stages are numbered is not known."""
+    with pytest.raises(HookError, match=r"has other stages .* \(CoordinateAllgather\)"):
+        inspect_library(build_core(tmp_path, "-DCORE_WITH_ANOTHER_STAGE"))
+
+
+@pytest.mark.parametrize(("name", "said"), [(b"8PushLoopEv", "Push"), (b"14DecompressLoopEv", "Decompress")])
+def test_a_byteps_with_a_stage_less_is_refused(tmp_path: Path, core: Path, name: bytes, said: str) -> None:
+    other = tmp_path / "c_lib.so"
+    other.write_bytes(core.read_bytes().replace(name, name[:-1] + b"x"))
+    with pytest.raises(HookError, match=rf"has other stages .* \({said}\)"):
+        inspect_library(other)
+
+
+def installed(folder: Path, core: Path, monkeypatch: pytest.MonkeyPatch, part: str = "torch") -> None:
+    """A BytePS as a build in its source leaves it: importable, and no package that pip knows."""
+    library = folder / "byteps" / part / f"c_lib{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(core.read_bytes())
+    spec = importlib.machinery.ModuleSpec("byteps", None, is_package=True)
+    spec.submodule_search_locations = [str(folder / "byteps")]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+
+
+@pytest.mark.parametrize("version", ["0.2.5", "0.9", None])
+def test_what_byteps_calls_itself_does_not_matter(
+    version: str | None, tmp_path: Path, core: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stated(name: str) -> str:
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    installed(tmp_path, core, monkeypatch)
+    monkeypatch.setattr(importlib.metadata, "version", stated)
+    fits, line = hook.check_compatibility()
+    assert fits
+    assert line.startswith(f"BytePS {version or 'without a version'} (torch, ")
+    fits, line = hook.check_compatibility("mxnet")
+    assert (fits, line) == (False, "this BytePS was built without its mxnet part (no c_lib in byteps/mxnet)")
+
+
+def test_mxnet_without_compression_is_refused(
+    tmp_path: Path, core_without_compression: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, core_without_compression, monkeypatch, "mxnet")
+    assert hook.check_compatibility("mxnet") == (False, hook.UNKNOWN_TRAINER)
 
 
 def test_no_byteps_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", absent)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert hook.check_compatibility() == (False, "no BytePS is installed in this Python")

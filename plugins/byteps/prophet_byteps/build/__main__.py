@@ -12,6 +12,7 @@ from prophet.core.errors import UserError
 
 from .build import install, provide
 from .recipe import RULES, UNCORRECTED, recipe_for
+from .releases import NEWEST, RELEASES, release_of
 from .store import Store
 from .toolchain import find_toolchain
 
@@ -20,29 +21,40 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one subcommand and return the exit status: 0, 2 for an error the user can mend, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m prophet_byteps.build", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("install", help="build BytePS for the CPU unless it is cached, and install it here")
+    builders = [
+        commands.add_parser("install", help="build BytePS for the CPU unless it is cached, and install it here")
+    ]
     for name, does in (
         ("build", "build BytePS for the CPU unless it is cached, and print the path of the wheel"),
         ("path", "print the path of the cached wheel"),
     ):
-        commands.add_parser(name, help=does).add_argument(
+        builders.append(commands.add_parser(name, help=does))
+        builders[-1].add_argument(
             "--uncorrected", action="store_true", help="the one with the faults that BytePS was released with"
         )
+        builders[-1].add_argument(
+            "--framework", choices=("torch", "mxnet"), help="its part alone (default: of all that are installed)"
+        )
+    for builder in builders:
+        known = f"{', '.join(sorted(RELEASES))}; default {NEWEST.version}"
+        builder.add_argument("--release", metavar="VERSION", default=NEWEST.version, help=f"of BytePS on PyPI: {known}")
     commands.add_parser("clean", help="remove every cached wheel and source")
     options = parser.parse_args(arguments)
     store = Store.of_user()
     try:
         if options.command == "install":
-            install(store, Console(highlight=False))
+            install(store, Console(highlight=False), release_of(options.release))
         elif options.command == "clean":
             store.clear()
         else:
-            rules = UNCORRECTED if options.uncorrected else RULES
+            rules, release = UNCORRECTED if options.uncorrected else RULES, release_of(options.release)
             toolchain = find_toolchain()
+            if options.framework is not None:
+                toolchain = toolchain.alone(options.framework)
             if options.command == "build":
-                print(provide(store, toolchain, Console(highlight=False, stderr=True), rules))
+                print(provide(store, toolchain, Console(highlight=False, stderr=True), rules, release))
             else:
-                print(_cached(store, recipe_for(toolchain, rules).key(), options.uncorrected))
+                print(_cached(store, recipe_for(toolchain, rules, release).key(), options))
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)
         return 2
@@ -52,10 +64,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _cached(store: Store, key: str, uncorrected: bool) -> Path:
+def _cached(store: Store, key: str, options: argparse.Namespace) -> Path:
     wheel = store.wheel(key)
     if wheel is None:
-        command = "build --uncorrected" if uncorrected else "install"
+        words = ["install" if options.framework is None and not options.uncorrected else "build"]
+        words += ["--uncorrected"] * options.uncorrected
+        words += [f"--framework {options.framework}"] * (options.framework is not None)
+        words += [f"--release {options.release}"] * (options.release != NEWEST.version)
+        command = " ".join(words)
         raise UserError(f"engine: nothing cached fits this machine; run: python -m prophet_byteps.build {command}")
     return wheel
 

@@ -20,7 +20,8 @@ from rich.console import Console
 
 from prophet.core.errors import UserError
 
-from .recipe import BYTEPS_SHA256, BYTEPS_VERSION, HERE, RULES, build_environment, frameworks, recipe_for
+from .recipe import HERE, RULES, build_environment, frameworks, recipe_for
+from .releases import NEWEST, Release
 from .rules import Rule, apply_rules
 from .store import Store
 from .toolchain import Toolchain, find_toolchain
@@ -30,7 +31,7 @@ _STOOD_IN = ("nccl_static", "numa")
 """Libraries that BytePS links by name and whose calls are inline functions of the stand-in headers."""
 
 
-def install(store: Store, console: Console) -> Path:
+def install(store: Store, console: Console, release: Release = NEWEST) -> Path:
     """Put BytePS into the running interpreter's environment, building it unless the store has it.
 
     Returns the wheel. Raises UserError if the machine lacks something, the build fails, or another BytePS is installed.
@@ -43,8 +44,8 @@ def install(store: Store, console: Console) -> Path:
         )
     toolchain = find_toolchain()
     parts = frameworks(toolchain)
-    engine = f"BytePS {BYTEPS_VERSION} ({', '.join(parts)})"
-    wheel = provide(store, toolchain, console)
+    engine = f"BytePS {release.version} ({', '.join(parts)})"
+    wheel = provide(store, toolchain, console, release=release)
     if installed == wheel:
         console.print(f"engine: {engine} is installed")
         return wheel
@@ -56,48 +57,56 @@ def install(store: Store, console: Console) -> Path:
     return wheel
 
 
-def provide(store: Store, toolchain: Toolchain, console: Console, rules: Sequence[Rule] = RULES) -> Path:
-    """The wheel for this interpreter and machine, edited by `rules`, from the store or newly built.
+def provide(
+    store: Store, toolchain: Toolchain, console: Console, rules: Sequence[Rule] = RULES, release: Release = NEWEST
+) -> Path:
+    """The wheel of `release` for this interpreter and machine, edited by `rules`, from the store or newly built.
 
     Raises UserError if the source cannot be had, an edit does not fit it or it does not compile.
     """
-    key = recipe_for(toolchain, rules).key()
+    key = recipe_for(toolchain, rules, release).key()
     with store.locked():
         wheel = store.wheel(key)
         if wheel is None:
-            source = fetch(store, console)
+            source = fetch(store, console, release)
             with store.workplace() as workplace:
-                wheel = store.keep(build(source, rules, toolchain, workplace, store.log, console), key)
+                wheel = store.keep(build(source, release, rules, toolchain, workplace, store.log, console), key)
     return wheel
 
 
-def fetch(store: Store, console: Console) -> Path:
+def fetch(store: Store, console: Console, release: Release = NEWEST) -> Path:
     """BytePS's source release, from the store or from PyPI; only the bytes the rules are written for will do."""
-    source = store.source / f"byteps-{BYTEPS_VERSION}.tar.gz"
+    source = store.source / f"byteps-{release.version}.tar.gz"
     if not source.is_file():
-        console.print(f"engine: fetching the source of BytePS {BYTEPS_VERSION}")
+        console.print(f"engine: fetching the source of BytePS {release.version}")
         with store.workplace() as workplace:
             _pip(
                 *("download", "--no-deps", "--no-build-isolation", "--no-binary", "byteps"),
-                *("--dest", str(workplace), f"byteps=={BYTEPS_VERSION}"),
+                *("--dest", str(workplace), f"byteps=={release.version}"),
                 failure="the source of BytePS cannot be fetched",
             )
             store.source.mkdir(exist_ok=True)
             (workplace / source.name).replace(source)
-    if hashlib.sha256(source.read_bytes()).hexdigest() != BYTEPS_SHA256:
+    if hashlib.sha256(source.read_bytes()).hexdigest() != release.sha256:
         source.unlink()
         raise UserError(f"engine: {source.name} is not the file that was published; it has been removed, try again")
     return source
 
 
 def build(
-    source: Path, rules: Sequence[Rule], toolchain: Toolchain, workplace: Path, log: Path, console: Console
+    source: Path,
+    release: Release,
+    rules: Sequence[Rule],
+    toolchain: Toolchain,
+    workplace: Path,
+    log: Path,
+    console: Console,
 ) -> Path:
     """Build the wheel of the edited source in `workplace`, return its path there; all the tools say goes to `log`."""
     shutil.unpack_archive(source, workplace)
-    tree = workplace / f"byteps-{BYTEPS_VERSION}"
-    apply_rules(rules, tree)
-    shutil.copy(HERE / "build_hooks.py", tree / "pre_setup_local.py")
+    tree = workplace / f"byteps-{release.version}"
+    apply_rules(release.fitted(rules), tree)
+    shutil.copy(HERE / "build_hooks.py", tree / release.hooks)
     _lay_out_zmq(toolchain, tree / "3rdparty" / "ps-lite" / "deps")
     environment = {
         **os.environ,

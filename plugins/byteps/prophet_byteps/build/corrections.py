@@ -1,51 +1,13 @@
-"""Edits that mend faults in BytePS 0.2.5.post15 and its ps-lite which made jobs hang, crash or crawl.
+"""Edits that mend faults in BytePS and its ps-lite which made jobs hang, crash or crawl.
 
 They are in the CPU build, so every contender on BytePS runs on the same mended base and comparisons stay fair.
-
-Receiving. ps-lite's ZeroMQ van receives without blocking, in a loop, under the one mutex that every send needs: idle
-threads keep the mutex from those that have something to do. They now wait, outside the mutex, on the socket's file
-descriptor (ZMQ_FD). That descriptor is edge-triggered, and a send on the same socket may take notice of an arrival
-(ZeroMQ processes commands on every call), after which it stays silent: so a send that leaves ZMQ_POLLIN set wakes the
-receive thread through an eventfd.
-
-Starting. A worker created the receive thread of a new socket before it connected that socket. ZeroMQ sockets are not
-for two threads at once: the thread received while this one was inside zmq_setsockopt and zmq_connect, without the
-mutex. A connection request lost in that way is never made, and the job waits for ever, at the first barrier or at the
-first key of one server. The thread now starts when the socket is connected.
-
-Sending. A socket's high-water mark (1,000 messages) made a send block while it held the mutex, and the receive that
-would have made room needs the mutex: with a thousand small gradients in flight, everything stopped. There is no mark
-any more; what is in flight is bounded by the queues above.
-
-Stopping. With a linger of 0 a node that closed its sockets dropped what was still in them: the scheduler's last
-answers, and others waited for them.
-
-Freeing. Of every message that arrived, the part that describes it was never freed, nor the list of its parts; and
-ZeroMQ keeps all that it read together with a small part for as long as that part is kept. At 1 Gbit/s and partitions of
-128 KiB a worker grew by 37 MB a second, one of stock BytePS with its large partitions by 2.
-
-Summing. A server keeps one buffer a key and overwrites it at the first push of a new round, while the answer to a
-slower worker's pull may still be on its way out of that memory (it is sent without a copy), so workers ended with
-different weights. Rounds now take turns between two buffers. A compressed sum lay in the compressor's one buffer, with
-the same end; it, too, is now kept in two. And the table of keys was grown by one thread while
-others searched it.
-
-Copying. What a tensor on the processor sent was read from, and its result written to, the memory of the first tensor
-that ever had its name, which may be gone by then: `push_pull` into a new tensor returned memory that nobody wrote.
-
-Asking. `push_pull` asked an array of MXNet for its memory in the program's own thread, which allocates it where MXNet's
-has yet to: with both at it the array was left with memory that nobody wrote, in 3 to 10 of 400 new arrays.
-
-Placing. The hash functions read a number's text through a pointer into a string that no longer existed.
-
-Launching. bpslaunch gives each process cores of its own. It takes half of the machine's cores for hyper-threads, and
-gives away half of the rest. Of two cores nothing was left, and it ended in an IndexError; without NUMA information, in
-a TypeError. A process for which there are no cores now starts on all of them, as its worker() provides for.
+`CORRECTIONS` has them by fault; docs/corrections.md tells each one's story, under its name. Where a release is not the
+one that they were written for, `releases.py` says what differs.
 """
 
 from __future__ import annotations
 
-from .rules import Rule
+from .rules import Correction, Rule
 
 _ZMQ_VAN = "3rdparty/ps-lite/src/zmq_van.h"
 
@@ -102,7 +64,7 @@ RECEIVE_RULES = (
 
   std::unordered_map<void*, int> wake_fds_;
   void* receiver_ = nullptr;""",
-        "see the docstring: receive threads wait for arrivals instead of spinning",
+        "see docs/corrections.md: receive threads wait for arrivals instead of spinning",
     ),
     Rule(
         _ZMQ_VAN,
@@ -154,7 +116,7 @@ START_RULES = (
         "        thread_list_.push_back(t);\n"
         "      }\n",
         "",
-        "it let a receive thread loose on a socket that this thread was about to connect; see the docstring",
+        "it let a receive thread loose on a socket that this thread was about to connect; see docs/corrections.md",
     ),
     Rule(
         _ZMQ_VAN,
@@ -179,7 +141,7 @@ QUEUE_RULES = (
   }
 
   void Wake(int fd) {""",
-        "see the docstring: no send may block while it holds mu_",
+        "see docs/corrections.md: no send may block while it holds mu_",
     ),
     Rule(
         _ZMQ_VAN,
@@ -204,7 +166,7 @@ STOP_RULES = (
     ),
 )
 
-_LEAK_REASON = "see the docstring: each message that arrived left memory behind"
+_LEAK_REASON = "see docs/corrections.md: each message that arrived left memory behind"
 
 FREE_RULES = (
     Rule(
@@ -222,8 +184,10 @@ FREE_RULES = (
     ),
 )
 
-_SPARE_REASON = "see the docstring: a fast worker's next push overwrote sums a slower worker had yet to receive"
-_ANSWER_REASON = "see the docstring: the compressor's one buffer was overwritten while an answer was still on its way"
+_SPARE_REASON = "see docs/corrections.md: a fast worker's next push overwrote sums a slower worker had yet to receive"
+_ANSWER_REASON = (
+    "see docs/corrections.md: the compressor's one buffer was overwritten while an answer was still on its way"
+)
 
 SERVER_RULES = (
     Rule(
@@ -282,7 +246,7 @@ COPY_RULES = (
         "byteps/common/core_loops.cc",
         "(char *)(task->gpu_ptr) + offset",
         "(char *)(tensor->data()) + offset",
-        "see the docstring; without a GPU there is one address space, and the tensor of this round says where it is",
+        "see docs/corrections.md; without a GPU there is one address space, and this round's tensor says where it is",
         3,
     ),
 )
@@ -298,7 +262,7 @@ ARRAY_RULES = (
   common::InitTensor(context, size, dtype, cpubuff);
 """,
         "  common::InitTensor(context, size, dtype, nullptr);\n",
-        "see the docstring; where an array lies is asked again when MXNet's engine has made it",
+        "see docs/corrections.md; where an array lies is asked again when MXNet's engine has made it",
     ),
 )
 
@@ -319,19 +283,99 @@ LAUNCH_RULES = (
         "launcher/launch.py",
         "i, local_size, command, allocations[i]])",
         "i, local_size, command, allocations[i] if i < len(allocations or ()) else None])",
-        "see the docstring: on a machine with few cores there is no allocation for the process",
+        "see docs/corrections.md: on a machine with few cores there is no allocation for the process",
     ),
 )
 
-RULES = (
-    *RECEIVE_RULES,
-    *START_RULES,
-    *QUEUE_RULES,
-    *STOP_RULES,
-    *FREE_RULES,
-    *ARRAY_RULES,
-    *SERVER_RULES,
-    *COPY_RULES,
-    *HASH_RULES,
-    *LAUNCH_RULES,
+_PS_LITE = ("torch", "mxnet", "server")
+_CORE = ("torch", "mxnet")
+_ZMQ_HEADER = "#include <zmq.h>\n"
+_ZMQ_CLASS = b"N2ps6ZMQVanE"
+"""Its name at run time; a ps-lite for RDMA or UCX has it as well, as long as it can also use ZeroMQ."""
+
+CORRECTIONS = (
+    Correction(
+        "receiving",
+        "idle threads spin under the one lock that every send needs: slow, and most of two cores",
+        _PS_LITE,
+        RECEIVE_RULES,
+        _ZMQ_CLASS,
+        _ZMQ_VAN,
+        _ZMQ_HEADER,
+    ),
+    Correction("starting", "about one start in five hangs", _PS_LITE, START_RULES, _ZMQ_CLASS, _ZMQ_VAN, _ZMQ_HEADER),
+    Correction(
+        "sending",
+        "a job may stop for good with some 1,000 messages queued on a connection",
+        _PS_LITE,
+        QUEUE_RULES,
+        _ZMQ_CLASS,
+        _ZMQ_VAN,
+        _ZMQ_HEADER,
+    ),
+    Correction(
+        "stopping",
+        "a job may not end: a node's last messages are dropped",
+        _PS_LITE,
+        STOP_RULES,
+        _ZMQ_CLASS,
+        _ZMQ_VAN,
+        _ZMQ_HEADER,
+    ),
+    Correction(
+        "freeing",
+        "workers and servers grow by 13 to 16 kB with each message, megabytes a second",
+        _PS_LITE,
+        FREE_RULES,
+        _ZMQ_CLASS,
+        _ZMQ_VAN,
+        _ZMQ_HEADER,
+    ),
+    Correction(
+        "asking",
+        "a few of 400 new MXNet arrays that are sent at once end with memory that nobody wrote",
+        ("mxnet",),
+        ARRAY_RULES,
+        b"byteps_mxnet_push_pull_async\0",
+        "byteps/mxnet/ops.cc",
+        '#include "ops.h"\n',
+    ),
+    Correction(
+        "summing",
+        "workers may end with different weights: a server overwrites sums that are still on their way",
+        ("server",),
+        SERVER_RULES,
+        b"_ZN6byteps6common10compressor",
+        "byteps/server/server.cc",
+        '#include "server.h"\n',
+        tells=True,  # the server before 0.2.5, which knows no compression, sums in another place
+    ),
+    Correction(
+        "copying",
+        "push_pull of a new CPU tensor under an old name returns memory that nobody wrote",
+        _CORE,
+        COPY_RULES,
+        b"_ZN6byteps6common8PushLoopEv\0",
+        "byteps/common/core_loops.cc",
+        '#include "core_loops.h"\n',
+    ),
+    Correction(
+        "placing",
+        "workers may send a key to different servers, and wait for ever",
+        _CORE,
+        HASH_RULES,
+        b"_ZN6byteps6common12BytePSGlobal9Hash_DJB2Em\0",
+        "byteps/common/global.cc",
+        '#include "global.h"\n',
+    ),
+    Correction(
+        "launching",
+        "bpslaunch ends in an IndexError on one or two cores",
+        ("launcher",),
+        LAUNCH_RULES,
+        b"allocate_cpu",
+        tells=True,
+    ),
 )
+
+RULES = tuple(rule for correction in CORRECTIONS for rule in correction.all_rules)

@@ -14,14 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from . import compatibility, corrections
+from .releases import NEWEST, Release
 from .rules import Rule
 from .toolchain import Toolchain
 
 HERE = Path(__file__).parent
-
-BYTEPS_VERSION = "0.2.5.post15"
-BYTEPS_SHA256 = "9d6a3c5be4c4b5a172739744bb32725c433f9a9f63794e1885e7376ff4eea99f"
-"""Of the source release on PyPI; the rules are written for exactly these bytes."""
 
 RULES = (*compatibility.RULES, *corrections.RULES)
 UNCORRECTED = compatibility.RULES
@@ -64,12 +61,13 @@ class Recipe:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def recipe_for(toolchain: Toolchain, rules: Sequence[Rule] = RULES) -> Recipe:
-    """The recipe of this package, this interpreter and the given tools."""
+def recipe_for(toolchain: Toolchain, rules: Sequence[Rule] = RULES, release: Release = NEWEST) -> Recipe:
+    """The recipe of this package, this interpreter and the given tools, for a release edited by those of `rules` that
+    it has something for."""
     sources = [*sorted((HERE / "include").glob("*.h")), HERE / "build_hooks.py"]
     return Recipe(
-        byteps=f"{BYTEPS_VERSION} {BYTEPS_SHA256}",
-        rules=[(rule.file, rule.old, rule.new, rule.count) for rule in rules],
+        byteps=f"{release.version} {release.sha256}",
+        rules=[(rule.file, rule.old, rule.new, rule.count) for rule in release.fitted(rules)],
         own_sources={source.name: source.read_text(encoding="utf-8") for source in sources},
         parts=build_environment(toolchain),
         python=f"{platform.python_version()} {sysconfig.get_config_var('SOABI')}",

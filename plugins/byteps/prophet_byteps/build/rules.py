@@ -2,7 +2,10 @@
 
 An edit is a rule: a place, a small replacement and the reason for it. A rule states how often its text must occur, so
 that an edit which no longer fits the source stops the build instead of quietly doing nothing. The rules themselves are
-in `compatibility.py` and `corrections.py`.
+in `compatibility.py` and `corrections.py`, and where a release differs in `releases.py`.
+
+Rules that together mend one fault are a correction. It leaves a mark: a function that does nothing, which the library
+exports, so that a library can be asked what is mended in it (prophet_byteps/faults.py).
 """
 
 from __future__ import annotations
@@ -36,6 +39,41 @@ class Rule:
                 f" {count} time(s); this is not the BytePS source the edits were written for"
             )
         return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Rules that mend one fault.
+
+    `name` is that of its section in docs/corrections.md. `effect` is what the fault does to a job, in half a line.
+    `parts` are the parts of BytePS that have the fault, by folder, and `seen_by` is in the file of a part where it has
+    the code in question; where that `tells`, a file without it surely does not have the fault. The mark is left after
+    the line `marked_after` of the file `marked_in`; a fault of a script needs none, since the mended text can be read.
+    """
+
+    name: str
+    effect: str
+    parts: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    seen_by: bytes
+    marked_in: str | None = None
+    marked_after: str = ""
+    tells: bool = False
+
+    @property
+    def mark(self) -> str:
+        """The function's name. BytePS's linker script exports what has `byteps` in its name."""
+        return f"prophet_byteps_corrected_{self.name}"
+
+    @property
+    def all_rules(self) -> tuple[Rule, ...]:
+        """Its rules, and the one that leaves the mark."""
+        if self.marked_in is None:
+            return self.rules
+        visible = '__attribute__((used, weak, visibility("default")))'
+        text = f'{self.marked_after}extern "C" {visible} void {self.mark}() {{}}\n'
+        reason = "says that the fault is mended in this library"
+        return (*self.rules, Rule(self.marked_in, self.marked_after, text, reason))
 
 
 def apply_rules(rules: Sequence[Rule], source: Path) -> None:

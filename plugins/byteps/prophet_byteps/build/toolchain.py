@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sysconfig
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -47,6 +47,17 @@ class Toolchain:
     """Version of the installed torch, None without one."""
     mxnet: str | None
     """Version of the installed MXNet, None without one."""
+
+    def alone(self, framework: str) -> Toolchain:
+        """As if `framework` ("torch", "mxnet") were the only one installed. Raises UserError where it is not."""
+        alone = replace(
+            self,
+            torch=self.torch if framework == "torch" else None,
+            mxnet=self.mxnet if framework == "mxnet" else None,
+        )
+        if alone.torch is None and alone.mxnet is None:
+            raise UserError(f"engine: --framework {framework}: it is not installed in this Python")
+        return alone
 
 
 def find_toolchain() -> Toolchain:

@@ -39,6 +39,7 @@ import numpy as np
 from prophet.core.cut import Cut
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard, CutControl
+from prophet_byteps.hook import UNKNOWN_TRAINER
 from prophet_byteps.mxnet.names import Names
 
 logger = logging.getLogger("prophet")
@@ -52,11 +53,14 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
     """Prepares `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here.
 
     `agreement` ends the job where workers would send different tensors: the module, or what has its functions. `board`
-    has what is wanted of the size of partitions; without one it stays.
+    has what is wanted of the size of partitions; without one it stays. Raises RuntimeError where the trainer is not the
+    one that is replaced here; then nothing is.
     """
+    trainer = bps.DistributedTrainer
+    if not hasattr(bps, "Compression") or "step" not in vars(trainer):
+        raise RuntimeError(UNKNOWN_TRAINER)
     hook.set_identity("priority")
     push_pull, declare = bps.byteps_push_pull, bps.byteps_declare_tensor
-    trainer = bps.DistributedTrainer
     create, allreduce, start = trainer.__init__, trainer._allreduce_grads, trainer._init_params
     resume = bps.resume
     largest_sent = 0

@@ -113,7 +113,7 @@ struct Hook {
   uint32_t plans = 0;                // taken up so far
   uint32_t plan = prophet::kNoPlan;  // the number of the one in force
 
-  EntryLayout layout{32};
+  EntryLayout layout;
   std::atomic<bool> attached{false};  // the originals are known
   std::atomic<bool> active{false};    // we schedule
   std::atomic<bool> by_priority{false};
@@ -129,7 +129,11 @@ Hook& hook() {
   return *instance;
 }
 
-BytePSScheduledQueue* queue_of(Stage stage) { return originals.queue_of(static_cast<int>(stage)); }
+// BytePS's own; null where it has none.
+BytePSScheduledQueue* queue_of(Stage stage) {
+  int number = hook().layout.number_of(stage);
+  return number >= 0 ? originals.queue_of(number) : nullptr;
+}
 
 // `this`, which may be null where BytePS has deleted its queues. The compiler takes that for impossible, so it is
 // hidden from it.
@@ -144,7 +148,7 @@ Stage stage_of(BytePSScheduledQueue* queue) {
   if (queue == nullptr) return Stage::kCount;
   if (queue_of(last) == queue) return last;
   for (int number = 0; number < prophet::kStages; ++number) {
-    if (originals.queue_of(number) == queue) return last = static_cast<Stage>(number);
+    if (queue_of(static_cast<Stage>(number)) == queue) return last = static_cast<Stage>(number);
   }
   return Stage::kCount;
 }
@@ -357,7 +361,7 @@ namespace common {
 
 BytePSScheduledQueue::BytePSScheduledQueue(QueueType type) {
   originals.construct(this, type);
-  Stage stage = static_cast<Stage>(type);
+  Stage stage = hook().layout.stage_of(type);
   if (stage == Stage::kPush || stage == Stage::kPull) forget_all();
 }
 
@@ -457,8 +461,11 @@ void prophet_hook_layouts(prophet_layouts* out) {
   *out = prophet_layouts{prophet::kEventVersion, sizeof(Event), prophet::kPlanVersion, kMostInFlight};
 }
 
+// What of BytePS differs between its libraries, as seen in their names: a sum of these.
+enum { kOldStrings = 1, kWithoutCompression = 2 };
+
 // Finds BytePS's own functions in its loaded library. 0, or -1 with the missing name in `why`.
-int prophet_hook_attach(const char* library, int old_string_abi, double watchdog_s, char* why, size_t why_bytes) {
+int prophet_hook_attach(const char* library, int core, double watchdog_s, char* why, size_t why_bytes) {
   Hook& h = hook();
   void* handle = dlopen(library, RTLD_NOLOAD | RTLD_LAZY);
   if (handle == nullptr) {
@@ -472,7 +479,8 @@ int prophet_hook_attach(const char* library, int old_string_abi, double watchdog
       return -1;
     }
   }
-  h.layout.name_bytes = old_string_abi ? 8 : 32;
+  h.layout.name_bytes = core & kOldStrings ? 8 : 32;
+  h.layout.compresses = (core & kWithoutCompression) == 0;
   h.queue = std::make_unique<prophet::TwoLaneQueue>(watchdog_s, kMostInFlight);
   h.push = std::make_unique<Lane>(QueueKind::kPush, *h.queue);
   h.pull = std::make_unique<Lane>(QueueKind::kPull, *h.queue);

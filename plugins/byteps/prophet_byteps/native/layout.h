@@ -1,8 +1,11 @@
-// What the hook must know of BytePS's memory: where a TensorTableEntry keeps the fields it reads.
+// What the hook must know of BytePS's memory: where a TensorTableEntry keeps the fields it reads, and how its stages
+// are numbered.
 //
-// Rule of this file: facts about BytePS 0.2.5's binary interface, and reading them without trusting
-// them. The offsets follow from the order of the members in BytePS's common.h; std::string is 32
-// bytes in the new C++ ABI and 8 in the old one, and everything after the name shifts with it.
+// Rule of this file: facts about BytePS's binary interface, and reading them without trusting them. The offsets follow
+// from the order of the members in BytePS's common.h, which is that of 0.2.5 and of all before it, as far as the hook
+// reads; std::string is 32 bytes in the new C++ ABI and 8 in the old one, and everything after the name shifts with it.
+// Compression came with 0.2.5, and with it two stages. Which of all that a library has is seen in its exported names
+// (plugins/byteps/prophet_byteps/hook.py).
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_
 
@@ -11,11 +14,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 
 namespace prophet {
 
-// BytePS's QueueType, in its order.
+// BytePS's QueueType, in its order since 0.2.5.
 enum class Stage : int {
   kCoordinateReduce,
   kReduce,
@@ -34,7 +38,21 @@ enum class Stage : int {
 inline constexpr int kStages = static_cast<int>(Stage::kCount);
 
 struct EntryLayout {
-  size_t name_bytes;  // sizeof(std::string): 32 in the new ABI, 8 in the old
+  size_t name_bytes = 32;  // sizeof(std::string): 32 in the new ABI, 8 in the old
+  bool compresses = true;  // has the stages COMPRESS and DECOMPRESS
+
+  // The number that BytePS gives a stage; negative where it has none.
+  int number_of(Stage stage) const {
+    int number = static_cast<int>(stage);
+    if (compresses) return number;
+    if (stage == Stage::kCompress || stage == Stage::kDecompress) return -1;
+    return number - (stage > Stage::kCompress) - (stage > Stage::kDecompress);
+  }
+  Stage stage_of(int number) const {
+    int stage = 0;
+    while (stage < kStages && number_of(static_cast<Stage>(stage)) != number) ++stage;
+    return static_cast<Stage>(stage);
+  }
 
   size_t key() const { return name_bytes; }
   size_t priority() const { return name_bytes + 48; }
@@ -70,6 +88,24 @@ inline bool read_safely(const void* address, void* out, size_t bytes) {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
 }
 
+// Whether the name of a task is a string, and ends with the number of its partition, as in `gradient_0`. `head` is the
+// task's beginning.
+inline bool is_named_by_partition(const char* head, const EntryLayout& layout, unsigned partition) {
+  constexpr size_t kLongest = 1 << 16;
+  const char* text;
+  size_t length;
+  std::memcpy(&text, head, sizeof(text));
+  if (layout.name_bytes == 8) {  // the length is three words before the text
+    if (!read_safely(text - 3 * sizeof(size_t), &length, sizeof(length))) return false;
+  } else {
+    std::memcpy(&length, head + sizeof(text), sizeof(length));
+  }
+  char wanted[16], end[16];
+  size_t bytes = std::snprintf(wanted, sizeof(wanted), "_%u", partition) + 1;  // with the zero
+  if (length + 1 < bytes || length > kLongest) return false;
+  return read_safely(text + length + 1 - bytes, end, bytes) && std::memcmp(wanted, end, bytes) == 0;
+}
+
 // Why the entry cannot be what we take it for, or null where it looks sane. `stage` is the queue that
 // BytePS is adding it to, which must head the entry's own list of stages.
 inline const char* why_insane(const void* entry, const EntryLayout& layout, Stage stage) {
@@ -86,13 +122,14 @@ inline const char* why_insane(const void* entry, const EntryLayout& layout, Stag
   if (key >> 48) return "a key of more than 48 bits";
   if (partitions == 0 || partitions > 65536) return "an impossible number of partitions";
   if ((key & 0xffff) >= partitions) return "a partition beyond the number of partitions";
+  if (!is_named_by_partition(head, layout, key & 0xffff)) return "a name that is not its partition's";
   if (length == 0) return "an empty partition";
   if ((key & 0xffff) == 0 && offset != 0) return "a first partition that does not start at 0";
   ptrdiff_t count = stages[1] - stages[0];
   if (count < 1 || count > kStages) return "an impossible list of stages";
   int first;
   if (!read_safely(stages[0], &first, sizeof(first))) return "a list of stages that cannot be read";
-  if (first != static_cast<int>(stage)) return "a list of stages that does not begin with its queue";
+  if (first != layout.number_of(stage)) return "a list of stages that does not begin with its queue";
   return nullptr;
 }
 

@@ -1,6 +1,6 @@
 // BytePS's own functions: the names that its core calls and the hook defines, and where the originals are found.
 //
-// Rule of this file: names and types of BytePS 0.2.5's binary interface, no behaviour. Every name here is one that
+// Rule of this file: names and types of BytePS's binary interface, no behaviour. Every name here is one that
 // the core exports and calls through its procedure linkage table; plugins/byteps/prophet_byteps/hook.py looks for the
 // same ones.
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_

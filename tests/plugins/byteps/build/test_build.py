@@ -16,7 +16,9 @@ from rich.console import Console
 from prophet.core.errors import UserError
 from prophet_byteps.build import __main__ as command
 from prophet_byteps.build import build, build_hooks, recipe, toolchain
+from prophet_byteps.build.corrections import CORRECTIONS
 from prophet_byteps.build.recipe import RULES, recipe_for
+from prophet_byteps.build.releases import NEWEST, RELEASES, Release, release_of
 from prophet_byteps.build.rules import Rule, apply_rules
 from prophet_byteps.build.store import Store
 from prophet_byteps.build.toolchain import Toolchain, ZeroMQ
@@ -70,9 +72,42 @@ def test_the_key_depends_on_everything_that_shapes_the_wheel(monkeypatch: pytest
     ]
     keys = {recipe_for(tools).key() for tools in changed_tools}
     keys |= {recipe_for(TOOLS, [*RULES, RULE]).key(), recipe_for(TOOLS, RULES[1:]).key()}
+    keys |= {recipe_for(TOOLS, release=release).key() for release in RELEASES.values() if release is not NEWEST}
     monkeypatch.setattr(recipe, "PARTS", {})
     keys.add(recipe_for(TOOLS).key())
-    assert len(keys | {key}) == 11
+    assert len(keys | {key}) == 10 + len(RELEASES)
+
+
+def test_rules_are_fitted_to_a_release() -> None:
+    gone, other, older = (Rule("gone.h", text, "y", "because") for text in ("gone", "other", "older"))
+    instead: dict[tuple[str, str], Rule | int] = {("a/b.h", "old"): 3, ("gone.h", "gone"): 0, ("gone.h", "other"): RULE}
+    fault = CORRECTIONS[0]
+    release = Release("0.1", "", instead, without=(fault.name,))
+    fitted = release.fitted([RULE, gone, other, older, *fault.all_rules])
+    assert fitted == (dataclasses.replace(RULE, count=3), RULE, older)
+
+
+@pytest.mark.parametrize("release", RELEASES.values(), ids=lambda release: str(release.version))
+def test_what_a_release_says_of_a_rule_is_about_one_that_there_is(release: Release) -> None:
+    assert set(release.instead) <= {(rule.file, rule.old) for rule in RULES}
+    assert set(release.without) <= {fault.name for fault in CORRECTIONS}
+    archive = Store.of_user().source / f"byteps-{release.version}.tar.gz"
+    if archive.is_file():
+        assert hashlib.sha256(archive.read_bytes()).hexdigest() == release.sha256
+
+
+def test_a_release_without_rules_is_named_with_those_that_have_some(capsys: pytest.CaptureFixture[str]) -> None:
+    assert release_of("0.2.4").version == "0.2.4"
+    for words in (["install"], ["build"], ["path", "--uncorrected"]):
+        assert command.main([*words, "--release", "0.2.3"]) == 2
+        line = "prophet: engine: there are no rules for BytePS 0.2.3; known: 0.2.4, 0.2.5.post1, 0.2.5.post15\n"
+        assert capsys.readouterr().err == line
+
+
+def test_a_part_alone_needs_its_framework() -> None:
+    assert TOOLS.alone("torch") == dataclasses.replace(TOOLS, mxnet=None)
+    with pytest.raises(UserError, match="--framework mxnet: it is not installed"):
+        dataclasses.replace(TOOLS, mxnet=None).alone("mxnet")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +142,7 @@ def test_every_part_that_was_built_is_imported_in_a_process_of_its_own(
     imported: list[str] = []
     monkeypatch.setattr(build, "_installed_from", lambda: None)
     monkeypatch.setattr(build, "find_toolchain", lambda: TOOLS)
-    monkeypatch.setattr(build, "provide", lambda *_: tmp_path / "byteps.whl")
+    monkeypatch.setattr(build, "provide", lambda *_, release: tmp_path / "byteps.whl")
     monkeypatch.setattr(build, "_pip", lambda *_, failure: None)
 
     def run(command: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
@@ -173,7 +208,10 @@ def test_the_uncorrected_engine_has_a_key_and_a_command_of_its_own(
     monkeypatch.setattr(build, "fetch", lambda *_: tmp_path)
     built: list[object] = []
 
-    def compile_wheel(source: Path, rules: object, tools: Toolchain, workplace: Path, *_: object) -> Path:
+    def compile_wheel(
+        source: Path, release: object, rules: object, tools: Toolchain, workplace: Path, *_: object
+    ) -> Path:
+        assert release is NEWEST
         built.append(rules)
         wheel = workplace / "byteps.whl"
         wheel.write_text("a wheel")
@@ -182,6 +220,9 @@ def test_the_uncorrected_engine_has_a_key_and_a_command_of_its_own(
     monkeypatch.setattr(build, "build", compile_wheel)
     assert command.main(["path", "--uncorrected"]) == 2
     assert capsys.readouterr().err.endswith("run: python -m prophet_byteps.build build --uncorrected\n")
+    assert command.main(["path", "--framework", "torch", "--release", "0.2.4"]) == 2
+    line = "run: python -m prophet_byteps.build build --framework torch --release 0.2.4\n"
+    assert capsys.readouterr().err.endswith(line)
     for options in ([], ["--uncorrected"], ["--uncorrected"]):
         assert command.main(["build", *options]) == 0
     corrected, uncorrected, again = capsys.readouterr().out.splitlines()  # the paths and nothing else
@@ -215,15 +256,15 @@ def test_a_wheel_is_kept_under_its_key_and_leftovers_go(tmp_path: Path) -> None:
 def test_a_source_that_is_not_the_published_one_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     store.source.mkdir()
-    archive = store.source / f"byteps-{recipe.BYTEPS_VERSION}.tar.gz"
+    archive = store.source / f"byteps-{NEWEST.version}.tar.gz"
     archive.write_bytes(b"something else")
     console = Console(file=io.StringIO())
     with pytest.raises(UserError, match="not the file that was published; it has been removed"):
         build.fetch(store, console)
     assert not archive.exists()
     archive.write_bytes(b"the release")
-    monkeypatch.setattr(build, "BYTEPS_SHA256", hashlib.sha256(b"the release").hexdigest())
-    assert build.fetch(store, console) == archive
+    release = dataclasses.replace(NEWEST, sha256=hashlib.sha256(b"the release").hexdigest())
+    assert build.fetch(store, console, release) == archive
 
 
 def test_missing_packages_are_one_line_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +295,7 @@ def test_the_wheel_suits_more_than_one_processor(machine: str, flags: str, expec
 def test_the_command_ends_with_status_2_and_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(store: Store, console: Console) -> None:
+    def fail(store: Store, console: Console, release: Release) -> None:
         raise UserError("engine: something is missing")
 
     monkeypatch.setattr(command, "install", fail)

@@ -97,6 +97,19 @@ def bps(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
+@pytest.mark.parametrize("lacking", ["compression", "step"])
+def test_a_trainer_that_scales_otherwise_stays_as_it_is(stock: Any, lacking: str) -> None:
+    """Before 0.2.5; a step under Prophet would end in an AttributeError."""
+    if lacking == "compression":
+        del stock.Compression
+    else:
+        del stock.DistributedTrainer.step
+    was = dict(vars(stock.DistributedTrainer))
+    with pytest.raises(RuntimeError, match="scales gradients in another way"):
+        front_end.install(stock)
+    assert vars(stock.DistributedTrainer) == was
+
+
 class Job:
     """A network of twelve layers of a kind (dense10 sorts before dense2) and its trainer."""
 

@@ -1,4 +1,4 @@
-"""byteps.torch of the unknown release."""
+"""byteps.torch of the BytePS without a library."""
 
 from __future__ import annotations
 

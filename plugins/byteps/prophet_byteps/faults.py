@@ -1,0 +1,115 @@
+"""Which of BytePS's known faults the installed one has, for `prophet doctor`.
+
+Rule of this file: looking at files, never loading them, and never at a version: a source build calls itself 0.2.5
+whatever it is. A correction leaves a mark in what it mends (build/rules.py), so that one that is there is certain.
+Where a mark is missing the code is taken to be as released: somebody may have mended it in another way, which cannot
+be seen. Where not even the code in question can be found, nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .build.corrections import CORRECTIONS
+from .build.rules import Correction
+from .hook import byteps_folder, extension
+
+LAUNCHER = "launcher"
+_OF_GPUS = b"byteps_torch_push_pull_async_torch_cuda_FloatTensor"
+"""In a PyTorch part that was built with CUDA."""
+
+
+class State(enum.Enum):
+    """What can be seen of one fault in one file."""
+
+    CORRECTED = enum.auto()
+    AS_RELEASED = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What can be seen of one fault: the worst of all parts that may have it."""
+
+    correction: Correction
+    state: State
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """Its name, and what it does to a job."""
+        doubt = "cannot tell whether " if self.state is State.UNKNOWN else ""
+        return self.correction.name, f"{doubt}{self.correction.effect}"
+
+
+def check_faults() -> tuple[bool, str, tuple[tuple[str, str], ...]] | None:
+    """(whether there is none, a line, rows of a fault and what it does to a job); None where no BytePS is installed."""
+    folder = byteps_folder()
+    if folder is None:
+        return None
+    parts = parts_of(folder)
+    faults = look(parts)
+    known = [fault for fault in faults if fault.state is not State.CORRECTED]
+    if not known:
+        return True, f"all {len(faults)} that are known are corrected in it", ()
+    released = sum(fault.state is State.AS_RELEASED for fault in known)
+    line = f"{released} of {len(faults)} that are known are in it as released, as far as can be seen"
+    if released < len(known):
+        line += f", and of {len(known) - released} nothing can be told"
+    return False, f"{line}; {_mend(parts)} (docs/corrections.md)", tuple(fault.row for fault in known)
+
+
+def parts_of(folder: Path) -> dict[str, Path]:
+    """The files of the BytePS in `folder` that faults are looked for in, by part."""
+    libraries = {part: extension(folder / part) for part in ("torch", "mxnet", "server")}
+    # What was installed into a folder of its own has its scripts there.
+    scripts = (folder.parent / "bin" / "bpslaunch", Path(sysconfig.get_path("scripts"), "bpslaunch"))
+    libraries[LAUNCHER] = next((script for script in scripts if script.is_file()), None)
+    return {part: path for part, path in libraries.items() if path is not None}
+
+
+def look(parts: dict[str, Path], corrections: Iterable[Correction] = CORRECTIONS) -> tuple[Fault, ...]:
+    """The faults that these files may have, and what can be seen of each."""
+    faults = []
+    for correction in corrections:
+        states = [_state(correction, part, parts[part]) for part in correction.parts if part in parts]
+        seen = [state for state in states if state is not None]
+        for state in (State.AS_RELEASED, State.UNKNOWN, State.CORRECTED):
+            if state in seen:
+                faults.append(Fault(correction, state))
+                break
+    return tuple(faults)
+
+
+def _state(correction: Correction, part: str, path: Path) -> State | None:
+    """What can be seen in one file; None where it does not have the code in question."""
+    try:
+        if part == LAUNCHER:
+            return _state_of_script(correction, path.read_text(encoding="utf-8", errors="replace"))
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+            if image.find(correction.mark.encode() + b"\0") >= 0:
+                return State.CORRECTED
+            if image.find(correction.seen_by) >= 0:
+                return State.AS_RELEASED
+            return None if correction.tells else State.UNKNOWN
+    except (OSError, ValueError):  # unreadable, or empty
+        return State.UNKNOWN
+
+
+def _state_of_script(correction: Correction, text: str) -> State | None:
+    if correction.seen_by.decode() not in text:
+        return None
+    if all(rule.new in text for rule in correction.rules):
+        return State.CORRECTED
+    return State.AS_RELEASED if any(rule.old in text for rule in correction.rules) else State.UNKNOWN
+
+
+def _mend(parts: dict[str, Path]) -> str:
+    """How one without them is had."""
+    if "torch" in parts and _OF_GPUS in parts["torch"].read_bytes():
+        return "`python -m prophet_byteps.build build --cuda` makes one without them"
+    return "`pip uninstall byteps`, then `python -m prophet_byteps.build install`, for one without them"

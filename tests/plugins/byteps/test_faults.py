@@ -1,0 +1,146 @@
+"""Which of BytePS's known faults an installed one has, by looking at its files."""
+
+from __future__ import annotations
+
+import importlib.machinery
+from pathlib import Path
+
+import pytest
+
+from prophet_byteps import faults
+from prophet_byteps.build.corrections import CORRECTIONS
+from prophet_byteps.faults import State, look, parts_of
+from prophet_byteps.hook import byteps_folder
+
+BY_NAME = {correction.name: correction for correction in CORRECTIONS}
+SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
+
+
+def library(folder: Path, part: str, *names: bytes) -> Path:
+    """A part of BytePS in `folder` with these names in it."""
+    path = folder / part / f"c_lib{SUFFIX}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\x7fELF\0" + b"\0".join((*names, b"the end")))
+    return path
+
+
+def as_released(part: str) -> list[bytes]:
+    """What the code of all faults is seen by in a part."""
+    return [correction.seen_by.strip(b"\0") for correction in CORRECTIONS if part in correction.parts]
+
+
+def marks(part: str, *without: str) -> list[bytes]:
+    return [fault.mark.encode() for fault in CORRECTIONS if part in fault.parts and fault.name not in without]
+
+
+def states(folder: Path) -> dict[str, State]:
+    return {fault.correction.name: fault.state for fault in look(parts_of(folder))}
+
+
+@pytest.fixture(autouse=True)
+def no_scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The launcher of this Python is not the one in question."""
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "scripts"))
+
+
+def test_with_all_its_marks_a_part_has_none(tmp_path: Path) -> None:
+    for part in ("torch", "server"):
+        library(tmp_path, part, *as_released(part), *marks(part))
+    there = states(tmp_path)
+    assert set(there.values()) == {State.CORRECTED}
+    assert set(there) == {"receiving", "starting", "sending", "stopping", "freeing", "summing", "copying", "placing"}
+
+
+def test_without_marks_it_is_as_released(tmp_path: Path) -> None:
+    library(tmp_path, "mxnet", *as_released("mxnet"))
+    there = states(tmp_path)
+    assert set(there.values()) == {State.AS_RELEASED}
+    assert set(there) == {"receiving", "starting", "sending", "stopping", "freeing", "asking", "copying", "placing"}
+
+
+def test_a_server_as_released_is_not_hidden_by_a_corrected_worker(tmp_path: Path) -> None:
+    library(tmp_path, "torch", *as_released("torch"), *marks("torch"))
+    library(tmp_path, "server", *as_released("server"), *marks("server", "freeing"))
+    there = states(tmp_path)
+    assert {name for name, state in there.items() if state is State.AS_RELEASED} == {"freeing"}
+
+
+def test_where_the_code_is_not_to_be_found_nothing_is_claimed(tmp_path: Path) -> None:
+    library(tmp_path, "server", BY_NAME["summing"].seen_by + b"9SerializeE")
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / f"c_lib{SUFFIX}").touch()
+    there = states(tmp_path)
+    assert there["summing"] is State.AS_RELEASED
+    assert {there[name] for name in ("starting", "copying", "placing")} == {State.UNKNOWN}
+
+
+def test_a_server_without_compression_has_nothing_to_mend_in_its_sums(tmp_path: Path) -> None:
+    library(tmp_path, "server", b"byteps_server", *marks("server", "summing"))
+    assert set(states(tmp_path)) == {"receiving", "starting", "sending", "stopping", "freeing"}
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("def allocate_cpu(): ...\nargs=[\n    i, local_size, command, allocations[i]])\n", State.AS_RELEASED),
+        (f"def allocate_cpu(): ...\n{BY_NAME['launching'].rules[0].new}\n", State.CORRECTED),
+        ("def allocate_cpu(): ...\nin another way\n", State.UNKNOWN),
+        ("before there were cores for each process\n", None),
+    ],
+)
+@pytest.mark.parametrize("place", ["bin", "scripts"])
+def test_the_launcher_is_read(text: str, state: State | None, place: str, tmp_path: Path) -> None:
+    script = tmp_path / place / "bpslaunch"
+    script.parent.mkdir()
+    script.write_text(text)
+    assert states(tmp_path / "byteps").get("launching") is state
+
+
+def test_a_line_and_a_row_for_each_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "byteps_folder", lambda: tmp_path)
+    library(tmp_path, "torch", *as_released("torch"), *marks("torch", "starting", "freeing"))
+    found = faults.check_faults()
+    assert found is not None
+    none, line, rows = found
+    assert not none
+    assert line.startswith("2 of 7 that are known are in it as released, as far as can be seen; ")
+    assert "python -m prophet_byteps.build install" in line
+    assert dict(rows) == {name: BY_NAME[name].effect for name in ("starting", "freeing")}
+
+
+def test_users_of_gpus_are_told_of_the_build_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "byteps_folder", lambda: tmp_path)
+    library(tmp_path, "torch", *as_released("torch"), b"byteps_torch_push_pull_async_torch_cuda_FloatTensor")
+    found = faults.check_faults()
+    assert found is not None and "python -m prophet_byteps.build build --cuda" in found[1]
+
+
+def test_what_cannot_be_told_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "byteps_folder", lambda: tmp_path)
+    library(tmp_path, "server", *marks("server", "starting"))
+    found = faults.check_faults()
+    assert found is not None
+    assert (
+        "0 of 6 that are known are in it as released, as far as can be seen, and of 1 nothing can be told" in found[1]
+    )
+    assert found[2] == (("starting", "cannot tell whether about one start in five hangs"),)
+
+
+def test_all_is_well_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "byteps_folder", lambda: tmp_path)
+    library(tmp_path, "server", *as_released("server"), *marks("server"))
+    assert faults.check_faults() == (True, "all 6 that are known are corrected in it", ())
+
+
+def test_without_byteps_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "byteps_folder", lambda: None)
+    assert faults.check_faults() is None
+
+
+@pytest.mark.engine
+def test_the_cpu_build_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("byteps")
+    monkeypatch.undo()
+    folder = byteps_folder()
+    assert folder is not None
+    assert {name: state for name, state in states(folder).items() if state is not State.CORRECTED} == {}

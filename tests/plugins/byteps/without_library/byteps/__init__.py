@@ -1,0 +1,1 @@
+"""An importable BytePS without its library: the names that front ends take over, and no more."""
