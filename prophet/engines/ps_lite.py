@@ -18,3 +18,13 @@ def environment(node: str, network: RunNetwork) -> dict[str, str]:
     if is_worker(node):
         env["DMLC_WORKER_ID"] = node.removeprefix("worker")
     return env
+
+
+RESEND_MS = 500
+"""How long a message's acknowledgement is waited for before it is sent again, half of ps-lite's own 1,000 ms."""
+
+
+def message_loss(percent: int) -> dict[str, str]:
+    """Loses received messages at random, and sends again what is not acknowledged: ps-lite's switches for debugging
+    (src/van.cc, src/resender.h)."""
+    return {"PS_DROP_MSG": str(percent), "PS_RESEND": "1", "PS_RESEND_TIMEOUT": str(RESEND_MS)}

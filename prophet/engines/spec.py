@@ -132,6 +132,9 @@ class EngineSpec:
     """Dotted path of what says how far Prophet can run on it without the hook: (framework) -> rows of (item, whether it
     is as it must be, a line); None where it cannot."""
     trace: EngineTrace | None = None
+    message_loss: Callable[[int], dict[str, str]] | None = None
+    """(percent) -> what makes every role lose so many of the messages that it gets, and send again what is lost; None
+    where it has no such switch."""
     partition: PartitionSetting | None = None
     """None where a contender has no say in how tensors are cut."""
     simulated: tuple[Framework, ...] = ()
