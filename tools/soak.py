@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,7 +80,10 @@ class Soak:
             "faults": self._faults,
         }
         done = parts[part](data)
-        return data if done == data else replace(done, measured={**done.measured, part: here()})
+        if done == data:
+            return data
+        load = {**done.load, part: round(os.getloadavg()[0], 1)}
+        return replace(done, measured={**done.measured, part: here()}, load=load)
 
     def time_left(self) -> bool:
         """Whether another piece may begin."""
@@ -98,14 +101,16 @@ class Soak:
         yield update
 
     def _starts(self, data: SoakData) -> SoakData:
-        file = self._out / "starts.jsonl"
-        for engine in ENGINES:
-            done, lines = self._count_starts(file, engine)
-            with self._bar(f"starts: {engine}", self._amounts.starts, done) as update:
-                while done < self._amounts.starts and self.time_left():
-                    before, (done, lines) = lines, self._batch(file, engine)
-                    update(done)
-                    if lines == before:
+        file, wanted = self._out / "starts.jsonl", self._amounts.starts
+        counts = {engine: self._count_starts(file, engine) for engine in ENGINES}
+        with ExitStack() as bars:
+            updates = {e: bars.enter_context(self._bar(f"starts: {e}", wanted, counts[e][0])) for e in ENGINES}
+            # The engines take turns, so that a soak that is cut short has as much time for each.
+            while (missing := [e for e in ENGINES if counts[e][0] < wanted]) and self.time_left():
+                for engine in missing:
+                    before, counts[engine] = counts[engine], self._batch(file, engine)
+                    updates[engine](counts[engine][0])
+                    if counts[engine] == before:
                         raise UserError(f"no start of {engine} came to an end; see {file.parent}/starts")
         return replace(data, starts=starts_of(read_pieces(file, SoakStart, "starts")))
 

@@ -190,7 +190,8 @@ def _seen_faults(data: SoakData, *, gone: bool) -> str:
 
 def _measured(data: SoakData, part: str) -> str:
     measured = data.measured.get(part)
-    return "" if measured is None else measured.line()
+    load = f" The load average of its last minute was {data.load[part]:.1f}." if part in data.load else ""
+    return "" if measured is None else measured.line() + load
 
 
 def starts_text(data: SoakData) -> str:

@@ -94,9 +94,11 @@ class TasksOf:
 
 @dataclass(frozen=True)
 class SoakData:
-    """What is kept of the soak: each part's figures, and when it was `measured` last."""
+    """What is kept of the soak: each part's figures, and where it was `measured` last."""
 
     measured: dict[str, Provenance] = field(default_factory=dict)
+    load: dict[str, float] = field(default_factory=dict)
+    """By part: the load average of the machine's last minute when it had run."""
     starts: list[StartsOf] = field(default_factory=list)
     tasks: list[TasksOf] = field(default_factory=list)
     training: list[LongTraining] = field(default_factory=list)

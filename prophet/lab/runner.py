@@ -238,6 +238,7 @@ class JobRun:
         self._trace = trace if trace is not None and trace.switch in policy.env else None
         self._processes: dict[str, Process] = {}
         self._killed: set[str] = set()
+        self._has_killed = False
         self._broke_at: float | None = None
 
     def run(self, on_iterations: Callable[[int], None]) -> Run:
@@ -278,6 +279,7 @@ class JobRun:
     def kill(self, node: str) -> None:
         """Ends the node's program as a machine does that loses its power."""
         self._killed.add(node)
+        self._has_killed = True
         self._host.send_signal(node, signal.SIGKILL)
 
     def _mend(self) -> None:
@@ -335,9 +337,11 @@ class JobRun:
         trained_since: float | None = None
         while True:
             codes = {node: process.poll() for node, process in self._processes.items()}
-            failed = next((n for n, code in codes.items() if code not in (None, 0) and n not in self._killed), None)
-            if failed is not None:
-                raise JobFailed(f"{failed} ended with status {codes[failed]}: {last_words(self._log_lines(failed))}")
+            gone = [node for node, code in codes.items() if code not in (None, 0) and node not in self._killed]
+            # Where a program was killed, others than workers may fall with it: what becomes of the workers is the end.
+            fallen = [node for node in gone if self._has_killed and node not in self._workers]
+            if failed := [node for node in gone if node not in fallen]:
+                raise JobFailed(self._how_it_ended(failed[0], codes) + self._fell_before(fallen, codes))
             if (fault := self._host.fault()) is not None:
                 raise JobFailed(fault)
             if all(codes[worker] == 0 for worker in self._workers):
@@ -352,7 +356,8 @@ class JobRun:
             if watch.hung(sum(finished) + ended, now):
                 counts = ", ".join(f"{w} {n}" for w, n in zip(self._workers, finished, strict=True))
                 total = self._cell.job.iterations
-                raise JobFailed(f"hung: nothing for {self._limit_s:g} s (iterations of {total} done: {counts})")
+                hung = f"hung: nothing for {self._limit_s:g} s (iterations of {total} done: {counts})"
+                raise JobFailed(hung + self._fell_before(fallen, codes))
             if trained_since is None and min(finished) > 0:
                 trained_since = now
             while trained_since is not None and coming is not None and now - trained_since >= coming.at_s:
@@ -361,6 +366,15 @@ class JobRun:
                     self._broke_at = now
                 coming = next(schedule, None)
             self._edges.sleep(POLL_S)
+
+    def _how_it_ended(self, node: str, codes: Mapping[str, int | None]) -> str:
+        late = node in self._workers and self._result(node).exists()
+        when = " after its last iteration" if late else ""
+        return f"{node} ended with status {codes[node]}{when}: {last_words(self._log_lines(node))}"
+
+    def _fell_before(self, nodes: Sequence[str], codes: Mapping[str, int | None]) -> str:
+        """What else had ended by itself, beside what a fault killed."""
+        return "".join(f" ({self._how_it_ended(node, codes)})" for node in nodes)
 
     def _collect(self) -> tuple[tuple[WorkerRecord, ...], tuple[AgentStatus, ...]]:
         """(the workers' results, what Prophet wrote in them). Raises JobFailed where one is missing."""
