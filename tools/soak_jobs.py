@@ -67,7 +67,7 @@ def _only(experiment: Experiment, cell: Cell, policy: Contender) -> Experiment:
     return replace(experiment, cells=(replace(cell, policies=(policy,)),), repeats=1)
 
 
-class Watched:
+class MemoryWatch:
     """Looks at the memory of a job's processes whenever its workers have finished more iterations."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Watched:
 class SampledTestbed(Testbed):
     """A testbed that says which process runs where."""
 
-    def __init__(self, nodes: Sequence[NodeSpec], watched: Watched) -> None:
+    def __init__(self, nodes: Sequence[NodeSpec], watched: MemoryWatch) -> None:
         super().__init__(nodes)
         self._watched = watched
 
@@ -111,9 +111,9 @@ class SampledTestbed(Testbed):
         return process
 
 
-def run(experiment: Experiment, out: Path) -> tuple[CellRuns, Watched]:
+def run(experiment: Experiment, out: Path) -> tuple[CellRuns, MemoryWatch]:
     """Runs an experiment of one cell and policy. Raises UserError where there can be no testbed."""
-    watched = Watched()
+    watched = MemoryWatch()
 
     def testbed(cell: Cell) -> Testbed:
         cluster = cell.cluster

@@ -129,7 +129,10 @@ def tasks_of(runs: Sequence[StressRun]) -> list[TasksOf]:
     summed = []
     for check in dict.fromkeys(run.check for run in runs):
         mine = [run for run in runs if run.check == check]
-        counts = (sum(getattr(run, key) for run in mine) for key in ("tasks", "plans", "suspensions", "asides"))
+        tasks, plans, suspensions, asides = (
+            sum(getattr(run, key) for run in mine) for key in ("tasks", "plans", "suspensions", "asides")
+        )
         seconds = round(sum(run.seconds for run in mine), 1)
-        summed.append(TasksOf(check, len(mine), *counts, seconds, [run.wrong for run in mine if run.wrong]))
+        wrong = [run.wrong for run in mine if run.wrong]
+        summed.append(TasksOf(check, len(mine), tasks, plans, suspensions, asides, seconds, wrong))
     return summed

@@ -93,9 +93,10 @@ def test_the_page_has_the_counts_and_says_what_was_not_run(tmp_path: Path) -> No
     starts = [replace(START, first_s=1.0 + n / 100, prophet=n > 4) for n in range(105)]
     tasks = [StressRun("plain", n, 500_000, 40, 5, 1, 2.0) for n in range(20)]
     measured = {"starts": HERE, "faults": HERE}
-    data = SoakData(measured, starts_of(starts), tasks_of(tasks), [], FAULTS)
+    data = SoakData(measured, {"starts": 4.2}, starts_of(starts), tasks_of(tasks), [], FAULTS)
     kept.keep(tmp_path, "soak", SoakData, data, HERE)
     page = soak_page.page(tmp_path)
+    assert f"{HERE.line()} The load average of its last minute was 4.2. Small jobs" in page
     assert "100 on BytePS, 0 wrong" in page and "BytePS: p99 2.03 s, alone 1.04 s" in page
     assert "| BytePS | yes | 100 | 0 | 0 | 0 | 1.55 | 2.03 | 2.04 |" in page
     assert "10,000,000: none lost" in page and "| none | 10,000,000 | 800 | 100 | 20 | 0 | 40 |" in page
