@@ -32,7 +32,7 @@ from tools.soak_records import ENGINES, FaultRun, LongTraining, SoakData, SoakSt
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("starts", "tasks", "training", "faults")
-BATCH_S = 20.0
+BATCH_S = 45.0
 """Of starts: what one program makes before it ends, and the bar moves on."""
 RUN_TASKS = 500_000
 """Of the stress program: it steps aside once in each run."""
