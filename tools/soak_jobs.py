@@ -34,7 +34,9 @@ RATES_BPS = (50e6, 400e6)
 ITERATION_S = 0.25
 """About what one takes at these rates: how many make a piece of so many seconds."""
 LEAST_SAMPLES = 10
-SHORT_ITERATIONS = 30
+LEAST_ITERATIONS = 20
+ANY_LENGTH = {"warmup": 2, "target_accuracy": 0.01}
+"""Of a job that is not long enough to learn; its weights are compared."""
 
 
 def short_fault_job() -> tuple[Experiment, str, str]:
@@ -43,7 +45,7 @@ def short_fault_job() -> tuple[Experiment, str, str]:
     cell = next(cell for cell in experiment.cells if any(f.kind is FaultKind.STOPPED for f in cell.cluster.faults))
     (fault,) = cell.cluster.faults
     soon = fault.model_copy(update={"from_s": 0.5, "until_s": 1.5})
-    job = cell.job.model_copy(update={"iterations": SHORT_ITERATIONS, "target_accuracy": 0.1})
+    job = cell.job.model_copy(update={"iterations": LEAST_ITERATIONS, **ANY_LENGTH})
     cell = replace(cell, job=job, cluster=cell.cluster.model_copy(update={"faults": [soon]}))
     return replace(experiment, cells=(cell,)), in_words(cell), "prophet"
 
@@ -145,7 +147,7 @@ def long_training(policy: str, seconds: float, seed: int, every_s: float) -> Exp
     """A job of about `seconds` under `policy`, whose rates change at random about every `every_s` seconds."""
     experiment = load_experiment(TRAINING, [policy], 1)
     (cell,) = experiment.cells
-    job = cell.job.model_copy(update={"iterations": max(40, round(seconds / ITERATION_S)), "warmup": 10})
+    job = cell.job.model_copy(update={"iterations": max(LEAST_ITERATIONS, round(seconds / ITERATION_S)), **ANY_LENGTH})
     cluster = cell.cluster.model_copy(update={"bandwidth": changing_bandwidth(seed, 4 * seconds, every_s)})
     return replace(experiment, cells=(replace(cell, job=job, cluster=cluster),))
 

@@ -20,11 +20,7 @@ def environment(node: str, network: RunNetwork) -> dict[str, str]:
     return env
 
 
-RESEND_MS = 500
-"""How long a message's acknowledgement is waited for before it is sent again, half of ps-lite's own 1,000 ms."""
-
-
 def message_loss(percent: int) -> dict[str, str]:
-    """Loses received messages at random, and sends again what is not acknowledged: ps-lite's switches for debugging
-    (src/van.cc, src/resender.h)."""
-    return {"PS_DROP_MSG": str(percent), "PS_RESEND": "1", "PS_RESEND_TIMEOUT": str(RESEND_MS)}
+    """Loses received messages at random, and sends again what is not acknowledged in a second: ps-lite's switches for
+    debugging (src/van.cc, src/resender.h). After ten times in vain the process ends."""
+    return {"PS_DROP_MSG": str(percent), "PS_RESEND": "1"}
