@@ -5,6 +5,7 @@ Rule of this file: what is kept of a soak, its verdicts, and the words of the pa
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -22,6 +23,9 @@ COMMAND = "make soak"
 ENGINE_WORDS: Mapping[Engine, str] = {"byteps": "BytePS", "ddp": "DistributedDataParallel"}
 CHECK_WORDS = {PLAIN: "none", "memory": "ASan and UBSan", "races": "TSan"}
 PROPHETS = ("prophet", "ddp-prophet")
+ORDER = ("stock", "prophet", "ddp-gloo", "ddp-prophet")
+"""Of a fault's rows."""
+ERROR_LETTERS = 230
 NOT_RUN = f"not run yet: `{COMMAND}`"
 
 
@@ -33,9 +37,9 @@ def right_weights(faults: Iterable[FaultRun]) -> set[str]:
 def outcome(run: FaultRun, right: set[str]) -> str:
     """What became of a job, in words."""
     if run.error:
-        after = "" if run.ended_after_s is None else f"{run.ended_after_s:.0f} s after the fault began: "
-        error = run.error.removeprefix("repeat 1 of 1: ")
-        return f"hung ({after}{error})" if is_hang(run) else f"ended {after}{error}"
+        after = "" if run.ended_after_s is None else f" {run.ended_after_s:.0f} s after the fault began"
+        error = textwrap.shorten(run.error.removeprefix("repeat 1 of 1: ").removeprefix("hung: "), ERROR_LETTERS)
+        return f"hung: {error}" if is_hang(run) else f"ended{after}: {error}"
     if not right:
         return "trained; nothing to compare with"
     longest = "" if run.longest_iteration_s is None else f"; longest iteration {run.longest_iteration_s:.1f} s"
@@ -181,11 +185,12 @@ def _seen_faults(data: SoakData, *, gone: bool) -> str:
     mine = [run for run in data.faults if run.policy in PROPHETS and run.fault and ("killed" in run.fault) == gone]
     if not mine:
         return NOT_RUN
+    jobs = f"{len(mine)} job{'' if len(mine) == 1 else 's'}"
     hung = sum(is_hang(run) for run in mine)
     if gone:
-        return f"{len(mine)} jobs, {sum(bool(run.error) for run in mine) - hung} ended so, {hung} hung"
+        return f"{jobs}, {sum(bool(run.error) for run in mine) - hung} ended so, {hung} hung"
     trained = sum(run.weights in right for run in mine if not run.error)
-    return f"{len(mine)} jobs, {trained} with the same weights, {hung} hung"
+    return f"{jobs}, {trained} with the same weights, {hung} hung"
 
 
 def _measured(data: SoakData, part: str) -> str:
@@ -299,7 +304,9 @@ def faults_text(data: SoakData) -> str:
         return f"Not measured yet: `{COMMAND}`."
     right = right_weights(data.faults)
     rows = []
-    for fault, policy in dict.fromkeys((run.fault, run.policy) for run in data.faults):
+    places = {policy: place for place, policy in enumerate(ORDER)}
+    groups = {(run.fault, run.policy) for run in data.faults}
+    for fault, policy in sorted(groups, key=lambda group: (group[0], places.get(group[1], len(ORDER)))):
         mine = [run for run in data.faults if (run.fault, run.policy) == (fault, policy)]
         seen = list(dict.fromkeys(outcome(run, right) for run in mine))
         rows.append((fault or "none", policy, str(len(mine)), "; ".join(seen).replace("|", "/")))

@@ -69,7 +69,7 @@ def test_an_engine_that_hangs_alone_is_no_fault_of_prophet() -> None:
     hung = replace(FAULTS[2], policy="prophet")
     lost = replace(FAULTS[1], weights="2e")
     (first, second) = soak_page.faults_of(SoakData(faults=[*FAULTS, hung, lost]))
-    assert first.startswith("worker1 killed 3s, prophet: hung (41 s after the fault began: hung: nothing for 40 s")
+    assert first.startswith("worker1 killed 3s, prophet: hung: nothing for 40 s (iterations of 60 done")
     assert second == "worker0 link-down 2-10s, prophet: OTHER weights; longest iteration 9.2 s"
 
 
@@ -101,7 +101,7 @@ def test_the_page_has_the_counts_and_says_what_was_not_run(tmp_path: Path) -> No
     assert "| BytePS | yes | 100 | 0 | 0 | 0 | " in page and " | 2.03 | 2.04 |" in page
     assert "10,000,000: none lost" in page and "| none | 10,000,000 | 800 | 100 | 20 | 0 | 40 |" in page
     assert "## Long training\n\nNot measured yet: `make soak`." in page
-    assert "1 jobs, 1 with the same weights, 0 hung" in page and "1 jobs, 1 ended so, 0 hung" in page
+    assert "1 job, 1 with the same weights, 0 hung" in page and "1 job, 1 ended so, 0 hung" in page
     assert (
         "| worker1 killed 3s | prophet | 1 | ended 16 s after the fault began: worker0 ended with status 75: " in page
     )
