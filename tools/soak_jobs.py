@@ -19,6 +19,7 @@ from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell, Experiment, load_experiment
 from prophet.lab.contenders import Contender
 from prophet.lab.faults import FaultKind
+from prophet.lab.records import read_worker
 from prophet.lab.results import summarize
 from prophet.lab.runner import Edges, run_experiment
 from prophet.lab.runs import CellRuns
@@ -130,7 +131,7 @@ def fault_run(experiment: Experiment, fault: str, out: Path) -> FaultRun:
     done, watched = run(experiment, out)
     ((name, (job,)),) = done.runs.items()
     found = summarize(experiment, [done]).cells[0].policies[name]
-    digests = found.weights_sha256 or ""
+    digests = found.weights_sha256 or left_weights(job.folder, experiment.cells[0].cluster.workers)
     longest_s = max((time_s for worker in job.workers for time_s in worker.iteration_s), default=None)
     return FaultRun(
         fault,
@@ -141,6 +142,16 @@ def fault_run(experiment: Experiment, fault: str, out: Path) -> FaultRun:
         longest_s,
         watched.seconds,
     )
+
+
+def left_weights(folder: Path, workers: int) -> str | list[str]:
+    """Of a job that failed after its training: the digest of the weights that its workers left; several where they
+    differ, and nothing where not all left any."""
+    files = [folder / f"worker{number}.json" for number in range(workers)]
+    digests = {read_worker(file).weights_sha256 or "" for file in files if file.exists()}
+    if len(digests) > 1:
+        return sorted(digests)
+    return "".join(digests) if all(file.exists() for file in files) else ""
 
 
 def long_training(policy: str, seconds: float, seed: int, every_s: float) -> Experiment:

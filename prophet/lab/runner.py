@@ -277,7 +277,7 @@ class JobRun:
         self._killed.discard(node)
 
     def kill(self, node: str) -> None:
-        """Ends the node's program as a machine does that loses its power."""
+        """Ends the node's program at once; its machine is still there and closes its connections."""
         self._killed.add(node)
         self._has_killed = True
         self._host.send_signal(node, signal.SIGKILL)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from prophet.core.errors import UserError
+from prophet.lab.jobs.record import write_record
+from support.fakes import worker_record
 from support.privileges import skip_without_namespaces
 from tools import kept, soak, soak_jobs, soak_page, soak_starts
 from tools.native_stress import StressRun
@@ -71,6 +73,21 @@ def test_an_engine_that_hangs_alone_is_no_fault_of_prophet() -> None:
     (first, second) = soak_page.faults_of(SoakData(faults=[*FAULTS, hung, lost]))
     assert first.startswith("worker1 killed 3s, prophet: hung: nothing for 40 s (iterations of 60 done")
     assert second == "worker0 link-down 2-10s, prophet: OTHER weights; longest iteration 9.2 s"
+
+
+def test_a_job_that_fails_after_its_training_has_left_its_weights(tmp_path: Path) -> None:
+    assert soak_jobs.left_weights(tmp_path, 2) == ""
+    write_record(worker_record([1.0]), tmp_path / "worker0.json")
+    assert soak_jobs.left_weights(tmp_path, 2) == "", "the other left nothing"
+    write_record(worker_record([1.0]), tmp_path / "worker1.json")
+    assert soak_jobs.left_weights(tmp_path, 2) == "abc"
+    write_record(worker_record([1.0], weights_sha256="2e"), tmp_path / "worker1.json")
+    assert soak_jobs.left_weights(tmp_path, 2) == ["2e", "abc"]
+    late = replace(FAULTS[1], error="repeat 1 of 1: worker1 ended with status -6 after its last iteration: what()")
+    words = "right weights, then ended: worker1 ended with status -6 after its last iteration: what()"
+    assert soak_page.outcome(late, {"1f"}) == words
+    assert soak_page.faults_of(SoakData(faults=[FAULTS[0], late])) == []
+    assert soak_page.faults_of(SoakData(faults=[FAULTS[0], replace(late, weights="2e")])) != []
 
 
 def test_what_is_wrong_is_said_of_every_part() -> None:
