@@ -319,7 +319,7 @@ def faults_text(data: SoakData) -> str:
         "`configs/faults.yaml` ([its keys](experiments.md#faults)): training on scikit-learn's digits, two workers at"
         " 200 Mbit/s and a server on the testbed, times from the end of all workers' first iteration on. `prophet` has"
         " `PROPHET_STALL_S=20`. Right weights are those of the jobs without a fault, bit for bit. A job hangs in which"
-        " nothing moves for 40 s; its engine would go on waiting. Where messages are dropped, ps-lite may not get out of"
-        " its own last barrier: a role that leaves acknowledges nothing any more."
+        " nothing moves for 40 s; its engine would go on waiting. Where messages are dropped, ps-lite may not get out"
+        " of its own last barrier: a role that leaves acknowledges nothing any more."
     )
     return f"{_measured(data, 'faults')} {about}\n\n{table(('fault', 'policy', 'jobs', 'what became of them'), rows)}"
