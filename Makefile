@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks papers results pages schemas profiles guard memory backlog testbed golden release clean
+.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks papers results pages schemas profiles guard memory backlog soak testbed golden release clean
 
 setup: $(STAMP)
 
@@ -99,6 +99,10 @@ memory: setup
 # Whether jobs of many small gradients end on BytePS as released: up to half an hour.
 backlog: setup
 	$(BIN)/python -m tools.backlog
+
+# Starts, tasks, long training and faults, and docs/reliability.md: about four hours, and it can be interrupted.
+soak: setup
+	$(BIN)/python -m tools.soak
 
 # What the testbed's links do, with and without a delay: about three minutes on a quiet machine.
 testbed: setup

@@ -8,29 +8,26 @@ it can be interrupted and goes on with more starts later. None is repeated for h
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from prophet.core import settings
-from prophet.core.errors import UserError
 from prophet.core.units import format_rate, parse_rate
 from prophet.engines.spec import STOCK
 from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.contenders import Contender
-from prophet.lab.records import first_error
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from tools import kept
 from tools.builds import BUILDS, Ended, Limits, ManyGradientsJob, provide_build, run_job
 from tools.exit_status import exit_status
 from tools.markdown import table
+from tools.pieces import add_piece, read_pieces
 from tools.provenance import Provenance, here
 
 PAGE = "backlog.md"
@@ -121,13 +118,7 @@ the first number has gone to all workers and back, or after that. It is late whe
 
 def read_starts(path: Path) -> list[Start]:
     """The starts that were counted already, none where there is no file. Raises UserError."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [TypeAdapter(Start).validate_json(line) for line in lines]
-    except ValidationError as error:
-        raise UserError(f"{path}: cannot be read as starts ({first_error(error)}); remove it") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as starts ({error}); remove it") from None
+    return read_pieces(path, Start, "starts")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -154,8 +145,7 @@ def run(options: argparse.Namespace) -> int:
                     name, run_job(testbed, cluster, policy, job, folder, port, limits), time.monotonic() - began
                 )
                 starts.append(start)
-                with counts.open("a", encoding="utf-8") as lines:
-                    lines.write(json.dumps(asdict(start)) + "\n")
+                add_piece(counts, start)
                 said = f"{name} {number + 1}: {start.end} {start.stage}, {start.seconds:.0f} s {start.why}"
                 console.print(said, markup=False, soft_wrap=True)
     kept.keep(options.results, NAME, Starts, Starts(options.build, job, rate, limits, starts), here())

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import dataclasses
 import faulthandler
+import functools
 import gc
 import hashlib
 import json
@@ -25,7 +26,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,7 @@ def train(job: StressJob, rank: int) -> dict[str, Any]:
     losses = hashlib.sha256()
     held: dict[int, Any] = {}
     changes = 0
+    first_at = 0.0
     for iteration in range(job.iterations):
         numbers = torch.Generator().manual_seed(iteration * 100 + rank)
         data = torch.randint(-3, 4, (len(modules), LAYERS, COLUMNS), generator=numbers).float()
@@ -145,6 +147,7 @@ def train(job: StressJob, rank: int) -> dict[str, Any]:
             delay()
             optimizer.step()
         losses.update(repr([output.item() for output in outputs]).encode())
+        first_at = time.monotonic() if iteration == 0 else first_at
         if job.evaluates and rank == 0 and iteration == job.iterations // 2:
             with torch.no_grad():
                 losses.update(repr([module.module(data[0], (), delay).item() for module in modules]).encode())
@@ -152,7 +155,7 @@ def train(job: StressJob, rank: int) -> dict[str, Any]:
     for module in modules:
         for param in module.parameters():
             weights.update(param.detach().numpy().tobytes())
-    return {"losses": losses.hexdigest(), "weights": weights.hexdigest(), "changes": changes}
+    return {"losses": losses.hexdigest(), "weights": weights.hexdigest(), "changes": changes, "first_at": first_at}
 
 
 def another(rounds: Any, choices: random.Random) -> None:
@@ -171,11 +174,7 @@ def another(rounds: Any, choices: random.Random) -> None:
 
 
 def run_rank(job: StressJob, rank: int, port: int, folder: Path) -> None:
-    """The life of one rank, in a process of its own that ends as any does."""
-    log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    """The life of one rank, in a process of its own."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(job.ranks))
     if job.prophet:
         os.environ.update(PROPHET_SCHEDULER="prophet", PROPHET_CACHE="off")
@@ -187,19 +186,24 @@ def run_rank(job: StressJob, rank: int, port: int, folder: Path) -> None:
         dist.destroy_process_group()
 
 
-def start(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
-    """What the ranks came to. Raises Wrong with what they printed where one fails or hangs."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def live(lives: Mapping[str, Callable[[], None]], folder: Path, limit_s: float) -> None:
+    """Forks a process for each of `lives` and waits for the ends of all; what each says is in `folder`/NAME.log.
+
+    Each ends as any process does, by leaving this function and whatever called it. Raises Wrong with what they said
+    where one fails, or has not ended after `limit_s` seconds.
+    """
     pids = {}
-    for rank in range(job.ranks):
+    for name, life in lives.items():
         pid = os.fork()
         if pid == 0:
-            run_rank(job, rank, port, folder)
+            log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            faulthandler.register(signal.SIGUSR1, all_threads=True)
+            life()
             raise SystemExit(0)
-        pids[pid] = rank
-    statuses: dict[int, int] = {}
+        pids[pid] = name
+    statuses: dict[str, int] = {}
     ends_at = time.monotonic() + limit_s
     while pids and time.monotonic() < ends_at:
         pid, status = os.waitpid(-1, os.WNOHANG)
@@ -215,8 +219,25 @@ def start(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
     for pid in pids:
         os.waitpid(pid, 0)
     if hung or any(statuses.values()):
-        logs = "\n".join(f"-- rank {rank}\n{(folder / f'rank{rank}.log').read_text()}" for rank in range(job.ranks))
-        raise Wrong(f"{job}: hung {hung}, statuses {statuses}\n{logs}")
+        logs = "\n".join(f"-- {name}\n{(folder / f'{name}.log').read_text(errors='replace')}" for name in lives)
+        raise Wrong(f"hung {hung}, statuses {statuses}\n{logs}")
+
+
+def free_port() -> int:
+    """A port of this machine that nobody has at the moment."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def start(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
+    """What the ranks came to. Raises Wrong with what they printed where one fails or hangs."""
+    port = free_port()
+    lives = {f"rank{rank}": functools.partial(run_rank, job, rank, port, folder) for rank in range(job.ranks)}
+    try:
+        live(lives, folder, limit_s)
+    except Wrong as wrong:
+        raise Wrong(f"{job}: {wrong}") from None
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(job.ranks)]
 
 

@@ -22,6 +22,7 @@ from tools import (
     replay,
     results,
     scaling,
+    soak_page,
     testbed,
     validate,
 )
@@ -40,11 +41,12 @@ PAGES: Mapping[str, Callable[[Path], str]] = {
         replay,
         results,
         scaling,
+        soak_page,
         testbed,
         validate,
     )
 }
-"""Each page's file, and what makes its text from the folder of results."""
+"""Each page's file, relative to the folder of results, and what makes its text from that folder."""
 
 
 def main(arguments: list[str] | None = None) -> int:

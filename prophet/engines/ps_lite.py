@@ -18,3 +18,9 @@ def environment(node: str, network: RunNetwork) -> dict[str, str]:
     if is_worker(node):
         env["DMLC_WORKER_ID"] = node.removeprefix("worker")
     return env
+
+
+def message_loss(percent: int) -> dict[str, str]:
+    """Loses received messages at random, and sends again what is not acknowledged in a second: ps-lite's switches for
+    debugging (src/van.cc, src/resender.h). After ten times in vain the process ends."""
+    return {"PS_DROP_MSG": str(percent), "PS_RESEND": "1"}

@@ -136,6 +136,9 @@ class EngineSpec:
     """Dotted path of what says which of the engine's known faults the installed one has: () -> (whether none, a line,
     rows of a fault and what it does to a job), or None where it is not installed; None where no faults are known."""
     trace: EngineTrace | None = None
+    message_loss: Callable[[int], dict[str, str]] | None = None
+    """(percent) -> what makes every role lose so many of the messages that it gets, and send again what is lost; None
+    where it has no such switch."""
     partition: PartitionSetting | None = None
     """None where a contender has no say in how tensors are cut."""
     simulated: tuple[Framework, ...] = ()

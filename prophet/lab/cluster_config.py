@@ -1,4 +1,4 @@
-"""The cluster of a config: its nodes, and the bandwidth and delay of their links.
+"""The cluster of a config: its nodes, the bandwidth and delay of their links, and what breaks.
 
 Rule of this file: the schema of `cluster` and its checks. Rates are bits per second, times seconds.
 """
@@ -13,6 +13,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from prophet.core.units import parse_rate, parse_time
+from prophet.lab.faults import Fault, FaultKind, check_apart
 from prophet.lab.schema import Seconds, Strict
 
 NOT_SHAPED = "none"
@@ -124,6 +125,8 @@ class ClusterConfig(Strict):
     delay: Annotated[Delay, BeforeValidator(_parse_delay)] = Delay()
     traffic: list[Traffic] = Field(default_factory=list)
     """What others take of the links."""
+    faults: list[Fault] = Field(default_factory=list)
+    """What breaks."""
 
     @property
     def nodes(self) -> list[str]:
@@ -136,10 +139,11 @@ class ClusterConfig(Strict):
             "bandwidth": self.bandwidth.nodes,
             "delay": self.delay.nodes,
             "traffic": [traffic.node for traffic in self.traffic],
+            "faults": [fault.node for fault in self.faults if fault.node is not None],
         }
         for key, names in named.items():
             if unknown := sorted(set(names) - set(self.nodes)):
-                default = "" if key == "traffic" else "default, "
+                default = "" if key in ("traffic", "faults") else "default, "
                 raise ValueError(f"{key} names {unknown[0]!r}; the nodes are {default}{', '.join(self.nodes)}")
         return self
 
@@ -151,4 +155,12 @@ class ClusterConfig(Strict):
                 raise ValueError(
                     f"traffic at {after.node} from {after.from_s:g} s begins before the last one has ended"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _faults_are_apart(self) -> Self:
+        check_apart(self.faults)
+        slow = next((fault for fault in self.faults if fault.kind is FaultKind.SLOW_LINK), None)
+        if slow is not None and self.bandwidth.changes:
+            raise ValueError(f"faults: the rate of {slow.node} cannot be {FaultKind.SLOW_LINK} where bandwidth changes")
         return self

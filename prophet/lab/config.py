@@ -22,6 +22,7 @@ from prophet.engines.registry import engines, scheduled_engine
 from prophet.engines.spec import EngineSpec
 from prophet.lab.cluster_config import ClusterConfig, Delay, Traffic
 from prophet.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
+from prophet.lab.faults import Fault
 from prophet.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
 from prophet.lab.schema import Seconds, Strict
 from prophet.lab.simulator_config import SimulatorConfig
@@ -144,7 +145,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return raw
 
 
-_OF_LINKS = ("bandwidth", "delay", "traffic")
+_OF_LINKS = ("bandwidth", "delay", "traffic", "faults")
 """Keys of `cluster` with a value that is one thing, whatever its form, and that results.json has in plain values."""
 _VARIABLE = ("job", "cluster", "policies", "simulator")
 
@@ -202,6 +203,7 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
         **JOB_KINDS,
         "cluster": ClusterConfig,
         "traffic": Traffic,
+        "faults": Fault,
         "simulator": SimulatorConfig,
     }
     model = next((models[s] for s in reversed(loc[:-1]) if isinstance(s, str) and s in models), ExperimentConfig)
@@ -221,14 +223,26 @@ def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where:
                 f"{path}: {where}job.kind: {job.kind} is a job of {' and '.join(job.frameworks)} alone, and "
                 f"{policy.name} trains in {policy.framework}; leave that policy out"
             )
+    _check_faults(config.cluster, policies, f"{path}: {where}cluster.faults")
     profile = replayed_profile(job, path.parent, f"{path}: {where}job") if isinstance(job, ReplayJob) else None
     return Cell(_setting(config, point), job, config.cluster, policies, profile, config.simulator, engine)
+
+
+def _check_faults(cluster: ClusterConfig, policies: Sequence[Contender], at: str) -> None:
+    """Raises UserError where a fault can do nothing to a policy's engine, which would pass for a result under it."""
+    for index, fault in enumerate(cluster.faults):
+        for policy in policies:
+            engine = policy.engine
+            if fault.node is not None and not engine.has_role(fault.node):
+                raise UserError(f"{at}[{index}].node: {fault.node} has no part in {policy.name}; leave the policy out")
+            if fault.percent is not None and engine.message_loss is None:
+                raise UserError(f"{at}[{index}]: {engine.words} cannot drop messages; leave {policy.name} out")
 
 
 def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, object]:
     """What was varied, by the last part of its key; the bandwidth always, and a whole job by its kind and model.
 
-    Delay and traffic are there where they are varied, and where there are any.
+    Delay, traffic and faults are there where they are varied, and where there are any.
     """
     cluster = config.cluster
     setting: dict[str, object] = {"bandwidth": cluster.bandwidth.as_setting()}
@@ -237,6 +251,8 @@ def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, ob
         setting["delay"] = cluster.delay.as_setting()
     if "traffic" in varied or cluster.traffic:
         setting["traffic"] = [traffic.model_dump() for traffic in cluster.traffic]
+    if "faults" in varied or cluster.faults:
+        setting["faults"] = [fault.model_dump(mode="json", exclude_unset=True) for fault in cluster.faults]
     whole_job = "kind" in point.get("job", {})
     if whole_job:
         job = config.job

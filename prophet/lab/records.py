@@ -94,6 +94,8 @@ class PolicyResult(_Part):
     accuracy: float | None = None
     """The least of all workers and repeats."""
     error: str | None = None
+    ended_after_s: float | None = None
+    """Where a run failed after a fault had begun: seconds from the first fault to its end, the most of all repeats."""
     log_tail: dict[str, list[str]] = {}
     narrow_link: str | None = None
     """Where it is another than the cell's."""

@@ -19,6 +19,7 @@ from prophet.engines.topology import ALL_REDUCE, Topology
 from prophet.lab.cluster_config import Delay
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
+from prophet.lab.faults import Fault
 from prophet.lab.job_config import ScoredJob, SyntheticJob
 from prophet.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
 from prophet.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results, Times
@@ -161,6 +162,9 @@ def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> Poli
     if isinstance(cell.job, ScoredJob) and good:
         summary = _with(summary, accuracy=min(worker.accuracy or 0.0 for run in good for worker in run.workers))
     error = _error(cell, runs, summary)
+    ended = [run.ended_after_s for run in runs if run.ended_after_s is not None]
+    if ended:
+        summary = _with(summary, ended_after_s=max(ended))
     if error is not None:
         tails = (dict(run.log_tail) for run in runs if run.error is not None)
         summary = _with(summary, error=error, log_tail=next(tails, {}))
@@ -287,6 +291,8 @@ def describe_setting(setting: Mapping[str, Any]) -> str:
             words.append(f"delay {_describe_delay(value)}")
         elif key == "traffic":
             words += [_describe_traffic(part) for part in value]
+        elif key == "faults":
+            words += [Fault.model_validate(fault).words() for fault in value] or ["no fault"]
         elif key == "policies":
             continue
         else:
@@ -362,6 +368,8 @@ def _notes(policy: PolicyResult) -> list[str]:
     notes = []
     if policy.error is not None:
         notes.append(policy.error)
+    if policy.ended_after_s is not None:
+        notes.append(f"it ended {policy.ended_after_s:.1f} s after the fault began")
     if policy.narrow_link is not None:
         notes.append(describe_narrow_link(policy.narrow_link))
     if policy.accuracy is not None:

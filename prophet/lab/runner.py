@@ -12,12 +12,12 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -25,8 +25,10 @@ from prophet.core import settings
 from prophet.core.errors import UserError
 from prophet.core.status import AgentStatus
 from prophet.engines.spec import RunNetwork, is_worker
+from prophet.lab.changes import changes
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
+from prophet.lab.faults import FaultKind
 from prophet.lab.job_config import ReplayJob
 from prophet.lab.jobs import progress_path
 from prophet.lab.jobs.record import WorkerRecord
@@ -68,6 +70,8 @@ class Host(Protocol):
     def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> Process: ...
     def set_bandwidth(self, name: str, bits_per_s: float | None) -> None: ...
     def set_traffic(self, name: str, bits_per_s: float | None) -> None: ...
+    def set_link(self, name: str, *, passes: bool) -> None: ...
+    def send_signal(self, name: str, number: signal.Signals) -> None: ...
     def check(self, tolerance: float) -> Mapping[str, float]: ...
     def check_round_trips(self, tolerance: float) -> Mapping[str, float]: ...
     def fault(self) -> str | None: ...
@@ -150,7 +154,7 @@ def _run_cell(
         recordings = {
             policy.name: run(recorded_cell(cell), recorded_policy(policy), RECORDING)
             for policy in cell.policies
-            if policy.traced and obstacle(policy) is None
+            if is_recorded_apart(cell, policy) and obstacle(policy) is None
         }
         # A relay that has ended was named by the runs that it failed.
         relays = host.relays() if host.fault() is None else {}
@@ -174,6 +178,11 @@ def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
             finished = run(cell.of(outcome.policy), outcome.policy, f"repeat{repeat + 1}", repeat)
             runs[name].append(replace(finished, tuning=outcome.record))
     return runs
+
+
+def is_recorded_apart(cell: Cell, policy: Contender) -> bool:
+    """Whether a short run is made of `policy` for the figures alone: none where what breaks is what is looked at."""
+    return policy.traced and not cell.cluster.faults
 
 
 def recorded_cell(cell: Cell) -> Cell:
@@ -228,6 +237,9 @@ class JobRun:
         trace = policy.engine.trace
         self._trace = trace if trace is not None and trace.switch in policy.env else None
         self._processes: dict[str, Process] = {}
+        self._killed: set[str] = set()
+        self._has_killed = False
+        self._broke_at: float | None = None
 
     def run(self, on_iterations: Callable[[int], None]) -> Run:
         """Runs the job to its end or its failure; nothing of it is left running."""
@@ -236,32 +248,51 @@ class JobRun:
         # Names of UNIX sockets are short, so these do not go under the user's folder.
         with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:
             try:
-                self._start(Path(sockets))
+                self._sockets = Path(sockets)
+                self._spec = self._write_spec()
+                for node in self._nodes:
+                    self.start(node)
                 self._wait(on_iterations)
                 workers, statuses = self._collect()
             except JobFailed as failure:
-                return Run(self._folder, error=str(failure), log_tail=self._log_tail())
+                after_s = None if self._broke_at is None else self._edges.now() - self._broke_at
+                return Run(self._folder, error=str(failure), log_tail=self._log_tail(), ended_after_s=after_s)
             finally:
                 self._host.terminate_all()
-                for worker in self._workers:
-                    self._host.set_bandwidth(worker, self._cell.cluster.bandwidth.rate(worker))
-                for node in {traffic.node for traffic in self._cell.cluster.traffic}:
-                    self._host.set_traffic(node, None)
+                self._mend()
         return Run(self._folder, workers, statuses)
 
-    def _start(self, sockets: Path) -> None:
-        spec = self._write_spec()
-        for node in self._nodes:
-            private, working = sockets / node, self._record(node, "cwd")
-            private.mkdir()
-            working.mkdir()
-            if self._trace is not None:
-                self._record(node, "trace").joinpath(self._trace.file).parent.mkdir(parents=True)
-            options = ["--spec", str(spec), "--out", str(self._result(node))]
-            argv = command(self._policy, node, self._cell.job.kind, options)
-            env = self._environment(node, private)
-            log = self._folder / f"{node}.log"
-            self._processes[node] = self._host.popen(node, argv, env=env, log=log, cwd=working)
+    def start(self, node: str) -> None:
+        """Starts the node's program, again where it was killed."""
+        again = node in self._processes
+        private, working = self._sockets / node, self._record(node, "cwd")
+        private.mkdir(exist_ok=again)
+        working.mkdir(exist_ok=again)
+        if self._trace is not None:
+            self._record(node, "trace").joinpath(self._trace.file).parent.mkdir(parents=True, exist_ok=again)
+        options = ["--spec", str(self._spec), "--out", str(self._result(node))]
+        argv = command(self._policy, node, self._cell.job.kind, options)
+        env = self._environment(node, private)
+        self._processes[node] = self._host.popen(node, argv, env=env, log=self._logs(node)[again], cwd=working)
+        self._killed.discard(node)
+
+    def kill(self, node: str) -> None:
+        """Ends the node's program at once; its machine is still there and closes its connections."""
+        self._killed.add(node)
+        self._has_killed = True
+        self._host.send_signal(node, signal.SIGKILL)
+
+    def _mend(self) -> None:
+        """Makes the network what it was before the job."""
+        cluster = self._cell.cluster
+        slow = {fault.node for fault in cluster.faults if fault.kind is FaultKind.SLOW_LINK} - {None, *self._workers}
+        for node in (*self._workers, *sorted(filter(None, slow))):
+            self._host.set_bandwidth(node, cluster.bandwidth.rate(node))
+        for node in {traffic.node for traffic in cluster.traffic}:
+            self._host.set_traffic(node, None)
+        for fault in cluster.faults:
+            if fault.kind is FaultKind.LINK_DOWN and fault.node is not None:
+                self._host.set_link(fault.node, passes=True)
 
     def _write_spec(self) -> Path:
         """What the workers are told; the same file for every policy."""
@@ -285,6 +316,10 @@ class JobRun:
         policy = self._policy
         if self._cache is not None:
             policy = replace(policy, env={settings.CACHE: str(self._cache.resolve()), **policy.env})
+        loss = policy.engine.message_loss
+        for fault in cluster.faults:
+            if fault.percent is not None and loss is not None:
+                policy = replace(policy, env={**loss(fault.percent), **policy.env})
         env = environment(policy, node, network, os.environ)
         if node in self._workers and self._trace is not None:
             env[self._trace.folder] = str(self._record(node, "trace"))
@@ -297,17 +332,23 @@ class JobRun:
     def _wait(self, on_iterations: Callable[[int], None]) -> None:
         """Returns when every worker has ended well. Raises JobFailed otherwise."""
         watch = Watch(self._limit_s, self._edges.now())
-        changes = self._changes()
+        schedule = changes(self._cell.cluster, self._workers, self._host, self.kill, self.start)
+        coming = next(schedule, None)
         trained_since: float | None = None
         while True:
             codes = {node: process.poll() for node, process in self._processes.items()}
-            failed = next((node for node, code in codes.items() if code not in (None, 0)), None)
-            if failed is not None:
-                raise JobFailed(f"{failed} ended with status {codes[failed]}: {last_words(self._log_lines(failed))}")
+            gone = [node for node, code in codes.items() if code not in (None, 0) and node not in self._killed]
+            # Where a program was killed, others than workers may fall with it: what becomes of the workers is the end.
+            fallen = [node for node in gone if self._has_killed and node not in self._workers]
+            if failed := [node for node in gone if node not in fallen]:
+                raise JobFailed(self._how_it_ended(failed[0], codes) + self._fell_before(fallen, codes))
             if (fault := self._host.fault()) is not None:
                 raise JobFailed(fault)
             if all(codes[worker] == 0 for worker in self._workers):
                 return
+            alive = [worker for worker in self._workers if worker not in self._killed]
+            if len(alive) < len(self._workers) and all(codes[worker] == 0 for worker in alive):
+                raise JobFailed(f"{', '.join(sorted(self._killed))} was killed, and the others ended without it")
             now = self._edges.now()
             finished = [_lines(progress_path(self._result(worker))) for worker in self._workers]
             on_iterations(min(finished))
@@ -315,28 +356,25 @@ class JobRun:
             if watch.hung(sum(finished) + ended, now):
                 counts = ", ".join(f"{w} {n}" for w, n in zip(self._workers, finished, strict=True))
                 total = self._cell.job.iterations
-                raise JobFailed(f"hung: nothing for {self._limit_s:g} s (iterations of {total} done: {counts})")
+                hung = f"hung: nothing for {self._limit_s:g} s (iterations of {total} done: {counts})"
+                raise JobFailed(hung + self._fell_before(fallen, codes))
             if trained_since is None and min(finished) > 0:
                 trained_since = now
-            while trained_since is not None and changes and now - trained_since >= changes[0][0]:
-                _, change = changes.pop(0)
-                change()
+            while trained_since is not None and coming is not None and now - trained_since >= coming.at_s:
+                coming.make()
+                if coming.breaks and self._broke_at is None:
+                    self._broke_at = now
+                coming = next(schedule, None)
             self._edges.sleep(POLL_S)
 
-    def _changes(self) -> list[tuple[float, Callable[[], None]]]:
-        """What happens to the network while the job trains: (seconds after it began to, what is done), by time."""
-        cluster, host = self._cell.cluster, self._host
-        ends = [(traffic.until_s, partial(host.set_traffic, traffic.node, None)) for traffic in cluster.traffic]
-        begins = [
-            (traffic.from_s, partial(host.set_traffic, traffic.node, traffic.rate)) for traffic in cluster.traffic
-        ]
-        rates = [
-            (at_s, partial(host.set_bandwidth, worker, rate))
-            for at_s, rate in cluster.bandwidth.changes
-            for worker in self._workers
-        ]
-        # At one moment what ends does so before anything begins: the order here is kept.
-        return sorted([*ends, *rates, *begins], key=lambda change: change[0])
+    def _how_it_ended(self, node: str, codes: Mapping[str, int | None]) -> str:
+        late = node in self._workers and self._result(node).exists()
+        when = " after its last iteration" if late else ""
+        return f"{node} ended with status {codes[node]}{when}: {last_words(self._log_lines(node))}"
+
+    def _fell_before(self, nodes: Sequence[str], codes: Mapping[str, int | None]) -> str:
+        """What else had ended by itself, beside what a fault killed."""
+        return "".join(f" ({self._how_it_ended(node, codes)})" for node in nodes)
 
     def _collect(self) -> tuple[tuple[WorkerRecord, ...], tuple[AgentStatus, ...]]:
         """(the workers' results, what Prophet wrote in them). Raises JobFailed where one is missing."""
@@ -365,9 +403,13 @@ class JobRun:
         return {node: self._log_lines(node)[-TAIL_LINES:] for node in self._nodes}
 
     def _log_lines(self, node: str) -> list[str]:
-        log = self._folder / f"{node}.log"
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        logs = [log for log in self._logs(node) if log.exists()]
+        text = "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
         return [line for line in text.splitlines() if line.strip()]
+
+    def _logs(self, node: str) -> tuple[Path, Path]:
+        """What the node's program says, and what it says when it was killed and started anew."""
+        return self._folder / f"{node}.log", self._folder / f"{node}.again.log"
 
 
 def last_words(log: Sequence[str]) -> str:

@@ -35,6 +35,8 @@ class Run:
     log_tail: Mapping[str, Sequence[str]] = field(default_factory=dict)
     measures: Measures | None = None
     """What only a simulation can measure."""
+    ended_after_s: float | None = None
+    """Seconds from the beginning of the first fault to the failure; None where there was none of either."""
     tuning: TunedSizes | None = None
     """What a search chose, where the policy was tuned."""
 

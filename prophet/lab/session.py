@@ -22,7 +22,7 @@ from prophet.lab.contenders import Contender
 from prophet.lab.doctor import obstacle
 from prophet.lab.records import Results, write_results
 from prophet.lab.results import describe_setting, failures, print_results, summarize, with_gradient_times
-from prophet.lab.runner import RECORD_ITERATIONS, run_experiment
+from prophet.lab.runner import RECORD_ITERATIONS, is_recorded_apart, run_experiment
 from prophet.lab.runs import CellRuns
 from prophet.lab.trace import write_trace
 from prophet.lab.transfers import RecordedRun, one_run_each
@@ -40,7 +40,7 @@ class ProgressBar:
             total += sum(cell.job_of(policy).iterations for policy in cell.policies) * experiment.repeats
             total += trial_cell(cell).job.iterations * sum(policy.tune for policy in cell.policies)
             if recordings:
-                total += RECORD_ITERATIONS * sum(policy.traced for policy in cell.policies)
+                total += RECORD_ITERATIONS * sum(is_recorded_apart(cell, policy) for policy in cell.policies)
         self._task = progress.add_task("", total=total)
         self._before = 0
         self._length = 0

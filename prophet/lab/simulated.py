@@ -127,6 +127,8 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
         raise UserError(
             f"job.kind: {cell.job.kind} is real training; `prophet simulate` takes a replay (job.kind: replay)"
         )
+    if cell.cluster.faults:
+        raise UserError("cluster.faults: a fault cannot be simulated; leave it out, or use `prophet run`")
     engine = policy.engine
     if policy.framework not in engine.simulated or engine.partition is None:
         raise UserError(f"policies: {policy.name} cannot be simulated, {engine.unsimulated}")

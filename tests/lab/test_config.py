@@ -67,6 +67,40 @@ BAD: list[tuple[str, Any, str]] = [
         [{"node": "worker0", "from_s": at, "until_s": 9, "rate": "1mbit"} for at in (1, 5)],
         "cluster: traffic at worker0 from 5 s begins before the last one has ended",
     ),
+    ("cluster.faults", [{"kind": "fire"}], r"cluster.faults\[0\].kind: 'fire' is no kind of fault; write link-down,"),
+    ("cluster.faults", [{"kind": "killed"}], r"cluster.faults\[0\]: killed needs node; give it a value"),
+    ("cluster.faults", [{"kind": "killed", "nod": 1}], r"cluster.faults\[0\].nod: unknown key; the keys here are kind"),
+    ("cluster.faults", [{"kind": "killed", "node": "worker7"}], "cluster: faults names 'worker7'; the nodes are sched"),
+    (
+        "cluster.faults",
+        [{"kind": "stopped", "node": "server0", "until_s": 5, "rate": "1mbit"}],
+        r"cluster.faults\[0\]: rate is no key of stopped; leave it out",
+    ),
+    (
+        "cluster.faults",
+        [{"kind": "slow-link", "node": "worker0", "until_s": 5, "rate": "1kbit"}],
+        r"cluster.faults\[0\]: bandwidth of worker0: 0.001 Mbit/s cannot be emulated here",
+    ),
+    (
+        "cluster.faults",
+        [{"kind": "stopped", "node": "server0", "from_s": 5, "until_s": 5}],
+        r"cluster.faults\[0\]: until_s is 5; it must be above from_s, 5",
+    ),
+    (
+        "cluster.faults",
+        [{"kind": "link-down", "node": "worker0", "from_s": 1, "until_s": 3, "every_s": 2}],
+        r"cluster.faults\[0\]: every_s is 2; it must be above the 2 s that it lasts",
+    ),
+    (
+        "cluster.faults",
+        [{"kind": "killed", "node": "worker0", "from_s": at} for at in (1, 5)],
+        "cluster: faults: killed of worker0 from 5 s begins before the last one has ended",
+    ),
+    (
+        "cluster.faults",
+        [{"kind": "messages-dropped", "percent": percent} for percent in (1, 5)],
+        "cluster: faults: messages-dropped is there twice; write one",
+    ),
     ("job.total_bytes", "lots", "job.total_bytes: 'lots' is not a size; write e.g. 25.6MB"),
     ("job.backward_s", -1, "job.backward_s: it must be greater than 0, not -1"),
     ("job.warmup", 5, "job: warmup is 5; with 6 iterations at most 4"),
@@ -387,3 +421,43 @@ def test_a_transformer_is_for_the_framework_that_has_a_script_for_it(tmp_path: P
 
 def test_the_name_is_that_of_the_file_where_left_out(tmp_path: Path) -> None:
     assert loaded(changed(REPLAY, "name", None), tmp_path).name == "small"
+
+
+LINK_DOWN = {"kind": "link-down", "node": "worker0", "from_s": 2, "until_s": 10}
+LOSS = {"kind": "messages-dropped", "percent": 2}
+
+
+def test_faults_are_in_the_setting_as_they_were_written_and_in_words(tmp_path: Path) -> None:
+    slow = {"kind": "slow-link", "node": "worker1", "until_s": 1, "every_s": 5, "rate": "20mbit"}
+    again = {"kind": "killed", "node": "worker1", "from_s": 30, "until_s": 40}
+    raw = changed(REPLAY, "cluster.faults", [LINK_DOWN, slow, again, LOSS])
+    (cell,) = loaded(raw, tmp_path).cells
+    assert cell.setting["faults"] == [LINK_DOWN, {**slow, "rate": 20e6}, again, LOSS]
+    assert describe_setting(json.loads(json.dumps(cell.setting))) == (
+        "250mbit, worker0 link-down 2-10s, worker1 slow-link to 20mbit 0-1s every 5s,"
+        " worker1 killed 30-40s and started anew, 2% of messages dropped"
+    )
+    (cell,) = loaded(REPLAY, tmp_path).cells
+    assert "faults" not in cell.setting
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ({**LINK_DOWN, "node": "server0"}, "cluster.faults[0].node: server0 has no part in ddp-gloo; leave the policy"),
+        (LOSS, "cluster.faults[0]: DistributedDataParallel cannot drop messages; leave ddp-gloo out"),
+    ],
+)
+def test_a_fault_that_does_nothing_to_a_policy_is_named(fault: object, line: str, tmp_path: Path) -> None:
+    raw = changed(REPLAY, "policies", ["stock", "ddp-gloo"])
+    with pytest.raises(UserError, match=re.escape(line)):
+        loaded(changed(raw, "cluster.faults", [fault]), tmp_path)
+    assert loaded(changed(changed(REPLAY, "policies", ["stock"]), "cluster.faults", [fault]), tmp_path)
+
+
+def test_a_slow_link_and_a_series_of_rates_exclude_each_other(tmp_path: Path) -> None:
+    slow = {"kind": "slow-link", "node": "worker1", "until_s": 1, "rate": "20mbit"}
+    series = [{"at_s": 0, "rate": "250mbit"}, {"at_s": 2, "rate": "100mbit"}]
+    raw = changed(changed(REPLAY, "cluster.faults", [slow]), "cluster.bandwidth", series)
+    with pytest.raises(UserError, match="cluster: faults: the rate of worker1 cannot be slow-link where bandwidth"):
+        loaded(raw, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -245,6 +246,68 @@ def test_traffic_of_others_comes_and_goes_while_the_workers_train(tmp_path: Path
         ("server0", None),  # after the job, however it ended
     ]
     assert [at - began for at, _, _ in bench.host.traffic] == pytest.approx([3.0, 4.0, 4.0, 5.0, 6.0], abs=0.15)
+
+
+def faulty(*faults: dict[str, Any], policy: str = "prophet") -> dict[str, Any]:
+    """One run of a policy under these faults."""
+    raw = changed(changed(REPLAY, "cluster.faults", list(faults)), "policies", [policy])
+    return changed(raw, "repeats", 1)
+
+
+def test_faults_begin_and_end_while_the_workers_train_and_are_undone(tmp_path: Path) -> None:
+    raw = faulty(
+        {"kind": "link-down", "node": "worker0", "from_s": 1, "until_s": 9},
+        {"kind": "slow-link", "node": "server0", "from_s": 1, "until_s": 2, "every_s": 2, "rate": "25mbit"},
+        {"kind": "stopped", "node": "server0", "from_s": 3, "until_s": 4},
+    )
+    bench = Bench(tmp_path, raw)
+    began = bench.clock.now_s
+    (run,) = bench.run().runs["prophet"]
+    assert (run.error, run.ended_after_s) == (None, None)
+    assert [(node, what) for _, node, what in bench.host.broken] == [
+        ("worker0", False),
+        ("server0", signal.SIGSTOP),
+        ("server0", signal.SIGCONT),
+        ("worker0", True),  # after the job, however it ended
+    ]
+    assert [at - began for at, _, _ in bench.host.broken] == pytest.approx([2.0, 4.0, 5.0, 6.0], abs=0.15)
+    server = [(at - began, rate) for at, node, rate in bench.host.bandwidths if node == "server0"]
+    assert [rate for _, rate in server] == [25e6, None, 25e6, None, None]
+    assert [at for at, _ in server] == pytest.approx([2.0, 3.0, 4.0, 5.0, 6.0], abs=0.15)
+
+
+def test_a_worker_that_a_fault_killed_is_not_why_the_run_failed(tmp_path: Path) -> None:
+    def left_alone(node: str, env: Mapping[str, str]) -> Script:
+        return Script(5, code=75, log="prophet: no transfer has finished\n") if node == "worker0" else good(node, env)
+
+    bench = Bench(tmp_path, faulty({"kind": "killed", "node": "worker1", "from_s": 2}), script=left_alone)
+    (run,) = bench.run().runs["prophet"]
+    assert run.error == "worker0 ended with status 75: prophet: no transfer has finished"
+    assert run.ended_after_s == pytest.approx(2.0, abs=0.2)
+    assert [(node, what) for _, node, what in bench.host.broken] == [("worker1", signal.SIGKILL)]
+
+
+def test_workers_that_end_without_the_one_that_was_killed_are_no_result(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, faulty({"kind": "killed", "node": "worker1", "from_s": 2}))
+    (run,) = bench.run().runs["prophet"]
+    assert run.error == "worker1 was killed, and the others ended without it"
+
+
+def test_a_killed_program_is_started_again_beside_its_first_log(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, faulty({"kind": "killed", "node": "worker1", "from_s": 2, "until_s": 3}))
+    (run,) = bench.run().runs["prophet"]
+    assert run.error is None
+    assert [node for node, _, _ in bench.host.started] == ["scheduler", "server0", "worker0", "worker1", "worker1"]
+    assert {path.name for path in run.folder.glob("worker1*.log")} == {"worker1.log", "worker1.again.log"}
+    first, again = bench.host.started[-2:]
+    assert first == again
+
+
+def test_messages_are_dropped_by_every_role_and_stock_is_not_recorded_apart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, faulty({"kind": "messages-dropped", "percent": 3}, policy="stock"))
+    bench.run()
+    assert [env["PS_DROP_MSG"] for _, _, env in bench.host.started] == ["3"] * 4
+    assert all(env["PS_RESEND"] == "1" for _, _, env in bench.host.started)
 
 
 def test_a_link_that_broke_fails_the_runs_with_its_line(tmp_path: Path) -> None:

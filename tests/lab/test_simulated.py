@@ -131,6 +131,10 @@ def test_a_collective_takes_at_least_what_its_bytes_take(tmp_path: Path, exchang
     [
         (DIGITS, "job.kind: digits is real training; .* takes a replay"),
         (changed(DIGITS, "job", {"kind": "synthetic"}), "job.kind: synthetic is real training"),
+        (
+            changed(REPLAY, "cluster.faults", [{"kind": "killed", "node": "worker1"}]),
+            "cluster.faults: a fault cannot be simulated; leave it out, or use",
+        ),
         (changed(REPLAY, "policies", ["stock", "ddp-gloo"]), "policies: ddp-gloo cannot .* simulator.exchange: ring"),
         (changed(REPLAY, "policies", ["mxnet-p3"]), "policies: mxnet-p3 cannot .* choose others with --policy"),
         (changed(REPLAY, "job.framework", "mxnet"), "policies: stock cannot be simulated, .* framework: mxnet"),

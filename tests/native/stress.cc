@@ -4,21 +4,27 @@
 // and 1 otherwise. Leaves what the hook recorded in two files of a folder, for a replay: `events`, and `plans` one
 // after another.
 //
-// Built twice (tests/native/test_sanitizers.py): as the core that the hook takes over, and with STRESS_MAIN as the
-// program that loads both: stress HOOK CORE FOLDER.
+// Built twice (tools/native_stress.py): as the core that the hook takes over, and with STRESS_MAIN as the program that
+// loads both: stress HOOK CORE FOLDER, or stress HOOK CORE TASKS SEED for that many tasks and no record, in engines of
+// random lengths of which some are suspended and the last steps aside; it then prints what it counted.
 #ifdef STRESS_MAIN
 
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <cstdlib>
 
-int main(int, char** arguments) {
+int main(int count, char** arguments) {
   // In this order, as the autoload does: the hook's functions then come first.
   void* hook = dlopen(arguments[1], RTLD_NOW | RTLD_GLOBAL);
   void* core = hook != nullptr ? dlopen(arguments[2], RTLD_NOW) : nullptr;
   if (core == nullptr) {
     std::printf("%s\n", dlerror());
     return 1;
+  }
+  if (count == 5) {
+    auto soak = reinterpret_cast<int (*)(void*, const char*, long, unsigned)>(dlsym(core, "soak"));
+    return soak(hook, arguments[2], std::atol(arguments[3]), std::atoi(arguments[4]));
   }
   auto stress = reinterpret_cast<int (*)(void*, const char*, const char*)>(dlsym(core, "stress"));
   return stress(hook, arguments[2], arguments[3]);
@@ -87,23 +93,27 @@ struct HookCalls {
   void (*status)(void*);
 };
 
-// What the hook has done, in files.
+// What the hook has done, in files; without a folder it is only counted.
 class Record {
  public:
+  explicit Record(const HookCalls& hook) : hook_(hook) {}
   Record(const HookCalls& hook, const std::string& folder)
       : hook_(hook), events_(folder + "/events", std::ios::binary), plans_(folder + "/plans", std::ios::binary) {}
+
+  std::atomic<long> plans_taken_up{0};
 
   void take_up(const std::vector<char>& plan) {
     char why[256];
     if (hook_.set_plan(plan.data(), plan.size(), why, sizeof(why)) < 0) std::printf("%s\n", why);
-    plans_.write(plan.data(), plan.size());
+    ++plans_taken_up;
+    if (plans_.is_open()) plans_.write(plan.data(), plan.size());
   }
   // All that was logged since the last time.
   void drain() {
     std::vector<prophet::Event> some(4096);
     for (size_t count = some.size(); count == some.size();) {
       count = hook_.drain(some.data(), some.size());
-      events_.write(reinterpret_cast<const char*>(some.data()), count * sizeof(some[0]));
+      if (events_.is_open()) events_.write(reinterpret_cast<const char*>(some.data()), count * sizeof(some[0]));
     }
   }
 
@@ -138,6 +148,7 @@ class Network {
 
 // An engine from its start to a suspend, or until all that was handed over is done.
 struct Run {
+  unsigned seed = 0;
   std::atomic<bool> stop{false};
   std::atomic<long> pushed{0}, pulled{0}, done{0};
   Network network;
@@ -156,7 +167,7 @@ struct Run {
     }
   }
   void answer() {
-    std::mt19937 random(1);
+    std::mt19937 random(seed + 1);
     while (!stop) {
       Entry entry = network.answer(random);
       if (!entry) continue;
@@ -174,7 +185,7 @@ struct Run {
   }
   // `rounds` times all gradients, the least urgent first.
   void hand_over(long rounds) {
-    std::mt19937 random(2);
+    std::mt19937 random(seed + 2);
     long handed = 0;
     for (long round = 0; round < rounds; ++round) {
       for (unsigned gradient = kGradients; gradient-- > 0;) {
@@ -188,7 +199,7 @@ struct Run {
     }
   }
   void agent(const HookCalls& hook, Record& record) {
-    std::mt19937 random(3);
+    std::mt19937 random(seed + 3);
     std::vector<char> status(1024);
     while (!stop) {
       record.take_up(random_plan(random));
@@ -199,11 +210,12 @@ struct Run {
   }
 };
 
-// Runs an engine with `rounds` iterations. `at` is called when a third of them is done; it may end the engine.
+// Runs an engine with `rounds` iterations. `at` is called when `share` of them is done; it may end the engine.
 template <typename At>
-bool run(const HookCalls& hook, Record& record, long rounds, At at) {
+bool run(const HookCalls& hook, Record& record, long rounds, At at, double share = 1.0 / 3, unsigned seed = 0) {
   core_start();
   Run now;
+  now.seed = seed;
   std::vector<std::thread> threads;
   threads.emplace_back([&] { now.take(kPush, now.pushed); });
   threads.emplace_back([&] { now.take(kPull, now.pulled); });
@@ -213,7 +225,7 @@ bool run(const HookCalls& hook, Record& record, long rounds, At at) {
   threads.emplace_back([&] { now.hand_over(rounds); });
   threads.emplace_back([&] { now.agent(hook, record); });
   long all = rounds * kGradients;
-  while (now.done < all / 3) std::this_thread::yield();
+  while (now.done < all * share) std::this_thread::yield();
   bool whole = at(now);
   while (whole && now.done < all) std::this_thread::yield();
   now.stop = true;
@@ -228,10 +240,8 @@ bool run(const HookCalls& hook, Record& record, long rounds, At at) {
   return false;
 }
 
-}  // namespace
-
-extern "C" int stress(void* handle, const char* core, const char* folder) {
-  HookCalls hook;
+// Finds the hook's functions and lets it take over `core`; false with a line where it cannot.
+bool attached(HookCalls& hook, void* handle, const char* core) {
   *(void**)&hook.attach = dlsym(handle, "prophet_hook_attach");
   *(void**)&hook.step_aside = dlsym(handle, "prophet_hook_step_aside");
   *(void**)&hook.reset = dlsym(handle, "prophet_hook_reset");
@@ -239,10 +249,23 @@ extern "C" int stress(void* handle, const char* core, const char* folder) {
   *(void**)&hook.drain = dlsym(handle, "prophet_hook_drain");
   *(void**)&hook.status = dlsym(handle, "prophet_hook_status");
   char why[256] = "";
-  if (hook.attach(core, 0, 1.0, why, sizeof(why)) != 0) {
-    std::printf("%s\n", why);
-    return 1;
-  }
+  if (hook.attach(core, 0, 1.0, why, sizeof(why)) == 0) return true;
+  std::printf("%s\n", why);
+  return false;
+}
+
+// Whether no task is referred to any more, with a line where some are.
+bool none_left() {
+  if (core_alive() == 0) return true;
+  std::printf("%d tasks are still referred to\n", core_alive());
+  return false;
+}
+
+}  // namespace
+
+extern "C" int stress(void* handle, const char* core, const char* folder) {
+  HookCalls hook;
+  if (!attached(hook, handle, core)) return 1;
   Record record(hook, folder);
   // Suspended in mid-flight, and what was there forgotten; a whole one; one that steps aside in mid-flight.
   auto suspended = [&](Run& now) {
@@ -259,8 +282,39 @@ extern "C" int stress(void* handle, const char* core, const char* folder) {
       run(hook, record, 60, suspended) && run(hook, record, 250, nothing) && run(hook, record, 250, steps_aside);
   hook.reset();
   record.drain();
-  if (good && core_alive() != 0) std::printf("%d tasks are still referred to\n", core_alive());
-  return good && core_alive() == 0 ? 0 : 1;
+  return good && none_left() ? 0 : 1;
+}
+
+// `tasks` and a few more in engines one after another, each of up to 400 iterations. At a random moment of a quarter of
+// them BytePS is suspended, and at one of the last the hook steps aside.
+extern "C" int soak(void* handle, const char* core, long tasks, unsigned seed) {
+  HookCalls hook;
+  if (!attached(hook, handle, core)) return 1;
+  Record record(hook);
+  std::mt19937 random(seed);
+  long done = 0, suspensions = 0;
+  bool good = true;
+  for (bool last = false; good && !last;) {
+    long rounds = 20 + random() % 380;
+    last = done + rounds * kGradients >= tasks;
+    double share = (1 + random() % 98) / 100.0;
+    bool suspended = !last && random() % 4 == 0;
+    auto at = [&](Run& now) {
+      if (last) hook.step_aside("soak");
+      if (suspended) {
+        now.stop = true;
+        hook.reset();
+      }
+      return !suspended;
+    };
+    good = run(hook, record, rounds, at, share, random());
+    suspensions += suspended;
+    done += static_cast<long>(rounds * kGradients * (suspended ? share : 1.0));
+  }
+  hook.reset();
+  record.drain();
+  std::printf("tasks %ld plans %ld suspensions %ld asides 1\n", done, record.plans_taken_up.load(), suspensions);
+  return good && none_left() ? 0 : 1;
 }
 
 #endif

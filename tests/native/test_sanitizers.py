@@ -6,10 +6,8 @@ the tests are skipped, unless SANITIZERS=required, as `make sanitize` and CI hav
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -19,44 +17,19 @@ from prophet.core.event_record import EventRecord
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueEvent
 from prophet.core.plan_codec import HEADER
 from prophet.simulate.replay import replay
+from tools.native_stress import CHECKS, PLAIN, build, build_stress, run_tasks, why_not
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-NATIVE = ROOT / "prophet" / "core" / "native"
 TESTBED = ROOT / "prophet" / "lab" / "testbed" / "native"
-HOOK = ROOT / "plugins" / "byteps" / "prophet_byteps" / "native" / "hook.cc"
-
-CHECKS = {
-    "memory": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-    "races": ("-fsanitize=thread",),
-}
 TASKS = 60 * (60 + 250 + 250)
 """Handed over in stress.cc; of the first engine's, and of the last's, some leave without the hook."""
-
-
-def build(out: Path, source: Path, *flags: str) -> Path:
-    command = ["g++", "-std=c++17", "-O1", "-g", "-pthread", f"-I{NATIVE}", *flags, str(source), "-o", str(out), "-ldl"]
-    subprocess.run(command, check=True)
-    return out
 
 
 def run(*command: object) -> None:
     """Ends with 0, and no check has anything to say. TSan and ASan end with a status of their own where they do."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=250)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), (done.stdout + done.stderr)[:8000]
-
-
-@functools.cache
-def why_not(check: str) -> str:
-    """Why the check cannot be made here, or nothing."""
-    with tempfile.TemporaryDirectory() as folder:
-        empty = Path(folder, "empty.cc")
-        empty.write_text("int main() {}\n")
-        built = subprocess.run(["g++", *CHECKS[check], str(empty), "-o", f"{folder}/empty"], capture_output=True)
-        if built.returncode != 0:
-            return "this compiler cannot make the check"
-        ran = subprocess.run([f"{folder}/empty"], capture_output=True)
-        return "" if ran.returncode == 0 else "the check cannot run on this kernel"
 
 
 @pytest.fixture(params=sorted(CHECKS))
@@ -99,12 +72,8 @@ def test_a_relays_delay_line(flags: tuple[str, ...], tmp_path: Path) -> None:
 def test_every_task_passes_once_through_suspends_new_plans_and_stepping_aside(
     flags: tuple[str, ...], tmp_path: Path
 ) -> None:
-    # Calls must go through the procedure linkage table, as they do between BytePS's files.
-    shared = ("-fPIC", "-fno-inline", "-shared", *flags)
-    hook = build(tmp_path / "hook.so", HOOK, *shared)
-    core = build(tmp_path / "core.so", HERE / "stress.cc", *shared)
-    program = build(tmp_path / "stress", HERE / "stress.cc", "-DSTRESS_MAIN", *flags)
-    run(program, hook, core, tmp_path)
+    built = build_stress(tmp_path, flags)
+    run(built.program, built.hook, built.core, tmp_path)
     what_the_threads_were_given_is_what_the_queue_decides(tmp_path)
 
 
@@ -123,3 +92,12 @@ def what_the_threads_were_given_is_what_the_queue_decides(folder: Path) -> None:
     assert starts > TASKS / 2
     result = replay(EventRecord(events, plans, watchdog_s=1.0, most_in_flight=256))
     assert (result.same, result.differences[:3], result.unchecked) == (starts, (), ())
+
+
+def test_a_soak_of_tasks_counts_what_passed_and_what_was_done_meanwhile(tmp_path: Path) -> None:
+    built = build_stress(tmp_path)
+    soaked = run_tasks(built, PLAIN, 100_000, seed=5, limit_s=120)
+    assert soaked.wrong == ""
+    assert soaked.tasks >= 100_000 - 60 * 400 and soaked.asides == 1 and soaked.plans > 20
+    broken = run_tasks(built.__class__(built.program, tmp_path / "no.so", built.core), PLAIN, 1000, 5, 10)
+    assert broken.tasks == 0 and broken.wrong.startswith("status 1: ") and "no.so" in broken.wrong

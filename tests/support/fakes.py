@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,8 +60,12 @@ class FakeProcess:
         self._clock = clock
         self._began = clock.now_s
         self._written = 0
+        self.code: int | None = None
+        """That of a signal, where it got one that ended it."""
 
     def poll(self) -> int | None:
+        if self.code is not None:
+            return self.code
         script, passed = self._script, self._clock.now_s - self._began
         finished = min(script.iterations, int(passed / script.iteration_s + 1e-9))
         if self._out is not None and finished > self._written:
@@ -87,6 +92,9 @@ class FakeHost:
         self.started: list[tuple[str, Sequence[str], Mapping[str, str]]] = []
         self.bandwidths: list[tuple[float, str, float | None]] = []
         self.traffic: list[tuple[float, str, float | None]] = []
+        self.broken: list[tuple[float, str, object]] = []
+        """Links that pass nothing (False) or something (True), and signals."""
+        self._running: dict[str, FakeProcess] = {}
         self.breaks_at: float | None = None
         self.terminated = 0
         self.closed = 0
@@ -109,13 +117,22 @@ class FakeHost:
         log.write_text(script.log)
         self.started.append((name, argv, env))
         out = Path(argv[argv.index("--out") + 1]) if "--out" in argv else None
-        return FakeProcess(script, out, self._clock)
+        self._running[name] = FakeProcess(script, out, self._clock)
+        return self._running[name]
 
     def set_bandwidth(self, name: str, bits_per_s: float | None) -> None:
         self.bandwidths.append((self._clock.now_s, name, bits_per_s))
 
     def set_traffic(self, name: str, bits_per_s: float | None) -> None:
         self.traffic.append((self._clock.now_s, name, bits_per_s))
+
+    def set_link(self, name: str, *, passes: bool) -> None:
+        self.broken.append((self._clock.now_s, name, passes))
+
+    def send_signal(self, name: str, number: signal.Signals) -> None:
+        self.broken.append((self._clock.now_s, name, number))
+        if number is signal.SIGKILL:
+            self._running[name].code = -number
 
     def check(self, tolerance: float) -> Mapping[str, float]:
         return {"worker0 up": 249e6, "tolerance": tolerance}

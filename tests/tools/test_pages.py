@@ -56,8 +56,11 @@ def test_all_notes_and_data_are_on_a_page() -> None:
 
 
 def test_make_pages_writes_them_all(tmp_path: Path) -> None:
-    assert pages.main(["--results", str(tmp_path)]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == set(pages.PAGES)
+    results = tmp_path / "results"
+    results.mkdir()
+    assert pages.main(["--results", str(results)]) == 0
+    written = {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert written == {(results / name).resolve() for name in pages.PAGES}
 
 
 def test_data_that_cannot_be_read_is_one_line_and_nothing_is_written(

@@ -52,6 +52,7 @@ ENGINE = EngineSpec(
         Variant("stock-credit", {"BYTEPS_SCHEDULING_CREDIT": "4"}),  # its own credit, in partitions
     ),
     topology=PARAMETER_SERVER,
+    message_loss=ps_lite.message_loss,
     package=Package(
         "byteps",
         "not installed; `python -m prophet_byteps.build install` builds it for this machine's processors",

@@ -35,5 +35,6 @@ ENGINE = EngineSpec(
         ),
     ),
     topology=PARAMETER_SERVER,
+    message_loss=ps_lite.message_loss,
     unsimulated="since it runs for real only; choose others with --policy",
 )

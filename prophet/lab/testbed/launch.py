@@ -116,10 +116,15 @@ def enter(namespace: str, argv: list[str]) -> None:
     descriptor = os.open(namespace, os.O_RDONLY)
     _call("setns", descriptor, CLONE_NEWNET)
     os.close(descriptor)
+    own_shared_memory()
+    run(argv)
+
+
+def own_shared_memory() -> None:
+    """Gives this process, and what it starts, a /dev/shm of its own. Raises OSError."""
     _call("unshare", CLONE_NEWNS)
     _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
     _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
-    run(argv)
 
 
 def user(argv: list[str]) -> None:

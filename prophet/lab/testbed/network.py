@@ -48,6 +48,11 @@ def plug_in_far(
     _set_up(namespace, interface, address)
 
 
+def set_passing(bridge_namespace: str, bridge: str, port: str, *, passes: bool) -> None:
+    """Whether anything gets from `port` to the others: both ends keep their carrier, as behind a switch that fails."""
+    _batch(bridge_namespace, "ip", f"link set {port} {f'master {bridge}' if passes else 'nomaster'}")
+
+
 def shape(
     namespace: str, interface: str, bandwidth_bps: float | None, round_trip_s: float = 0.0, *, was_shaped: bool
 ) -> None:

@@ -11,7 +11,10 @@ when the harness ends is told in launch.py.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,7 +27,7 @@ from prophet.core.errors import UserError
 
 from .delay import SLACK_S, Relay, RelayReport, check_delay, tcp_buffer_bytes
 from .namespaces import launcher
-from .network import make_bridge, plug_in, plug_in_far, require_tools, shape
+from .network import make_bridge, plug_in, plug_in_far, require_tools, set_passing, shape
 from .shaping import check_bandwidth
 
 TRAFFIC = Path(__file__).with_name("traffic.py")
@@ -85,7 +88,8 @@ class Testbed:
         self._shaped: dict[str, float | None] = dict.fromkeys(names)
         self._holder: subprocess.Popen[str] | None = None
         self._namespaces: list[str] = []  # paths: one a place, then the bridge's
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._cut_off: set[str] = set()
         self._relays: dict[str, Relay] = {}
         self._traffic_of: dict[str, list[subprocess.Popen[str]]] = {}
 
@@ -161,7 +165,7 @@ class Testbed:
                 cwd=cwd,
                 start_new_session=True,
             )
-        self._processes.append(process)
+        self._processes.append((node, process))
         return process
 
     def terminate_all(self) -> None:
@@ -190,6 +194,22 @@ class Testbed:
         for namespace, interface in ((self._namespaces[place], self._inside), (self._bridge, self._port(place))):
             shape(namespace, interface, bandwidth_bps, 2 * (self._delays[node] or 0.0), was_shaped=was_shaped)
         self._shaped[node] = bandwidth_bps
+
+    def set_link(self, node: str, *, passes: bool) -> None:
+        """Whether anything passes the node's link; what is sent while nothing does is lost, and nobody is told."""
+        place = self._place(node)
+        if passes == (node not in self._cut_off):
+            return
+        set_passing(self._bridge, self._prefix, self._port(place), passes=passes)
+        (self._cut_off.discard if passes else self._cut_off.add)(node)
+
+    def send_signal(self, node: str, number: signal.Signals) -> None:
+        """Sends a signal to every program that was started in the node and has not ended, and to its children."""
+        self._place(node)
+        for of, process in self._processes:
+            if of == node and process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
 
     def set_traffic(self, node: str, bits_per_s: float | None) -> None:
         """Fills the node's link with traffic that is not the programs', each way, until None takes it away.
@@ -313,6 +333,7 @@ class Testbed:
         for relay in self._relays.values():
             relay.close()
         self._relays.clear()
+        self._cut_off.clear()
         assert holder.stdin and holder.stdout and holder.stderr
         holder.stdin.close()  # it now ends every process in the nodes, and itself
         holder.wait()
@@ -322,7 +343,7 @@ class Testbed:
         self._shaped = dict.fromkeys(self._shaped)
 
     def _collect(self) -> None:
-        for process in self._processes:
+        for _, process in self._processes:
             _end(process)
         for sender in itertools.chain.from_iterable(self._traffic_of.values()):
             _end(sender)

@@ -227,6 +227,52 @@ def test_traffic_of_others_takes_its_part_both_ways_until_it_ends() -> None:
 
 
 @pytest.mark.netns
+@pytest.mark.parametrize("delay_s", [None, 0.001])
+def test_nothing_passes_a_link_that_is_down(delay_s: float | None, tmp_path: Path) -> None:
+    with network([NodeSpec("worker0", 300e6, delay_s=delay_s), NodeSpec("server", None)]) as testbed:
+
+        def answer() -> str:
+            """Of a port that nobody listens to: it refuses where the link is up, and is silent where it is down."""
+            script = f"timeout 0.4 bash -c '</dev/tcp/{testbed.address('server')}/9'; echo $?"
+            return output_of(testbed, "worker0", script, tmp_path / "log").splitlines()[-1]
+
+        assert answer() == "1"
+        testbed.set_link("worker0", passes=False)
+        testbed.set_link("worker0", passes=False)
+        assert answer() == "124"
+        testbed.set_link("worker0", passes=True)
+        assert answer() == "1"
+        assert testbed.fault() is None
+        assert testbed.measure("worker0", "server", MEASURE_S) == pytest.approx(300e6, rel=TOLERANCE)
+
+
+@pytest.mark.netns
+def test_a_signal_reaches_the_programs_of_its_node_alone(three_nodes: Testbed, tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"]}
+    script = ["sh", "-c", "echo ready; sleep 1000; exit 0"]
+    first, other = (
+        three_nodes.popen(node, script, env=environ, log=tmp_path / node) for node in ("worker0", "worker1")
+    )
+    wait_until(lambda: all("ready" in (tmp_path / node).read_text() for node in ("worker0", "worker1")))
+
+    def states(node: str) -> set[str]:
+        stats = [Path(f"/proc/{pid}/stat").read_text() for pid in processes_in(three_nodes, node)]
+        return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+    three_nodes.send_signal("worker0", signal.SIGSTOP)
+    wait_until(lambda: states("worker0") == {"T"})
+    assert states("worker1") == {"S"}
+    three_nodes.send_signal("worker0", signal.SIGCONT)
+    wait_until(lambda: states("worker0") == {"S"})
+    three_nodes.send_signal("worker0", signal.SIGKILL)
+    assert first.wait(timeout=20) == -signal.SIGKILL
+    wait_until(lambda: processes_in(three_nodes, "worker0") == [])
+    assert other.poll() is None
+    three_nodes.send_signal("worker0", signal.SIGTERM)  # nobody is there any more
+    three_nodes.terminate_all()
+
+
+@pytest.mark.netns
 def test_program_gets_its_environment_folder_and_network(three_nodes: Testbed, tmp_path: Path) -> None:
     log = tmp_path / "log"
     script = ["sh", "-c", "pwd; env; ip -o -4 addr; echo complaint >&2; exit 3"]

@@ -1,0 +1,190 @@
+"""The soak: what is still to be run, what is kept, what is wrong, and all parts in short on real engines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prophet.core.errors import UserError
+from prophet.lab.jobs.record import write_record
+from support.fakes import worker_record
+from support.privileges import skip_without_namespaces
+from tools import kept, soak, soak_jobs, soak_page, soak_starts
+from tools.native_stress import StressRun
+from tools.pieces import add_piece, read_pieces
+from tools.provenance import Provenance
+from tools.soak_records import FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
+
+CHECKOUT = Path(__file__).parents[2]
+HERE = Provenance("2026-01-02", "abc1234", "a machine", 2)
+START = SoakStart("byteps", False, 0, 1.5, 2.5, "1f")
+STALL = "repeat 1 of 1: worker0 ended with status 75: prophet: no transfer has finished for 15 s"
+HUNG = "repeat 1 of 1: hung: nothing for 40 s (iterations of 60 done: worker0 9, worker1 9)"
+FAULTS = [
+    FaultRun("", "stock", "1f", "", None, 0.5, 20.0),
+    FaultRun("worker0 link-down 2-10s", "prophet", "1f", "", None, 9.25, 30.0),
+    FaultRun("worker1 killed 3s", "stock", "", HUNG, 41.0, None, 50.0),
+    FaultRun("worker1 killed 3s", "prophet", "", STALL, 16.2, None, 25.0),
+]
+
+
+def test_starts_come_in_turn_with_and_without_prophet_and_by_kind() -> None:
+    done: list[SoakStart] = []
+    for _ in range(12):
+        prophet, kind = soak_starts.next_start("byteps", done)
+        done.append(replace(START, prophet=prophet, kind=kind))
+    done.append(replace(START, engine="ddp"))
+    assert [start.prophet for start in done[:6]] == [False, True, True] * 2
+    assert [start.kind for start in done if start.prophet] == [0, 1, 0, 2] * 2
+    assert soak_starts.next_start("byteps", done) == (False, 0)
+
+
+def test_a_start_with_another_result_than_the_engine_alone_is_wrong() -> None:
+    under = replace(START, prophet=True)
+    assert soak_starts.judged(under, []).wrong == ""
+    assert soak_starts.judged(under, [START]).wrong == ""
+    other = replace(under, result="2e")
+    assert soak_starts.judged(other, [START]).wrong == "other losses or weights than a start of the engine alone"
+    assert soak_starts.judged(other, [under]).wrong == "other losses or weights than a start of Prophet"
+    assert soak_starts.judged(replace(other, kind=1), [START]).wrong == "", "another job"
+
+
+def test_pieces_are_kept_a_line_each_and_a_wrong_line_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "starts.jsonl"
+    assert read_pieces(file, SoakStart, "starts") == []
+    add_piece(file, START)
+    add_piece(file, replace(START, prophet=True))
+    assert read_pieces(file, SoakStart, "starts") == [START, replace(START, prophet=True)]
+    file.write_text("{}\n")
+    with pytest.raises(UserError, match=r"starts\.jsonl: cannot be read as starts \(engine: field required\); remove"):
+        read_pieces(file, SoakStart, "starts")
+
+
+def test_an_engine_that_hangs_alone_is_no_fault_of_prophet() -> None:
+    assert soak_page.faults_of(SoakData(faults=FAULTS)) == []
+    hung = replace(FAULTS[2], policy="prophet")
+    lost = replace(FAULTS[1], weights="2e")
+    (first, second) = soak_page.faults_of(SoakData(faults=[*FAULTS, hung, lost]))
+    assert first.startswith("worker1 killed 3s, prophet: hung: nothing for 40 s (iterations of 60 done")
+    assert second == "worker0 link-down 2-10s, prophet: OTHER weights; longest iteration 9.2 s"
+
+
+def test_a_job_that_fails_after_its_training_has_left_its_weights(tmp_path: Path) -> None:
+    assert soak_jobs.left_weights(tmp_path, 2) == ""
+    write_record(worker_record([1.0]), tmp_path / "worker0.json")
+    assert soak_jobs.left_weights(tmp_path, 2) == "", "the other left nothing"
+    write_record(worker_record([1.0]), tmp_path / "worker1.json")
+    assert soak_jobs.left_weights(tmp_path, 2) == "abc"
+    write_record(worker_record([1.0], weights_sha256="2e"), tmp_path / "worker1.json")
+    assert soak_jobs.left_weights(tmp_path, 2) == ["2e", "abc"]
+    late = replace(FAULTS[1], error="repeat 1 of 1: worker1 ended with status -6 after its last iteration: what()")
+    words = "right weights, then ended: worker1 ended with status -6 after its last iteration: what()"
+    assert soak_page.outcome(late, {"1f"}) == words
+    assert soak_page.faults_of(SoakData(faults=[FAULTS[0], late])) == []
+    assert soak_page.faults_of(SoakData(faults=[FAULTS[0], replace(late, weights="2e")])) != []
+
+
+def test_what_is_wrong_is_said_of_every_part() -> None:
+    data = SoakData(
+        starts=starts_of([START, replace(START, prophet=True, wrong="hung")]),
+        tasks=tasks_of([StressRun("plain", 1, 0, 0, 0, 0, 120.0, "not over after 120 s")]),
+        training=[LongTraining("prophet", 100, 20.0, 3, "1f", unfinished=2)],
+        faults=[*FAULTS, replace(FAULTS[0], weights="2e")],
+    )
+    assert soak_page.faults_of(data) == [
+        "start of byteps: hung",
+        "tasks, plain: not over after 120 s",
+        "training under prophet: 2 tasks lost",
+        "jobs without a fault have 2 different models",
+    ]
+    assert "What went wrong under Prophet:\n\n- start of byteps: hung" in soak_page.text(data)
+
+
+def test_the_page_has_the_counts_and_says_what_was_not_run(tmp_path: Path) -> None:
+    starts = [replace(START, first_s=1.0 + n / 100, prophet=n > 4) for n in range(105)]
+    tasks = [StressRun("plain", n, 500_000, 40, 5, 1, 2.0) for n in range(20)]
+    measured = {"starts": HERE, "faults": HERE}
+    data = SoakData(measured, {"starts": 4.2}, starts_of(starts), tasks_of(tasks), [], FAULTS)
+    kept.keep(tmp_path, "soak", SoakData, data, HERE)
+    page = soak_page.page(tmp_path)
+    assert f"{HERE.line()} The load average of its last minute was 4.2. Small jobs" in page
+    assert "100 on BytePS, 0 wrong" in page and "BytePS: p99 2.03 s, alone 1.04 s" in page
+    assert "| BytePS | yes | 100 | 0 | 0 | 0 | " in page and " | 2.03 | 2.04 |" in page
+    assert "10,000,000: none lost" in page and "| none | 10,000,000 | 800 | 100 | 20 | 0 | 40 |" in page
+    assert "## Long training\n\nNot measured yet: `make soak`." in page
+    assert "1 job, 1 with the same weights, 0 hung" in page and "1 job, 1 ended so, 0 hung" in page
+    assert (
+        "| worker1 killed 3s | prophet | 1 | ended 16 s after the fault began: worker0 ended with status 75: " in page
+    )
+
+
+def test_growth_is_the_slope_of_the_second_half() -> None:
+    pairs = [(n, 10_000_000 + (5_000_000 if n > 40 else 0) + 100 * n) for n in range(1, 201)]
+    assert soak_jobs.growth({"worker0": pairs, "server0": pairs[:15]}) == {"worker0": pytest.approx(100)}
+    job = LongTraining("prophet", 200, 60.0, 6, "1f", messages=4000, growth_bytes={"worker0": 100.0, "server0": 40.0})
+    job = replace(job, resident_bytes={"worker0": 1, "worker1": 1, "server0": 1})
+    row = next(line for line in soak_page.training_text(SoakData(training=[job])).splitlines() if "| 4,000 |" in line)
+    assert row.split("|")[8:11] == [" 100,000 ", " 5,000,000 ", " 1,000,000 "], "a server has both workers' messages"
+
+
+def test_rates_of_long_training_stay_within_their_bounds_for_all_of_it() -> None:
+    bandwidth = soak_jobs.changing_bandwidth(3, 200.0, 10.0)
+    times = [at_s for at_s, _ in bandwidth.changes]
+    rates = [bandwidth.default, *(rate for _, rate in bandwidth.changes)]
+    assert times == sorted(times) and 150 < times[-1] <= 200 and 10 <= len(times) <= 40
+    assert all(rate is not None and 50e6 <= rate <= 400e6 for rate in rates)
+
+
+def test_every_cell_of_the_faults_config_is_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    jobs = soak_jobs.fault_jobs()
+    assert {policy for _, _, policy in jobs} == {"stock", "prophet", "ddp-gloo", "ddp-prophet"}
+    assert {fault.split(" ")[1] for _, fault, _ in jobs if fault} == {
+        *("link-down", "slow-link", "killed", "stopped", "of")
+    }
+    assert all(len(experiment.cells) == 1 and experiment.repeats == 1 for experiment, _, _ in jobs)
+
+
+def test_a_part_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        soak.main(["start"])
+    assert "'start' is no part of the soak; they are starts, tasks, training, faults" in capsys.readouterr().err
+
+
+@pytest.mark.engine
+@pytest.mark.netns
+def test_the_soak_in_short(tmp_path: Path) -> None:
+    """Starts on both engines, tasks, training under changing rates, and a server that stops: nothing is wrong."""
+    pytest.importorskip("byteps")
+    pytest.importorskip("sklearn")
+    skip_without_namespaces()
+    results = tmp_path / "docs" / "results"
+    results.mkdir(parents=True)
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PROPHET_", "BYTEPS_", "DMLC_"))}
+    command = [sys.executable, "-m", "tools.soak", "--short", "--out", str(tmp_path / "out"), "--results", str(results)]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean, cwd=CHECKOUT, timeout=300)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    stored = kept.kept(results, "soak", SoakData)
+    assert stored is not None
+    data = stored[1]
+    assert [(part.engine, part.prophet, part.wrong) for part in data.starts] == [
+        *(("byteps", False, []), ("byteps", True, [])),
+        *(("ddp", False, []), ("ddp", True, [])),
+    ]
+    assert data.tasks[0].tasks > 70_000
+    assert data.training[0].error == "" and data.training[0].messages and data.training[0].unfinished == 0
+    (job,) = data.faults
+    assert job.error == "" and job.weights and job.longest_iteration_s is not None and job.longest_iteration_s >= 0.9
+    page = (results / soak_page.PAGE).resolve()
+    assert page.parent == tmp_path / "docs" and "2 on BytePS, 0 wrong" in page.read_text()
+
+    began = time.monotonic()
+    again = subprocess.run(command, capture_output=True, text=True, env=clean, cwd=CHECKOUT, timeout=300)
+    assert again.returncode == 0 and time.monotonic() - began < 30, "what is there is not run again"
+    assert kept.kept(results, "soak", SoakData) == stored

@@ -1,0 +1,101 @@
+"""The hook under threads (tests/native/stress.cc): how its program is built, plain or with a compiler's checks, and a
+run of many tasks.
+
+Rule of this file: compiling and running that program; what its counts are for is the soak's and the tests'.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "tests" / "native"
+NATIVE = ROOT / "prophet" / "core" / "native"
+HOOK = ROOT / "plugins" / "byteps" / "prophet_byteps" / "native" / "hook.cc"
+PLAIN = "plain"
+CHECKS: Mapping[str, tuple[str, ...]] = {
+    "memory": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "races": ("-fsanitize=thread",),
+}
+"""The compiler's checks: of memory and undefined behaviour (ASan, UBSan), and of data races (TSan)."""
+
+
+@dataclass(frozen=True)
+class StressProgram:
+    """The program, with the two libraries that it loads."""
+
+    program: Path
+    hook: Path
+    core: Path
+
+
+@dataclass(frozen=True)
+class StressRun:
+    """One run: the tasks that passed, the plans that were swapped meanwhile, and how often BytePS was suspended and the
+    hook stepped aside in mid-flight. `wrong` is empty, or what the program or the check said."""
+
+    check: str
+    seed: int
+    tasks: int
+    plans: int
+    suspensions: int
+    asides: int
+    seconds: float
+    wrong: str = ""
+
+
+def build(out: Path, source: Path, *flags: str) -> Path:
+    """Compiles a C++ program or library of the project to `out`."""
+    command = ["g++", "-std=c++17", "-O1", "-g", "-pthread", f"-I{NATIVE}", *flags, str(source), "-o", str(out), "-ldl"]
+    subprocess.run(command, check=True)
+    return out
+
+
+def build_stress(folder: Path, flags: tuple[str, ...] = ()) -> StressProgram:
+    """Builds the program into `folder`."""
+    # Calls must go through the procedure linkage table, as they do between BytePS's files.
+    shared = ("-fPIC", "-fno-inline", "-shared", *flags)
+    return StressProgram(
+        hook=build(folder / "hook.so", HOOK, *shared),
+        core=build(folder / "core.so", SOURCES / "stress.cc", *shared),
+        program=build(folder / "stress", SOURCES / "stress.cc", "-DSTRESS_MAIN", *flags),
+    )
+
+
+@functools.cache
+def why_not(check: str) -> str:
+    """Why the check cannot be made here, or nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        empty = Path(folder, "empty.cc")
+        empty.write_text("int main() {}\n")
+        built = subprocess.run(["g++", *CHECKS[check], str(empty), "-o", f"{folder}/empty"], capture_output=True)
+        if built.returncode != 0:
+            return "this compiler cannot make the check"
+        ran = subprocess.run([f"{folder}/empty"], capture_output=True)
+        return "" if ran.returncode == 0 else "the check cannot run on this kernel"
+
+
+def run_tasks(built: StressProgram, check: str, tasks: int, seed: int, limit_s: float) -> StressRun:
+    """Lets about `tasks` pass through the hook, which must end within `limit_s` seconds."""
+    command = [str(part) for part in (built.program, built.hook, built.core, tasks, seed)]
+    began = time.monotonic()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return StressRun(check, seed, 0, 0, 0, 0, limit_s, f"not over after {limit_s:g} s")
+    took_s = time.monotonic() - began
+    *said, last = done.stdout.splitlines() or [""]
+    words = last.split()
+    if words[::2] != ["tasks", "plans", "suspensions", "asides"]:
+        said, words = [*said, last], ["0"] * 8
+    wrong = " ".join([*said, *done.stderr.splitlines()])[:2000]
+    if done.returncode != 0:
+        wrong = f"status {done.returncode}: {wrong}"
+    tasks, plans, suspensions, asides = map(int, words[1::2])
+    return StressRun(check, seed, tasks, plans, suspensions, asides, took_s, wrong)

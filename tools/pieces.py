@@ -1,0 +1,36 @@
+"""Pieces of a long measurement, a line of JSON each: what is there already is not measured again.
+
+Rule of this file: reading and adding lines; what a piece is, and when there are enough, is each tool's own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from prophet.core.errors import UserError
+from prophet.lab.records import first_error
+
+T = TypeVar("T")
+
+
+def read_pieces(path: Path, kind: type[T], words: str) -> list[T]:
+    """The pieces of the dataclass `kind`, none where there is no file. Raises UserError; `words` name them there."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [TypeAdapter(kind).validate_json(line) for line in lines]
+    except ValidationError as error:
+        raise UserError(f"{path}: cannot be read as {words} ({first_error(error)}); remove it") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as {words} ({error}); remove it") from None
+
+
+def add_piece(path: Path, piece: Any) -> None:
+    """Adds one, a dataclass; makes the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(asdict(piece)) + "\n")

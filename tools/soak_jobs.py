@@ -1,0 +1,212 @@
+"""The soak's jobs on the testbed: long training under changing rates, and the faults of configs/faults.yaml.
+
+Rule of this file: which jobs they are, how each is run, and what is kept of it. What is done already and how it is
+shown is tools/soak.py's and tools/soak_page.py's. Times are seconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from prophet.lab.cluster_config import Bandwidth
+from prophet.lab.config import Cell, Experiment, load_experiment
+from prophet.lab.contenders import Contender
+from prophet.lab.faults import FaultKind
+from prophet.lab.records import read_worker
+from prophet.lab.results import summarize
+from prophet.lab.runner import Edges, run_experiment
+from prophet.lab.runs import CellRuns
+from prophet.lab.testbed import NodeSpec, Testbed
+from tools.soak_records import FaultRun, LongTraining
+
+FAULTS = Path("configs/faults.yaml")
+TRAINING = Path("configs/quickstart.yaml")
+"""Whose job is trained for long, with more iterations."""
+LONG_POLICIES = ("prophet", "ddp-prophet")
+RATES_BPS = (50e6, 400e6)
+"""Between which each worker's rate jumps, evenly in their logarithm."""
+ITERATION_S = 0.25
+"""About what one takes at these rates: how many make a piece of so many seconds."""
+LEAST_SAMPLES = 10
+LEAST_ITERATIONS = 20
+ANY_LENGTH = {"warmup": 2, "target_accuracy": 0.01}
+"""Of a job that is not long enough to learn; its weights are compared."""
+
+
+def short_fault_job() -> tuple[Experiment, str, str]:
+    """As one of `fault_jobs`: a server that stops for a second of a short job under Prophet."""
+    experiment = load_experiment(FAULTS, ["prophet"], 1)
+    cell = next(cell for cell in experiment.cells if any(f.kind is FaultKind.STOPPED for f in cell.cluster.faults))
+    (fault,) = cell.cluster.faults
+    soon = fault.model_copy(update={"from_s": 0.5, "until_s": 1.5})
+    job = cell.job.model_copy(update={"iterations": LEAST_ITERATIONS, **ANY_LENGTH})
+    cell = replace(cell, job=job, cluster=cell.cluster.model_copy(update={"faults": [soon]}))
+    return replace(experiment, cells=(cell,)), in_words(cell), "prophet"
+
+
+def fault_jobs(path: Path = FAULTS) -> list[tuple[Experiment, str, str]]:
+    """(an experiment of one cell and policy, the cell's faults in words, the policy) for each job of the config."""
+    experiment = load_experiment(path)
+    return [
+        (_only(experiment, cell, policy), in_words(cell), policy.name)
+        for cell in experiment.cells
+        for policy in cell.policies
+    ]
+
+
+def in_words(cell: Cell) -> str:
+    """The faults of a cell; nothing for none."""
+    return ", ".join(fault.words() for fault in cell.cluster.faults)
+
+
+def _only(experiment: Experiment, cell: Cell, policy: Contender) -> Experiment:
+    return replace(experiment, cells=(replace(cell, policies=(policy,)),), repeats=1)
+
+
+class MemoryWatch:
+    """Looks at the memory of a job's processes whenever its workers have finished more iterations."""
+
+    def __init__(self) -> None:
+        self.error: str | None = None
+        self.seconds = 0.0
+        self._processes: dict[str, psutil.Process] = {}
+        self._edges = Edges()
+        self._began = 0.0
+        self.samples: dict[str, list[tuple[int, int]]] = {}
+
+    def started(self, node: str, pid: int) -> None:
+        self._processes[node] = psutil.Process(pid)
+
+    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None:
+        self._began = self._edges.now()
+
+    def iterations(self, done: int) -> None:
+        for node, process in self._processes.items():
+            samples = self.samples.setdefault(node, [])
+            if done > (samples[-1][0] if samples else 0):
+                try:
+                    samples.append((done, process.memory_info().rss))
+                except psutil.Error:  # it has just ended
+                    continue
+
+    def run_ends(self, error: str | None) -> None:
+        self.error = error
+        self.seconds = self._edges.now() - self._began
+
+
+class SampledTestbed(Testbed):
+    """A testbed that says which process runs where."""
+
+    def __init__(self, nodes: Sequence[NodeSpec], watched: MemoryWatch) -> None:
+        super().__init__(nodes)
+        self._watched = watched
+
+    def popen(self, node: str, argv: Sequence[str], **how: Any) -> Any:
+        process = super().popen(node, argv, **how)
+        self._watched.started(node, process.pid)
+        return process
+
+
+def run(experiment: Experiment, out: Path) -> tuple[CellRuns, MemoryWatch]:
+    """Runs an experiment of one cell and policy. Raises UserError where there can be no testbed."""
+    watched = MemoryWatch()
+
+    def testbed(cell: Cell) -> Testbed:
+        cluster = cell.cluster
+        return SampledTestbed([NodeSpec(node, cluster.bandwidth.rate(node)) for node in cluster.nodes], watched)
+
+    (done,) = run_experiment(experiment, out, testbed, watched)
+    return done, watched
+
+
+def fault_run(experiment: Experiment, fault: str, out: Path) -> FaultRun:
+    """Runs one job of `fault_jobs`."""
+    done, watched = run(experiment, out)
+    ((name, (job,)),) = done.runs.items()
+    found = summarize(experiment, [done]).cells[0].policies[name]
+    digests = found.weights_sha256 or left_weights(job.folder, experiment.cells[0].cluster.workers)
+    longest_s = max((time_s for worker in job.workers for time_s in worker.iteration_s), default=None)
+    return FaultRun(
+        fault,
+        name,
+        digests if isinstance(digests, str) else "workers differ",
+        found.error or "",
+        found.ended_after_s,
+        longest_s,
+        watched.seconds,
+    )
+
+
+def left_weights(folder: Path, workers: int) -> str | list[str]:
+    """Of a job that failed after its training: the digest of the weights that its workers left; several where they
+    differ, and nothing where not all left any."""
+    files = [folder / f"worker{number}.json" for number in range(workers)]
+    digests = {read_worker(file).weights_sha256 or "" for file in files if file.exists()}
+    if len(digests) > 1:
+        return sorted(digests)
+    return "".join(digests) if all(file.exists() for file in files) else ""
+
+
+def long_training(policy: str, seconds: float, seed: int, every_s: float) -> Experiment:
+    """A job of about `seconds` under `policy`, whose rates change at random about every `every_s` seconds."""
+    experiment = load_experiment(TRAINING, [policy], 1)
+    (cell,) = experiment.cells
+    job = cell.job.model_copy(update={"iterations": max(LEAST_ITERATIONS, round(seconds / ITERATION_S)), **ANY_LENGTH})
+    cluster = cell.cluster.model_copy(update={"bandwidth": changing_bandwidth(seed, 4 * seconds, every_s)})
+    return replace(experiment, cells=(replace(cell, job=job, cluster=cluster),))
+
+
+def changing_bandwidth(seed: int, seconds: float, every_s: float) -> Bandwidth:
+    """Rates in bits per second for so long, each for a random time of `every_s` on average."""
+    choices = random.Random(seed)
+    low, high = np.log(RATES_BPS)
+    points: list[tuple[float, float]] = []
+    at_s = 0.0
+    while at_s < seconds:
+        points.append((at_s, float(np.exp(choices.uniform(low, high)))))
+        at_s += every_s * choices.uniform(0.5, 1.5)
+    return Bandwidth(points[0][1], changes=tuple(points[1:]))
+
+
+def train_long(experiment: Experiment, out: Path) -> LongTraining:
+    """Runs one job of `long_training`."""
+    done, watched = run(experiment, out)
+    ((name, (job,)),) = done.runs.items()
+    (cell,) = experiment.cells
+    found = summarize(experiment, [done]).cells[0].policies[name]
+    weights = found.weights_sha256 or ""
+    trained_s = sum(job.workers[0].iteration_s) if job.workers else watched.seconds
+    hooks = [status.hook for status in job.statuses if status.hook is not None]
+    unfinished = sum(hook.pending + hook.pushes.in_flight + hook.pulls.in_flight for hook in hooks)
+    return LongTraining(
+        policy=name,
+        iterations=cell.job.iterations,
+        seconds=trained_s,
+        rates=sum(at_s <= trained_s for at_s, _ in cell.cluster.bandwidth.changes),
+        weights=weights if isinstance(weights, str) else "workers differ",
+        messages=hooks[0].tasks if hooks else None,
+        unfinished=unfinished,
+        watchdog_releases=sum(hook.watchdog_releases for hook in hooks),
+        recuts=job.statuses[0].recuts if job.statuses else 0,
+        growth_bytes=growth(watched.samples),
+        resident_bytes={node: samples[-1][1] for node, samples in watched.samples.items() if samples},
+        error=found.error or "",
+    )
+
+
+def growth(samples: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, float]:
+    """Bytes an iteration by node, of (iterations done, resident bytes): what is made once is there by the half."""
+    slopes = {}
+    for node, pairs in samples.items():
+        half = [pair for pair in pairs if pair[0] >= pairs[-1][0] / 2]
+        if len(half) >= LEAST_SAMPLES:
+            iterations, resident = np.array(half, dtype=float).T
+            slopes[node] = float(np.polyfit(iterations, resident, 1)[0])
+    return slopes

@@ -1,0 +1,193 @@
+"""Starts of small jobs, again and again: whether each ends with the weights of the engine alone, and how long its first
+iteration takes to come.
+
+Rule of this file: the jobs of one engine, how they are started, and what is kept of each start. It is a program of its
+own, `python -m tools.soak_starts`, since the processes that it forks end by leaving it; tools/soak.py calls it.
+
+Every start forks its processes from this one, which has imported torch and nothing else of the job, so that each begins
+as a process of its own does and no start waits for the disk. Half of the jobs are plain, a quarter has two optimizers,
+a quarter an evaluation on one worker in the middle. The machines are processes of this one, joined by its loopback
+interface. Gradients are whole numbers (tools/ddp_stress.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prophet.core import settings
+from prophet.core.errors import UserError
+from prophet.engines.byteps import ENGINE as BYTEPS
+from prophet.engines.spec import RunNetwork, is_worker
+from prophet.lab.runner import last_words
+from prophet.lab.testbed import reexec_in_user_namespace
+from prophet.lab.testbed.launch import own_shared_memory
+from tools import ddp_stress
+from tools.builds import ONE_THREAD
+from tools.ddp_stress import COLUMNS, LAYERS, StressJob, WholeNumbers, Wrong
+from tools.pieces import add_piece, read_pieces
+from tools.soak_records import ENGINES, Engine, SoakStart
+
+KINDS = (0, 1, 0, 2)
+"""Of StressJob, in turn: plain, two optimizers, plain, an evaluation."""
+ITERATIONS = 6
+WORKERS = 2
+NODES = ("scheduler", "server0", "worker0", "worker1")
+STOCK_EVERY = 3
+"""One start in so many is of the engine alone."""
+
+
+def next_start(engine: Engine, done: list[SoakStart]) -> tuple[bool, int]:
+    """(whether under Prophet, kind) of the start that comes after those that are `done`."""
+    mine = [start for start in done if start.engine == engine]
+    prophet = len(mine) % STOCK_EVERY != 0
+    return prophet, KINDS[sum(start.prophet == prophet for start in mine) % len(KINDS)]
+
+
+def train(job: StressJob, bps: Any) -> dict[str, Any]:
+    """One worker's part in BytePS, and what came of it: as ddp_stress.train, without what only DDP has."""
+    rank = bps.rank()
+    modules = [WholeNumbers(job.kind * 10 + number) for number in range(job.modules)]
+    optimizers = [
+        bps.DistributedOptimizer(
+            torch.optim.SGD(module.parameters(), lr=2**-7, momentum=0.5),
+            named_parameters=[(f"{number}.{name}", value) for name, value in module.named_parameters()],
+        )
+        for number, module in enumerate(modules)
+    ]
+    losses = hashlib.sha256()
+    first_at = 0.0
+    for iteration in range(job.iterations):
+        numbers = torch.Generator().manual_seed(iteration * 100 + rank)
+        data = torch.randint(-3, 4, (len(modules), LAYERS, COLUMNS), generator=numbers).float()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        outputs = [module(data[number], (), _no_delay) for number, module in enumerate(modules)]
+        for output in outputs:
+            output.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.update(repr([output.item() for output in outputs]).encode())
+        first_at = time.monotonic() if iteration == 0 else first_at
+        if job.evaluates and rank == 0 and iteration == job.iterations // 2:
+            with torch.no_grad():
+                losses.update(repr([module(data[0], (), _no_delay).item() for module in modules]).encode())
+    weights = hashlib.sha256()
+    for module in modules:
+        for param in module.parameters():
+            weights.update(param.detach().numpy().tobytes())
+    return {"losses": losses.hexdigest(), "weights": weights.hexdigest(), "first_at": first_at}
+
+
+def _no_delay() -> None:
+    pass
+
+
+def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: Path) -> None:
+    """The life of one role's process."""
+    own_shared_memory()
+    addresses = {name: f"127.0.0.{place + 2}" for place, name in enumerate(NODES)}
+    place = sockets / node
+    place.mkdir()
+    os.environ.update(BYTEPS.environment(node, RunNetwork(WORKERS, 1, addresses, "lo", port, str(place))))
+    os.environ.update(ONE_THREAD)
+    if not is_worker(node):
+        import byteps.server  # noqa: F401, it serves until all workers have ended
+
+        return
+    if job.prophet:
+        os.environ[settings.SCHEDULER] = "prophet"
+        import prophet_byteps.autoload  # noqa: F401, as the line in site-packages does
+    import byteps.torch as bps
+
+    bps.init()
+    (folder / f"{node}.json").write_text(json.dumps(train(job, bps)))
+    bps.shutdown()
+
+
+def start_in_byteps(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
+    """What the workers came to. Raises Wrong."""
+    sockets = Path(tempfile.mkdtemp(prefix="soak-"))  # names of UNIX sockets are short; removed by the caller's end
+    port = ddp_stress.free_port()
+    lives: dict[str, Callable[[], None]] = {
+        node: functools.partial(live_in_byteps, node, job, port, folder, sockets) for node in NODES
+    }
+    ddp_stress.live(lives, folder, limit_s)
+    shutil.rmtree(sockets)
+    return [json.loads((folder / f"{node}.json").read_text()) for node in NODES if is_worker(node)]
+
+
+STARTERS = {"byteps": start_in_byteps, "ddp": ddp_stress.start}
+
+
+def start(engine: Engine, prophet: bool, kind: int, seed: int, folder: Path, limit_s: float) -> SoakStart:
+    """Makes one start. A hang or a failure is what is kept of it."""
+    job = StressJob(WORKERS, kind, ITERATIONS, seed=seed, prophet=prophet)
+    began = time.monotonic()
+    try:
+        results = STARTERS[engine](job, folder, limit_s)
+    except Wrong as wrong:
+        (folder / f"wrong-{engine}-{seed}.txt").write_text(str(wrong))
+        lines = str(wrong).splitlines()
+        return SoakStart(
+            engine, prophet, kind, 0.0, time.monotonic() - began, "", f"{lines[0]}: {last_words(lines[1:])}"
+        )
+    whole_s = time.monotonic() - began
+    result = hashlib.sha256(json.dumps([(part["losses"], part["weights"]) for part in results]).encode()).hexdigest()
+    first_s = max(part["first_at"] for part in results) - began
+    return SoakStart(engine, prophet, kind, first_s, whole_s, result[:16])
+
+
+def judged(new: SoakStart, done: list[SoakStart]) -> SoakStart:
+    """`new` as wrong where it came to something else than the same job without Prophet, or an earlier one."""
+    same = [s for s in done if (s.engine, s.kind) == (new.engine, new.kind) and not s.wrong]
+    reference = next((start for start in same if not start.prophet), next(iter(same), None))
+    if new.wrong or reference is None or reference.result == new.result:
+        return new
+    of = "Prophet" if reference.prophet else "the engine alone"
+    return SoakStart(**{**vars(new), "wrong": f"other losses or weights than a start of {of}"})
+
+
+def main() -> None:
+    """Makes starts until there are enough, or time is over. No `with`: forked processes leave through it, too."""
+    parser = argparse.ArgumentParser(prog="python -m tools.soak_starts", description=__doc__)
+    parser.add_argument("engine", choices=ENGINES)
+    parser.add_argument("--starts", type=int, required=True, help="under Prophet, with those before")
+    parser.add_argument("--seconds", type=float, default=60.0, help="no start begins after so many seconds")
+    parser.add_argument("--limit-s", type=float, default=60.0, help="for one start")
+    parser.add_argument("--file", type=Path, required=True, help="what is kept: a line for each start")
+    told = parser.parse_args()
+    os.environ[settings.CACHE] = settings.OFF
+    torch.set_num_threads(1)
+    try:
+        reexec_in_user_namespace()
+        done = read_pieces(told.file, SoakStart, "starts")
+    except UserError as error:
+        print(f"prophet: {error}", file=sys.stderr)
+        sys.exit(2)
+    folder = told.file.parent.resolve() / "starts"
+    folder.mkdir(parents=True, exist_ok=True)
+    gc.freeze()  # or the end of each process would look at all that was imported
+    ends_at = time.monotonic() + told.seconds
+    while sum(s.engine == told.engine and s.prophet for s in done) < told.starts and time.monotonic() < ends_at:
+        prophet, kind = next_start(told.engine, done)
+        made = judged(start(told.engine, prophet, kind, len(done), folder, told.limit_s), done)
+        add_piece(told.file, made)
+        done.append(made)
+
+
+if __name__ == "__main__":
+    main()
