@@ -37,7 +37,7 @@ INTRODUCTION = f"""# What the parts of Prophet are worth
 
 | contender | what it lacks |
 |---|---|
-| `order-alone` | the profile and the network: forward order as the front end numbers gradients, blocks of 512 KiB, 2 MiB in flight |
+| `order-alone` | profile and network: forward order as gradients are numbered, blocks of 512 KiB, 2 MiB in flight |
 | `{ONE_SIZE}...` | the choice of blocks: all have one size; the bytes in flight are chosen |
 | `no-fusion` | small gradients travel by themselves |
 | `prophet-paper` | all that goes past the paper: its Algorithm 1 |
