@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks papers results pages schemas profiles guard memory backlog soak testbed golden release clean
+.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing papers results pages schemas profiles guard memory backlog soak testbed golden release clean
 
 setup: $(STAMP)
 
@@ -79,6 +79,18 @@ blocks: setup
 # The same on real networks: about two hours on a quiet machine, and it can be interrupted.
 real-blocks: setup
 	$(BIN)/python -m tools.real_blocks
+
+# What each part of Prophet is worth, simulated: some minutes.
+ablation: setup
+	$(BIN)/python -m tools.ablation
+
+# The same on real networks: about two hours on a quiet machine, and it can be interrupted.
+real-ablation: setup
+	$(BIN)/python -m tools.ablation --real
+
+# Networks that change under a job, real: about a quarter of an hour on a quiet machine.
+changing: setup
+	$(BIN)/python -m tools.changing
 
 # The papers' tables, simulated: about two minutes.
 papers: setup

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from prophet.lab.config import load_experiment
 from prophet.lab.records import CellResult
-from prophet.lab.results import summarize
-from prophet.lab.session import progress_bar
-from prophet.lab.simulated import prepare_experiment, simulate_experiment
 from tools import kept
+from tools.cells import simulated
 from tools.exit_status import exit_status
 from tools.kept import Study
 from tools.markdown import table
@@ -134,13 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def write_page(config: Path, results: Path) -> int:
     """Simulates the config, keeps what came out and writes the page. Raises UserError and OSError."""
-    experiment = load_experiment(config)
-    planned = prepare_experiment(experiment)
-    console = Console(stderr=True)
-    with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console, recordings=False) as listener:
-        done = simulate_experiment(experiment, planned, Path(folder), listener)
-    data = kept.study_of(experiment, summarize(experiment, done))
-    kept.keep(results, NAME, Study, data, here())
+    kept.keep(results, NAME, Study, simulated(config, Console(stderr=True)), here())
     (results / PAGE).write_text(page(results), encoding="utf-8")
     print(f"written to {results / PAGE}")
     return 0

@@ -1,4 +1,4 @@
-"""A config of real runs, measured cell by cell.
+"""A config that is run for a page: measured cell by cell, or simulated.
 
 Rule of this file: running cells and finding those that an earlier run left; no words of a page. A cell whose results
 are there is not run again: a machine that was not idle for a moment costs one cell, and a run can be interrupted.
@@ -6,6 +6,7 @@ are there is not run again: a machine that was not idle for a moment costs one c
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from rich.console import Console
 from prophet.core.errors import UserError
 from prophet.lab.config import Experiment, load_experiment
 from prophet.lab.records import SCHEMA, Results, read_results
-from prophet.lab.results import describe_setting, failures
-from prophet.lab.session import run_session
+from prophet.lab.results import describe_setting, failures, summarize
+from prophet.lab.session import progress_bar, run_session
+from prophet.lab.simulated import prepare_experiment, simulate_experiment
 from tools import kept
 from tools.kept import Study
 
@@ -46,6 +48,15 @@ def measured(config: Path, out: Path, repeats: int | None, console: Console) -> 
         schema=SCHEMA, config=to_jsonable_python(experiment.source), repeats=experiment.repeats, cells=whole
     )
     return kept.study_of(experiment, together)
+
+
+def simulated(config: Path, console: Console) -> Study:
+    """What is kept of a config's results on the simulator. Raises UserError."""
+    experiment = load_experiment(config)
+    planned = prepare_experiment(experiment)
+    with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console, recordings=False) as listener:
+        done = simulate_experiment(experiment, planned, Path(folder), listener)
+    return kept.study_of(experiment, summarize(experiment, done))
 
 
 def earlier(experiment: Experiment, folder: Path) -> Results | None:

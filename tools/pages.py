@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tools import (
+    ablation,
     allreduce,
     backlog,
     blocks,
+    changing,
     guard,
     kept,
     memory,
@@ -31,9 +33,11 @@ from tools.exit_status import exit_status
 PAGES: Mapping[str, Callable[[Path], str]] = {
     tool.PAGE: tool.page
     for tool in (
+        ablation,
         allreduce,
         backlog,
         blocks,
+        changing,
         guard,
         memory,
         papers,

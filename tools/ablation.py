@@ -1,0 +1,146 @@
+"""What each part of Prophet is worth: the cells of two configs without one part at a time, and their page.
+
+Rule of this file: what is counted, and the page docs/results/ablation.md. `make ablation` simulates, in some minutes;
+`make real-ablation` measures, for about two hours on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from prophet.lab.records import CellResult
+from prophet.lab.results import describe_setting
+from tools import kept
+from tools.cells import measured, simulated
+from tools.exit_status import exit_status
+from tools.kept import Study
+from tools.markdown import table
+from tools.provenance import here
+
+SIMULATED_CONFIG, CONFIG = Path("configs/ablation-simulated.yaml"), Path("configs/ablation.yaml")
+PAGE = "ablation.md"
+SIMULATED, NAME = "ablation-simulated", "ablation"
+WHOLE = "prophet"
+ONE_SIZE = "one-"
+"""How names of Prophet with one size for all blocks begin."""
+MATTERS = 0.01
+"""Less than this share of an iteration is nothing."""
+
+INTRODUCTION = f"""# What the parts of Prophet are worth
+
+`{WHOLE}` has nothing set. The others lack a part:
+
+| contender | what it lacks |
+|---|---|
+| `order-alone` | profile and network: forward order as gradients are numbered, blocks of 512 KiB, 2 MiB in flight |
+| `{ONE_SIZE}...` | the choice of blocks: all have one size; the bytes in flight are chosen |
+| `no-fusion` | small gradients travel by themselves |
+| `prophet-paper` | all that goes past the paper: its Algorithm 1 |
+| `p3` | learning: slices of one size, one in flight |"""
+TIMES = (
+    "Median iteration times as multiples of the lower bound (prophet/core/bound.py), or seconds where none is known."
+)
+
+
+def costs(cells: Sequence[CellResult]) -> dict[str, list[float]]:
+    """By contender, how much longer its iteration is than Prophet's, as a part of that, in each cell where both ran."""
+    found: dict[str, list[float]] = {}
+    for cell in cells:
+        times = {name: policy.median_s for name, policy in cell.policies.items() if policy.median_s is not None}
+        whole_s = times.get(WHOLE)
+        if whole_s is None:
+            continue
+        for name, seconds in times.items():
+            if name != WHOLE:
+                found.setdefault(name, []).append(seconds / whole_s - 1)
+    return found
+
+
+def said(found: dict[str, list[float]]) -> str:
+    """What lacking each part costs, in a list."""
+    lines = []
+    for name, shares in found.items():
+        count = sum(share > MATTERS for share in shares)
+        lines.append(
+            f"- `{name}`: from {min(shares):+.1%} to {max(shares):+.1%} of an iteration; more than {MATTERS:.0%} in "
+            f"{count} of {len(shares)} cells."
+        )
+    one_size = [max(shares) for name, shares in found.items() if name.startswith(ONE_SIZE)]
+    if one_size:
+        lines.append(f"\nThe one size that costs the least at worst costs {min(one_size):+.1%} there.")
+    return "\n".join(lines) or "Nothing was measured beside the whole."
+
+
+def times(cells: Sequence[CellResult]) -> str:
+    """Every contender in every cell."""
+    names = list(dict.fromkeys(name for cell in cells for name in cell.policies))
+    rows = [(_setting(cell), *(_time(cell, name) for name in names)) for cell in cells]
+    return table(("cell", *names), rows)
+
+
+def _setting(cell: CellResult) -> str:
+    return describe_setting(cell.setting)
+
+
+def _time(cell: CellResult, name: str) -> str:
+    policy = cell.policies.get(name)
+    if policy is None or policy.median_s is None:
+        return "-" if policy is None else "failed"
+    return f"{policy.median_s / cell.lower_bound_s:.3f}" if cell.lower_bound_s else f"{policy.median_s:.3f} s"
+
+
+def page(results: Path) -> str:
+    """The page, from what is kept."""
+    return kept.joined(
+        INTRODUCTION,
+        "## Simulated",
+        f"Made by `make ablation` from `{SIMULATED_CONFIG}`: full-size models, four workers and four servers. {TIMES}",
+        section(results, SIMULATED, "Simulated", "make ablation"),
+        "## On real networks",
+        f"Made by `make real-ablation` from `{CONFIG}`: real BytePS between namespaces of one machine, computing is "
+        f"sleeping. {TIMES}",
+        section(results, NAME, "Measured", "make real-ablation"),
+        kept.note(results, "ablation-seen"),
+    )
+
+
+def section(results: Path, name: str, done: str, command: str) -> str:
+    """What one kind of run gave."""
+    stored = kept.kept(results, name, Study)
+    if stored is None:
+        return kept.otherwise(results, name, command)
+    provenance, data = stored
+    cells = [point.cell for point in data.points]
+    return kept.joined(provenance.line(done), said(costs(cells)), times(cells))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs and writes the page; exit status 2 with one line for an error of the user's."""
+    parser = argparse.ArgumentParser(prog="python -m tools.ablation", description=__doc__)
+    parser.add_argument("--real", action="store_true", help="on real networks")
+    parser.add_argument("--config", type=Path, help="in place of the one of that kind")
+    parser.add_argument("--out", type=Path, default=Path("build/ablation"), help="folder for real runs")
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    parser.add_argument("--repeats", type=int, help="in place of the config's, of real runs")
+    options = parser.parse_args(arguments)
+    config = options.config or (CONFIG if options.real else SIMULATED_CONFIG)
+    return exit_status(lambda: write_page(config, options.real, options.out, options.results, options.repeats))
+
+
+def write_page(config: Path, real: bool, out: Path, results: Path, repeats: int | None) -> int:
+    """Runs the config, keeps what came out and writes the page. Raises UserError and OSError."""
+    console = Console(stderr=True)
+    data = measured(config, out, repeats, console) if real else simulated(config, console)
+    kept.keep(results, NAME if real else SIMULATED, Study, data, here())
+    (results / PAGE).write_text(page(results), encoding="utf-8")
+    print(f"written to {results / PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
