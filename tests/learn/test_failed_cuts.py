@@ -103,5 +103,5 @@ def test_what_messages_cost_under_the_failed_cut_counts_in_the_next_prediction()
         return search.choices[0]
 
     free = best(None)
-    costly = best(Measured(SMALL, 1 << 20, free.iteration_s * 1.5))
+    costly = best(Measured(SMALL, 1 << 20, free.iteration_s * 2))
     assert costly.cut.block_bytes_at(0) > free.cut.block_bytes_at(0)
