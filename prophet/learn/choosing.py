@@ -57,6 +57,7 @@ class Choosing:
         self._choices: Sequence[Choice] = ()
         self._wanted: Choice | None = None
         self._recent_s: float | None = None
+        self._newest_s: float | None = None
         self._credit_known = False
         self._awaited = False  # the wanted cut is not in force yet
         self._doubted: set[Cut] = set()
@@ -74,7 +75,9 @@ class Choosing:
                 self._question = None
         if self._wanted is None or self._wanted.cut == cut:
             self._judge.measured(cut, periods_s)
-        self._recent_s = float(np.median(periods_s[-RECENT:])) if len(periods_s) >= LEAST_RECENT else None
+        known = len(periods_s) >= LEAST_RECENT
+        self._recent_s = float(np.median(periods_s[-RECENT:])) if known else None
+        self._newest_s = float(np.median(periods_s[-LEAST_RECENT:])) if known else None
 
     def refused(self, refusals: Sequence[Refusal]) -> None:
         """What the engine cannot give the job as things are; all of it, at each turn."""
@@ -107,32 +110,35 @@ class Choosing:
         at_once = warm or not self._judge.recuts.waits
         return seen or (self._question is None and (at_once or self._recent_s is not None))
 
-    def ask(self, profile: Profile, network: Network, jitter_s: float) -> None:
-        """Begins a search where the last one's question is another by now; `profile` is of the cut in force."""
+    def ask(self, profile: Profile, network: Network, jitter_s: float) -> bool:
+        """Begins a search where the last one's question is another by now; `profile` is of the cut in force.
+
+        Whether the job or its network has changed, so that what iterations took before may say nothing of now.
+        """
         if self._cut is None:
-            return
+            return False
         disproved = self._disproved
         if disproved:
             self._doubted.add(self._cut)
             self._finest = None
         profile = self._learned(profile, self._cut)
         credit = self._credit if self._wanted is None else self._wanted.credit
-        measured = None
-        if self._recent_s is not None and credit is not None:
-            measured = Measured(self._cut, credit, self._recent_s)
+        now_s, changed = self._recent_s, False
         old = self._question
         if old is not None:
             size = self._cut.typical_bytes(profile.total_bytes)
             changed = _changed(old, profile, network, size)
             if not (changed or disproved or self._failed is not self._asked_of_failed):
-                return
+                return False
             if self._judge.better_former(self._cut) is not None:
-                return  # What seems to be another network may be how this cut shows it: first back to that one.
+                return False  # What seems to be another network may be how this cut shows it: first back to that one.
             if len({segment.block_bytes for segment in self._cut.segments}) == 1:
                 network = _of_one_size(network, old.network, size)
             if changed:
                 self._judge.new_regime()
                 self._failed = None
+                now_s = self._newest_s  # Of those before, most were of another network.
+        measured = Measured(self._cut, credit, now_s) if now_s is not None and credit is not None else None
         self._asked_of_failed = self._failed
         cuts = (self._cut, *(cut for cut in self._judge.used if cut != self._cut and self._adapts))
         self._question = Question(
@@ -147,6 +153,7 @@ class Choosing:
             failed=self._failed,
         )
         self._search = self._policy.search(self._question)
+        return changed
 
     def turn(self) -> Plan | None:
         """Goes on with the search; the plan of a choice that is new."""

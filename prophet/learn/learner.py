@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from prophet.core.plan import Plan
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from prophet.learn.choosing import Choosing
     from prophet.learn.judge import Recuts
     from prophet.learn.kept import Kept, Prior
+
+
+LEAST_AFTER = 5
+"""After a change so many iterations tell whether they take as long as before."""
+ANOTHER = 0.05
+"""They do not where their median is another by more than this share."""
 
 
 class Monitor(Protocol):
@@ -65,6 +72,7 @@ class Learner:
         self._monitor_s = monitor_s
         self._judged_at = -float("inf")
         self._since = -float("inf")
+        self._changed_s: float | None = None
         self._knows_network = False
         self._watches = False
         self._prior: Prior | None = None
@@ -132,7 +140,7 @@ class Learner:
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
             choosing.refused(refusals)
-            choosing.in_force(cut, self.profiler.periods_since(self._since))
+            choosing.in_force(cut, self._periods_s())
             due = due and choosing.may_ask(warm=self._prior is not None)
         unsure = self._prior is not None and not self._prior.over
         # Estimates take milliseconds, so they are made where they are looked at.
@@ -146,7 +154,8 @@ class Learner:
         if choosing is not None:
             if due and profile is not None and network is not None:
                 self._judged_at = now
-                choosing.ask(profile, _slowest(network, networks), self.profiler.jitter_s)
+                if choosing.ask(profile, _slowest(network, networks), self.profiler.jitter_s):
+                    self._changed_s = now
             plan = choosing.turn()
         elif profile is not None and (due or (not self._knows_network and network is not None)):
             plan = self._plan(now, profile, _slowest(network, networks) if network is not None else None)
@@ -154,6 +163,24 @@ class Learner:
             return None
         self.plan = plan
         return plan
+
+    def _periods_s(self) -> NDArray[np.float64]:
+        """What iterations take, of those that say something of now.
+
+        Where the network has changed those before it do not, or the cut in force would be taken for as good as it was
+        and be gone back to. But much that looks like a change is none, and then they take as long as before.
+        """
+        periods_s = self.profiler.periods_since(self._since)
+        if self._changed_s is None:
+            return periods_s
+        after_s = self.profiler.periods_since(self._changed_s)
+        if len(after_s) < LEAST_AFTER:
+            return after_s
+        before_s = periods_s[: len(periods_s) - len(after_s)]
+        if len(before_s) and abs(np.median(after_s) - np.median(before_s)) > ANOTHER * np.median(before_s):
+            self._since, periods_s = self._changed_s, after_s
+        self._changed_s = None
+        return periods_s
 
     def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
         """Of the network, after the first iterations: they make connections and register memory as they go."""

@@ -82,3 +82,26 @@ def test_a_worker_that_does_not_decide_plans_for_every_cut_that_another_has_deci
     assert [number for number, _ in credits][-3:] == [0, 1, 2]
     (_, large), (_, small), (_, again) = credits[-3:]
     assert large is not None and small is not None and small < large == again
+
+
+def test_what_iterations_took_on_another_network_does_not_count_any_more() -> None:
+    subject = learner()
+    subject.profiler.observe(some_iterations(20))
+    subject._changed_s = 20.0
+    slow = events([row for n in range(8) for row in iteration(20.0 + 2 * n, STEPS)])
+    subject.profiler.observe(slow[: 3 * 4])
+    assert subject._periods_s().tolist() == [2.0] * 3, "too few to say anything, but of now"
+    subject.profiler.observe(slow[3 * 4 :])
+    assert subject._periods_s().tolist() == [2.0] * 7
+    assert subject._changed_s is None
+    assert subject._periods_s().tolist() == [2.0] * 7, "for good"
+
+
+def test_where_iterations_take_as_long_as_before_all_of_them_count() -> None:
+    subject = learner()
+    subject.profiler.observe(some_iterations(20))
+    before = len(subject._periods_s())
+    subject._changed_s = 20.0
+    subject.profiler.observe(some_iterations(8, began=20.0))
+    assert len(subject._periods_s()) == before + 8
+    assert subject._changed_s is None
