@@ -89,12 +89,12 @@ def test_what_iterations_took_on_another_network_does_not_count_any_more() -> No
     subject.profiler.observe(some_iterations(20))
     subject._changed_s = 20.0
     slow = events([row for n in range(8) for row in iteration(20.0 + 2 * n, STEPS)])
-    subject.profiler.observe(slow[: 3 * 4])
+    subject.profiler.observe(slow[: 3 * 5])
     assert subject._periods_s().tolist() == [2.0] * 3, "too few to say anything, but of now"
-    subject.profiler.observe(slow[3 * 4 :])
-    assert subject._periods_s().tolist() == [2.0] * 7
+    subject.profiler.observe(slow[3 * 5 :])
+    assert subject._periods_s().tolist() == [2.0] * 6
     assert subject._changed_s is None
-    assert subject._periods_s().tolist() == [2.0] * 7, "for good"
+    assert subject._periods_s().tolist() == [2.0] * 6, "for good"
 
 
 def test_where_iterations_take_as_long_as_before_all_of_them_count() -> None:
