@@ -113,8 +113,8 @@ def prepared(cell: Cell, contender: Contender) -> Planned | None:
         cut = Cut.uniform(DEFAULT_PARTITION_BYTES)
     blocks = profile_under(profile, cut)
     plan = policy.plan(blocks, network)
-    mean_bytes = blocks.total_bytes / len(blocks.gradients)
-    credit = round(mean_bytes * operations_at_once(network, mean_bytes, THREADS))
+    sizes = [block.size_bytes for block in blocks.gradients]
+    credit = max(sizes) * operations_at_once(network, sum(sizes) / len(sizes), THREADS)
     options = replace(empty.options, partition_bytes=WHOLE, plan=replace(plan, push=replace(plan.push, credit=credit)))
     return Planned(job_of_cut(profile, cut, barrier=definition.waits), empty.cluster, policy, options)
 
