@@ -2,5 +2,6 @@
 
 Only experiments and tests need it; a machine with its own BytePS uses nothing of it. `python -m prophet_byteps.build
 install` fetches BytePS's source, mends it by rules (`compatibility.py`, `corrections.py`), builds it against small
-stand-ins for CUDA, NCCL and libnuma (`include/`) and installs it into the running interpreter's environment.
+stand-ins for CUDA, NCCL and libnuma (`include/`) and installs it into the running interpreter's environment. With
+`--cuda` (`cuda.py`, `cuda_rules.py`) it is built against the real ones, for machines with GPUs.
 """

@@ -1,9 +1,10 @@
-"""The command line of the CPU build of BytePS: install or build it, say where its wheel is, remove what is cached."""
+"""The command line of the builder of BytePS: install or build it, say where its wheel is, remove what is cached."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -11,8 +12,11 @@ from rich.console import Console
 from prophet.core.errors import UserError
 
 from .build import install, provide
+from .cuda import with_cuda
+from .cuda_rules import for_cuda
 from .recipe import RULES, UNCORRECTED, recipe_for
 from .releases import NEWEST, RELEASES, release_of
+from .rules import Rule
 from .store import Store
 from .toolchain import find_toolchain
 
@@ -35,6 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         builders[-1].add_argument(
             "--framework", choices=("torch", "mxnet"), help="its part alone (default: of all that are installed)"
         )
+        builders[-1].add_argument("--cuda", action="store_true", help="PyTorch's part for GPUs, for torch's CUDA")
+        builders[-1].add_argument("--cuda-version", metavar="N", help="with --cuda: refuse unless torch's CUDA is N")
     for builder in builders:
         known = f"{', '.join(sorted(RELEASES))}; default {NEWEST.version}"
         builder.add_argument("--release", metavar="VERSION", default=NEWEST.version, help=f"of BytePS on PyPI: {known}")
@@ -47,10 +53,15 @@ def main(arguments: list[str] | None = None) -> int:
         elif options.command == "clean":
             store.clear()
         else:
-            rules, release = UNCORRECTED if options.uncorrected else RULES, release_of(options.release)
+            rules: Sequence[Rule] = UNCORRECTED if options.uncorrected else RULES
+            release = release_of(options.release)
             toolchain = find_toolchain()
             if options.framework is not None:
                 toolchain = toolchain.alone(options.framework)
+            if options.cuda:
+                rules, toolchain = for_cuda(rules), with_cuda(toolchain, options.cuda_version)
+            elif options.cuda_version is not None:
+                parser.error("--cuda-version goes with --cuda")
             if options.command == "build":
                 print(provide(store, toolchain, Console(highlight=False, stderr=True), rules, release))
             else:
@@ -67,8 +78,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _cached(store: Store, key: str, options: argparse.Namespace) -> Path:
     wheel = store.wheel(key)
     if wheel is None:
-        words = ["install" if options.framework is None and not options.uncorrected else "build"]
+        installs = options.framework is None and not options.uncorrected and not options.cuda
+        words = ["install" if installs else "build"]
         words += ["--uncorrected"] * options.uncorrected
+        words += ["--cuda"] * options.cuda
         words += [f"--framework {options.framework}"] * (options.framework is not None)
         words += [f"--release {options.release}"] * (options.release != NEWEST.version)
         command = " ".join(words)

@@ -1,6 +1,6 @@
 """From BytePS's source release to an installed wheel: fetch, unpack, edit, compile, keep, install.
 
-All outside commands of the CPU build, except those that look at the machine (`toolchain.py`) are run here.
+All outside commands of a build, except those that look at the machine (`toolchain.py`) are run here.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def build(
     environment = {
         **os.environ,
         **build_environment(toolchain),
-        "BYTEPS_NCCL_HOME": str(_lay_out_stand_ins(workplace / "stand-ins")),
+        **_lay_out_cuda(toolchain, workplace / "cuda"),
         "PROPHET_ENGINE_MACHINE_FLAGS": toolchain.machine_flags,
     }
     command = _pip_command("wheel", "-v", "--no-deps", "--no-build-isolation", "--wheel-dir", str(workplace), str(tree))
@@ -120,13 +120,15 @@ def build(
     return next(workplace.glob("*.whl"))
 
 
-def _lay_out_stand_ins(home: Path) -> Path:
-    """Make `home` look like an installation of NCCL, which is where BytePS's setup.py looks for CUDA too."""
+def _lay_out_cuda(toolchain: Toolchain, home: Path) -> dict[str, str]:
+    """CUDA and NCCL, or what stands in for them, in `home`; the environment that sends BytePS's setup.py there."""
+    if toolchain.cuda is not None:
+        return toolchain.cuda.lay_out(home)
     shutil.copytree(HERE / "include", home / "include")
     (home / "lib").mkdir()
     for library in _STOOD_IN:
         (home / "lib" / f"lib{library}.a").write_bytes(_EMPTY_ARCHIVE)
-    return home
+    return {"BYTEPS_NCCL_HOME": str(home)}
 
 
 def _lay_out_zmq(toolchain: Toolchain, deps: Path) -> None:

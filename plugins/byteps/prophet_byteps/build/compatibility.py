@@ -14,6 +14,26 @@ def _rename_torch_version(file: str, count: int) -> Rule:
     return Rule(file, "#if TORCH_VERSION", "#if BYTEPS_TORCH_VERSION", _TORCH_VERSION_REASON, count)
 
 
+_NO_GPU_REASON = "broadcast_optimizer_state sent numbers by way of a GPU; what is sent stays the same without one"
+
+FOR_CPU = (
+    Rule(
+        "setup.py",
+        "have_cuda = is_torch_cuda(build_ext, include_dirs=options['INCLUDES'],\n"
+        "                              extra_compile_args=pytorch_compile_flags)",
+        "have_cuda = False",
+        "this build is for the CPU, and torch's include_paths() no longer takes cuda=",
+    ),
+    Rule(
+        "byteps/torch/__init__.py",
+        "torch.Tensor([option_value]).cuda()",
+        "torch.Tensor([option_value])",
+        _NO_GPU_REASON,
+    ),
+    Rule("byteps/torch/__init__.py", "p = torch.Tensor([p]).cuda()", "p = torch.Tensor([p])", _NO_GPU_REASON),
+)
+"""Not in a CUDA build (`cuda_rules.py`)."""
+
 BUILD_RULES = (
     Rule(
         "setup.py",
@@ -33,16 +53,9 @@ BUILD_RULES = (
         "return False",
         "whether RDMA headers happen to be installed must not change the wheel",
     ),
-    Rule(
-        "setup.py",
-        "have_cuda = is_torch_cuda(build_ext, include_dirs=options['INCLUDES'],\n"
-        "                              extra_compile_args=pytorch_compile_flags)",
-        "have_cuda = False",
-        "this build is for the CPU, and torch's include_paths() no longer takes cuda=",
-    ),
+    FOR_CPU[0],
     Rule("setup.py", "'TORCH_VERSION', str(", "'BYTEPS_TORCH_VERSION', str(", _TORCH_VERSION_REASON),
 )
-_NO_GPU_REASON = "broadcast_optimizer_state sent numbers by way of a GPU; what is sent stays the same without one"
 
 CORE_RULES = (
     Rule(
@@ -94,13 +107,7 @@ TORCH_RULES = (
         "import collections.abc\n",
         "as above; the import binds `collections` too",
     ),
-    Rule(
-        "byteps/torch/__init__.py",
-        "torch.Tensor([option_value]).cuda()",
-        "torch.Tensor([option_value])",
-        _NO_GPU_REASON,
-    ),
-    Rule("byteps/torch/__init__.py", "p = torch.Tensor([p]).cuda()", "p = torch.Tensor([p])", _NO_GPU_REASON),
+    *FOR_CPU[1:],
     Rule(
         "byteps/torch/__init__.py",
         "            if option_key == 'params':\n",

@@ -51,6 +51,7 @@ class Recipe:
     parts: dict[str, str]
     python: str
     torch: str | None
+    """With the CUDA of a CUDA build."""
     mxnet: str | None
     compiler: str
     machine: str
@@ -64,14 +65,15 @@ class Recipe:
 def recipe_for(toolchain: Toolchain, rules: Sequence[Rule] = RULES, release: Release = NEWEST) -> Recipe:
     """The recipe of this package, this interpreter and the given tools, for a release edited by those of `rules` that
     it has something for."""
-    sources = [*sorted((HERE / "include").glob("*.h")), HERE / "build_hooks.py"]
+    stand_ins = [] if toolchain.cuda else sorted((HERE / "include").glob("*.h"))
+    sources = [*stand_ins, HERE / "build_hooks.py"]
     return Recipe(
         byteps=f"{release.version} {release.sha256}",
         rules=[(rule.file, rule.old, rule.new, rule.count) for rule in release.fitted(rules)],
         own_sources={source.name: source.read_text(encoding="utf-8") for source in sources},
         parts=build_environment(toolchain),
         python=f"{platform.python_version()} {sysconfig.get_config_var('SOABI')}",
-        torch=toolchain.torch,
+        torch=f"{toolchain.torch} {toolchain.cuda.described}" if toolchain.cuda else toolchain.torch,
         mxnet=toolchain.mxnet,
         compiler=toolchain.compiler,
         machine=f"{platform.machine()} {toolchain.machine_flags}",

@@ -11,13 +11,18 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prophet.core.errors import UserError
+
+if TYPE_CHECKING:
+    from .cuda import Cuda
 
 # x86-64-v3 of the x86-64 psABI (section 3.1.1), as /proc/cpuinfo spells it: every server since about 2015.
 _X86_64_V3 = frozenset({"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})
@@ -47,6 +52,8 @@ class Toolchain:
     """Version of the installed torch, None without one."""
     mxnet: str | None
     """Version of the installed MXNet, None without one."""
+    cuda: Cuda | None = None
+    """What a CUDA build is made with, None for the CPU."""
 
     def alone(self, framework: str) -> Toolchain:
         """As if `framework` ("torch", "mxnet") were the only one installed. Raises UserError where it is not."""
@@ -66,17 +73,9 @@ def find_toolchain() -> Toolchain:
     Raises UserError, in one line, with everything that is missing and how to install it.
     """
     torch, mxnet = _framework_versions()
-    missing = missing_packages()
-    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
-        print(f"engine: installing {', '.join(missing)} with apt-get", flush=True)
-        _install_with_apt(missing)
-        missing = missing_packages()
+    install_missing(missing_packages)
     zmq = find_zmq()
-    if missing or zmq is None:
-        raise UserError(
-            f"engine: to build BytePS this machine lacks {', '.join(missing)}; as root on Debian or Ubuntu:"
-            f" apt-get install {' '.join(missing)}"
-        )
+    assert zmq is not None
     return Toolchain(
         compiler=_output("g++", "--version").splitlines()[0],
         machine_flags=machine_flags(platform.machine(), _cpu_flags()),
@@ -84,6 +83,23 @@ def find_toolchain() -> Toolchain:
         torch=torch,
         mxnet=mxnet,
     )
+
+
+def install_missing(find: Callable[[], list[str]]) -> None:
+    """Install the system packages that `find` names, as root on Debian.
+
+    Raises UserError, in one line, with those that are missing then and how to install them.
+    """
+    missing = find()
+    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
+        print(f"engine: installing {', '.join(missing)} with apt-get", file=sys.stderr, flush=True)
+        _install_with_apt(missing)
+        missing = find()
+    if missing:
+        raise UserError(
+            f"engine: to build BytePS this machine lacks {', '.join(missing)}; as root on Debian or Ubuntu:"
+            f" apt-get install {' '.join(missing)}"
+        )
 
 
 def missing_packages() -> list[str]:
@@ -100,10 +116,9 @@ def find_zmq() -> ZeroMQ | None:
     """Find libzmq's header and shared library by asking the compiler; None if it finds either not."""
     if shutil.which("g++") is None:
         return None
-    probe = subprocess.run(["g++", "-E", "-x", "c++", "-"], input=_ZMQ_PROBE, capture_output=True, text=True)
-    # With a bare name for an answer, g++ says that it knows no such file.
-    library = Path(_output("g++", "-print-file-name=libzmq.so").strip())
-    if probe.returncode != 0 or not library.is_absolute():
+    probe = _preprocess(_ZMQ_PROBE)
+    library = find_library("libzmq.so")
+    if probe.returncode != 0 or library is None:
         return None
     # Before a macro of a system header the preprocessor may put a line that says where it came from.
     header = re.search(r'^# 1 "(.*/zmq\.h)"', probe.stdout, re.MULTILINE)
@@ -113,6 +128,18 @@ def find_zmq() -> ZeroMQ | None:
     return ZeroMQ(Path(header[1]), library.resolve(), ".".join(version.groups()))
 
 
+def find_library(name: str) -> Path | None:
+    """Where the compiler finds a library, by its file's name; None where it does not."""
+    # With a bare name for an answer, g++ says that it knows no such file.
+    library = Path(_output("g++", f"-print-file-name={name}").strip())
+    return library if library.is_absolute() else None
+
+
+def has_header(name: str) -> bool:
+    """Whether the compiler finds a header."""
+    return _preprocess(f"#include <{name}>\n").returncode == 0
+
+
 def machine_flags(machine: str, cpu_flags: Iterable[str]) -> str:
     """Compiler flags for the newest instruction set that many machines share with this one.
 
@@ -120,6 +147,10 @@ def machine_flags(machine: str, cpu_flags: Iterable[str]) -> str:
     AVX and F16C are allowed, and x86-64-v3 allows them.
     """
     return "-march=x86-64-v3" if machine == "x86_64" and _X86_64_V3.issubset(cpu_flags) else ""
+
+
+def _preprocess(text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["g++", "-E", "-x", "c++", "-"], input=text, capture_output=True, text=True)
 
 
 def _cpu_flags() -> list[str]:
