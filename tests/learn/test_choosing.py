@@ -57,6 +57,7 @@ class Job:
         self.choosing = Choosing(Policy(), Shape(2, 1), True, True, 1 << 20)
         self.cut = self.wanted = begins_with
         self.refusals: tuple[Refusal, ...] = ()
+        self.takes_s: dict[Cut, float] = {}
 
     def turns(self, count: int) -> list[Cut]:
         """What was wanted at the end of each."""
@@ -65,7 +66,7 @@ class Job:
             if not any(refusal.cut == self.wanted for refusal in self.refusals):
                 self.cut = self.wanted
             self.choosing.refused(self.refusals)
-            self.choosing.in_force(self.cut, np.full(20, 1.0))
+            self.choosing.in_force(self.cut, np.full(20, self.takes_s.get(self.cut, 1.0)))
             if self.choosing.may_ask(warm=False):
                 self.choosing.ask(PROFILE, NETWORK, 0.0)
             plan = self.choosing.turn()
@@ -101,8 +102,9 @@ def test_sizes_that_the_job_has_had_can_be_had_again() -> None:
     job = Job(uniform(128))
     job.turns(1)
     job.wanted = uniform(1024)  # as where another worker decides for a while
-    job.refusals = (refusal(uniform(256)),)
-    assert job.turns(3)[-1] == uniform(128)
+    job.takes_s = {uniform(1024): 2.0}
+    job.refusals = (refusal(uniform(512)),)
+    assert job.turns(3)[-1] == uniform(128), "512 KiB are refused, and what is smaller and was never had"
     assert job.cut == uniform(128)
 
 

@@ -95,13 +95,16 @@ def test_one_that_is_as_good_as_the_former_seemed_is_kept() -> None:
 
 
 def test_what_messages_cost_under_the_failed_cut_counts_in_the_next_prediction() -> None:
-    def best(failed: Measured | None) -> Choice:
-        question = Question(PROFILE, NETWORK, Shape(2, 1), (LEARNING,), anew=True, failed=failed)
+    profile = Profile("bound by its network", tuple(GradientProfile(f"g{n}", 1 << 20, 0.1, 0.001) for n in range(100)))
+
+    def predicted_s(failed: Measured | None) -> dict[Cut, float]:
+        question = Question(profile, NETWORK, Shape(2, 1), (SMALL, LARGE), anew=False, failed=failed)
         search = ChoiceSearch(question)
         while not search.work(1 << 20):
             pass
-        return search.choices[0]
+        return {choice.cut: choice.iteration_s for choice in search.choices}
 
-    free = best(None)
-    costly = best(Measured(SMALL, 1 << 20, free.iteration_s * 2))
-    assert costly.cut.block_bytes_at(0) > free.cut.block_bytes_at(0)
+    free = predicted_s(None)
+    costly = predicted_s(Measured(SMALL, 1 << 20, free[SMALL] * 1.5))
+    assert costly[SMALL] > 1.2 * free[SMALL]
+    assert costly[LARGE] < 1.1 * free[LARGE], "it has a sixteenth of the messages"
