@@ -52,8 +52,8 @@ def test_every_contender_of_ddp_is_simulated_as_that_engine_runs_it(tmp_path: Pa
     sent_s = 25.6e6 * 8 / 250e6
     # One bucket of everything is sent when backward has ended, and forward waits for it.
     assert seconds["ddp-gloo-50"] == pytest.approx(0.6 + sent_s + 0.3, rel=0.01)
-    assert seconds["ddp-prophet"] == pytest.approx(0.9, rel=0.05), "what can be hidden is"
-    assert seconds["ddp-prophet"] < seconds["ddp-p3"] * 1.01
+    for name in ("ddp-prophet", "ddp-p3"):
+        assert 0.9 < seconds[name] < 0.9 * 1.1, "what can be hidden is"
     assert seconds["ddp-prophet"] < seconds["ddp-fifo"] <= seconds["ddp-gloo-50"]
     assert seconds["ddp-gloo-1"] < seconds["ddp-gloo"]
 
