@@ -102,9 +102,11 @@ class Choosing:
     def may_ask(self, warm: bool) -> bool:
         """Whether it is known what the job does now, and no search is under way.
 
-        With what was kept of an earlier run (`warm`) the first question need not wait for that.
+        With what was kept of an earlier run (`warm`) the first question need not wait for that. While a cut is awaited
+        nothing is asked: the answer would be for the one that is about to go, and until it came the new blocks would
+        have the old ones' credit, which may be a single block.
         """
-        if self._search is not None:
+        if self._search is not None or self._awaited:
             return False
         seen = self._cut is not None and self._judge.seen(self._cut)
         at_once = warm or not self._judge.recuts.waits

@@ -124,3 +124,12 @@ def test_where_there_is_room_again_it_chooses_anew(turns: int) -> None:
     job.refusals = ()
     assert job.turns(2)[-1] == uniform(128)
     assert job.cut == uniform(128)
+
+
+def test_nothing_is_asked_while_a_cut_is_awaited_whose_blocks_need_another_credit() -> None:
+    job = Job(uniform(1024))
+    job.turns(1)
+    assert not job.choosing.may_ask(warm=False)
+    job.turns(1)
+    assert job.cut == uniform(128)
+    assert job.choosing.may_ask(warm=False)
