@@ -77,7 +77,8 @@ def _torch_keeps(environ: Mapping[str, str]) -> str | None:
 
 def new_group(ranks: list[int], timeout: datetime.timedelta) -> dist.ProcessGroup:
     """A group of these ranks with both backends, made by all of them."""
-    return dist.new_group(ranks, timeout=timeout, backend=BACKEND, use_local_synchronization=True)
+    made: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, backend=BACKEND, use_local_synchronization=True)
+    return made
 
 
 class OnGpu:

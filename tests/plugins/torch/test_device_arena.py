@@ -22,13 +22,14 @@ from prophet.core.cut import Borders, Cut
 from prophet.core.events import EventKind
 from prophet.frontends.torch import guards, references
 from prophet.frontends.torch.updates import Updates
+from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp import device_arena, issuer, optimizers
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.device import Told
 from prophet_ddp.device_arena import DeviceArena, DeviceOperation
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import MOST_IN_FLIGHT, Issuer, JointOperation
+from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_ddp.rounds import ModuleRounds
 from support.lazy_device import Device, HostWait, LazyGroup, LazyMode, LazyStreams, LazyWatch, NcclWork, peers
 
@@ -234,7 +235,7 @@ def test_a_late_device_ends_with_the_same_bits(
     job = Job(seed, uses_vary, small)
     assert same(job.run(clipped.__contains__, sides), expected(clipped.__contains__, small))
     assert job.issued == job.agreed, "the device gets operations in the agreed order"
-    assert 0 < job.device.most_in_flight <= MOST_IN_FLIGHT
+    assert 0 < job.device.most_in_flight <= LEAST_AT_ONCE
     assert job.device.in_flight == 0
 
 
