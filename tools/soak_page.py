@@ -111,7 +111,7 @@ def promises(data: SoakData) -> list[tuple[str, str, str]]:
             _seen_starts(data),
         ),
         (
-            "A start is about as quick as the engine's own",
+            "A start costs little time beside the engine's own",
             "none: it is a matter of time",
             "; ".join(filter(None, (_p99(data, engine) for engine in ENGINE_WORDS))) or NOT_RUN,
         ),

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.faults import Fault, FaultKind
+from prophet.lab.faults import FaultKind, JobFault
 
 
 class Actions(Protocol):
@@ -77,7 +77,7 @@ def _at(times_s: Iterator[float], make: Callable[[], None], *, breaks: bool = Fa
 
 
 def _made(
-    fault: Fault, node: str, cluster: ClusterConfig, host: Actions
+    fault: JobFault, node: str, cluster: ClusterConfig, host: Actions
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """What makes a fault at `node` and what ends it."""
     match fault.kind:

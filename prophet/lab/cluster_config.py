@@ -13,7 +13,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from prophet.core.units import parse_rate, parse_time
-from prophet.lab.faults import Fault, FaultKind, check_apart
+from prophet.lab.faults import FaultKind, JobFault, check_apart
 from prophet.lab.schema import Seconds, Strict
 
 NOT_SHAPED = "none"
@@ -125,7 +125,7 @@ class ClusterConfig(Strict):
     delay: Annotated[Delay, BeforeValidator(_parse_delay)] = Delay()
     traffic: list[Traffic] = Field(default_factory=list)
     """What others take of the links."""
-    faults: list[Fault] = Field(default_factory=list)
+    faults: list[JobFault] = Field(default_factory=list)
     """What breaks."""
 
     @property

@@ -22,7 +22,7 @@ from prophet.engines.registry import engines, scheduled_engine
 from prophet.engines.spec import EngineSpec
 from prophet.lab.cluster_config import ClusterConfig, Delay, Traffic
 from prophet.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
-from prophet.lab.faults import Fault
+from prophet.lab.faults import JobFault
 from prophet.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
 from prophet.lab.schema import Seconds, Strict
 from prophet.lab.simulator_config import SimulatorConfig
@@ -203,7 +203,7 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
         **JOB_KINDS,
         "cluster": ClusterConfig,
         "traffic": Traffic,
-        "faults": Fault,
+        "faults": JobFault,
         "simulator": SimulatorConfig,
     }
     model = next((models[s] for s in reversed(loc[:-1]) if isinstance(s, str) and s in models), ExperimentConfig)

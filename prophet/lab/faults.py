@@ -60,7 +60,7 @@ _NEEDED = {
 }
 
 
-class Fault(Strict):
+class JobFault(Strict):
     """One fault at `node`, from `from_s` to `until_s`, and again every `every_s` seconds where that is said.
 
     Which keys a kind has is checked; see FaultKind.
@@ -117,7 +117,7 @@ class Fault(Strict):
         return f"{self.node} {self.kind}{rate} {self.from_s:g}{until}s{again}{started}"
 
 
-def check_apart(faults: Sequence[Fault]) -> None:
+def check_apart(faults: Sequence[JobFault]) -> None:
     """Raises ValueError where two faults of one kind at one node are there at once."""
     kept = [fault for fault in faults if fault.kind is not FaultKind.MESSAGES_DROPPED]
     for before, after in itertools.combinations(sorted(kept, key=lambda fault: fault.from_s), 2):

@@ -19,7 +19,7 @@ from prophet.engines.topology import ALL_REDUCE, Topology
 from prophet.lab.cluster_config import Delay
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
-from prophet.lab.faults import Fault
+from prophet.lab.faults import JobFault
 from prophet.lab.job_config import ScoredJob, SyntheticJob
 from prophet.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
 from prophet.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results, Times
@@ -292,7 +292,7 @@ def describe_setting(setting: Mapping[str, Any]) -> str:
         elif key == "traffic":
             words += [_describe_traffic(part) for part in value]
         elif key == "faults":
-            words += [Fault.model_validate(fault).words() for fault in value] or ["no fault"]
+            words += [JobFault.model_validate(fault).words() for fault in value] or ["no fault"]
         elif key == "policies":
             continue
         else:
