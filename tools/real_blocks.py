@@ -43,7 +43,7 @@ clusters and faster networks."""
 
 
 @dataclass(frozen=True)
-class Standing:
+class BlocksStanding:
     """One cell: seconds an iteration of Prophet, of stock, of Prophet with the best one size, and of the fastest
     contender that is none of these; None where there is no such.
     """
@@ -63,7 +63,7 @@ class Standing:
         return 1 - self.ours_s / self.best_s
 
 
-def standings(cells: Sequence[CellResult]) -> list[Standing]:
+def standings(cells: Sequence[CellResult]) -> list[BlocksStanding]:
     """Of each cell in which Prophet and a fixed size were measured."""
     rows = []
     for cell in cells:
@@ -74,7 +74,7 @@ def standings(cells: Sequence[CellResult]) -> list[Standing]:
             continue
         best, other = min(fixed, key=fixed.__getitem__), min(others, key=others.__getitem__, default=None)
         rows.append(
-            Standing(
+            BlocksStanding(
                 describe_setting(cell.setting),
                 cell.lower_bound_s,
                 times[ADAPTS],
@@ -107,7 +107,7 @@ def page(results: Path) -> str:
     )
 
 
-def said(rows: Sequence[Standing]) -> str:
+def said(rows: Sequence[BlocksStanding]) -> str:
     """Where Prophet stands, in a sentence."""
     if not rows:
         return "Nothing was measured in which Prophet and a fixed size both ran."
@@ -123,7 +123,7 @@ def said(rows: Sequence[Standing]) -> str:
     )
 
 
-def summary(rows: Sequence[Standing]) -> str:
+def summary(rows: Sequence[BlocksStanding]) -> str:
     """A row for each cell."""
     cells = [
         (

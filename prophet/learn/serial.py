@@ -142,7 +142,7 @@ class SerialMonitor:
         if probe is None:
             return Network(1.0 / per_byte, overhead_s)
         delay_s = max(0.0, probe.seconds - probe.size_bytes * per_byte)
-        missing_s = max(0.0, delay_s - WAKING_S) / float(np.median(self._at_once))
+        missing_s = max(0.0, delay_s - WAKING_S) / float(np.median(np.array(self._at_once)))
         return Network(1.0 / per_byte, max(0.0, overhead_s - missing_s), delay_s)
 
     def _line(self, rows: NDArray[np.float64]) -> tuple[float, float]:

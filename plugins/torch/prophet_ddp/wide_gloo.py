@@ -30,8 +30,10 @@ THREADS = 8
 def wide_group(ranks: list[int], timeout: datetime.timedelta) -> dist.ProcessGroup:
     """A group of these ranks, made by all of them, for tensors on processors."""
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _make, devices=["cpu"])
-    return dist.new_group(ranks, timeout=timeout, backend=NAME, use_local_synchronization=True)
+        register: Any = dist.Backend.register_backend
+        register(NAME, _make, devices=["cpu"])
+    group: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, backend=NAME, use_local_synchronization=True)
+    return group
 
 
 def probe(group: dist.ProcessGroup) -> Probe:
@@ -46,15 +48,16 @@ def probe(group: dist.ProcessGroup) -> Probe:
 
 
 def _make(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
-    options = dist.ProcessGroupGloo._Options()
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
     options._threads = THREADS
     options._timeout = timeout
     options._devices = _devices()
-    return dist.ProcessGroupGloo(store, rank, size, options)
+    return gloo(store, rank, size, options)
 
 
 def _devices() -> list[Any]:
     """The interfaces that gloo takes for a group of torch's."""
     named = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
-    make = dist.ProcessGroupGloo
+    make: Any = dist.ProcessGroupGloo
     return [make.create_device(interface=name) for name in named] or [make.create_default_device()]
