@@ -67,7 +67,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Network:
+class JobNetwork:
     """What a worker has: the rate of its link, and what others take of one worker's."""
 
     rate: float | None
@@ -85,7 +85,7 @@ class Regime:
     The last one has no end.
     """
 
-    network: Network
+    network: JobNetwork
     from_s: float
     until_s: float | None = None
 
@@ -104,10 +104,10 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Row:
+class RegimeRow:
     """One network of a job that changes; `steady_s` is None where no job had it by itself."""
 
-    network: Network
+    network: JobNetwork
     from_s: float
     stock_s: float | None
     ours_s: float
@@ -130,7 +130,7 @@ def regimes(cluster: ClusterConfig) -> list[Regime]:
         assert begin is not None
         rate = next(rate for at, rate in reversed(rates) if at <= begin)
         others = max((t.rate for t in traffic if t.from_s <= begin < t.until_s), default=0.0)
-        found.append(Regime(Network(rate, others), begin, end))
+        found.append(Regime(JobNetwork(rate, others), begin, end))
     return found
 
 
@@ -155,7 +155,7 @@ def near_after(took: Sequence[float], steady_s: float) -> int | None:
     return next((place for place, value in enumerate(runs) if value <= steady_s * (1 + NEAR)), None)
 
 
-def steady(jobs: Sequence[Series]) -> dict[Network, float]:
+def steady(jobs: Sequence[Series]) -> dict[JobNetwork, float]:
     """What Prophet comes to on each network that a job had by itself."""
     found = {}
     for series in jobs:
@@ -166,7 +166,7 @@ def steady(jobs: Sequence[Series]) -> dict[Network, float]:
     return found
 
 
-def rows(jobs: Sequence[Sequence[Series]]) -> list[list[Row]]:
+def rows(jobs: Sequence[Sequence[Series]]) -> list[list[RegimeRow]]:
     """A list for each cell with a network that changes; `jobs` are those of each cell."""
     by_itself = steady([series for cell in jobs for series in cell])
     cells = []
@@ -179,14 +179,14 @@ def rows(jobs: Sequence[Sequence[Series]]) -> list[list[Row]]:
     return cells
 
 
-def _rows(ours: Series, stock: Series | None, by_itself: dict[Network, float]) -> Iterator[Row]:
+def _rows(ours: Series, stock: Series | None, by_itself: dict[JobNetwork, float]) -> Iterator[RegimeRow]:
     for regime in ours.regimes:
         ours_s = settled_s(ours, regime)
         if ours_s is None:
             continue
         steady_s = by_itself.get(regime.network)
         took = [took for _, took in iterations(ours, regime)]
-        yield Row(
+        yield RegimeRow(
             regime.network,
             regime.from_s,
             None if stock is None else settled_s(stock, regime),
@@ -235,7 +235,7 @@ def section(results: Path, name: str, done: str, otherwise: str) -> str:
     return kept.joined(provenance.line(done), said(cells), *tables, recuts(jobs))
 
 
-def said(cells: Sequence[Sequence[Row]]) -> str:
+def said(cells: Sequence[Sequence[RegimeRow]]) -> str:
     """Where Prophet stands, in a sentence."""
     known = [(row, row.off) for cell in cells for row in cell if row.off is not None]
     if not known:
@@ -256,7 +256,7 @@ def recuts(jobs: Sequence[Sequence[Series]]) -> str:
     return "\n".join(lines)
 
 
-def _shown(row: Row) -> tuple[str, ...]:
+def _shown(row: RegimeRow) -> tuple[str, ...]:
     def seconds(value: float | None) -> str:
         return "-" if value is None else f"{value:.3f}"
 

@@ -13,9 +13,9 @@ from prophet.lab.config import load_experiment
 from prophet.lab.jobs.record import Mark, WorkerRecord
 from tools import changing
 from tools.changing import (
-    Network,
+    JobNetwork,
     Regime,
-    Row,
+    RegimeRow,
     Series,
     iterations,
     near_after,
@@ -29,7 +29,7 @@ from tools.changing import (
 )
 
 CONFIG = Path(__file__).parents[2] / changing.CONFIG
-FAST, SLOW = Network(2.5e9), Network(250e6)
+FAST, SLOW = JobNetwork(2.5e9), JobNetwork(250e6)
 CHANGING = (Regime(FAST, 0.0, 20.0), Regime(SLOW, 20.0, 60.0), Regime(FAST, 60.0))
 
 
@@ -46,7 +46,7 @@ def job(*parts: tuple[int, float], policy: str = "prophet", networks: Sequence[R
     return Series(policy, networks, starts(*parts))
 
 
-def by_itself(network: Network, seconds: float) -> Series:
+def by_itself(network: JobNetwork, seconds: float) -> Series:
     return Series("prophet", [Regime(network, 0.0)], starts((10, 2 * seconds), (30, seconds)))
 
 
@@ -54,8 +54,8 @@ def test_the_networks_of_the_config_follow_one_another_and_each_is_there_by_itse
     experiment = load_experiment(CONFIG)
     networks = [regimes(cell.cluster) for cell in experiment.cells]
     assert networks[0] == [Regime(FAST, 0.0, 45.0), Regime(SLOW, 45.0, 90.0), Regime(FAST, 90.0)]
-    shared = Network(500e6, 166e6)
-    assert [regime.network for regime in networks[1]] == [Network(500e6), shared, Network(500e6)]
+    shared = JobNetwork(500e6, 166e6)
+    assert [regime.network for regime in networks[1]] == [JobNetwork(500e6), shared, JobNetwork(500e6)]
     assert str(shared) == "500mbit, 166mbit of it others'"
     alone = {regime.network for of_cell in networks[2:] for regime in of_cell[:1]}
     assert alone == {regime.network for of_cell in networks[:2] for regime in of_cell}
@@ -112,7 +112,7 @@ def test_each_network_is_held_against_the_same_by_itself() -> None:
 def test_a_network_that_no_job_had_by_itself_has_no_comparison() -> None:
     (cell,) = rows([[job((20, 1.0), (35, 1.0), (30, 1.0))]])
     assert {row.steady_s for row in cell} == {None}
-    assert cell[0] == Row(FAST, 0.0, None, 1.0, None, None)
+    assert cell[0] == RegimeRow(FAST, 0.0, None, 1.0, None, None)
 
 
 def test_time_is_counted_from_when_all_workers_had_trained_and_in_a_simulation_from_its_beginning() -> None:
