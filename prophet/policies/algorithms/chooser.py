@@ -33,13 +33,15 @@ PATIENCE = 1
 """A search goes on past so many tries that were no better."""
 NEAR = 1.05
 """What is predicted to take more than this much of the best is not followed to its end."""
-AS_GOOD = 0.005
+AS_GOOD = 0.01
 """Predictions within this share of the best are as good. Sizes a factor of eight apart are often predicted to be so
 near, and what is known of a message's cost does not tell them apart."""
 UNEXPLAINED = 0.02
 """What an iteration takes longer than predicted by more than this is put down to messages."""
-LEAST_MESSAGE_S, MOST_MESSAGE_S = 0.1e-3, 0.5e-3
-"""What a message takes of processors, at the least and at the most; it is seldom less than a few system calls."""
+LEAST_MESSAGE_S, MOST_MESSAGE_S = 0.2e-3, 0.5e-3
+"""What a message takes of processors, at the least and at the most. Where there are cores enough it is less than the
+least; but there blocks that are too large cost a percent, and where cores are short ones that are too small cost half
+as much again."""
 LEAST_IN_FLIGHT_S = 0.5e-3
 """Less than the wire takes in so long is not in flight: a busy machine is late by that much in answering."""
 HALVINGS = 5
