@@ -40,9 +40,10 @@ def _come_early() -> None:
     settings: dict[str, Any] = {"LEAST_COUNT": COUNT, "MOST_COUNT": COUNT, "LOOK_S": 0.0, "COUNT_S": 0.0}
     vars(comparison).update(settings)
     compare: Any = vars(Turns)["compare"]
-    Turns.compare = lambda self, made, _: compare(self, made, _AtRest(self._rounds))  # type: ignore[method-assign]
-    vars_of_control: Any = Control
-    vars_of_control.want = lambda *_: None
+    turns: Any = Turns
+    turns.compare = lambda self, made, _: compare(self, made, _AtRest(self._rounds))
+    control: Any = Control
+    control.want = lambda *_: None
 
 
 def _slow_down() -> None:
