@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "tests" / "native"
 NATIVE = ROOT / "prophet" / "core" / "native"
-HOOK = ROOT / "plugins" / "byteps" / "prophet_byteps" / "native" / "hook.cc"
+HOOK = ROOT / "plugins/byteps/prophet_byteps/native/hook.cc"
 PLAIN = "plain"
 CHECKS: Mapping[str, tuple[str, ...]] = {
     "memory": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),

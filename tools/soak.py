@@ -28,7 +28,7 @@ from tools.native_stress import CHECKS, PLAIN, StressRun, build_stress, run_task
 from tools.pieces import add_piece, read_pieces
 from tools.provenance import here
 from tools.soak_page import NAME, PAGE, faults_of, text
-from tools.soak_records import ENGINES, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
+from tools.soak_records import ENGINES, PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("starts", "tasks", "training", "faults")
@@ -55,11 +55,11 @@ class Amounts:
     training_s: float = 3600.0
     rounds: int = 2
     checks: tuple[str, ...] = tuple(CHECKS)
-    training_policies: tuple[str, ...] = soak_jobs.LONG_POLICIES
+    training_policies: tuple[str, ...] = PROPHETS
     only_short_faults: bool = False
 
 
-SHORT = Amounts(2, 100_000, 0, 5.0, 1, (), soak_jobs.LONG_POLICIES[:1], True)
+SHORT = Amounts(2, 100_000, 0, 5.0, 1, (), PROPHETS[:1], True)
 
 
 class Soak:

@@ -29,7 +29,6 @@ from tools.soak_records import FaultRun, LongTraining
 FAULTS = Path("configs/faults.yaml")
 TRAINING = Path("configs/quickstart.yaml")
 """Whose job is trained for long, with more iterations."""
-LONG_POLICIES = ("prophet", "ddp-prophet")
 RATES_BPS = (50e6, 400e6)
 """Between which each worker's rate jumps, evenly in their logarithm."""
 ITERATION_S = 0.25

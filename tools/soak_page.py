@@ -14,16 +14,15 @@ import numpy as np
 from tools import kept
 from tools.markdown import table
 from tools.native_stress import PLAIN
-from tools.soak_records import Engine, FaultRun, LongTraining, SoakData
+from tools.soak_records import BYTEPS, DDP, PROPHETS, FaultRun, LongTraining, SoakData
 
 PAGE = "../reliability.md"
 """Beside the folder of results, since it is about what users are promised."""
 NAME = "soak"
 COMMAND = "make soak"
-ENGINE_WORDS: Mapping[Engine, str] = {"byteps": "BytePS", "ddp": "DistributedDataParallel"}
+ENGINE_WORDS: Mapping[str, str] = {engine.name: engine.words for engine in (BYTEPS, DDP)}
 CHECK_WORDS = {PLAIN: "none", "memory": "ASan and UBSan", "races": "TSan"}
-PROPHETS = ("prophet", "ddp-prophet")
-ORDER = ("stock", "prophet", "ddp-gloo", "ddp-prophet")
+ORDER = ("stock", PROPHETS[0], DDP.stock, PROPHETS[1])
 """Of a fault's rows."""
 ERROR_LETTERS = 230
 NOT_RUN = f"not run yet: `{COMMAND}`"
@@ -161,7 +160,7 @@ def _seen_starts(data: SoakData) -> str:
     return "; ".join(words) or NOT_RUN
 
 
-def _p99(data: SoakData, engine: Engine) -> str:
+def _p99(data: SoakData, engine: str) -> str:
     times = {part.prophet: part.first_s for part in data.starts if part.engine == engine and part.first_s}
     if set(times) != {True, False}:
         return ""

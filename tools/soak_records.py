@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
+from prophet.engines.registry import engines, scheduled_engine
 from tools.native_stress import StressRun
 from tools.provenance import Provenance
 
-Engine = Literal["byteps", "ddp"]
-ENGINES: tuple[Engine, ...] = ("byteps", "ddp")
+BYTEPS, DDP = scheduled_engine(), engines()["ddp"]
+ENGINES = (BYTEPS.name, DDP.name)
+"""As records call them."""
+PROPHETS = ("prophet", DDP.called_here("prophet"))
+"""The policy on each of them."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class SoakStart:
     """One start: `first_s` from the start of its processes to the end of the slower worker's first iteration, `whole_s`
     to the end of all processes. `wrong` is empty, or one line: it hung, failed, or had other weights or losses."""
 
-    engine: Engine
+    engine: str
     prophet: bool
     kind: int
     first_s: float
@@ -70,7 +73,7 @@ class LongTraining:
 class StartsOf:
     """All starts of an engine with or without Prophet; `first_s` are their times, in milliseconds' precision."""
 
-    engine: Engine
+    engine: str
     prophet: bool
     two_optimizers: int
     evaluations: int

@@ -39,7 +39,7 @@ from tools import ddp_stress
 from tools.builds import ONE_THREAD
 from tools.ddp_stress import COLUMNS, LAYERS, StressJob, WholeNumbers, Wrong
 from tools.pieces import add_piece, read_pieces
-from tools.soak_records import ENGINES, Engine, SoakStart
+from tools.soak_records import ENGINES, SoakStart
 
 KINDS = (0, 1, 0, 2)
 """Of StressJob, in turn: plain, two optimizers, plain, an evaluation."""
@@ -50,7 +50,7 @@ STOCK_EVERY = 3
 """One start in so many is of the engine alone."""
 
 
-def next_start(engine: Engine, done: list[SoakStart]) -> tuple[bool, int]:
+def next_start(engine: str, done: list[SoakStart]) -> tuple[bool, int]:
     """(whether under Prophet, kind) of the start that comes after those that are `done`."""
     mine = [start for start in done if start.engine == engine]
     prophet = len(mine) % STOCK_EVERY != 0
@@ -130,10 +130,10 @@ def start_in_byteps(job: StressJob, folder: Path, limit_s: float) -> list[dict[s
     return [json.loads((folder / f"{node}.json").read_text()) for node in NODES if is_worker(node)]
 
 
-STARTERS = {"byteps": start_in_byteps, "ddp": ddp_stress.start}
+STARTERS = dict(zip(ENGINES, (start_in_byteps, ddp_stress.start), strict=True))
 
 
-def start(engine: Engine, prophet: bool, kind: int, seed: int, folder: Path, limit_s: float) -> SoakStart:
+def start(engine: str, prophet: bool, kind: int, seed: int, folder: Path, limit_s: float) -> SoakStart:
     """Makes one start. A hang or a failure is what is kept of it."""
     job = StressJob(WORKERS, kind, ITERATIONS, seed=seed, prophet=prophet)
     began = time.monotonic()
