@@ -1,12 +1,15 @@
 """A config that is run for a page: measured cell by cell, or simulated.
 
-Rule of this file: running cells and finding those that an earlier run left; no words of a page. A cell whose results
+Rule of this file: running cells, finding those that an earlier run left, and the command of a page that is made of
+nothing else; no words of a page. A cell whose results
 are there is not run again: a machine that was not idle for a moment costs one cell, and a run can be interrupted.
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +23,9 @@ from prophet.lab.results import describe_setting, failures, summarize
 from prophet.lab.session import progress_bar, run_session
 from prophet.lab.simulated import prepare_experiment, simulate_experiment
 from tools import kept
+from tools.exit_status import exit_status
 from tools.kept import Study
+from tools.provenance import here
 
 
 def measured(config: Path, out: Path, repeats: int | None, console: Console) -> Study:
@@ -67,3 +72,43 @@ def earlier(experiment: Experiment, folder: Path) -> Results | None:
     results = read_results(path)
     same = results.config == to_jsonable_python(experiment.source) and results.repeats == experiment.repeats
     return results if same and not failures(results) else None
+
+
+def write_study_page(
+    name: str,
+    file: str,
+    page: Callable[[Path], str],
+    config: Path,
+    out: Path,
+    results: Path,
+    repeats: int | None,
+) -> int:
+    """Runs what is missing of the config, keeps what came out as `name` and writes the page to `file`; an exit status.
+
+    Raises UserError and OSError.
+    """
+    console = Console()
+    kept.keep(results, name, Study, measured(config, out, repeats, console), here())
+    (results / file).write_text(page(results), encoding="utf-8")
+    console.print(f"written to {results / file}")
+    return 0
+
+
+def study_main(
+    name: str,
+    about: str | None,
+    config: Path,
+    write_page: Callable[[Path, Path, Path, int | None], int],
+    arguments: Sequence[str] | None,
+) -> int:
+    """The command `tools.NAME`, which calls `write_page(config, out, results, repeats)`.
+
+    Exit status 2 with one line for an error of the user's.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m tools.{name}", description=about)
+    parser.add_argument("--config", type=Path, default=config)
+    parser.add_argument("--out", type=Path, default=Path("build", config.stem), help="folder for the runs")
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    parser.add_argument("--repeats", type=int, help="in place of the config's")
+    options = parser.parse_args(arguments)
+    return exit_status(lambda: write_page(options.config, options.out, options.results, options.repeats))

@@ -6,23 +6,18 @@ on a quiet machine.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from prophet.lab.records import CellResult
 from prophet.lab.results import describe_setting
 from tools import kept
 from tools.blocks import ADAPTS, FIXED
-from tools.cells import measured
-from tools.exit_status import exit_status
+from tools.cells import study_main, write_study_page
 from tools.kept import Study
 from tools.markdown import table
-from tools.provenance import here
 from tools.real_tables import all_cells
 
 CONFIG = Path("configs/blocks.yaml")
@@ -148,23 +143,12 @@ def _shown(seconds: float | None) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes the page; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.real_blocks", description=__doc__)
-    parser.add_argument("--config", type=Path, default=CONFIG)
-    parser.add_argument("--out", type=Path, default=Path("build/blocks"), help="folder for the runs")
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
-    parser.add_argument("--repeats", type=int, help="in place of the config's")
-    options = parser.parse_args(arguments)
-    return exit_status(lambda: write_page(options.config, options.out, options.results, options.repeats))
+    return study_main("real_blocks", __doc__, CONFIG, write_page, arguments)
 
 
 def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> int:
     """Runs what is missing of the config, keeps what came out and writes the page. Raises UserError and OSError."""
-    console = Console()
-    data = measured(config, out, repeats, console)
-    kept.keep(results, NAME, Study, data, here())
-    (results / PAGE).write_text(page(results), encoding="utf-8")
-    console.print(f"written to {results / PAGE}")
-    return 0
+    return write_study_page(NAME, PAGE, page, config, out, results, repeats)
 
 
 if __name__ == "__main__":
