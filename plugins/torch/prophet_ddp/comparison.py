@@ -56,7 +56,6 @@ class Comparison:
         self._skip = 0
         self._own: list[float] = []
         self._torch: list[float] = []
-        self._before: list[float] = []
 
     def under_prophet(self, period_s: float, blocks: Hashable | None) -> int:
         """An iteration of Prophet's took so long; `blocks` says which cut and order it had, None while they change.
@@ -99,9 +98,9 @@ class Comparison:
         if self._stage is _Stage.LOOK and turn and min(turn) <= NO_RIVAL * self.own_s:
             self._stage = _Stage.TURN
             return WARM_UP + _count(self._own)
-        self._before, self._own = self._own, []
+        before, self._own = self._own, []
         self._torch = turn[WARM_UP:]
-        if self._stage is _Stage.TURN and self._torch and clearly_faster(self._torch, self._before):
+        if self._stage is _Stage.TURN and self._torch and clearly_faster(self._torch, before):
             self._stage = _Stage.AFTER
         else:
             self._keep()
@@ -120,7 +119,7 @@ class Comparison:
     def _keep(self) -> None:
         self._stage = _Stage.KEPT
         self._compared.add(self._blocks)
-        self._own, self._before, self._torch = [], [], []
+        self._own, self._torch = [], []
 
 
 def clearly_faster(periods_s: Sequence[float], than_s: Sequence[float]) -> bool:
