@@ -26,6 +26,8 @@ LEAST_RECENT = 4
 DISPROVED = 0.25
 """A prediction that is off by more than this share of what was measured was made from what does not hold, such as the
 job's first iterations."""
+LEAST_DELAY_S = 1e-3
+"""Delays that differ by less are alike: a busy machine is late by so much."""
 EVENTS_A_TURN = 250_000
 """Of the simulation, in one turn of the search: some 50 ms."""
 
@@ -130,7 +132,8 @@ class Choosing:
         if old is not None:
             size = self._cut.typical_bytes(profile.total_bytes)
             changed = _changed(old, profile, network, size)
-            if not (changed or disproved or self._failed is not self._asked_of_failed):
+            delayed = _delayed(old.network, network, size)
+            if not (changed or disproved or delayed or self._failed is not self._asked_of_failed):
                 return False
             if self._judge.better_former(self._cut) is not None:
                 return False  # What seems to be another network may be how this cut shows it: first back to that one.
@@ -216,6 +219,11 @@ class Choosing:
         return replace(self._policy.chosen_plan(choice, question), cut=None)
 
     @property
+    def awaited(self) -> Choice | None:
+        """What is wanted and not in force yet."""
+        return self._wanted if self._awaited else None
+
+    @property
     def at_rest(self) -> bool:
         """Whether the cut in force is wanted and has been measured, and nothing better is being looked for."""
         wanted = self._wanted
@@ -247,6 +255,14 @@ def _changed(question: Question, profile: Profile, network: Network, size: int) 
         (question.profile.total_bytes, profile.total_bytes),
     )
     return any(abs(a - b) > MATERIAL_CHANGE * max(a, b) for a, b in pairs)
+
+
+def _delayed(before: Network, now: Network, size: int) -> bool:
+    """Whether acknowledgements come so much later or earlier that another number of blocks is to be in flight.
+
+    What iterations took with the blocks that there are still holds, so this is no other regime.
+    """
+    return abs(now.ack_delay_s - before.ack_delay_s) > max(LEAST_DELAY_S, now.transfer_s(size))
 
 
 def _of_one_size(network: Network, before: Network, size: int) -> Network:

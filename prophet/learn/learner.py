@@ -7,6 +7,7 @@ simulator on its virtual one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -50,8 +51,8 @@ class Learner:
     `forward_ids`: see JobProfiler. `arena`: whether ids are places in the arena, in UNIT_BYTES (prophet/core/cut.py);
     otherwise they count gradients. `shape`: of the cluster, None where it is not known, and then nothing is predicted.
     `adapts`: plans may ask for another cut, as those of the worker whose word counts may in a job whose blocks adapt.
-    `recuts`: how many of them; None for few. `monitor` measures the network; None for as a worker of parameter servers
-    sees it.
+    `recuts`: how many of them; None for few. `follows`: the cut and the credit are chosen by another worker, and this
+    one only measures. `monitor` measures the network; None for as a worker of parameter servers sees it.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Learner:
         arena: bool = True,
         shape: Shape | None = None,
         adapts: bool = False,
+        follows: bool = False,
         recuts: Recuts | None = None,
         monitor: Monitor | None = None,
     ) -> None:
@@ -70,6 +72,7 @@ class Learner:
         self.monitor: Monitor = monitor if monitor is not None else BandwidthMonitor()
         self.plan = policy.plan(None, None)
         self._monitor_s = monitor_s
+        self._follows = follows
         self._judged_at = -float("inf")
         self._since = -float("inf")
         self._changed_s: float | None = None
@@ -78,7 +81,7 @@ class Learner:
         self._prior: Prior | None = None
         self._cut: Cut | None = None
         self._choosing: Choosing | None = None
-        if shape is not None:
+        if shape is not None and not follows:
             # Few policies need it.
             from prophet.core.choice import ChoosingPolicy
 
@@ -113,6 +116,12 @@ class Learner:
         """Whether blocks were chosen, and are as they were measured to be best."""
         return self._choosing is not None and self._choosing.at_rest
 
+    @property
+    def credit(self) -> int | None:
+        """The bytes in flight that go with the cut that the last plan wants; None where there is no limit."""
+        wanted = self._choosing.awaited if self._choosing is not None else None
+        return wanted.credit if wanted is not None else self.plan.push.credit
+
     def reordered(self, now: float) -> None:
         """The same blocks travel in another sequence from now on: what iterations took before says nothing of it."""
         self._since = now
@@ -127,12 +136,14 @@ class Learner:
         cut: Cut | None = None,
         networks: Sequence[Network] = (),
         refusals: Sequence[Refusal] = (),
+        credit: int | None = None,
     ) -> Plan | None:
         """Takes in what happened since the last turn; a new plan where one is due.
 
         `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs. The slowest is
         planned for, since every iteration waits for it. `refusals` are cuts that the engine cannot give the job as
-        things are: another is chosen then.
+        things are: another is chosen then. `credit` is what the one that chooses wants in flight, in bytes; None while
+        it has not said.
         """
         if cut != self._cut and self._cut is not None:
             # Ids are others from here on, and these events are of both.
@@ -164,6 +175,9 @@ class Learner:
             plan = choosing.turn()
         elif profile is not None and (due or (not self._knows_network and network is not None)):
             plan = self._plan(now, profile, _slowest(network, networks) if network is not None else None)
+        if self._follows:
+            plan = plan or self.plan
+            plan = replace(plan, push=replace(plan.push, credit=credit or self.plan.push.credit))
         if plan is None or not plan_changed(self.plan, plan):
             return None
         self.plan = plan

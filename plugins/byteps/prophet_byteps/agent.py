@@ -9,7 +9,8 @@ A script's data loaders and evaluations import BytePS too and send nothing. So w
 imported when it begins to: with bps.init(), in the program's own thread. The agent's might be in the middle of an
 import when the program forks, and then the child could never import that module.
 
-Order, credit, groups and deadlines are each worker's own. Blocks and tensors are the job's: they come from the
+Order, groups and deadlines are each worker's own, and so is the credit of blocks that never change; where they do, it
+comes with the cut from the worker that decides. Blocks and tensors are the job's: they come from the
 settings, the front end and the cut that the workers have agreed on (docs/decisions/sizes-of-the-job.md). What a plan
 says of the cut is a wish, left on the board (cutting.py). So a worker without the hook cuts as the others do, and where
 the front end fails the workers agree, or end, before anything is sent.
@@ -299,13 +300,15 @@ class Agent:
         self._stall = StallDetector(self._settings.stall_s)
         scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
         self._interface = interface_towards(scheduler_host) if scheduler_host else None
+        adapts = self._sizes.fixed is None
         self._learner = Learner(
             self._policy,
             self._settings.monitor_s,
             forward_ids=self._framework in FORWARD_IDS,
             arena=not self._whole_gradients,
             shape=shape_of(os.environ),
-            adapts=self._sizes.fixed is None and decides(os.environ),
+            adapts=adapts and decides(os.environ),
+            follows=adapts and not decides(os.environ),
         )
 
     def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
@@ -319,7 +322,15 @@ class Agent:
             self._began_warm = True
         if board.recuts > self._recuts:
             self._recuts, self._last_recut_s = board.recuts, now
-        plan = learner.turn(now, events, nic, cut=board.in_force, networks=board.networks, refusals=board.refusals)
+        plan = learner.turn(
+            now,
+            events,
+            nic,
+            cut=board.in_force,
+            networks=board.networks,
+            refusals=board.refusals,
+            credit=board.credit,
+        )
         if learner.monitor.network is not None:
             board.measured(learner.monitor.network)
         if warm is not None:
@@ -329,7 +340,9 @@ class Agent:
             self._take_up(hook, plan)
             self._plans += 1
             if plan.cut is not None:
-                board.want(plan.cut, learner.why)
+                board.want(plan.cut, learner.why, learner.credit)
+            elif learner.credit is not None:
+                board.want_credit(learner.credit)
 
     def _watch_for_a_stall(self, now: float, finished: bool, status: HookStatus) -> None:
         if self._stall is None:

@@ -120,7 +120,7 @@ class ForcedBytePS:
 
     def recut(self, rank: int) -> Callable[[Any], object]:
         from prophet.policies import prophet as policy
-        from prophet_byteps.cutting import CutBoard
+        from prophet_byteps.cutting import CutBoard, Wish
 
         boards: list[CutBoard] = []
         make: Any = CutBoard.__init__
@@ -133,7 +133,7 @@ class ForcedBytePS:
         network = Network(bandwidth=1e6 * (1 + rank))
         forced: Any = CutBoard
         forced.__init__ = make_and_keep
-        forced.said = lambda board: (next(wanted), network)
+        forced.said = lambda board: (Wish(next(wanted)), network)
         of_file: Any = policy.POLICIES
         of_file["prophet"] = dataclasses.replace(of_file["prophet"], build=lambda options, size: ForwardOrder())
 

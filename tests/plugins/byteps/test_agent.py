@@ -30,7 +30,7 @@ from prophet.models.profiles import load_profile
 from prophet.policies import get_policy
 from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
-from prophet_byteps.cutting import CutBoard
+from prophet_byteps.cutting import CutBoard, Wish
 from prophet_byteps.stall import Oldest
 from support.virtual import events, iteration, transfers
 
@@ -229,23 +229,24 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     cut, network = Cut.uniform(1 << 20), Network(1e8)
     asked: list[tuple[Cut | None, tuple[Network, ...]]] = []
     refused: list[Refusal] = []
+    said: list[int | None] = []
+    plan = Plan(cut=cut)
 
     class Learner:
         monitor, profiler = SimpleNamespace(network=network), SimpleNamespace(profile=None)
-        why = "larger blocks cost less"
+        why, credit = "larger blocks cost less", 3 << 20
 
-        def turn(
-            self, now: float, events: Any, nic: Any, cut: Cut | None, networks: Any, refusals: tuple[Refusal, ...]
-        ) -> Plan:
-            asked.append((cut, networks))
-            refused.extend(refusals)
-            return Plan(cut=Cut.uniform(1 << 20))
+        def turn(self, now: float, events: Any, nic: Any, **others: Any) -> Plan:
+            asked.append((others["cut"], others["networks"]))
+            refused.extend(others["refusals"])
+            said.append(others["credit"])
+            return plan
 
     scheduled = Agent("torch", Settings(policy), get_policy(policy), None, None, "no hook")
     scheduled._take_up = lambda hook, plan: None  # type: ignore[method-assign]
     scheduled._learn(Hook(), Learner(), 3.0, [])  # type: ignore[arg-type]
     board = scheduled._board
-    assert board.said() == (cut, network)
+    assert board.said() == (Wish(cut, 3 << 20), network)
     first = None if policy == "prophet" and board.fixed is None else Cut.uniform(128 * 1024)
     assert asked == [(first, ())]
     for number in range(2):
@@ -256,6 +257,11 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     board.refuse(Refusal(cut, "no names"))
     scheduled._learn(Hook(), Learner(), 6.0, [])  # type: ignore[arg-type]
     assert refused == [Refusal(cut, "no names")]
+    board.taken_up(0, cut, 1 << 20)
+    plan, Learner.credit = Plan(), 2 << 20
+    scheduled._learn(Hook(), Learner(), 7.0, [])  # type: ignore[arg-type]
+    assert said == [None] * 4 + [1 << 20], "what the worker that decides wants in flight"
+    assert board.said()[0] == Wish(cut, 2 << 20), "a plan that leaves the cut as it is"
 
 
 def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float], tmp_path: Path) -> None:
