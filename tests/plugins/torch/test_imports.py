@@ -15,8 +15,12 @@ CASE = Path(__file__).with_name("import_cases.py")
 MOST = 54
 """Modules of prophet/ and of the plugin on a rank that decides nothing."""
 FOREIGN = ("prophet.cli", "prophet.lab", "prophet.models", "prophet.simulate", "prophet.studies")
-SELDOM = ("prophet_ddp.device", "prophet.core.event_record", "prophet.policies.algorithms.collective_groups", "numpy.typing")
+SELDOM = (
+    *("prophet_ddp.device", "prophet.core.event_record", "prophet.policies.algorithms.collective_groups"),
+    "numpy.typing",
+)
 """Needed on GPUs, by records that are asked for, by policies with groups, and by type checkers."""
+LEARNING = {f"prophet.learn.{name}" for name in ("learner", "profiler", "bandwidth", "wire", "serial", "judge")}
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +49,12 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> list[set[str]]:
 
 
 def test_the_rank_that_decides_has_what_learns(imported: list[set[str]]) -> None:
-    assert {"prophet.learn.learner", "prophet.learn.serial", "prophet_ddp.agent"} <= imported[0]
+    assert LEARNING <= imported[0]
 
 
 def test_the_others_do_without(imported: list[set[str]]) -> None:
     assert "prophet_ddp.rounds" in imported[1]
-    assert not [name for name in imported[1] if name.startswith("prophet.learn.")]
+    assert not LEARNING & imported[1]
     assert len(imported[1]) <= MOST, sorted(imported[1])
 
 
