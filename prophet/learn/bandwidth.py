@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind, unbroken
 from prophet.core.network import Network
 from prophet.learn.wire import PushCosts, fit_wire
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 WINDOW_S = 15.0
 """Transfers older than this do not count."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.arena import at_pace, profile_under, span_s
 from prophet.core.choice import Choice, ChoosingPolicy, Measured, Question, Search, Shape
@@ -19,6 +19,9 @@ from prophet.core.plan import Plan
 from prophet.core.profile import Profile
 from prophet.learn.judge import FEW_RECUTS, LARGE, Judge, Recuts
 from prophet.learn.replan import MATERIAL_CHANGE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 RECENT = 10
 LEAST_RECENT = 4

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.plan import Plan
 from prophet.learn.bandwidth import BandwidthMonitor, NicSample
@@ -19,6 +18,8 @@ from prophet.learn.profiler import JobProfiler
 from prophet.learn.replan import plan_changed
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from prophet.core.choice import Shape
     from prophet.core.cut import Cut, Refusal
     from prophet.core.network import Network

@@ -33,7 +33,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet import __version__
 from prophet.core import settings as names
@@ -51,6 +50,8 @@ from prophet_byteps.cutting import CutBoard, decider
 from prophet_byteps.hook import Hook, HookError, Library
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from prophet.core.choice import Shape
     from prophet.core.event_record import RecordBuffer
     from prophet.core.policy import Policy

@@ -18,16 +18,18 @@ import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core import plan_codec
 from prophet.core.events import EVENT_DTYPE, EVENT_VERSION, QueueKind
 from prophet.core.plan import Plan
 from prophet.core.plan_codec import encode_plan
 from prophet.core.status import HookStatus, LaneStatus
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _NEW_STRING_ABI = b"_ZN6byteps6common18GetContextFromNameERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE\0"
 _OLD_STRING_ABI = b"_ZN6byteps6common18GetContextFromNameERKSs\0"

@@ -18,16 +18,11 @@ import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from prophet.core.arena import generations_at
-from prophet.core.choice import Shape
 from prophet.core.cut import Block, Cut
 from prophet.core.events import DRAIN_S
-from prophet.core.network import Network
+from prophet.core.network import Network, Probe
 from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
-from prophet.learn.judge import MANY_RECUTS
-from prophet.learn.learner import Learner
-from prophet.learn.serial import Probe, SerialMonitor
-from prophet.policies.algorithms.collective import CollectivePolicy
 from prophet.policies.algorithms.sequence import (
     IssueOrder,
     iteration_s,
@@ -42,6 +37,7 @@ from prophet_ddp.wide_gloo import THREADS
 if TYPE_CHECKING:
     from prophet.frontends.warm import WarmStart
     from prophet.learn.kept import Kept
+    from prophet.policies.algorithms.collective import CollectivePolicy
 
 BETTER = 0.005
 """A sequence is changed for one that is predicted to save this share of the iteration."""
@@ -68,6 +64,12 @@ class ModuleAgent:
         warm: WarmStart | None = None,
         alone: Probe | None = None,
     ) -> None:
+        # Of all ranks one needs it, and starts the later for it.
+        from prophet.core.choice import Shape
+        from prophet.learn.judge import MANY_RECUTS
+        from prophet.learn.learner import Learner
+        from prophet.learn.serial import SerialMonitor
+
         self._reference = weakref.ref(rounds)
         self._record = rounds.record
         self._warm = warm

@@ -18,15 +18,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from numpy.typing import NDArray
 
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.core.errors import UserError
-from prophet.core.event_record import RecordBuffer, save_record
 from prophet.core.settings import Settings
 from prophet.core.status import AgentStatus
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from prophet.core.event_record import RecordBuffer
     from prophet.core.plan import Plan
     from prophet.learn.learner import Monitor
     from prophet.learn.profiler import JobProfiler
@@ -106,6 +107,8 @@ class Records:
         if self._module is None and not self._aside:
             self._module = record
             if self._settings is not None and self._settings.events_out is not None and record.drain is not None:
+                from prophet.core.event_record import RecordBuffer
+
                 record.events = RecordBuffer(EVENTS_KEPT)
 
     def stepped_aside(self, why: str, record: ModuleRecord | None = None) -> None:
@@ -136,6 +139,8 @@ class Records:
 
             save_profile(latest, out.profile_out, source="learned by Prophet from a running job")
         if out.events_out is not None and module is not None and module.events is not None:
+            from prophet.core.event_record import save_record
+
             if module.drain is not None:
                 module.keep(module.drain())
             save_record(module.events.record(out.watchdog_s, None, agreed=True), out.events_out)

@@ -29,13 +29,13 @@ from prophet import __version__
 from prophet.core import settings as names
 from prophet.core.cut import Borders, Cut, learning_cut
 from prophet.core.errors import UserError
+from prophet.core.network import Probe
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, end_process, say
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.frontends.torch.streams import streams_of
 from prophet.frontends.warm import WarmStart
-from prophet.learn.serial import Probe
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
 from prophet_ddp import autoload, nccl, optimizers

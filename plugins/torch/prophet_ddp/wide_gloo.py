@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from prophet.learn.serial import Probe
+from prophet.core.network import Probe
 
 NAME = "prophet_gloo"
 """As torch.distributed knows it."""

@@ -266,6 +266,27 @@ ARRAY_RULES = (
     ),
 )
 
+_COUNT_REASON = "what the last task belongs to may be gone once it has been handed over; see docs/corrections.md"
+
+COUNT_RULES = (
+    Rule(
+        "byteps/common/operations.cc",
+        "  unsigned int accumulated = 0;\n",
+        "  BPS_CHECK(e->tensor || e->output);\n"
+        "  const auto whole = (e->tensor ? e->tensor : e->output)->size();\n"
+        "  unsigned int accumulated = 0;\n",
+        _COUNT_REASON,
+    ),
+    Rule(
+        "byteps/common/operations.cc",
+        "  auto tensor = (e->tensor ? e->tensor : e->output);\n"
+        "  BPS_CHECK(tensor);\n"
+        "  BPS_CHECK_EQ(accumulated, tensor->size())\n",
+        "  BPS_CHECK_EQ(accumulated, whole)\n",
+        _COUNT_REASON,
+    ),
+)
+
 _HASH_REASON = "the text was read after its temporary string had been destroyed: workers could pick different servers"
 
 HASH_RULES = (
@@ -339,6 +360,15 @@ CORRECTIONS = (
         b"byteps_mxnet_push_pull_async\0",
         "byteps/mxnet/ops.cc",
         '#include "ops.h"\n',
+    ),
+    Correction(
+        "counting",
+        "a job of MXNet may crash or hang where the machine is busy: an array is asked that may be gone",
+        ("mxnet",),
+        COUNT_RULES,
+        b"byteps_mxnet_push_pull_async\0",
+        "byteps/common/operations.cc",
+        '#include "operations.h"\n',
     ),
     Correction(
         "summing",
