@@ -7,7 +7,7 @@ A round is what a reducer calls a reduction: from the first gradient after a syn
 gradients of the module are there, which may take several backward passes. torch's reducer then waits for all averages;
 here backward returns, and each `.grad` is *awaited*: whoever looks at it waits for that one (guards.py), and step()
 passes it on to an update that comes when the parameter is next used. The average is torch's: a gradient is multiplied
-by 1 / ranks on its way in, and what comes back is the sum.
+by 1 / ranks on its way in, or as one of torch's hooks does it (compression.py), and what comes back is the sum.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
 from prophet.frontends.torch.streams import Streams, streams_of
 from prophet.frontends.torch.updates import COMPLAIN_S, PROBATION_STEPS, unseen_use
 from prophet.policies.algorithms.sequence import backward_order
+from prophet_ddp.compression import CommHook
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
@@ -37,19 +38,20 @@ from prophet_ddp.turns import Turns
 WAIT_LIMIT_S = 0.05
 """Longest sleep between two looks at an operation whose end is told."""
 
-Compression = Callable[[torch.Tensor, int], "tuple[torch.Tensor, Callable[[], None]]"]
-"""(what travels in place of a block's data, what puts the result back), of the data and the number of ranks."""
-
 
 class DdpArena(Arena):
     """Blocks that travel as all-reduces."""
 
     def __init__(
-        self, slots: Sequence[Slot], fusion: bool, streams: Callable[[Any], Streams], issuer: Issuer, log: EventLog
+        self,
+        slots: Sequence[Slot],
+        fusion: bool,
+        streams: Callable[[Any], Streams],
+        issuer: Issuer,
+        log: EventLog,
+        half: torch.dtype | None = None,
     ) -> None:
-        super().__init__(slots, fusion, streams)
-        self.compression: Compression | None = None
-        self.ranks = 1
+        super().__init__(slots, fusion, streams, half=half)
         self._issuer = issuer
         self._log = log
         self._operations: dict[ArenaBlock, JointOperation] = {}
@@ -68,7 +70,6 @@ class DdpArena(Arena):
 
     def _operation(self, blocks: Sequence[ArenaBlock]) -> JointOperation:
         parts = [block.data for block in blocks]
-        compression = self.compression
         after = list[Callable[[], None]]()
 
         def start() -> Any:
@@ -77,11 +78,7 @@ class DdpArena(Arena):
                 # What does not lie together is brought together, and goes back where it came from.
                 whole = torch.cat(parts)
                 after.append(lambda: _part(whole, parts))
-            if compression is None:
-                return self._issuer.all_reduce(whole)
-            small, put_back = compression(whole, self.ranks)
-            after.insert(0, put_back)
-            return self._issuer.all_reduce(small)
+            return self._issuer.all_reduce(whole)
 
         def then() -> None:
             for step in after:
@@ -158,7 +155,7 @@ class ModuleRounds:
         self._lock = threading.RLock()
         self._streams: dict[torch.device, Streams] = {}
         self._arena: DdpArena | None = None
-        self._compression: Compression | None = None
+        self._comm_hook: CommHook | None = None
         self._decision: Decision | None = None
         self.trace: ForwardTrace | None = None
         """Of the forward passes, while there is to be one."""
@@ -212,13 +209,13 @@ class ModuleRounds:
 
     @property
     def plain(self) -> bool:
-        """Whether every round averages all gradients as they are. The same on all ranks."""
-        return not self._uses_vary and self._compression is None
+        """Whether every round averages all gradients. The same on all ranks."""
+        return not self._uses_vary
 
     @property
-    def compression(self) -> Compression | None:
-        """How blocks travel; None for as they are."""
-        return self._compression
+    def comm_hook(self) -> CommHook | None:
+        """The hook of torch's by which gradients are averaged; None where the program has registered none."""
+        return self._comm_hook
 
     @property
     def cut(self) -> Cut | None:
@@ -249,13 +246,11 @@ class ModuleRounds:
         """The graph is static: the first backward pass says how many gradients each parameter gets in every one."""
         self._uses_vary = self._counted = True
 
-    def compress(self, compression: Compression | None) -> None:
-        """From the next round on blocks travel so; None for as they are."""
-        if self.turns is not None:
-            self.turns.stop()
-        self._compression = compression
+    def average_by(self, hook: CommHook) -> None:
+        """From the first round on, which has not begun, gradients are averaged as this hook does it."""
         if self._arena is not None:
-            self._set_compression(self._arena)
+            raise RuntimeError("gradients have travelled in another type")
+        self._comm_hook = hook
 
     def rest(self) -> None:
         """Between two rounds: nothing is under way, and nothing is gathered until `resume`."""
@@ -397,8 +392,15 @@ class ModuleRounds:
         """Opens a round, in the cut and the sequence that all ranks hold from here on."""
         self._without = []
         if self._arena is None:
-            self._arena = arena = self._make_arena(self._slots, self._fusion, self._streams_of, self._issuer, self.log)
-            self._set_compression(arena)
+            hook = self._comm_hook
+            half = hook.half if hook is not None else None
+            self._arena = arena = self._make_arena(
+                self._slots, self._fusion, self._streams_of, self._issuer, self.log, half=half
+            )
+            if hook is None:
+                arena.scale = 1.0 / self.ranks
+            else:
+                arena.divisor = self.ranks
             cut = self.first_cut(arena.sizes)
             self._take_up(Decision(cut, backward_order(len(self.blocks_under(cut)))))
         else:
@@ -445,11 +447,6 @@ class ModuleRounds:
             self._issuer.ready(self._used_known)
         self._issuer.append(self.control.round_ends())
         self._arena.next_round()
-
-    def _set_compression(self, arena: DdpArena) -> None:
-        arena.compression, arena.ranks = self._compression, self.ranks
-        # A compressed block is divided after it was made small, as torch's hooks do.
-        arena.scale = None if self._compression is not None else 1.0 / self.ranks
 
     def _streams_of(self, device: torch.device) -> Streams:
         if device not in self._streams:
@@ -510,7 +507,7 @@ class ModuleRounds:
                 self._wait_for(slot)
                 slot.streams.before_average(slot.ends())
                 if slot.param.grad is None:
-                    slot.param.grad = slot.view.clone()
+                    slot.param.grad = slot.view.to(slot.param.dtype, copy=True)
                 else:
                     slot.param.grad.copy_(slot.view)
                 slot.see(slot.param.grad)

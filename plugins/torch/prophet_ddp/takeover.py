@@ -102,7 +102,8 @@ def take_over(ddp: Any, told: Settings) -> None:
     named = _named(ddp)
     rows = "\n".join(f"{name} {tuple(param.shape)} {param.dtype}" for name, param in named)
     digest = hashlib.sha256(rows.encode()).hexdigest()[:8]
-    terms = f"Prophet {__version__}, policy {told.policy}, {told.partition_bytes or 'adaptive'}, layout {digest}"
+    blocks = f"{told.partition_bytes or 'adaptive'}, fusion {'on' if told.fusion else 'off'}"
+    terms = f"Prophet {__version__}, policy {told.policy}, {blocks}, layout {digest}"
     others = _agree(group, f"torch's reducer, since {reason}" if reason is not None else terms)
     if any(text != terms for text in others):
         rank, text = next((rank, text) for rank, text in enumerate(others) if text != terms)
@@ -315,10 +316,7 @@ def _give_back(ddp: Any) -> None:
     rounds.remove()
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
-    make_torch_reducer(ddp, rounds.slots)
-    for hook, compression in KNOWN.items():
-        if compression is not None and compression is rounds.compression:
-            ddp.register_comm_hook(ddp.process_group, hook)
+    make_torch_reducer(ddp, rounds.slots, rounds.comm_hook)
 
 
 def _give_back_faster(ddp: Any, why: str) -> None:
@@ -437,11 +435,17 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
     @functools.wraps(original)
     def wrapper(self: Any, state: object, hook: Any) -> Any:
         if self in _taken:
-            if hook in KNOWN and (state is None or state is self.process_group):
+            rounds: ModuleRounds = self.reducer.rounds
+            # Without a group the hook means that of all ranks.
+            group = state if state is not None else dist.group.WORLD
+            begun = rounds.cut is not None or rounds.comm_hook is not None
+            if hook in KNOWN and group is self.process_group and not begun:
                 self._check_comm_hook(hook)
-                self.reducer.rounds.compress(KNOWN[hook])
+                rounds.average_by(KNOWN[hook])
+                self._comm_hooks.append((hook, state))
                 return None
-            _plain(self, f"{getattr(hook, '__qualname__', hook)} is registered for its gradients")
+            when = " after the first ones have left" if hook in KNOWN and begun else ""
+            _plain(self, f"{getattr(hook, '__qualname__', hook)} is registered for its gradients{when}")
         return original(self, state, hook)
 
     ddp_class.register_comm_hook = wrapper
