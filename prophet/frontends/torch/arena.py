@@ -168,7 +168,11 @@ class ArenaBlock:
 
 def travelling_bytes(slots: Sequence[Slot], half: torch.dtype | None = None) -> list[int]:
     """What each gradient takes on the wire; `half` is what it is rounded to, None for nothing."""
-    return [slot.param.numel() * (half or slot.param.dtype).itemsize for slot in slots]
+    return [slot.param.numel() * _travels_in(slot.param, half).itemsize for slot in slots]
+
+
+def _travels_in(param: torch.Tensor, half: torch.dtype | None) -> torch.dtype:
+    return half if half is not None and param.is_floating_point() else param.dtype
 
 
 class _Buffer:
@@ -215,7 +219,7 @@ class Arena:
     ) -> None:
         self.slots = slots
         self.sizes = travelling_bytes(slots, half)
-        dtypes = [half or slot.param.dtype for slot in slots]
+        dtypes = [_travels_in(slot.param, half) for slot in slots]
         self.kinds = [
             fusible_kind(slot.param, dtype) if fusion else None for slot, dtype in zip(slots, dtypes, strict=True)
         ]

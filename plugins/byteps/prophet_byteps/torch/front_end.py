@@ -75,7 +75,8 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
             if bps.size() > 1:
                 engine().announce(f"with BytePS's barrier, since {reason}" if reason else "with BytePS's barrier")
             return original(optimizer, named, compression, backward_passes_per_step)  # type: ignore[no-any-return]
-        return wrap(optimizer, named or [], engine(), backward_passes_per_step, fusion)
+        half = None if compression is bps.Compression.none else torch.float16
+        return wrap(optimizer, named or [], engine(), backward_passes_per_step, fusion, half)
 
     bps.DistributedOptimizer = distributed_optimizer
 
@@ -85,8 +86,8 @@ def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None
     names = [pair[0] for pair in named or [] if isinstance(pair, tuple)]
     if bps.size() == 1 or len(set(names)) != len(named or []):
         return ""  # Nothing to send; or an error, which BytePS's own checks report.
-    if compression is not bps.Compression.none:
-        return "it compresses gradients"
+    if compression not in (bps.Compression.none, bps.Compression.fp16):
+        return "it compresses gradients in a way of its own"
     if int(os.environ.get("BYTEPS_ENABLE_ASYNC", "0")) != 0:
         return "BYTEPS_ENABLE_ASYNC is set"
     if "byteps.torch.cross_barrier" in sys.modules:

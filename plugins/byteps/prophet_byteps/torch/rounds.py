@@ -29,7 +29,8 @@ class OptimizerRounds(Updates):
 
     `named` are the parameters that BytePS averages, in forward order, and `unnamed` those it would have to if they had
     a name; `passes` backward passes make a gradient. `user_class` is the torch.optim class that `optimizer` extends.
-    `number`: how many optimizers the program wrapped before.
+    `half` is what gradients are rounded to for the wire, as Compression.fp16 does; None for their own type. `number`:
+    how many optimizers the program wrapped before.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class OptimizerRounds(Updates):
         engine: Engine,
         passes: int,
         fusion: bool,
+        half: torch.dtype | None = None,
     ) -> None:
         super().__init__(optimizer, user_class)
         self._wire = self
@@ -48,6 +50,7 @@ class OptimizerRounds(Updates):
         self.passes = passes
         self._engine = engine
         self._fusion = fusion
+        self._half = half
         self._unnamed = unnamed
         self._slots = {id(param): Slot(self, name, param, n, passes) for n, (name, param) in enumerate(named)}
         self._order = list(self._slots.values())
@@ -118,7 +121,7 @@ class OptimizerRounds(Updates):
                 if slot.param.grad is not None:
                     slot.param.grad.copy_(slot.view)
                 elif slot.param.requires_grad:
-                    slot.param.grad = slot.view.clone()
+                    slot.param.grad = slot.view.to(slot.param.dtype, copy=True)
                 slot.see(slot.param.grad)
                 slot.updated = slot.streams.mark()
             self._next_round()
@@ -148,7 +151,8 @@ class OptimizerRounds(Updates):
     def describe(self) -> str:
         """What must be alike on all workers before the program has used anything, in a few words."""
         names = hashlib.sha256("\n".join(slot.name for slot in self._slots.values()).encode()).hexdigest()
-        return f"without a barrier, {len(self._slots)} parameters, names {names[:8]}"
+        travels = "" if self._half is None else f" as {self._half}"
+        return f"without a barrier, {len(self._slots)} parameters{travels}, names {names[:8]}"
 
     # Gradients on their way out.
 
@@ -191,7 +195,9 @@ class OptimizerRounds(Updates):
                 "BytePS sends gradients by name"
             )
         if self._arena is None:
-            self._arena = KeyedArena(self._order, self._fusion, self._engine, self.number, self._streams_of)
+            self._arena = KeyedArena(
+                self._order, self._fusion, self._engine, self.number, self._streams_of, self._half
+            )
         arena = self._arena
         # Blocks follow from sizes and from which gradients are of one kind; devices may be called otherwise elsewhere.
         numbers = {kind: number for number, kind in enumerate(dict.fromkeys(arena.kinds))}
