@@ -21,6 +21,8 @@ class Spec:
     iterations: int
     seed: int
     batch_size: int
+    compression: str = "none"
+    """What gradients travel as, in the words of a config."""
     model: str = ""
     learning_rate: float = 0.0
     image_size: int = 0
