@@ -112,7 +112,7 @@ class Choosing:
         at_once = warm or not self._judge.recuts.waits
         return seen or (self._question is None and (at_once or self._recent_s is not None))
 
-    def ask(self, profile: Profile, network: Network, jitter_s: float) -> bool:
+    def ask(self, profile: Profile, network: Network, jitter_s: float, barrier: bool = False) -> bool:
         """Begins a search where the last one's question is another by now; `profile` is of the cut in force.
 
         Whether the job or its network has changed, so that what iterations took before may say nothing of now.
@@ -129,7 +129,9 @@ class Choosing:
         old = self._question
         if old is not None:
             size = self._cut.typical_bytes(profile.total_bytes)
-            changed = _changed(old, profile, network, size)
+            if old.barrier != barrier:
+                self._judge.new_regime()
+            changed = old.barrier != barrier or _changed(old, profile, network, size)
             if not (changed or disproved or self._failed is not self._asked_of_failed):
                 return False
             if self._judge.better_former(self._cut) is not None:
@@ -153,6 +155,7 @@ class Choosing:
             jitter_s=jitter_s,
             measured=measured,
             failed=self._failed,
+            barrier=barrier,
         )
         self._search = self._policy.search(self._question)
         return changed

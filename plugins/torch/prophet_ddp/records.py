@@ -25,6 +25,7 @@ from prophet.core.errors import UserError
 from prophet.core.event_record import RecordBuffer, save_record
 from prophet.core.settings import Settings
 from prophet.core.status import AgentStatus
+from prophet.learn.barrier import BarrierWatch
 
 if TYPE_CHECKING:
     from prophet.core.plan import Plan
@@ -56,6 +57,7 @@ class ModuleRecord:
         self.why = ""
         """Why the last cut was wanted."""
         self.plans = 0
+        self.waits = BarrierWatch()
         self.plan: Plan | None = None
         self.learner: Learned | None = None
         self.began_warm = False
@@ -165,4 +167,5 @@ class Records:
             began_warm=module.began_warm,
             kept_was_dropped=module.kept_was_dropped,
             given_back=self._given_back,
+            barrier=module.waits.holds,
         )

@@ -179,6 +179,10 @@ class ModuleRounds:
         self._without: list[Slot] = []
         """Slots that had no gradient in the round, of which it is to be found out what others had."""
         self._fresh = False
+        self.waits = self.record.waits
+        self._round_seen = 0
+        self._outlasted = False
+        """An update of the last round outlasted its step(), or would have but for the probation."""
         self._probation = PROBATION_STEPS
         torch_guards.watch(self, self._slots)
         if torch_guards.after_compilation():
@@ -287,6 +291,10 @@ class ModuleRounds:
         """Before a synchronised forward pass. Raises RuntimeError where the last round never came to its end."""
         if self._open:
             raise RuntimeError(self._incomplete())
+        if self.ended != self._round_seen:
+            self._round_seen = self.ended
+            self.waits.iteration(not self._outlasted and not any(slot.awaited for slot in self._slots))
+            self._outlasted = False
         if self.turns is not None and self.turns.forward_begins():
             return
         if self.trace is not None:
@@ -532,7 +540,9 @@ class ModuleRounds:
             owner.flush()
 
     def stepped(self) -> None:
-        """An optimizer of these parameters has stepped."""
+        """An optimizer of these parameters has stepped, and made some of its updates late."""
+        on_probation = self._probation > 0 or self.trace is not None
+        self._outlasted |= on_probation or any(slot.pending for slot in self._slots)
         for slot in self._slots:
             slot.touched = slot.late = False
         if self._probation > 0:

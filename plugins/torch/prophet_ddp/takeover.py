@@ -37,7 +37,7 @@ from prophet.frontends.torch.streams import streams_of
 from prophet.frontends.warm import WarmStart
 from prophet.learn.serial import Probe
 from prophet.policies import Blocks, get_definition, policy_from_environ
-from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
+from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
 from prophet_ddp import autoload, nccl, optimizers
 from prophet_ddp.agent import Agents, ModuleAgent, Turning
 from prophet_ddp.comparison import Comparison
@@ -277,8 +277,9 @@ def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[
     if definition.groups:
         return GroupingAgent(rounds, policy, rounds.trace)
     if definition.of_graph is None or rounds.trace is None:
-        order = ForwardOrder() if told.policy == "prophet" else policy
-        return ModuleAgent(rounds, CollectivePolicy(order), told, adapts, _warm_start(rounds, told, members), alone)
+        own = told.policy == "prophet"
+        chosen = CollectivePolicy(ForwardOrder(), ArrivalOrder()) if own else CollectivePolicy(policy)
+        return ModuleAgent(rounds, chosen, told, adapts, _warm_start(rounds, told, members), alone)
     trace, module = rounds.trace, weakref.ref(rounds)
 
     def with_graph() -> Turning | None:
