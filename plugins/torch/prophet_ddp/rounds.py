@@ -1,18 +1,16 @@
 """The gradients of one DistributedDataParallel: rounds that end where its reducer's would, without a wait.
 
-Rule of this file: when gradients leave, in which sequence, and when their averages are in `.grad`. How updates come
-late is prophet/frontends/torch/updates.py's, what DistributedDataParallel asks of a reducer is reducer.py's.
+Rule of this file: when gradients leave, and in which sequence. When their averages are in `.grad` is
+prophet/frontends/torch/awaited.py's, what DistributedDataParallel asks of a reducer is reducer.py's.
 
 A round is what a reducer calls a reduction: from the first gradient after a synchronised forward pass until all
 gradients of the module are there, which may take several backward passes. torch's reducer then waits for all averages;
-here backward returns, and each `.grad` is *awaited*: whoever looks at it waits for that one (guards.py), and step()
-passes it on to an update that comes when the parameter is next used. The average is torch's: a gradient is multiplied
-by 1 / ranks on its way in, or as one of torch's hooks does it (compression.py), and what comes back is the sum.
+here backward returns. The average is torch's: a gradient is multiplied by 1 / ranks on its way in, or as one of torch's
+hooks does it (compression.py), and what comes back is the sum.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -20,12 +18,12 @@ from typing import Any
 import torch
 
 from prophet.core.cut import Block, Cut, blocks_of
-from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
+from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet.frontends.torch.streams import Streams, streams_of
-from prophet.frontends.torch.updates import COMPLAIN_S, PROBATION_STEPS, unseen_use
+from prophet.frontends.torch.updates import unseen_use
 from prophet.policies.algorithms.sequence import backward_order
 from prophet_ddp.compression import CommHook
 from prophet_ddp.control import Control, Decision
@@ -34,9 +32,6 @@ from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.trace import ForwardTrace
 from prophet_ddp.turns import Turns
-
-WAIT_LIMIT_S = 0.05
-"""Longest sleep between two looks at an operation whose end is told."""
 
 
 class DdpArena(Arena):
@@ -116,7 +111,7 @@ def _part(data: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
             part.copy_(own)
 
 
-class ModuleRounds:
+class ModuleRounds(AwaitedRounds):
     """One module's. `named` are the parameters that are averaged, in forward order; `ranks` how many there are.
 
     `uses_vary`: parameters may have no gradient in a round (find_unused_parameters), and then what no rank used keeps
@@ -139,9 +134,8 @@ class ModuleRounds:
         streams: Callable[[torch.device], Streams] = streams_of,
         arena: Callable[..., DdpArena] = DdpArena,
     ) -> None:
-        self.number = number
+        super().__init__(named, number)
         self.ranks = ranks
-        self._slots = [Slot(self, name, param, place) for place, (name, param) in enumerate(named)]
         self._issuer = issuer
         self.control = control
         self.log = log
@@ -152,7 +146,6 @@ class ModuleRounds:
         self._fusion = fusion
         self._make_streams = streams
         self._make_arena = arena
-        self._lock = threading.RLock()
         self._streams: dict[torch.device, Streams] = {}
         self._arena: DdpArena | None = None
         self._comm_hook: CommHook | None = None
@@ -178,38 +171,15 @@ class ModuleRounds:
         self._used_known: JointOperation | None = None
         self._without: list[Slot] = []
         """Slots that had no gradient in the round, of which it is to be found out what others had."""
-        self._fresh = False
         self.waits = self.record.waits
         self._round_seen = 0
         self._outlasted = False
         """An update of the last round outlasted its step(), or would have but for the probation."""
-        self._probation = PROBATION_STEPS
-        torch_guards.watch(self, self._slots)
-        if torch_guards.after_compilation():
-            self.keep_barrier()
-        self._hooks: list[Any] = []
-        self._accumulations: list[Any] = []
-        self._ends: list[Any] = []
-        for slot in self._slots:
-            param: Any = slot.param
-            slot.watched.memory.note(param)
-            self._hooks.append(param.register_hook(slot.hook("_gradient_comes")))
-            # Of the node that adds to `.grad`, as torch's reducer does: after all hooks of the tensor, which may change
-            # the gradient. Nobody else keeps the node.
-            with torch.enable_grad():
-                accumulation = param.view_as(param).grad_fn.next_functions[0][0]
-            self._accumulations.append(accumulation)
-            self._ends.append(accumulation.register_hook(slot.hook("_gradient_ready")))
-
-    @property
-    def slots(self) -> Sequence[Slot]:
-        """In forward order."""
-        return self._slots
+        self.watch()
 
     @property
     def barrier(self) -> bool:
-        """Whether step() waits for all updates."""
-        return self._probation != 0 or self.trace is not None
+        return super().barrier or self.trace is not None
 
     @property
     def plain(self) -> bool:
@@ -312,14 +282,9 @@ class ModuleRounds:
         for slot in self._unused:  # No gradient comes, but what they have is sent.
             self._bring_home(slot)
 
-    def backward_ends(self) -> None:
-        """The outermost backward pass has returned."""
-        if not self._fresh:
-            return
-        self._fresh = False
+    def _gathered(self) -> None:
         if self._without and self._staged == 0:
             self._settle_unused()
-        torch_guards.keep_gradients(self, [slot for slot in self._slots if slot.awaited])
 
     def static_backward_ends(self) -> None:
         """The first backward pass of a static graph: what it made is what every later one makes."""
@@ -331,18 +296,8 @@ class ModuleRounds:
     # Gradients on their way out.
 
     def _gradient_comes(self, slot: Slot) -> None:
-        """A gradient is about to be added to `.grad`, in which the average of the last round belongs first."""
-        if self.resting:
-            return
-        slot.late |= slot.pending
-        self._bring_home(slot)
-
-    def _bring_home(self, slot: Slot) -> None:
-        """Makes the update or the average that is to come of the last round."""
-        if slot.pending:
-            slot.owner.finish([slot])
-        elif slot.awaited:
-            self.settle([slot])
+        if not self.resting:
+            super()._gradient_comes(slot)
 
     def _gradient_ready(self, slot: Slot) -> None:
         if self.resting:
@@ -481,29 +436,6 @@ class ModuleRounds:
 
     # Averages on their way back.
 
-    def settle(self, slots: Iterable[Slot]) -> None:
-        """Waits until `.grad` of these is their average. What belongs to a round that is open stays this rank's own, as
-        it does in torch: a later backward pass makes the rest.
-        """
-        with self._lock, references.blind(), torch.no_grad():
-            for slot in slots:
-                if slot.awaited and not slot.staged:
-                    self._wait_for(slot)
-                    self._land(slot)
-            self.let_go()
-
-    def let_go(self) -> None:
-        """Where no average is under way to a `.grad`, none is watched."""
-        if not any(slot.awaited for slot in self._slots):
-            torch_guards.release(self)
-
-    def _land(self, slot: Slot) -> None:
-        slot.awaited = False
-        slot.streams.before_average(slot.ends())
-        slot.bring_home()
-        slot.updated = slot.streams.mark()
-        slot.streams.before_look(slot.updated)
-
     def _settle_unused(self) -> None:
         """Finds out what other ranks had for parameters that this one did not use; what nobody had stays as it was."""
         assert self._used is not None and self._used_known is not None
@@ -522,33 +454,15 @@ class ModuleRounds:
                 slot.updated = slot.streams.mark()
             self._without = []
 
-    def flush(self, patience_s: float | None = None) -> bool:
-        """Brings home every average that is under way to a `.grad`, and every update of these parameters."""
-        whole = True
-        for owner in {slot.owner for slot in self._slots if slot.pending}:
-            whole = owner.flush(patience_s) and whole
-        self.settle(self._slots)
-        return whole
-
     def keep_barrier(self) -> None:
-        """From now on no update outlasts step()."""
-        self._probation = -1
         if self.trace is not None:
             self.trace.remove()  # A module that is compiled is not to have hooks.
-        torch_guards.learned(self)
-        for owner in {slot.owner for slot in self._slots if slot.pending}:
-            owner.flush()
+        super().keep_barrier()
 
     def stepped(self) -> None:
-        """An optimizer of these parameters has stepped, and made some of its updates late."""
         on_probation = self._probation > 0 or self.trace is not None
         self._outlasted |= on_probation or any(slot.pending for slot in self._slots)
-        for slot in self._slots:
-            slot.touched = slot.late = False
-        if self._probation > 0:
-            self._probation -= 1
-            if self._probation == 0:
-                torch_guards.learned(self)
+        super().stepped()
 
     # The wire, for updates.
 
@@ -571,16 +485,6 @@ class ModuleRounds:
 
     def _wait(self, operation: JointOperation) -> None:
         while not operation.done:
-            self._wait_activity()
-
-    def _wait_for(self, slot: Slot) -> None:
-        assert self._arena is not None
-        complain_at: float | None = None
-        while not self.arrived(slot):
-            now = time.monotonic()
-            complain_at = complain_at or now + COMPLAIN_S
-            if now > complain_at:
-                warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
             self._wait_activity()
 
     def _incomplete(self) -> str:

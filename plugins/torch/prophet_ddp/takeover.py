@@ -32,13 +32,14 @@ from prophet.core.errors import UserError
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, end_process, say
+from prophet.frontends.torch import steps
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.frontends.torch.streams import streams_of
 from prophet.frontends.warm import WarmStart
 from prophet.learn.serial import Probe
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
-from prophet_ddp import autoload, nccl, optimizers
+from prophet_ddp import autoload, nccl
 from prophet_ddp.agent import Agents, ModuleAgent, Turning
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
@@ -70,7 +71,6 @@ _issuers: list[Issuer] = []
 """Of all modules that ever were: one may be gone while its last averages are under way."""
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those with something in flight live until it has ended, also where their module is gone."""
-_in_backward = 0
 _installed = False
 _counts: dict[str, int] = {}
 
@@ -254,7 +254,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     ddp.reducer = LateReducer(rounds)
     ddp.logger = SilentLogger()
     _taken.add(ddp)
-    optimizers.install()
+    steps.install()
     weakref.finalize(ddp, rounds.retire).atexit = False
     if decides:
         if definition.traced or definition.of_graph is not None:
@@ -331,7 +331,6 @@ def _install() -> None:
     if _installed:
         return
     _installed = True
-    _watch_backward()
     ddp_class: Any = torch.nn.parallel.DistributedDataParallel
     # Of join(), and of torch's Join besides.
     _before(ddp_class, "join_hook", lambda ddp: _plain(ddp, "join() is used"))
@@ -450,23 +449,3 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
         return original(self, state, hook)
 
     ddp_class.register_comm_hook = wrapper
-
-
-def _watch_backward() -> None:
-    """Where all backward passes go through, however the program came by torch's functions."""
-    autograd: Any = torch.autograd
-    original = autograd._engine_run_backward
-
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        global _in_backward
-        _in_backward += 1
-        try:
-            return original(*args, **kwargs)
-        finally:
-            _in_backward -= 1
-            if _in_backward == 0:
-                for ddp in list(_taken):
-                    ddp.reducer.rounds.backward_ends()
-
-    autograd._engine_run_backward = run

@@ -23,7 +23,7 @@ from prophet_byteps.torch.keyed_arena import KeyedArena
 from prophet_byteps.torch.rounds import OptimizerRounds
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
-from prophet_ddp.optimizers import DdpUpdates
+from prophet.frontends.torch.steps import ModuleUpdates
 from prophet_ddp.rounds import DdpArena, ModuleRounds
 
 
@@ -39,7 +39,7 @@ def byteps(hook: Hook, board: CutBoard, arena: KeyedArena, rounds: OptimizerRoun
     del events, wishes, blocks, watcher, gradients, updates, averages
 
 
-def ddp(log: EventLog, control: Control, arena: DdpArena, rounds: ModuleRounds, updating: DdpUpdates) -> None:
+def ddp(log: EventLog, control: Control, arena: DdpArena, rounds: ModuleRounds, updating: ModuleUpdates) -> None:
     """A module's rounds, and an optimizer's updates, whose parameters may be of several modules."""
     events: EventSource = log
     wishes: Wishes[Decision] = control
@@ -66,7 +66,7 @@ def test_what_a_parameters_hooks_call_is_there_by_name(rounds: type) -> None:
         assert callable(getattr(rounds, name)), "Slot.hook finds it by name alone"
 
 
-@pytest.mark.parametrize("updates", [OptimizerRounds, DdpUpdates])
+@pytest.mark.parametrize("updates", [OptimizerRounds, ModuleUpdates])
 def test_updates_are_those_of_the_library(updates: type) -> None:
     assert issubclass(updates, Updates)
     for name in ("finish", "state_of"):
