@@ -23,7 +23,7 @@ from prophet_byteps.torch.keyed_rounds import KeyedRounds, described
 from prophet_byteps.torch.keys import Engine
 
 
-class ModuleRounds(AwaitedRounds):
+class KeyedModuleRounds(AwaitedRounds):
     """One module's. `named` are the parameters that BytePS averages, in forward order; `half` is as an Arena's.
 
     `syncs()` says whether a backward pass is one that is averaged, and not within no_sync().
@@ -110,7 +110,7 @@ class ModuleRounds(AwaitedRounds):
         return self._engine.progress()
 
 
-_rounds: weakref.WeakKeyDictionary[Any, ModuleRounds] = weakref.WeakKeyDictionary()
+_rounds: weakref.WeakKeyDictionary[Any, KeyedModuleRounds] = weakref.WeakKeyDictionary()
 """By BytePS's wrapper."""
 
 
@@ -125,9 +125,9 @@ def average(ddp: Any, engine: Engine, fusion: bool, half: torch.dtype | None) ->
     named = [(name, param) for name, param in ddp.module.named_parameters() if param.requires_grad]
     for _, param in named:
         param.grad = torch.zeros_like(param)  # as BytePS leaves them
-    _rounds[ddp] = ModuleRounds(named, engine, fusion, half, syncs)
+    _rounds[ddp] = KeyedModuleRounds(named, engine, fusion, half, syncs)
 
 
-def rounds_of(ddp: Any) -> ModuleRounds | None:
+def rounds_of(ddp: Any) -> KeyedModuleRounds | None:
     """Those of this wrapper; None where BytePS averages by itself."""
     return _rounds.get(ddp)
