@@ -18,7 +18,7 @@ from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
 from prophet.learn.judge import FEW_RECUTS, LARGE, Judge, Recuts
-from prophet.learn.replan import MATERIAL_CHANGE
+from prophet.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 
 RECENT = 10
 LEAST_RECENT = 4
@@ -243,13 +243,19 @@ class Choosing:
 
 
 def _changed(question: Question, profile: Profile, network: Network, size: int) -> bool:
-    """Whether what a choice was made from is another. `size` is that of the blocks that the job has."""
-    pairs = (
-        (question.network.transfer_s(size), network.transfer_s(size)),
+    """Whether what a choice was made from is another. `size` is that of the blocks that the job has.
+
+    In a job of milliseconds a tenth of what an iteration computes or sends is how far any two looks differ.
+    """
+    count = max(1.0, profile.total_bytes / size)
+    pairs_s = (
+        (count * question.network.transfer_s(size), count * network.transfer_s(size)),
         (question.profile.backward_s, profile.backward_s),
-        (question.profile.total_bytes, profile.total_bytes),
     )
-    return any(abs(a - b) > MATERIAL_CHANGE * max(a, b) for a, b in pairs)
+    if any(abs(a - b) > max(MATERIAL_CHANGE * max(a, b), MATERIAL_SHIFT_S) for a, b in pairs_s):
+        return True
+    before, after = question.profile.total_bytes, profile.total_bytes
+    return abs(before - after) > MATERIAL_CHANGE * max(before, after)
 
 
 def _of_one_size(network: Network, before: Network, size: int) -> Network:

@@ -87,7 +87,10 @@ class CollectiveSearch:
         self._network = replace(network, overhead_s=max(network.overhead_s, LEAST_OVERHEAD_S))
         cuts = list(question.cuts)
         if question.anew:
-            cuts += [Cut.uniform(size) for size in SIZES if size >= LEAST_SIZE]
+            # Of those in which all gradients are one block, the first: others would be the same blocks again.
+            total = question.profile.total_bytes
+            least_whole = next((size for size in SIZES if size >= max(total, LEAST_SIZE)), SIZES[-1])
+            cuts += [Cut.uniform(size) for size in SIZES if LEAST_SIZE <= size <= least_whole]
         self._cuts = list(dict.fromkeys(cuts))
         self._done: list[Choice] = []
 

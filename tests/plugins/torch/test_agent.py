@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import math
+import random
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prophet.core.arena import generations_at, profile_under
+from prophet.core.arena import at_pace, generations_at, profile_under
 from prophet.core.choice import ChoosingPolicy
 from prophet.core.cut import Block, Cut, blocks_of, learning_cut
 from prophet.core.network import Network
@@ -184,6 +186,43 @@ def test_a_policy_by_another_name_keeps_its_order_where_iterations_wait() -> Non
     job.clips = True
     trained(job, agent, 40)
     assert job.order == before != backward_order(len(before))
+
+
+class Restless(Job):
+    """A job of milliseconds on a machine with other work: what it computes and sends takes another time each time, and
+    drifts."""
+
+    def __init__(self, seed: int) -> None:
+        profile = resnet50(1_600_000, backward_s=3e-3, forward_s=1.5e-3)
+        super().__init__(Network(1e9, 0.3e-3), profile=profile)
+        self.chance = random.Random(seed)
+        self.usual = profile
+
+    def iterate(self, count: int = 1) -> float:
+        drift = 1 + 0.08 * math.sin(self.now_s / 7)
+        pace = drift * self.chance.lognormvariate(0.0, 0.12)
+        self.profile = at_pace(self.usual, pace)
+        self.network = Network(1e9 / drift, 0.3e-3 * self.chance.lognormvariate(0.0, 0.3))
+        took_s = super().iterate(count)
+        pause_s = 0.8e-3 * len(self.order) * self.chance.lognormvariate(0.0, 0.3)  # of the processor
+        self.now_s += pause_s
+        return took_s + pause_s
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_blocks_of_a_job_of_milliseconds_come_to_rest(seed: int) -> None:
+    job = Restless(seed)
+    agent = module_agent(job)
+    turn_s, rests = job.now_s, []
+    while job.now_s < 140.0:
+        job.iterate()
+        if job.now_s >= turn_s:
+            turn_s += 1.0
+            assert agent.turn(job.now_s)
+            rests.append(agent.at_rest)
+    assert len(set(rests[-20:])) == 1 and rests[-1] is not None, "for long enough to be compared with torch's reducer"
+    assert len(job.blocks_under(job.cut)) <= 2
+    assert job.record.recuts <= 8
 
 
 def test_nothing_is_wanted_before_anything_is_known() -> None:
