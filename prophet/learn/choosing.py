@@ -122,7 +122,8 @@ class Choosing:
         disproved = self._disproved
         if disproved:
             self._doubted.add(self._cut)
-            self._finest = None
+            if len(profile.gradients) > 1:  # Of one block alone it is not even known when backward begins.
+                self._finest = None
         profile = self._learned(profile, self._cut)
         credit = self._credit if self._wanted is None else self._wanted.credit
         now_s, changed = self._recent_s, False

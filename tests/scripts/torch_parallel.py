@@ -8,7 +8,9 @@ from torch import nn
 
 bps.init()
 torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(32, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10))
+model = nn.Sequential(
+    nn.Linear(32, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10)
+)
 ddp = DistributedDataParallel(model, device_ids=[0])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 

@@ -180,4 +180,5 @@ def make_torch_reducer(ddp: Any, slots: Sequence[Slot], hook: CommHook | None) -
         ddp.reducer._set_static_graph()
         ddp.logger._set_static_graph()
     if hook is not None:
-        dist._register_comm_hook(ddp.reducer, ddp.process_group, hook.function)
+        register: Any = dist._register_comm_hook  # type: ignore[attr-defined]
+        register(ddp.reducer, ddp.process_group, hook.function)

@@ -345,7 +345,7 @@ _OF_PROCESS_GROUPS = (
     *("allgather", "allgather_coalesced", "_allgather_base", "gather", "scatter", "reduce_scatter"),
     *("_reduce_scatter_base", "allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"),
 )
-"""Methods that take tensors. The functions of torch.distributed are seen without this, what wraps a group need not be."""
+"""Methods that take tensors. The functions of torch.distributed are seen without this."""
 
 
 def _look_at_arguments(holder: Any, name: str) -> None:

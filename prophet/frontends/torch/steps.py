@@ -4,8 +4,8 @@ Rule of this file: which optimizers step so, and what one step is. How an update
 average is in `.grad` awaited.py's.
 
 No optimizer is wrapped by the program, so the classes of torch.optim are: their step() asks here first. One whose
-gradients are awaited gets `ModuleUpdates` and, from then on, the class that waits where its state is looked at. Everything
-else steps as it does without Prophet: what it reads it waits for, since guards.py watches gradients.
+gradients are awaited gets `ModuleUpdates` and, from then on, the class that waits where its state is looked at.
+Everything else steps as it does without Prophet: what it reads it waits for, since guards.py watches gradients.
 """
 
 from __future__ import annotations

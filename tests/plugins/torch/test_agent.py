@@ -27,6 +27,7 @@ from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolic
 from prophet.policies.algorithms.sequence import backward_order, iteration_s, make_sequence, play_sequence
 from prophet_ddp import agent as agent_module
 from prophet_ddp.agent import Agents, ModuleAgent, profile_of
+from prophet_ddp.comparison import FOR_GOOD, Comparison
 from prophet_ddp.control import Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.records import ModuleRecord
@@ -208,21 +209,34 @@ class Restless(Job):
         self.now_s += pause_s
         return took_s + pause_s
 
+    def of_torch(self) -> float:
+        """What one takes with torch's reducer."""
+        took_s = 5e-3 * self.chance.lognormvariate(0.0, 0.12)
+        self.now_s += took_s
+        return took_s
+
 
 @pytest.mark.parametrize("seed", range(3))
-def test_blocks_of_a_job_of_milliseconds_come_to_rest(seed: int) -> None:
+def test_a_job_of_milliseconds_comes_to_rest_for_long_enough_to_be_compared_with_torchs_reducer(seed: int) -> None:
+    """Torch's takes three quarters of what Prophet does, and has the rest of the job within half a minute."""
     job = Restless(seed)
     agent = module_agent(job)
-    turn_s, rests = job.now_s, []
-    while job.now_s < 140.0:
-        job.iterate()
+    comparison = Comparison()
+    turn_s, left = job.now_s, 0
+    while left != FOR_GOOD and job.now_s < 130.0:
+        took_s = job.iterate() if not left else job.of_torch()
+        if left:
+            comparison.under_torch(took_s)
+            left -= 1
+            left = left or comparison.turn_ends()
+        else:
+            left = comparison.under_prophet(took_s, agent.at_rest)
         if job.now_s >= turn_s:
             turn_s += 1.0
             assert agent.turn(job.now_s)
-            rests.append(agent.at_rest)
-    assert len(set(rests[-20:])) == 1 and rests[-1] is not None, "for long enough to be compared with torch's reducer"
+    assert left == FOR_GOOD
     assert len(job.blocks_under(job.cut)) <= 2
-    assert job.record.recuts <= 8
+    assert job.record.recuts <= 6
 
 
 def test_nothing_is_wanted_before_anything_is_known() -> None:

@@ -10,7 +10,13 @@ from prophet.core.network import Network
 from prophet.models.profiles import resnet50
 from prophet.policies import get_policy
 from prophet.policies.algorithms.chooser import AS_GOOD, SIZES
-from prophet.policies.algorithms.collective import LEAST_SIZE, ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
+from prophet.policies.algorithms.collective import (
+    LEAST_SIZE,
+    ArrivalOrder,
+    CollectivePolicy,
+    ForwardOrder,
+    learning_sizes,
+)
 
 PROFILE = resnet50(100_000_000, backward_s=0.2, forward_s=0.1)
 POLICY = CollectivePolicy(ForwardOrder())

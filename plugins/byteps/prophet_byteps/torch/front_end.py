@@ -88,10 +88,11 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
 
 def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> None:
     """The same for BytePS's wrapper of modules, where this BytePS has one."""
-    if sys.modules.get(bps.__name__) is not bps:
+    name: str = bps.__name__
+    if sys.modules.get(name) is not bps:
         return
     try:
-        parallel = importlib.import_module(f"{bps.__name__}.parallel.distributed")
+        parallel: Any = importlib.import_module(f"{name}.parallel.distributed")
     except ImportError:
         return
     wrapper_class = parallel.DistributedDataParallel

@@ -69,9 +69,7 @@ class KeyedRounds:
         if self._planned:
             return
         if self.arena is None:
-            self.arena = KeyedArena(
-                self._slots, self._fusion, self._engine, self._number, self._streams_of, self._half
-            )
+            self.arena = KeyedArena(self._slots, self._fusion, self._engine, self._number, self._streams_of, self._half)
         arena = self.arena
         # Blocks follow from sizes and from which gradients are of one kind; devices may be called otherwise elsewhere.
         numbers = {kind: number for number, kind in enumerate(dict.fromkeys(arena.kinds))}

@@ -115,7 +115,7 @@ _rounds: weakref.WeakKeyDictionary[Any, KeyedModuleRounds] = weakref.WeakKeyDict
 
 
 def average(ddp: Any, engine: Engine, fusion: bool, half: torch.dtype | None) -> None:
-    """From now on Prophet averages the gradients of this wrapper's module, which its constructor has just been given."""
+    """From now on Prophet averages the gradients of this wrapper's module; called where BytePS registers its hooks."""
     reference = weakref.ref(ddp)
 
     def syncs() -> bool:

@@ -17,7 +17,17 @@ from torch import nn
 from prophet.frontends import notices
 from prophet_byteps import hook
 from prophet_byteps.torch import front_end
-from support.torch_network import Network, NoCompression, Plain, batch, gradient_of, loss_of, make_model, same, same_model
+from support.torch_network import (
+    Network,
+    NoCompression,
+    Plain,
+    batch,
+    gradient_of,
+    loss_of,
+    make_model,
+    same,
+    same_model,
+)
 
 
 def wrapper_class(network: Network) -> Any:
@@ -58,7 +68,11 @@ def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     made: Any = Network()
     made.parallel = wrapper_class(made)
     distributed = types.SimpleNamespace(DistributedDataParallel=made.parallel)
-    for name, module in (("", made), (".parallel", types.ModuleType("parallel")), (".parallel.distributed", distributed)):
+    for name, module in (
+        ("", made),
+        (".parallel", types.ModuleType("parallel")),
+        (".parallel.distributed", distributed),
+    ):
         monkeypatch.setitem(sys.modules, f"{made.__name__}{name}", module)
     monkeypatch.setattr(hook, "_loaded", made)
     monkeypatch.setattr(notices, "_warned", set())
