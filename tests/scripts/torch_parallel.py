@@ -28,4 +28,4 @@ for iteration in range(8):
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5))
     optimizer.step()
     losses.append(loss.item())
-report(model, norms=norms, losses=losses)
+report(list(model.parameters()), buffers=list(model.buffers()), norms=norms, losses=losses)
