@@ -21,8 +21,6 @@ class Spec:
     iterations: int
     seed: int
     batch_size: int
-    compression: str = "none"
-    """What gradients travel as, in the words of a config."""
     model: str = ""
     learning_rate: float = 0.0
     image_size: int = 0
@@ -33,6 +31,8 @@ class Spec:
     clip_norm: float = 0.0
     profile: str = ""
     """The file of the profile to replay."""
+    compression: str = "none"
+    """What gradients travel as, in the words of a config."""
 
 
 def read_spec(path: Path) -> Spec:
