@@ -87,14 +87,9 @@ def alone(engine: str, rank: int) -> None:
     train(exchange_of(engine))
 
 
-def clips(engine: str, rank: int) -> None:
-    """Every iteration looks at all averages before it uses any."""
-    train(exchange_of(engine), clip_norm=CLIP_NORM)
-
-
-def half(engine: str, rank: int) -> None:
-    """Gradients travel in half precision, as the engine's users ask for it."""
-    train(exchange_of(engine, compression="fp16"))
+def half_and_clipped(engine: str, rank: int) -> None:
+    """Gradients travel in half precision, and every iteration looks at all averages before it uses any."""
+    train(exchange_of(engine, compression="fp16"), clip_norm=CLIP_NORM)
 
 
 def agent_fails(engine: str, rank: int) -> None:
@@ -223,5 +218,5 @@ def _failing(holder: Any, method: str) -> threading.Event:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     number = int(os.environ.get("DMLC_WORKER_ID") or os.environ["RANK"])
-    known = {case.__name__: case for case in (alone, clips, half, agent_fails, recuts)}
+    known = {case.__name__: case for case in (alone, half_and_clipped, agent_fails, recuts)}
     known[os.environ["CONTRACT_CASE"]](os.environ["CONTRACT_ENGINE"], number)

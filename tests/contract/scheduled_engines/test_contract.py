@@ -104,19 +104,18 @@ def test_what_is_ready_and_first_in_the_sequence_goes_first(cases: Cases) -> Non
     assert waited > 0, "nothing ever had to wait, which shows nothing"
 
 
-@pytest.mark.parametrize("case", ["clips", "half"])
-def test_what_a_job_asks_of_its_engine_it_gets_to_the_last_bit(cases: Cases, case: str) -> None:
-    for end in cases.ends(case):
+def test_half_precision_and_clipping_have_the_engines_own_bits(cases: Cases) -> None:
+    for end in cases.ends("half_and_clipped"):
         assert end.status == 0 and not end.lines("Prophet"), end.log
-    assert cases.weights(case) == cases.weights(f"stock {case}") != cases.weights("stock")
+    assert cases.weights("half_and_clipped") == cases.weights("stock half_and_clipped") != cases.weights("stock")
 
 
 def test_where_one_sequence_is_agreed_on_it_is_seen_that_iterations_wait_for_all(cases: Cases) -> None:
-    for name in ("clips", "half"):
+    for name, waits in (("half_and_clipped", True), ("recuts", False)):
         cases.ends(name)
         for worker in WORKERS:
             (record,) = cases.place(name, worker).glob("status*.json")
-            assert read_status(record).barrier == (cases.engine.one_order and name == "clips")
+            assert read_status(record).barrier == (cases.engine.one_order and waits)
 
 
 def test_the_scheduler_takes_no_part_in_what_failed_and_says_so_once(cases: Cases) -> None:
