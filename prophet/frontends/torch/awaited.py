@@ -136,7 +136,8 @@ class AwaitedRounds:
 
     def let_go(self) -> None:
         """Where no average is under way to a `.grad`, none is watched."""
-        if not any(slot.awaited for slot in self._slots):
+        # Who looks at all of them, one after another, begins with the first.
+        if not any(slot.awaited for slot in reversed(self._slots)):
             torch_guards.release(self)
 
     def _land(self, slot: Slot) -> None:
