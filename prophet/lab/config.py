@@ -26,7 +26,7 @@ from prophet.lab.faults import JobFault
 from prophet.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
 from prophet.lab.schema import Seconds, Strict
 from prophet.lab.simulator_config import SimulatorConfig
-from prophet.lab.workload import replayed_profile
+from prophet.lab.workload import on_the_wire, replayed_profile
 
 SIMULATOR = "simulator"
 """The engine of a config that is for `prophet simulate` alone."""
@@ -76,6 +76,11 @@ class Cell:
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
     engine: EngineSpec = field(default_factory=scheduled_engine)
     """The one that the config is for: its stock is what all are compared with, its topology that of the bound."""
+
+    @property
+    def wire(self) -> Profile | None:
+        """What of the job that is replayed travels."""
+        return None if self.profile is None else on_the_wire(self.profile, self.job.compression)
 
     def job_of(self, policy: Contender) -> JobConfig:
         """The job as this policy runs it: with its own warm-up, and as many iterations after it as the others."""
@@ -222,6 +227,11 @@ def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where:
             raise UserError(
                 f"{path}: {where}job.kind: {job.kind} is a job of {' and '.join(job.frameworks)} alone, and "
                 f"{policy.name} trains in {policy.framework}; leave that policy out"
+            )
+        if job.compression != "none" and policy.framework != "torch":
+            raise UserError(
+                f"{path}: {where}job.compression: {job.compression} is for policies in torch, and {policy.name} trains "
+                f"in {policy.framework}; leave that policy out"
             )
     _check_faults(config.cluster, policies, f"{path}: {where}cluster.faults")
     profile = replayed_profile(job, path.parent, f"{path}: {where}job") if isinstance(job, ReplayJob) else None

@@ -26,6 +26,8 @@ class _Job(Strict):
     """Iterations dropped from the statistics at the start, while a policy learns."""
     batch_size: int = Field(default=32, ge=1)
     """Samples of one worker and iteration."""
+    compression: Literal["none", "fp16"] = "none"
+    """What gradients travel as: by DistributedDataParallel's fp16_compress_hook, or BytePS's Compression.fp16."""
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")

@@ -91,6 +91,8 @@ class PolicyResult(_Part):
     weights_sha256: str | list[str] | None = None
     """Of the final model; a list where repeats ended with different ones."""
     agent: AgentCost | None = None
+    given_back: str | None = None
+    """Why DistributedDataParallel had its own reducer back in the end, where it was faster than Prophet in a repeat."""
     accuracy: float | None = None
     """The least of all workers and repeats."""
     error: str | None = None

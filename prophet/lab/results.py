@@ -157,6 +157,9 @@ def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> Poli
             )
         if good[0].statuses:
             summary = _with(summary, agent=_agent(good))
+            given_back = [status.given_back for run in good for status in run.statuses if status.given_back]
+            if given_back:
+                summary = _with(summary, given_back=given_back[0])
         if (processor := _processor_s(good, cell.job_of(policy).warmup)) is not None:
             summary = _with(summary, processor_s=processor)
     if isinstance(cell.job, ScoredJob) and good:
@@ -242,11 +245,12 @@ def lower_bound(cell: Cell) -> float | None:
 
     topology = simulated_topology(cell)
     exchange = cell.simulator.exchange
-    if cell.profile is None or cell.cluster.bandwidth.changes or exchange == ASYNCHRONOUS:
+    wire = cell.wire
+    if wire is None or cell.cluster.bandwidth.changes or exchange == ASYNCHRONOUS:
         return None
     links = seconds_per_bit(cell.cluster, topology)
     far_s = round_trip_s(cell.cluster, topology)
-    return lower_bound_s(cell.profile, 1 / max(links.values()) / 8, far_s) if links else None
+    return lower_bound_s(wire, 1 / max(links.values()) / 8, far_s) if links else None
 
 
 def emulation(cell: Cell, *, simulated: bool = False) -> str:

@@ -18,7 +18,7 @@ from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
 from prophet.learn.judge import FEW_RECUTS, LARGE, Judge, Recuts
-from prophet.learn.replan import MATERIAL_CHANGE
+from prophet.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,7 +117,7 @@ class Choosing:
         at_once = warm or not self._judge.recuts.waits
         return seen or (self._question is None and (at_once or self._recent_s is not None))
 
-    def ask(self, profile: Profile, network: Network, jitter_s: float) -> bool:
+    def ask(self, profile: Profile, network: Network, jitter_s: float, barrier: bool = False) -> bool:
         """Begins a search where the last one's question is another by now; `profile` is of the cut in force.
 
         Whether the job or its network has changed, so that what iterations took before may say nothing of now.
@@ -127,14 +127,17 @@ class Choosing:
         disproved = self._disproved
         if disproved:
             self._doubted.add(self._cut)
-            self._finest = None
+            if len(profile.gradients) > 1:  # Of one block alone it is not even known when backward begins.
+                self._finest = None
         profile = self._learned(profile, self._cut)
         credit = self._credit if self._wanted is None else self._wanted.credit
         now_s, changed = self._recent_s, False
         old = self._question
         if old is not None:
             size = self._cut.typical_bytes(profile.total_bytes)
-            changed = _changed(old, profile, network, size)
+            if old.barrier != barrier:
+                self._judge.new_regime()
+            changed = old.barrier != barrier or _changed(old, profile, network, size)
             delayed = _delayed(old.network, network, size)
             if not (changed or disproved or delayed or self._failed is not self._asked_of_failed):
                 return False
@@ -159,6 +162,7 @@ class Choosing:
             jitter_s=jitter_s,
             measured=measured,
             failed=self._failed,
+            barrier=barrier,
         )
         self._search = self._policy.search(self._question)
         return changed
@@ -251,13 +255,19 @@ class Choosing:
 
 
 def _changed(question: Question, profile: Profile, network: Network, size: int) -> bool:
-    """Whether what a choice was made from is another. `size` is that of the blocks that the job has."""
-    pairs = (
-        (question.network.transfer_s(size), network.transfer_s(size)),
+    """Whether what a choice was made from is another. `size` is that of the blocks that the job has.
+
+    In a job of milliseconds a tenth of what an iteration computes or sends is how far any two looks differ.
+    """
+    count = max(1.0, profile.total_bytes / size)
+    pairs_s = (
+        (count * question.network.transfer_s(size), count * network.transfer_s(size)),
         (question.profile.backward_s, profile.backward_s),
-        (question.profile.total_bytes, profile.total_bytes),
     )
-    return any(abs(a - b) > MATERIAL_CHANGE * max(a, b) for a, b in pairs)
+    if any(abs(a - b) > max(MATERIAL_CHANGE * max(a, b), MATERIAL_SHIFT_S) for a, b in pairs_s):
+        return True
+    before, after = question.profile.total_bytes, profile.total_bytes
+    return abs(before - after) > MATERIAL_CHANGE * max(before, after)
 
 
 def _delayed(before: Network, now: Network, size: int) -> bool:

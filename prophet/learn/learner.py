@@ -78,6 +78,7 @@ class Learner:
         self._since = -float("inf")
         self._changed_s: float | None = None
         self._knows_network = False
+        self._barrier = False
         self._watches = False
         self._prior: Prior | None = None
         self._cut: Cut | None = None
@@ -138,13 +139,14 @@ class Learner:
         networks: Sequence[Network] = (),
         refusals: Sequence[Refusal] = (),
         credit: int | None = None,
+        barrier: bool = False,
     ) -> Plan | None:
         """Takes in what happened since the last turn; a new plan where one is due.
 
         `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs. The slowest is
         planned for, since every iteration waits for it. `refusals` are cuts that the engine cannot give the job as
         things are: another is chosen then. `credit` is what the one that chooses wants in flight, in bytes; None while
-        it has not said.
+        it has not said. `barrier`: iterations wait for all averages, as far as is known.
         """
         if cut != self._cut and self._cut is not None:
             # Ids are others from here on, and these events are of both.
@@ -153,7 +155,7 @@ class Learner:
             self.profiler.observe(events)
         self._cut = cut
         self._watch(events, nic)
-        due = now - self._judged_at >= self._monitor_s
+        due = now - self._judged_at >= self._monitor_s or barrier != self._barrier
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
             choosing.refused(refusals)
@@ -170,11 +172,12 @@ class Learner:
         plan = None
         if choosing is not None:
             if due and profile is not None and network is not None:
-                self._judged_at = now
-                if choosing.ask(profile, _slowest(network, networks), self.profiler.jitter_s):
+                self._judged_at, self._barrier = now, barrier
+                if choosing.ask(profile, _slowest(network, networks), self.profiler.jitter_s, barrier):
                     self._changed_s = now
             plan = choosing.turn()
         elif profile is not None and (due or (not self._knows_network and network is not None)):
+            self._barrier = barrier
             plan = self._plan(now, profile, _slowest(network, networks) if network is not None else None)
         if self._follows:
             plan = plan or self.plan

@@ -141,6 +141,16 @@ def test_an_exchange_that_cannot_be_loaded_is_a_line_and_status_2(
     assert f"{path!r} cannot be loaded" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("compression", ["none", "fp16"])
+def test_an_exchange_is_told_what_gradients_travel_as(
+    compression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps({"iterations": 3, "seed": 0, "batch_size": 8, "compression": compression}))
+    monkeypatch.setattr("sys.argv", ["job", "--spec", str(spec), "--out", "out.json", "--exchange", "builtins:dict"])
+    assert arguments(None).exchange() == ({} if compression == "none" else {"compression": compression})
+
+
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_the_digits_models_fit_the_data_and_are_a_few_megabytes(kind: str) -> None:
     pytest.importorskip("sklearn")

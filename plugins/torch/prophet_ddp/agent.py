@@ -86,6 +86,7 @@ class ModuleAgent:
         )
         rounds.record.learner = self.learner
         self._judged_at = -float("inf")
+        self._barrier = False
         self._seen: tuple[Cut | None, tuple[int, ...]] = None, ()
         self.decided = False
         self.at_rest: Cut | None = None
@@ -135,7 +136,8 @@ class ModuleAgent:
             warm.turn(now, cut, lambda: (self.learner.profiler.latest, self.learner.monitor.network))
         events = rounds.log.drain()
         rounds.record.keep(events)
-        plan = self.learner.turn(now, events, None, cut=cut)
+        self._barrier = rounds.waits.holds
+        plan = self.learner.turn(now, events, None, cut=cut, barrier=self._barrier)
         network = self.learner.monitor.network
         # In the first rounds under another cut that of the former one, which says enough of any blocks of this arena.
         profile = self.learner.profiler.latest
@@ -157,7 +159,9 @@ class ModuleAgent:
 
     def _sequence(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> IssueOrder:
         blocks = profile_of(rounds.blocks_under(cut), profile)
-        return make_sequence(blocks, network, self._policy.plan(blocks, network, self.learner.profiler.jitter_s))
+        jitter_s = self.learner.profiler.jitter_s
+        plan = self._policy.ordered(blocks, network, jitter_s, barrier=self._barrier)
+        return make_sequence(blocks, network, plan)
 
     def _look_again(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> None:
         """Whether another sequence of the same blocks is better by now, or the delay has become another."""
@@ -167,7 +171,8 @@ class ModuleAgent:
             return  # It was cut anew meanwhile.
         other = self._sequence(rounds, cut, profile, network)
         present = play_sequence(blocks, network, order)
-        if iteration_s(blocks, other) < iteration_s(blocks, present) * (1 - BETTER):
+        present_s, other_s = (iteration_s(blocks, sequence, self._barrier) for sequence in (present, other))
+        if other_s < present_s * (1 - BETTER):
             rounds.control.want(decision_of(rounds, cut, other, network))
             return
         wanted, held = decision_of(rounds, cut, present, network), rounds.decision

@@ -23,6 +23,7 @@ from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.core.errors import UserError
 from prophet.core.settings import Settings
 from prophet.core.status import AgentStatus
+from prophet.learn.barrier import BarrierWatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,6 +58,7 @@ class ModuleRecord:
         self.why = ""
         """Why the last cut was wanted."""
         self.plans = 0
+        self.waits = BarrierWatch()
         self.plan: Plan | None = None
         self.learner: Learned | None = None
         self.began_warm = False
@@ -170,4 +172,5 @@ class Records:
             began_warm=module.began_warm,
             kept_was_dropped=module.kept_was_dropped,
             given_back=self._given_back,
+            barrier=module.waits.holds,
         )

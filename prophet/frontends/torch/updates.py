@@ -238,7 +238,7 @@ class Updates:
         before = [(slot, slot.param.grad) for slot in due]
         try:
             for slot in due:
-                slot.param.grad = slot.view
+                slot.param.grad = slot.average()
             self._run_optimizer(work)
         finally:
             for slot, grad in before:

@@ -7,6 +7,7 @@ one that Prophet's events are on, so that both can be laid over each other.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import itertools
 import pkgutil
@@ -45,7 +46,11 @@ def arguments(description: str | None) -> Arguments:
         "--exchange", type=_exchange, required=True, help="what moves the gradients, package.module:name"
     )
     options = parser.parse_args()
-    return Arguments(read_spec(options.spec), options.out, options.exchange)
+    spec = read_spec(options.spec)
+    exchange = options.exchange
+    if spec.compression != "none":
+        exchange = functools.partial(exchange, compression=spec.compression)
+    return Arguments(spec, options.out, exchange)
 
 
 def _exchange(path: str) -> Callable[[], Any]:

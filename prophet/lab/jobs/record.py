@@ -31,6 +31,8 @@ class Spec:
     clip_norm: float = 0.0
     profile: str = ""
     """The file of the profile to replay."""
+    compression: str = "none"
+    """What gradients travel as, in the words of a config."""
 
 
 def read_spec(path: Path) -> Spec:

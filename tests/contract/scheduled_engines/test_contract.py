@@ -46,10 +46,13 @@ class Cases:
         return self._folder / name / worker
 
     def ends(self, name: str) -> list[Ended]:
-        """`stock` is the engine alone, `wrong` a setting that is; others are cases of job.py under Prophet."""
+        """`stock` is the engine alone, `stock CASE` a case of job.py without Prophet, `wrong` a setting that is; others
+        are cases under Prophet.
+        """
         if name not in self._ends:
-            case = "alone" if name in ("stock", "wrong") else name
-            on = {} if name == "stock" else {self.engine.switch: "prophet", **RECORDS}
+            stock, _, own = name.rpartition(" ")
+            case = "alone" if name in ("stock", "wrong") else own
+            on = {} if "stock" in (stock, own) else {self.engine.switch: "prophet", **RECORDS}
             more = WRONG if name == "wrong" else {}
             self._ends[name] = self._run(case, self._folder / name, {**on, **more})
         return self._ends[name]
@@ -99,6 +102,20 @@ def test_what_is_ready_and_first_in_the_sequence_goes_first(cases: Cases) -> Non
         added = [int(event["gradient"]) for event in events if event["kind"] == EventKind.ADD]
         waited += passed_over(events, cases.engine.urgency(added, held) if added else [])
     assert waited > 0, "nothing ever had to wait, which shows nothing"
+
+
+def test_half_precision_and_clipping_have_the_engines_own_bits(cases: Cases) -> None:
+    for end in cases.ends("half_and_clipped"):
+        assert end.status == 0 and not end.lines("Prophet"), end.log
+    assert cases.weights("half_and_clipped") == cases.weights("stock half_and_clipped") != cases.weights("stock")
+
+
+def test_where_one_sequence_is_agreed_on_it_is_seen_that_iterations_wait_for_all(cases: Cases) -> None:
+    for name, waits in (("half_and_clipped", True), ("recuts", False)):
+        cases.ends(name)
+        for worker in WORKERS:
+            (record,) = cases.place(name, worker).glob("status*.json")
+            assert read_status(record).barrier == (cases.engine.one_order and waits)
 
 
 def test_the_scheduler_takes_no_part_in_what_failed_and_says_so_once(cases: Cases) -> None:

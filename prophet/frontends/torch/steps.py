@@ -1,11 +1,11 @@
-"""step() of the program's own optimizers: updates of what DistributedDataParallel averages come late.
+"""step() of the program's own optimizers: updates of what a wrapper of a module averages come late.
 
-Rule of this file: which optimizers step so, and what one step is. How an update is made late is
-prophet/frontends/torch/updates.py's.
+Rule of this file: which optimizers step so, and what one step is. How an update is made late is updates.py's, when an
+average is in `.grad` awaited.py's.
 
 No optimizer is wrapped by the program, so the classes of torch.optim are: their step() asks here first. One whose
-gradients are awaited gets `DdpUpdates` and, from then on, the class that waits where its state is looked at. Everything
-else steps as it does without Prophet: what it reads it waits for, since guards.py watches gradients.
+gradients are awaited gets `ModuleUpdates` and, from then on, the class that waits where its state is looked at.
+Everything else steps as it does without Prophet: what it reads it waits for, since guards.py watches gradients.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from torch.optim import lr_scheduler
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
+from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet.frontends.torch.optimizer import late_class, step_owner, why_not_late
 from prophet.frontends.torch.updates import Updates
-from prophet_ddp.rounds import WAIT_LIMIT_S, ModuleRounds
 
 _installed = False
 
 
-class DdpUpdates(Updates):
+class ModuleUpdates(Updates):
     """The updates of one optimizer, whose parameters may be of several modules."""
 
     def can_be_late(self) -> bool:
@@ -105,7 +105,7 @@ class DdpUpdates(Updates):
 class _Wire:
     """Several modules' averages as one optimizer waits for them."""
 
-    def __init__(self, rounds: Sequence[ModuleRounds]) -> None:
+    def __init__(self, rounds: Sequence[AwaitedRounds]) -> None:
         self._rounds = rounds
 
     def arrived(self, slot: Slot) -> bool:
@@ -122,7 +122,7 @@ class _Wire:
         return [each.progress() for each in self._rounds]
 
 
-def _updates_of(optimizer: torch.optim.Optimizer) -> DdpUpdates | None:
+def _updates_of(optimizer: torch.optim.Optimizer) -> ModuleUpdates | None:
     """What makes the optimizer's updates late; None where they are made as always."""
     own = vars(optimizer)
     if "_prophet" not in own:
@@ -130,15 +130,15 @@ def _updates_of(optimizer: torch.optim.Optimizer) -> DdpUpdates | None:
         if not any(torch_guards.slots_of(param) for param in params):
             return None
         own["_prophet"] = _make(optimizer)
-    updates: DdpUpdates | None = own["_prophet"]
+    updates: ModuleUpdates | None = own["_prophet"]
     return updates
 
 
-def _make(optimizer: torch.optim.Optimizer) -> DdpUpdates | None:
+def _make(optimizer: torch.optim.Optimizer) -> ModuleUpdates | None:
     if why_not_late(optimizer) is not None:
         return None
     user_class = type(optimizer)
-    updates = DdpUpdates(optimizer, user_class)
+    updates = ModuleUpdates(optimizer, user_class)
     optimizer.__class__ = late_class(user_class)  # type: ignore[arg-type]
     for group in optimizer.param_groups:
         group["params"] = torch_guards.GroupParameters(group["params"])
