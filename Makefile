@@ -123,6 +123,7 @@ testbed: setup
 # The pages of docs/results from what is kept in docs/results/data; nothing is measured.
 pages: setup
 	$(BIN)/python -m tools.pages
+	$(BIN)/python -m tools.simulator_errors
 
 # The JSON schemas of what the project writes, from their types.
 schemas: setup

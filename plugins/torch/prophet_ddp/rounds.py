@@ -529,10 +529,15 @@ class ModuleRounds:
         """From now on no update outlasts step()."""
         self._probation = -1
         if self.trace is not None:
-            self.trace.remove()  # A module that is compiled is not to have hooks.
+            self.trace.remove()
         torch_guards.learned(self)
         for owner in {slot.owner for slot in self._slots if slot.pending}:
             owner.flush()
+
+    def before_compilation(self) -> None:
+        """A module that is compiled is not to have hooks; who traces forward does without, and waits."""
+        if self.trace is not None:
+            self.keep_barrier()
 
     def stepped(self) -> None:
         """An optimizer of these parameters has stepped."""

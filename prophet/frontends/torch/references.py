@@ -71,19 +71,19 @@ _here = _Here()
 class _References(TorchFunctionMode):
     def __init__(self, pending: Mapping[StorageKey, Any], watched: Mapping[int, Any], learning: Any, use: Use) -> None:
         super().__init__()
-        self._pending = pending
-        self._watched = watched
-        self._learning = learning
-        self._use = use
+        self.pending = pending
+        self.watched = watched
+        self.learning = learning
+        self.use = use
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func not in _READS_NOTHING and not _here.blind:
-            if self._learning:
+            if self.learning:
                 self._note(args)
             # This runs at every call of torch: what nearly all of them need is written out.
-            pending = self._pending
+            pending = self.pending
             try:
                 for value in args:
                     if isinstance(value, torch.Tensor):
@@ -99,15 +99,15 @@ class _References(TorchFunctionMode):
 
     def _look(self, values: Iterable[Any]) -> None:
         for tensor in _tensors(values):
-            pending = self._pending.get(storage_key(tensor))
+            pending = self.pending.get(storage_key(tensor))
             if pending is not None:
-                self._use(pending)
+                self.use(pending)
 
     def _note(self, values: Iterable[Any]) -> None:
         for tensor in _tensors(values):
-            watched = self._watched.get(id(tensor))
+            watched = self.watched.get(id(tensor))
             if watched is not None:
-                self._use(watched)
+                self.use(watched)
 
 
 _CONTAINERS = (list, tuple, dict)
@@ -151,6 +151,20 @@ def stop_here() -> None:
 
 def watching_here() -> bool:
     return _here.mode is not None
+
+
+@contextlib.contextmanager
+def away() -> Iterator[None]:
+    """Within it this thread's mode is off the stack, as code that torch.compile made expects: it looks at the stack
+    before it runs, and is made anew where that is another one.
+    """
+    mode = _here.mode
+    stop_here()
+    try:
+        yield
+    finally:
+        if mode is not None and _here.mode is None:
+            watch_here(mode.pending, mode.watched, mode.learning, mode.use)
 
 
 @contextlib.contextmanager
@@ -200,6 +214,23 @@ def _modes_above(kind: type) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _not_compiling() -> Iterator[None]:
+    """Within it torch's optimizers are not told that they are compiled, which they would be while another thing is: they
+    compute otherwise then, with other bits.
+    """
+    compiler = vars(torch.compiler)
+    before = compiler.get("_is_compiling_flag", False)
+    if not before:
+        yield
+        return
+    compiler["_is_compiling_flag"] = False
+    try:
+        yield
+    finally:
+        compiler["_is_compiling_flag"] = before
+
+
+@contextlib.contextmanager
 def outside_of_the_program(device_types: set[str]) -> Iterator[None]:
     """Within it none of the modes of the forward pass in which an update happens to be due: they must not reach it."""
     with contextlib.ExitStack() as modes:
@@ -211,6 +242,7 @@ def outside_of_the_program(device_types: set[str]) -> Iterator[None]:
         for device_type in device_types:
             if torch.is_autocast_enabled(device_type):
                 modes.enter_context(torch.autocast(device_type, enabled=False))
+        modes.enter_context(_not_compiling())
         tracing = torch._C._get_tracing_state()
         if tracing is not None:
             _set_tracing_state(None)
