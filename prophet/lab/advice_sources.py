@@ -7,12 +7,13 @@ per second, times seconds.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic_core import to_jsonable_python
 
 from prophet.core.errors import UserError
 from prophet.core.profile import Profile
@@ -21,7 +22,7 @@ from prophet.lab.cluster_config import Bandwidth, ClusterConfig, Delay
 from prophet.lab.config import Cell, load_experiment
 from prophet.lab.contenders import Contender
 from prophet.lab.job_config import ReplayJob
-from prophet.lab.records import Results, read_results, read_status
+from prophet.lab.records import CellResult, Results, read_results, read_status
 from prophet.lab.results import as_measured, describe_setting
 from prophet.models.profiles import BUILTIN, load_profile
 
@@ -100,7 +101,7 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
         raise UserError(f"--cell is {number}; {folder} has {len(results.cells)}, counted from 0")
     measured = results.cells[number]
     runs = folder / "runs" / f"cell{number}"
-    cell = as_measured(_cell(results, number, runs), measured.links)
+    cell = as_measured(_cell(results, measured, runs), measured.links)
     names = [contender.name for contender in cell.policies if measured.measured(contender.name)]
     if not names:
         raise UserError(f"{folder}: nothing was measured in that cell")
@@ -116,26 +117,40 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
     return Situation(replace(cell, policies=(contender,)), contender), shown.median_s
 
 
-def _cell(results: Results, number: int, runs: Path) -> Cell:
-    """The cell of that number, from the config that results.json has."""
+def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:
+    """The cell of the config in results.json of which these are the results."""
     raw: dict[str, Any] = dict(results.config)
-    points = raw.get("sweep")
-    if isinstance(points, list):
-        raw["sweep"] = points = [points[number]] if number < len(points) else points
+    points = [dict(point) for point in _mappings(raw.get("sweep"))]
+    if points:
+        raw["sweep"] = points
     # The file of a recorded profile lay beside the config; the run has it as it was replayed.
     replayed = next(iter(sorted(runs.glob("*/profile.json"))), None)
-    if replayed is not None:
-        for part in (raw, *(points if isinstance(points, list) else [])):
-            job = part.get("job") if isinstance(part, Mapping) else None
-            if isinstance(job, Mapping) and job.get("profile") not in (None, *BUILTIN):
-                part["job"] = {**job, "profile": str(replayed.resolve())}
+    for part in (raw, *points):
+        job = part.get("job")
+        if replayed is not None and isinstance(job, Mapping) and job.get("profile") not in (None, *BUILTIN):
+            part["job"] = {**job, "profile": str(replayed.resolve())}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.yaml")
         path.write_text(yaml.safe_dump(raw), encoding="utf-8")
         try:
-            return load_experiment(path).cells[0]
+            cells = load_experiment(path).cells
         except UserError as error:
             raise UserError(f"its config cannot be read any more: {str(error).removeprefix(f'{path}: ')}") from None
+    # A folder may have one cell of a sweep alone.
+    wanted = _comparable(measured.setting)
+    for cell in cells:
+        if _comparable(to_jsonable_python(cell.setting)) == wanted:
+            return cell
+    raise UserError("its cell is none of its config's; run it again")
+
+
+def _comparable(setting: Mapping[str, Any]) -> dict[str, Any]:
+    profile = setting.get("profile")
+    return {**setting, "profile": profile if profile in BUILTIN else None}
+
+
+def _mappings(points: object) -> Sequence[Mapping[str, Any]]:
+    return [point for point in points if isinstance(point, Mapping)] if isinstance(points, list) else []
 
 
 def _learned(run: Path, name: str) -> Profile:
