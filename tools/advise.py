@@ -15,7 +15,8 @@ from rich.console import Console
 
 from prophet.core.errors import UserError
 from prophet.core.units import format_size
-from prophet.lab.advice import Advice, Suggestion, advise
+from prophet.lab.advice import advise
+from prophet.lab.advice_record import Advice, Suggestion
 from prophet.lab.advice_sources import of_run
 from prophet.lab.config import load_experiment
 from prophet.lab.records import read_results

@@ -8,7 +8,7 @@ from __future__ import annotations
 from rich.box import SIMPLE
 from rich.table import Table
 
-from prophet.lab.advice import Advice, Suggestion
+from prophet.lab.advice_record import Advice, Suggestion
 
 
 def verdict(advice: Advice) -> str:

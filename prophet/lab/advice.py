@@ -9,16 +9,17 @@ simulator is of that very job, and its predictions are scaled by that as long as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from prophet.core.errors import UserError
 from prophet.core.profile import GradientProfile, Profile
 from prophet.engines.registry import engines, scheduled_engine
 from prophet.engines.spec import role_of
+from prophet.lab.advice_record import Advice, Suggestion
 from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell
 from prophet.lab.contenders import Contender, choose_policies, known_policies
@@ -28,7 +29,6 @@ from prophet.lab.simulated import run_planned
 from prophet.lab.simulated_ddp import prepared
 from prophet.lab.simulator_error import PredictionError
 
-SCHEMA: Literal[1] = 1
 ITERATIONS, WARMUP = 40, 28
 """Of a prediction: as in the runs by which the simulator was compared with real ones."""
 WORTH = 0.05
@@ -173,55 +173,6 @@ CHANGES: Sequence[Change] = (
 """In the order in which they are shown."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Suggestion:
-    """What a change would come to.
-
-    `gain`: times as many samples a second as now. `error` and `worst_error` are how far real iterations were from
-    simulated ones where both were measured, as shares: usually, and at worst; None where nothing was compared.
-    """
-
-    change: str
-    words: str
-    iteration_s: float
-    gain: float
-    helps: bool
-    error: float | None
-    worst_error: float | None
-    leaves_out: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """What `prophet advise --json` prints. Times are seconds, `waits` a share of `iteration_s`.
-
-    `iteration_s` is what was measured, where that is known, and otherwise `simulated_s`.
-    """
-
-    schema: Literal[1] = SCHEMA
-    job: str
-    policy: str
-    setting: Mapping[str, object] = field(default_factory=dict)
-    workers: int
-    servers: int
-    iteration_s: float
-    simulated_s: float
-    measured_s: float | None
-    error: float | None
-    worst_error: float | None
-    computing_s: float
-    bound_s: float | None
-    waits: float
-    network_holds_back: bool
-    suggestions: Sequence[Suggestion]
-
-    @property
-    def best(self) -> Suggestion | None:
-        """The change that helps most; None where none does."""
-        helping = [suggestion for suggestion in self.suggestions if suggestion.helps]
-        return max(helping, key=lambda suggestion: suggestion.gain, default=None)
-
-
 def contender_of(name: str) -> Contender:
     """A policy or an engine's variant by its name, such as `prophet` or `ddp-gloo`. Raises UserError."""
     if name not in known_policies():
@@ -304,7 +255,7 @@ def advise(
     return Advice(
         job=situation.profile.name,
         policy=situation.contender.name,
-        setting=dict(situation.cell.setting),
+        setting=to_jsonable_python(situation.cell.setting),
         workers=cell.cluster.workers,
         servers=cell.cluster.servers if cell.engine.topology.through_servers else 0,
         iteration_s=now_s,
