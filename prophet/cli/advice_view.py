@@ -32,11 +32,13 @@ def conclusion(advice: Advice) -> str:
 
 
 def advice_table(advice: Advice) -> Table:
-    """One row for the job as it is and for each change, with what is predicted and how far that may be off."""
+    """One row for the job as it is and for each change: what is predicted, how many times as many samples a second that
+    is, and how far it may be off, usually and at worst.
+    """
     where = f"{advice.workers} workers" + (f", {advice.servers} servers" if advice.servers else "")
     table = Table(title=f"{advice.job} under {advice.policy}, {where}", title_justify="left", box=SIMPLE)
-    table.add_column("change")
-    for heading in ("iteration s", "x samples/s", "usual error", "worst error"):
+    table.add_column("change", no_wrap=True)
+    for heading in ("iteration s", "gain", "error", "worst"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("helps", no_wrap=True)
     now = f"{advice.iteration_s:.3f}"
@@ -67,4 +69,4 @@ def _row(suggestion: Suggestion) -> tuple[str, ...]:
 
 
 def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+    return "-" if value is None else f"{value:.0%}"

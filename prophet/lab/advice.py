@@ -150,25 +150,25 @@ def _on_byteps(situation: Situation) -> Situation | None:
 
 
 CHANGES: Sequence[Change] = (
-    Change("prophet", "the same job under Prophet", _with_prophet),
-    Change("twice-the-rate", "twice the rate of the workers' links", _twice_the_rate),
-    Change("faster-servers", "twice the rate of the servers' links", _faster_servers),
+    Change("prophet", "the same under Prophet", _with_prophet),
+    Change("twice-the-rate", "twice the rate of workers' links", _twice_the_rate),
+    Change("faster-servers", "twice the rate of servers' links", _faster_servers),
     Change("another-server", "another server", _another_server),
     Change(
         "half-precision",
-        "half precision on the wire (half of the bytes)",
+        "half precision on the wire",
         _half_precision,
         "the time of converting, and what rounding does to the model",
     ),
     Change(
         "larger-batch",
-        "twice the batch (computing twice as long)",
+        "twice the batch",
         _larger_batch,
         "that a processor computes large batches better, and what they do to the model",
     ),
-    Change("ddp", "DistributedDataParallel in place of BytePS", _on_ddp),
-    Change("byteps", "BytePS in place of DistributedDataParallel, with a server for each worker", _on_byteps),
-    Change("fewer-workers-a-host", "half as many workers on each host, and twice the hosts", _fewer_workers_a_host),
+    Change("ddp", "DDP in place of BytePS", _on_ddp),
+    Change("byteps", "BytePS in place of DDP", _on_byteps),
+    Change("fewer-workers-a-host", "half as many workers a host", _fewer_workers_a_host),
 )
 """In the order in which they are shown."""
 

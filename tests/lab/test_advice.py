@@ -156,11 +156,17 @@ def test_an_unknown_policy_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "megabytes", "bound"),
-    [("ddp-prophet", 20.0, 0.64), ("ddp-gloo", 20.0, 0.94), ("prophet", 20.0, 0.64), ("prophet", 1.0, 0.3)],
+    ("policy", "megabytes", "least_s", "most_s"),
+    # The first gradient is there after 25 ms, and the last layer computes for 12.5 ms; DDP computes all of forward then.
+    [
+        ("ddp-prophet", 20.0, 0.678, 0.71),
+        ("ddp-gloo", 20.0, 0.765, 0.94),
+        ("prophet", 20.0, 0.678, 0.71),
+        ("prophet", 1.0, 0.3, 0.31),
+    ],
 )
-def test_predictions_are_the_simulators(policy: str, megabytes: float, bound: float) -> None:
-    assert predicted_s(situation(megabytes, policy)) == pytest.approx(bound, rel=0.08)
+def test_predictions_are_the_simulators(policy: str, megabytes: float, least_s: float, most_s: float) -> None:
+    assert least_s <= predicted_s(situation(megabytes, policy)) < most_s
 
 
 def test_it_can_be_written_as_json() -> None:

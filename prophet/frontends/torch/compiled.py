@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,14 +21,13 @@ from torch import nn
 
 
 class _Here(threading.local):
-    """This thread's part: the compiled modules that are at work, and whether code was made for them meanwhile."""
+    """This thread's part: the compiled module that is at work, and whether code was made for it meanwhile."""
 
-    def __init__(self) -> None:
-        self.modules: list[nn.Module] = []
-        self.makes_code = False
+    module: nn.Module | None = None
+    makes_code = False
 
 
-_here = _Here()
+here = _Here()
 _kinds: list[type] = []
 """What torch.compile(module) returns; empty before `watch`."""
 
@@ -46,33 +45,55 @@ def parameters_of(module: nn.Module) -> Iterator[torch.Tensor]:
                 yield param
 
 
-def used_here() -> Iterator[torch.Tensor]:
-    """The parameters of the compiled modules that are at work in this thread."""
-    for module in _here.modules:
-        yield from parameters_of(module)
-
-
 def inside() -> bool:
     """Whether a compiled module is at work in this thread."""
-    return bool(_here.modules)
+    return here.module is not None
+
+
+def used_here() -> Iterator[torch.Tensor]:
+    """The parameters of the compiled module that is at work in this thread."""
+    if here.module is not None:
+        yield from parameters_of(here.module)
 
 
 @contextlib.contextmanager
 def at_work(module: nn.Module, when_python_between: Callable[[], None]) -> Iterator[None]:
-    """A compiled module is called. `when_python_between` is called where its code was made meanwhile, and of several
-    graphs with Python between them.
+    """A compiled module is called, and not from another one. `when_python_between` is called where its code was made
+    meanwhile, and is of several graphs with Python between them.
     """
-    outermost = not _here.modules
-    breaks = _graph_breaks() if outermost else 0
-    if outermost:
-        _here.makes_code = False
-    _here.modules.append(module)
+    breaks = _graph_breaks()
+    here.module, here.makes_code = module, False
     try:
         yield
     finally:
-        _here.modules.pop()
-        if outermost and _here.makes_code and _graph_breaks() > breaks:
+        here.module = None
+        if here.makes_code and _graph_breaks() > breaks:
             when_python_between()
+
+
+def unseen(function: Any) -> Any:
+    """`function`, of which and of what it calls torch.compile makes no code."""
+    from torch._dynamo import disable
+
+    return disable(function)
+
+
+def hide(kind: type, names: Iterable[str]) -> None:
+    """From now on these methods of `kind` are unseen."""
+    for name in names:
+        method = vars(kind)[name]
+        if not hasattr(method, "_torchdynamo_disable"):
+            setattr(kind, name, unseen(method))
+
+
+def leave_alone(function: Any) -> None:
+    """From now on torch.compile makes no code of this function where the interpreter comes to it; what it calls, and
+    where it is a part of other code, are as they were. Code of torch that it stands before is left alone as well.
+    """
+    with contextlib.suppress(ImportError):
+        from torch._dynamo.eval_frame import skip_code
+
+        skip_code(function.__code__)
 
 
 def watch(before_code: Callable[[], None], of_graph: Callable[[list[torch.Tensor]], None]) -> bool:
@@ -84,7 +105,7 @@ def watch(before_code: Callable[[], None], of_graph: Callable[[list[torch.Tensor
     def starts(*args: Any) -> None:
         trigger = getattr(args[0], "callback_trigger", None) if args else None
         if trigger is None or trigger.name == "DYNAMO":  # Others are later parts of what was made before.
-            _here.makes_code = True
+            here.makes_code = True
             before_code()
 
     handler: Any = callback.callback_handler

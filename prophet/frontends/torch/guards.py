@@ -268,11 +268,17 @@ def _before_forward(module: nn.Module) -> bool:
     if isinstance(module, torch.jit.ScriptModule):
         _flush_all()
     if compiled.is_compiled(module):
+        if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+            _flush_all()
         _finish_all(compiled.parameters_of(module))
         return True
     if module._parameters:
         _finish_all(module._parameters.values())
     return False
+
+
+_look_before = _before_forward
+"""That, as the patch of modules calls it: out of torch.compile's sight once it has made any code."""
 
 
 def _finish_all(params: Iterable[torch.Tensor | None]) -> None:
@@ -311,20 +317,32 @@ def _call_compiled(call: Callable[..., Any], module: nn.Module, args: Any, kwarg
 
 
 def _tell_of_whole(module: nn.Module) -> None:
-    if module in _looked_at or not _watched or compiled.inside():
+    if module in _looked_at:
+        return
+    own = {id(param): slot for param in compiled.parameters_of(module) for slot in slots_of(param)[:1]}
+    if not own:
         return
     _looked_at.add(module)
-    sizes = {id(slot.param): slot.param.nbytes for watched in _watched.values() for slot in watched.slots[:1]}
-    share = sum({id(param): sizes.get(id(param), 0) for param in compiled.parameters_of(module)}.values())
-    if share > MOST_OF_ALL * sum(sizes.values()):
+    together = {slot.rounds for slot in own.values()}
+    everything = {
+        id(slot.param): slot.param.nbytes
+        for watched in _watched.values()
+        for slot in watched.slots
+        if slot.rounds in together
+    }
+    share = sum(everything.get(param, 0) for param in own) / sum(everything.values())
+    if share > MOST_OF_ALL:
         warn_once(
-            f"torch.compile made one piece of {share / sum(sizes.values()):.0%} of what is trained, whose forward pass "
-            "waits for all of its updates; compiled block by block, each block would wait for its own"
+            f"torch.compile made one piece of {share:.0%} of what is trained, whose forward pass waits for all of its "
+            "updates; compiled block by block, each block would wait for its own"
         )
 
 
 def _before_compilation() -> None:
     """What is compiled is to find nothing pending, and no hooks of ours."""
+    global _look_before
+    if _look_before is _before_forward:
+        _look_before = compiled.unseen(_before_forward)
     if not (_graphs_are_told and compiled.inside()):
         _wait_from_now_on("torch.compile makes code of something else than a module")
         return
@@ -434,10 +452,12 @@ def _patch_call() -> None:
 
     @functools.wraps(original)
     def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not _before_forward(self):
+        if torch.compiler.is_compiling() or compiled.here.module is not None or not _look_before(self):
             return original(self, *args, **kwargs)
         return _call_compiled(original, self, args, kwargs)
 
+    compiled.leave_alone(wrapper)
+    compiled.leave_alone(_call_compiled)
     nn.Module.__call__ = wrapper  # type: ignore[method-assign]
 
 
@@ -451,6 +471,7 @@ def _patch_getattr() -> None:
             _touch(value)
         return value
 
+    compiled.leave_alone(wrapper)
     nn.Module.__getattr__ = wrapper  # type: ignore[method-assign]
 
 

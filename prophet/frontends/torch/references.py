@@ -71,19 +71,19 @@ _here = _Here()
 class _References(TorchFunctionMode):
     def __init__(self, pending: Mapping[StorageKey, Any], watched: Mapping[int, Any], learning: Any, use: Use) -> None:
         super().__init__()
-        self.pending = pending
-        self.watched = watched
-        self.learning = learning
-        self.use = use
+        self._pending = pending
+        self._watched = watched
+        self._learning = learning
+        self._use = use
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func not in _READS_NOTHING and not _here.blind:
-            if self.learning:
+            if self._learning:
                 self._note(args)
             # This runs at every call of torch: what nearly all of them need is written out.
-            pending = self.pending
+            pending = self._pending
             try:
                 for value in args:
                     if isinstance(value, torch.Tensor):
@@ -99,15 +99,15 @@ class _References(TorchFunctionMode):
 
     def _look(self, values: Iterable[Any]) -> None:
         for tensor in _tensors(values):
-            pending = self.pending.get(storage_key(tensor))
+            pending = self._pending.get(storage_key(tensor))
             if pending is not None:
-                self.use(pending)
+                self._use(pending)
 
     def _note(self, values: Iterable[Any]) -> None:
         for tensor in _tensors(values):
-            watched = self.watched.get(id(tensor))
+            watched = self._watched.get(id(tensor))
             if watched is not None:
-                self.use(watched)
+                self._use(watched)
 
 
 _CONTAINERS = (list, tuple, dict)
@@ -133,9 +133,13 @@ def watch_here(pending: Mapping[StorageKey, Any], watched: Mapping[int, Any], le
     `pending` has entries by `storage_key`; `watched`, which counts only while `learning` is true, by id.
     """
     if _here.mode is None:
-        _here.mode = _References(pending, watched, learning, use)
-        with _modes_above(DeviceContext):
-            _stack.push(_here.mode)
+        _enter(_References(pending, watched, learning, use))
+
+
+def _enter(mode: _References) -> None:
+    _here.mode = mode
+    with _modes_above(DeviceContext):
+        _stack.push(mode)
 
 
 def stop_here() -> None:
@@ -164,7 +168,7 @@ def away() -> Iterator[None]:
         yield
     finally:
         if mode is not None and _here.mode is None:
-            watch_here(mode.pending, mode.watched, mode.learning, mode.use)
+            _enter(mode)
 
 
 @contextlib.contextmanager
