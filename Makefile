@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing papers results pages schemas profiles guard memory backlog soak testbed golden release clean
+.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing papers results advice stacks pages schemas profiles guard memory backlog soak testbed golden release clean
 
 setup: $(STAMP)
 
@@ -100,6 +100,15 @@ papers: setup
 results: setup
 	$(BIN)/python -m tools.results
 
+# What `prophet advise` predicts beside real runs with the change made: about 20 minutes on a quiet machine.
+advice: setup
+	$(BIN)/python -m tools.advise
+
+# Trainers of known libraries under Prophet: installs them into .venv, where CI's are not, and runs their tests.
+stacks: setup
+	$(INSTALL) --editable ".[stacks]"
+	$(BIN)/pytest tests/scripts/test_stacks.py
+
 # What watching every use of a parameter costs: about two minutes on a quiet machine.
 guard: setup
 	$(BIN)/python -m tools.guard
@@ -123,6 +132,7 @@ testbed: setup
 # The pages of docs/results from what is kept in docs/results/data; nothing is measured.
 pages: setup
 	$(BIN)/python -m tools.pages
+	$(BIN)/python -m tools.simulator_errors
 
 # The JSON schemas of what the project writes, from their types.
 schemas: setup

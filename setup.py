@@ -51,6 +51,7 @@ setup(
     package_data={
         "prophet": ["py.typed"],
         "prophet.core": ["_native.pyi"],
+        "prophet.lab": ["simulator-errors.json"],
         "prophet_byteps": ["py.typed"],
         "prophet_ddp": ["py.typed"],
         "prophet_byteps.build": ["include/*.h"],
@@ -95,6 +96,8 @@ setup(
         ],
         # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy.
         "mxnet": ["mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel"],
+        # Libraries with training loops of their own, for `make stacks`.
+        "stacks": ["accelerate==1.15.0", "pytorch-lightning==2.6.6", "transformers==5.23.0"],
         "dev": [
             "build==1.6.1",
             "clang-format==23.1.5",

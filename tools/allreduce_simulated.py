@@ -1,70 +1,43 @@
 """The cells of an all-reduce run, simulated: what `tools.validate` lays beside the real ones.
 
-Rule of this file: from a contender of DistributedDataParallel to a run on the simulator's ring, by what the engine and
-the plugin are known to do; no page, and nothing is measured or fitted. Times are seconds, sizes bytes.
-
-Gloo's all-reduce is a ring, so the channel's cost is that of prophet/simulate/collectives.py, with the overhead and the
-latency that the simulator has for BytePS's testbed. Of operations two are in flight, as many as torch's gloo has
-threads; under a policy without groups as many as the plugin takes for that delay. DDP waits for all averages in
-backward, and so do policies with a barrier of their own (Definition.waits). A policy that learns is simulated with what
-it comes to: the cut that its search finds for the job's own profile and for that cost. Training for real has no
-profile, and is left out.
+Rule of this file: from what is kept to simulated cells; how a contender is simulated is prophet/lab/simulated_ddp.py's.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
-from prophet.core.arena import profile_under
-from prophet.core.choice import Question, Shape
-from prophet.core.cut import Borders, Cut, learning_cut
 from prophet.core.errors import UserError
-from prophet.core.network import Network
-from prophet.core.policy import CuttingPolicy, Policy
-from prophet.core.profile import Profile
-from prophet.core.settings import DEFAULT_PARTITION_BYTES
-from prophet.engines.ddp import BUCKET_CAP_MB
-from prophet.engines.topology import ALL_REDUCE
 from prophet.lab.config import Cell, load_experiment
-from prophet.lab.contenders import Contender
 from prophet.lab.records import CellResult
 from prophet.lab.results import as_measured, summarize_cell
 from prophet.lab.runs import CellRuns, Run
-from prophet.lab.simulated import Planned, prepare, run_planned, worker_results
-from prophet.lab.simulator_config import SimulatorConfig
-from prophet.policies import Blocks, get_definition, policy_from_environ
-from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
-from prophet.policies.algorithms.sequence import operations_at_once
-from prophet.policies.ddp import MEBIBYTE, Ddp
-from prophet.simulate.cluster import Cluster
-from prophet.simulate.grouped import WHOLE, grouped
-from prophet.simulate.job import job_of_cut
-from prophet.simulate.run import channel
+from prophet.lab.simulated import run_planned, worker_results
+from prophet.lab.simulated_ddp import prepared
 from tools.kept import Study, small
 
-RING = SimulatorConfig(exchange="ring")
-NOTHING = Contender("fifo", "fifo")
-"""Under which a cell's cluster is prepared; job and plan are replaced."""
-SEARCHED_AT_ONCE = 1_000_000
-GLOO_AT_ONCE = 2
-"""Operations that a group of torch's runs at once."""
 
-
-def simulated_study(study: Study) -> Study:
-    """`study` with each cell simulated that can be. Raises UserError where its config is none any more."""
+def cells_of(study: Study) -> Sequence[Cell]:
+    """The cells of the config that was run. Raises UserError where it is none any more."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kept.yaml")
         path.write_text(yaml.safe_dump(dict(study.config)), encoding="utf-8")
         cells = load_experiment(path).cells
     if len(cells) != len(study.points):
         raise UserError(f"{len(study.points)} cells are kept of a config that has {len(cells)}; measure it again")
+    return cells
+
+
+def simulated_study(study: Study) -> Study:
+    """`study` with each cell simulated that can be. Raises UserError where its config is none any more."""
     points = [
         replace(point, simulated=simulated_cell(cell, point.cell))
-        for cell, point in zip(cells, study.points, strict=True)
+        for cell, point in zip(cells_of(study), study.points, strict=True)
     ]
     return replace(study, points=points)
 
@@ -84,70 +57,3 @@ def simulated_cell(cell: Cell, measured: CellResult) -> CellResult | None:
             runs[contender.name] = [Run(Path(), tuple(worker_results(run_planned(planned))))]
     chosen = tuple(contender for contender in cell.policies if contender.name in runs)
     return small(summarize_cell(CellRuns(replace(cell, policies=chosen), {}, runs, simulated=True))) if runs else None
-
-
-def prepared(cell: Cell, contender: Contender) -> Planned | None:
-    """One contender of a cell, ready to be simulated; None where the simulator does not know it."""
-    if contender.framework in contender.engine.simulated:
-        return prepare(cell, contender)
-    variant, profile = contender.variant, cell.wire
-    if variant is None or profile is None or contender.engine.topology is not ALL_REDUCE:
-        return None
-    empty = prepare(replace(cell, simulator=RING, policies=(NOTHING,)), NOTHING)
-    environ = {**variant.env, **contender.env}
-    if variant.policy is None:
-        return _in_groups(profile, empty, buckets_of(environ.get(BUCKET_CAP_MB)), waits=True)
-    definition = get_definition(variant.policy)
-    policy = policy_from_environ(variant.policy, environ, DEFAULT_PARTITION_BYTES)
-    if definition.groups:
-        return _in_groups(profile, empty, policy, waits=definition.waits)
-    from prophet_ddp.wide_gloo import THREADS  # which imports torch
-
-    network = cost(empty.cluster)
-    if definition.blocks is Blocks.WHOLE:
-        cut: Cut = Borders.of_gradients([gradient.size_bytes for gradient in profile.gradients])
-    elif definition.blocks is Blocks.ADAPTIVE:
-        policy = ForwardOrder()
-        cut = chosen_cut(profile, network, cell.cluster.workers)
-    else:
-        cut = Cut.uniform(DEFAULT_PARTITION_BYTES)
-    blocks = profile_under(profile, cut)
-    plan = policy.plan(blocks, network)
-    sizes = [block.size_bytes for block in blocks.gradients]
-    credit = max(sizes) * operations_at_once(network, sum(sizes) / len(sizes), THREADS)
-    options = replace(empty.options, partition_bytes=WHOLE, plan=replace(plan, push=replace(plan.push, credit=credit)))
-    return Planned(job_of_cut(profile, cut, barrier=definition.waits), empty.cluster, policy, options)
-
-
-def buckets_of(cap_mb: str | None) -> Ddp:
-    """DDP's buckets. With a bucket_cap_mb there is no smaller first one (torch/nn/parallel/distributed.py)."""
-    if cap_mb is None:
-        return Ddp()
-    bucket_bytes = int(float(cap_mb) * MEBIBYTE)
-    return Ddp(bucket_bytes, bucket_bytes)
-
-
-def cost(cluster: Cluster) -> Network:
-    """What an operation adds to the time while others are in flight, and the ring's latency as its delay."""
-    return Network(channel(cluster)[0][1], cluster.costs.overhead_s, cluster.costs.latency_s)
-
-
-def chosen_cut(profile: Profile, network: Network, workers: int) -> Cut:
-    """What the search that Prophet's plugin has finds best."""
-    first = learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes))
-    question = Question(profile, network, Shape(workers, 1), (first,), anew=True)
-    search = CollectivePolicy(ForwardOrder()).search(question)
-    while not search.work(SEARCHED_AT_ONCE):
-        pass
-    return search.choices[0].cut
-
-
-def _in_groups(profile: Profile, empty: Planned, policy: Policy, *, waits: bool) -> Planned | None:
-    made = grouped(profile, empty.cluster, policy, empty.options, barrier=waits)
-    if made is None:
-        return None
-    job, options = made
-    if options.plan is not None and not isinstance(policy, CuttingPolicy):
-        push = replace(options.plan.push, credit=GLOO_AT_ONCE * max(job.sizes))
-        options = replace(options, plan=replace(options.plan, push=push))
-    return Planned(job, empty.cluster, policy, options)

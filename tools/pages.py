@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tools import (
     ablation,
+    advise,
     allreduce,
     backlog,
     blocks,
@@ -34,6 +35,7 @@ PAGES: Mapping[str, Callable[[Path], str]] = {
     tool.PAGE: tool.page
     for tool in (
         ablation,
+        advise,
         allreduce,
         backlog,
         blocks,

@@ -149,6 +149,68 @@ def plan(
 
 
 @app.command()
+def advise(
+    source: Annotated[
+        str, typer.Argument(help="A profile (a file, or a built-in one such as resnet50), or a folder of `prophet run`.")
+    ],
+    bandwidth: Annotated[str | None, typer.Option(help="Of each worker's link, or host's, such as 3gbit.")] = None,
+    status: Annotated[Path | None, typer.Option(help="In its place: what PROPHET_STATUS_OUT left of a job.")] = None,
+    workers: Annotated[int, typer.Option(help="How many.")] = 2,
+    servers: Annotated[int, typer.Option(help="How many; a job of DDP has none.")] = 1,
+    server_bandwidth: Annotated[
+        str | None, typer.Option(help="Of each server's link; without a limit where left out.")
+    ] = None,
+    delay: Annotated[str, typer.Option(help="Of each worker's link, one way, such as 1ms.")] = "0ms",
+    workers_per_host: Annotated[int, typer.Option(help="Workers that share a host's link.")] = 1,
+    policy: Annotated[
+        str | None, typer.Option(help="How the job runs: prophet, stock, ddp-prophet, ddp-gloo, or another policy.")
+    ] = None,
+    cell: Annotated[int | None, typer.Option(help="Of a run with several cells: which, counted from 0.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
+) -> None:
+    """Say whether the network holds a job back, and what would help."""
+    import dataclasses
+    from json import dumps
+
+    from rich.console import Console
+
+    from prophet.cli.advice_view import advice_table, conclusion, left_out, verdict
+    from prophet.core.units import parse_rate, parse_time
+    from prophet.lab.advice import advise as advise_on
+    from prophet.lab.advice_sources import Links, of_profile, of_run, read_profile
+    from prophet.lab.simulator_error import prediction_error
+
+    rates: list[float | None] = []
+    for option, text in (("--bandwidth", bandwidth), ("--server-bandwidth", server_bandwidth)):
+        try:
+            rates.append(None if text is None else parse_rate(text))
+        except ValueError as error:
+            raise UserError(f"{option}: {error}") from None
+    try:
+        delay_s = parse_time(delay)
+    except ValueError as error:
+        raise UserError(f"--delay: {error}") from None
+    links = Links(rates[0], rates[1], delay_s, workers, servers, workers_per_host)
+    measured_s = None
+    if Path(source).is_dir():
+        if links != Links() or status is not None:
+            raise UserError(f"{source} is a run, which knows its network; leave the options of a network out")
+        situation, measured_s = of_run(Path(source), policy, cell)
+    else:
+        situation = of_profile(read_profile(source), policy or "prophet", links, status)
+    advice = advise_on(situation, measured_s, error_of=prediction_error)
+    if json:
+        typer.echo(dumps(dataclasses.asdict(advice), indent=2))
+        return
+    console = Console()
+    console.print(verdict(advice), soft_wrap=True, highlight=False)
+    console.print(advice_table(advice))
+    for line in left_out(advice):
+        console.print(f"  {line}", style="dim", soft_wrap=True, highlight=False)
+    console.print(conclusion(advice), soft_wrap=True, highlight=False)
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine can do, and what to do about the rest."""
     from prophet.lab.doctor import examine

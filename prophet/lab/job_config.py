@@ -68,8 +68,12 @@ class TransformerJob(ScoredJob):
     """The highest, at the end of the rise."""
     rising: int = Field(default=10, ge=1)
     """Iterations in which the learning rate rises; afterwards it falls with the square root of their number."""
-    clip_norm: float = Field(default=1.0, gt=0)
-    """The largest norm of all gradients together that is not scaled down."""
+    clip_norm: float = Field(default=1.0, ge=0)
+    """The largest norm of all gradients together that is not scaled down; 0 leaves them as they are."""
+    compile: Literal["no", "blocks", "whole"] = "no"
+    """What torch.compile is used for: each layer by itself, or the model as one."""
+    compile_backend: str = "inductor"
+    """Its backend."""
     target_accuracy: float = Field(default=0.5, gt=0, le=1)
     """Of the next word, over text that was not trained on; 0.9 of the words can be known."""
 

@@ -19,6 +19,7 @@ from prophet.core.errors import UserError
 from prophet.core.files import write_whole
 from prophet.core.network import Network
 from prophet.core.status import AgentStatus
+from prophet.lab.advice_record import Advice
 from prophet.lab.jobs.record import WorkerRecord
 from prophet.lab.testbed import RelayReport
 from prophet.models.profiles import ProfileFile
@@ -202,5 +203,6 @@ RECORDS: Sequence[tuple[str, TypeAdapter[Any]]] = (
     ("worker", _WORKER),
     ("status", _STATUS),
     ("profile", TypeAdapter(ProfileFile)),
+    ("advice", TypeAdapter(Advice)),
 )
 """Every kind of file that other programs may read, with the name of its schema in docs/schemas/."""

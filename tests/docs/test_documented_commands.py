@@ -41,7 +41,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:prophet|make|python3?|pip|bpslaunch|torchrun) [^`\n]+)`")
 SUBSTITUTION = re.compile(r"\$\(([^)]*)\)")
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S+")
-RUN = ("simulate", "plan", "profile", "replay", "doctor")
+RUN = ("simulate", "plan", "advise", "profile", "replay", "doctor")
 """Subcommands that are quick, and are run as the pages have them."""
 
 

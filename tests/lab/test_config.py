@@ -424,8 +424,10 @@ def test_a_transformer_is_for_the_framework_that_has_a_script_for_it(tmp_path: P
     raw = {**REPLAY, "job": job, "policies": ["stock", "mxnet-kvstore"]}
     with pytest.raises(UserError, match=r"job.kind: transformer is a job of torch alone, and mxnet-kvstore trains in"):
         loaded(raw, tmp_path)
-    with pytest.raises(UserError, match=r"job.clip_norm: it must be greater than 0"):
-        loaded(changed(REPLAY, "job", {**job, "clip_norm": 0}), tmp_path)
+    with pytest.raises(UserError, match=r"job.clip_norm: it must be greater than or equal to 0"):
+        loaded(changed(REPLAY, "job", {**job, "clip_norm": -1}), tmp_path)
+    with pytest.raises(UserError, match=r"job.compile: it must be 'no', 'blocks' or 'whole', not 'all'"):
+        loaded(changed(REPLAY, "job", {**job, "compile": "all"}), tmp_path)
 
 
 def test_the_name_is_that_of_the_file_where_left_out(tmp_path: Path) -> None:

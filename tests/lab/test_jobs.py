@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -248,6 +249,26 @@ def test_a_transformer_learns_with_clipped_gradients_and_rates_that_rise_and_fal
     assert exchange.rates[0] == pytest.approx(3e-3 / 8) and max(exchange.rates) == exchange.rates[7] == 3e-3
     again = train(spec, Alone(), Recorder(tmp_path / "again.json"))
     assert model_record(model)[1] == model_record(again)[1], "the same bits in every run"
+
+
+@pytest.mark.parametrize("what", ["blocks", "whole"])
+def test_a_transformer_is_compiled_as_the_job_says_and_its_gradients_are_as_they_are(what: str, tmp_path: Path) -> None:
+    made = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        made.append(graph)
+        return graph.forward
+
+    spec = Spec(3, 0, 4, "small", learning_rate=3e-3, rising=8, compile=what)
+    spec = dataclasses.replace(spec, compile_backend=backend)  # type: ignore[arg-type]
+    exchange = Alone()
+    try:
+        train(spec, exchange, Recorder(tmp_path / "out.json"))
+    finally:
+        torch._dynamo.reset()
+    layers, _, _ = SHAPES["small"]
+    assert made and len(made) <= layers
+    assert exchange.norms == [], "nothing was clipped"
 
 
 def test_the_transformers_have_the_sizes_that_are_said_and_no_decay_of_norms() -> None:

@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 from report import report
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
@@ -30,4 +31,5 @@ for kind in ("module", "wrapper", "block"):
         optimizer.step()
         losses.append(loss.item())
     models.append(model)
-report(models, losses=losses)
+graphs = [sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]]
+report(models, losses=losses, graphs=graphs)

@@ -10,12 +10,13 @@ from pydantic_core import to_jsonable_python
 
 from prophet.lab.config import Cell
 from prophet.lab.records import CellResult
+from prophet.lab.simulated_ddp import prepared
 from prophet.policies.ddp import DDP_FIRST_BUCKET_BYTES, MEBIBYTE
 from support.configs import REPLAY, loaded
 from support.results import cell as result
 from support.results import failed, policy
 from tools import allreduce, kept, validate
-from tools.allreduce_simulated import prepared, simulated_cell
+from tools.allreduce_simulated import simulated_cell
 from tools.kept import Point, Study
 from tools.provenance import Provenance
 

@@ -37,6 +37,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest
         ("status", {"policy", "stepped_aside", "hook", "network"}),
         ("worker", {"iteration_s", "marks", "weights_sha256"}),
         ("profile", {"schema", "name", "source", "gradients"}),
+        ("advice", {"schema", "network_holds_back", "iteration_s", "suggestions"}),
     ],
 )
 def test_a_schema_has_the_keys_of_its_file(name: str, keys: set[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from prophet.frontends.torch import compiled
 from prophet_ddp.rounds import ModuleRounds
 
 
@@ -19,6 +20,8 @@ class LateReducer:
 
     def __init__(self, rounds: ModuleRounds) -> None:
         self.rounds = rounds
+        # Where DistributedDataParallel itself is compiled, torch's own reducer is no Python that could be.
+        compiled.hide(LateReducer, ("prepare_for_forward", "prepare_for_backward", "_rebuild_buckets"))
 
     def prepare_for_forward(self) -> None:
         """A forward pass begins that ends in a synchronised backward."""

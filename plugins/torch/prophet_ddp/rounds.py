@@ -456,8 +456,13 @@ class ModuleRounds(AwaitedRounds):
 
     def keep_barrier(self) -> None:
         if self.trace is not None:
-            self.trace.remove()  # A module that is compiled is not to have hooks.
+            self.trace.remove()
         super().keep_barrier()
+
+    def before_compilation(self) -> None:
+        """A module that is compiled is not to have hooks; who traces forward does without, and waits."""
+        if self.trace is not None:
+            self.keep_barrier()
 
     def stepped(self) -> None:
         on_probation = self._probation > 0 or self.trace is not None

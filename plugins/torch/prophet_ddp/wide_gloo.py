@@ -17,14 +17,15 @@ import torch
 import torch.distributed as dist
 
 from prophet.core.network import Probe
+from prophet.policies.algorithms.sequence import MOST_AT_ONCE
 
 NAME = "prophet_gloo"
 """As torch.distributed knows it."""
 PROBE_BYTES = 256 << 10
 """Enough to go the way that a block goes, and a few milliseconds on slow networks."""
 PROBES = 3
-THREADS = 8
-"""Of each group: more operations are never worth having under way at once. An idle one costs nothing."""
+THREADS = MOST_AT_ONCE
+"""Of each group. An idle one costs nothing."""
 
 
 def wide_group(ranks: list[int], timeout: datetime.timedelta) -> dist.ProcessGroup:

@@ -12,9 +12,10 @@ a pending update is brought up to date
 All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
 before TorchScript's code or a CUDA graph runs and before a transform of torch.func, in which nothing may be written.
 
-Where somebody holds a parameter's memory without asking torch (aliases.py), and from the start of the first
-compilation, step() waits, as stock BytePS does. One way is out of reach: a reference to the tensor itself that another
-thread or a C++ extension uses. Where gradients show it, step() waits from then on.
+A module that is compiled waits for all of its parameters when it is called (compiled.py). Where somebody holds a
+parameter's memory without asking torch (aliases.py), and from then on where compiled code could use a parameter that is
+not its module's, step() waits, as stock BytePS does. One way is out of reach: a reference to the tensor itself that
+another thread or a C++ extension uses. Where gradients show it, step() waits from then on.
 The patches do nothing while they are traced, so they break no graph.
 """
 
@@ -30,8 +31,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import aliases as torch_aliases
-from prophet.frontends.torch import references
+from prophet.frontends.torch import compiled, references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.ports import Awaited, UpdateOwner, Watcher
 
@@ -53,6 +55,12 @@ _kept: dict[Any, list[Slot]] = {}
 """Owners with pending updates, and which those are."""
 _learning: dict[int, Any] = {}
 """By id, and held weakly: owners of which it is not known yet how the program reaches their parameters."""
+_graphs_are_told = False
+"""Whether this torch says what its compiled code uses."""
+MOST_OF_ALL = 0.5
+"""One compiled module with more of all bytes than this share leaves little for forward to wait for one by one."""
+_looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Compiled modules of which it is known how much of all they are."""
 _installed = False
 
 
@@ -250,18 +258,33 @@ def _touch(value: Any) -> None:
             _reach(slot)
 
 
-def _before_forward(module: nn.Module) -> None:
-    """Finishes the updates of a module's own parameters together: one call of the optimizer, not one each."""
-    if torch.compiler.is_compiling():
-        return
+def _before_forward(module: nn.Module) -> bool:
+    """Finishes the updates of a module's own parameters together: one call of the optimizer, not one each.
+
+    Of a compiled one those of all modules in it. Returns whether it is one.
+    """
     if references.watching_here() and not _kept:
         _leave_references()
     if isinstance(module, torch.jit.ScriptModule):
         _flush_all()
-    if not module._parameters:
-        return
+    if compiled.is_compiled(module):
+        if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+            _flush_all()
+        _finish_all(compiled.parameters_of(module))
+        return True
+    if module._parameters:
+        _finish_all(module._parameters.values())
+    return False
+
+
+_look_before = _before_forward
+"""That, as the patch of modules calls it: out of torch.compile's sight once it has made any code."""
+
+
+def _finish_all(params: Iterable[torch.Tensor | None]) -> None:
+    """Brings these parameters up to date, with one call of each optimizer."""
     pending: dict[Any, list[Slot]] = {}
-    for param in module._parameters.values():
+    for param in params:
         watched = _watched.get(id(param))
         if watched is None:
             continue
@@ -284,18 +307,78 @@ def _leave_references() -> None:
         references.stop_here()
 
 
-def _before_compilation(*_args: Any) -> None:
+def _call_compiled(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Its parameters are up to date. What else is pending its code must not use, nor be in its way."""
+    _tell_of_whole(module)
+    with references.away(), compiled.at_work(module, _python_between):
+        result = call(module, *args, **kwargs)
+    _leave_references()
+    return result
+
+
+def _tell_of_whole(module: nn.Module) -> None:
+    if module in _looked_at:
+        return
+    own = {id(param): slot for param in compiled.parameters_of(module) for slot in slots_of(param)[:1]}
+    if not own:
+        return
+    _looked_at.add(module)
+    together = {slot.rounds for slot in own.values()}
+    everything = {
+        id(slot.param): slot.param.nbytes
+        for watched in _watched.values()
+        for slot in watched.slots
+        if slot.rounds in together
+    }
+    share = sum(everything.get(param, 0) for param in own) / sum(everything.values())
+    if share > MOST_OF_ALL:
+        warn_once(
+            f"torch.compile made one piece of {share:.0%} of what is trained, whose forward pass waits for all of its "
+            "updates; compiled block by block, each block would wait for its own"
+        )
+
+
+def _before_compilation() -> None:
+    """What is compiled is to find nothing pending, and no hooks of ours."""
+    global _look_before
+    if _look_before is _before_forward:
+        _look_before = compiled.unseen(_before_forward)
+    if not (_graphs_are_told and compiled.inside()):
+        _wait_from_now_on("torch.compile makes code of something else than a module")
+        return
+    for owner in owners():
+        owner.before_compilation()
+    _flush_all()
+
+
+def _of_graph(tensors: list[torch.Tensor]) -> None:
+    """A compiled graph takes these: whether that is more than what is brought up to date before it runs."""
+    if not _watched or not compiled.inside():
+        return
+    known = {references.storage_key(param) for param in compiled.used_here()}
+    others = {references.storage_key(slot.param) for watched in _watched.values() for slot in watched.slots[:1]} - known
+    if any(references.storage_key(tensor) in others for tensor in tensors):
+        _wait_from_now_on("a module that torch.compile made code of uses parameters of others")
+
+
+def _python_between() -> None:
+    _wait_from_now_on("torch.compile made several graphs of a module, with Python between them")
+
+
+def _wait_from_now_on(why: str) -> None:
+    if owners():
+        warn_once(f"step() waits for all updates from now on: {why}")
     for owner in owners():
         owner.keep_barrier()
 
 
 def _install() -> None:
     """Patches torch once; without any watched parameter the patches only look into an empty table."""
-    global _installed
+    global _installed, _graphs_are_told
     if _installed:
         return
     _installed = True
-    _watch_compilations()
+    _graphs_are_told = compiled.watch(_before_compilation, _of_graph)
     _patch_call()
     for name in ("state_dict", "load_state_dict", "_apply"):
         _call_before(nn.Module, name, lambda self: _flush_all())
@@ -307,22 +390,6 @@ def _install() -> None:
     _patch_what_modes_do_not_see()
     torch_aliases.install()
     os.register_at_fork(before=_flush_all)
-
-
-def _watch_compilations() -> None:
-    from torch._dynamo import callback  # Slow to import: not before an optimizer is wrapped.
-
-    handler: Any = callback.callback_handler
-    forget = handler.clear
-
-    @functools.wraps(forget)
-    def forget_others() -> None:
-        """torch._dynamo.reset() forgets what was registered, but what comes after it is compiled as well."""
-        forget()
-        callback.on_compile_start(_before_compilation)
-
-    handler.clear = forget_others
-    callback.on_compile_start(_before_compilation)
 
 
 def _call_before(holder: Any, name: str, first: Callable[[Any], None]) -> None:
@@ -412,9 +479,12 @@ def _patch_call() -> None:
 
     @functools.wraps(original)
     def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        _before_forward(self)
-        return original(self, *args, **kwargs)
+        if torch.compiler.is_compiling() or compiled.here.module is not None or not _look_before(self):
+            return original(self, *args, **kwargs)
+        return _call_compiled(original, self, args, kwargs)
 
+    compiled.leave_alone(wrapper)
+    compiled.leave_alone(_call_compiled)
     nn.Module.__call__ = wrapper  # type: ignore[method-assign]
 
 
@@ -428,6 +498,7 @@ def _patch_getattr() -> None:
             _touch(value)
         return value
 
+    compiled.leave_alone(wrapper)
     nn.Module.__getattr__ = wrapper  # type: ignore[method-assign]
 
 

@@ -31,6 +31,10 @@ class Watcher(Protocol):
         """From now on no update outlasts step(): the program uses parameters in a way that cannot be noticed."""
         ...
 
+    def before_compilation(self) -> None:
+        """torch.compile is about to make code of a module of the program: none of the engine's hooks may be on it."""
+        ...
+
 
 class GradientSource(Protocol):
     """What a parameter's hooks call (`Slot.hook`), within backward; a failure there is the program's exception."""

@@ -140,9 +140,13 @@ def watch_here(pending: Mapping[StorageKey, Any], watched: Mapping[int, Any], le
     `pending` has entries by `storage_key`; `watched`, which counts only while `learning` is true, by id.
     """
     if _here.mode is None:
-        _here.mode = _References(pending, watched, learning, use)
-        with _modes_above(DeviceContext):
-            _stack.push(_here.mode)
+        _enter(_References(pending, watched, learning, use))
+
+
+def _enter(mode: _References) -> None:
+    _here.mode = mode
+    with _modes_above(DeviceContext):
+        _stack.push(mode)
 
 
 def stop_here() -> None:
@@ -165,6 +169,20 @@ def look(values: Iterable[Any]) -> None:
 
 def watching_here() -> bool:
     return _here.mode is not None
+
+
+@contextlib.contextmanager
+def away() -> Iterator[None]:
+    """Within it this thread's mode is off the stack, as code that torch.compile made expects: it looks at the stack
+    before it runs, and is made anew where that is another one.
+    """
+    mode = _here.mode
+    stop_here()
+    try:
+        yield
+    finally:
+        if mode is not None and _here.mode is None:
+            _enter(mode)
 
 
 @contextlib.contextmanager
@@ -214,6 +232,23 @@ def _modes_above(kind: type) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _not_compiling() -> Iterator[None]:
+    """Within it torch's optimizers are not told that they are compiled, which they would be while another thing is: they
+    compute otherwise then, with other bits.
+    """
+    compiler = vars(torch.compiler)
+    before = compiler.get("_is_compiling_flag", False)
+    if not before:
+        yield
+        return
+    compiler["_is_compiling_flag"] = False
+    try:
+        yield
+    finally:
+        compiler["_is_compiling_flag"] = before
+
+
+@contextlib.contextmanager
 def outside_of_the_program(device_types: set[str]) -> Iterator[None]:
     """Within it none of the modes of the forward pass in which an update happens to be due: they must not reach it."""
     with contextlib.ExitStack() as modes:
@@ -225,6 +260,7 @@ def outside_of_the_program(device_types: set[str]) -> Iterator[None]:
         for device_type in device_types:
             if torch.is_autocast_enabled(device_type):
                 modes.enter_context(torch.autocast(device_type, enabled=False))
+        modes.enter_context(_not_compiling())
         tracing = torch._C._get_tracing_state()
         if tracing is not None:
             _set_tracing_state(None)

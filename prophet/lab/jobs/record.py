@@ -29,6 +29,9 @@ class Spec:
     rising: int = 0
     """Iterations in which the learning rate rises."""
     clip_norm: float = 0.0
+    compile: str = "no"
+    """By torch.compile: `blocks`, or `whole`."""
+    compile_backend: str = ""
     profile: str = ""
     """The file of the profile to replay."""
     compression: str = "none"

@@ -72,6 +72,8 @@ def make_sequence(profile: Profile, network: Network, plan: Plan) -> IssueOrder:
 
 LEAST_AT_ONCE = 3
 """Operations: one that travels, one behind it, and one that ends."""
+MOST_AT_ONCE = 8
+"""More are never worth having under way at once."""
 
 
 def operations_at_once(network: Network, size_bytes: float, most: int) -> int:

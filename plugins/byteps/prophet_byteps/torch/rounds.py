@@ -123,6 +123,9 @@ class OptimizerRounds(Updates):
         torch_guards.learned(self)
         self.flush()
 
+    def before_compilation(self) -> None:
+        """Hooks are on parameters alone."""
+
     def set_passes(self, passes: int) -> None:
         self.passes = passes
         for slot in self._order:

@@ -57,6 +57,15 @@ def make_model(kind: str) -> Transformer:
     return Transformer(*SHAPES[kind])
 
 
+def compile_model(model: Transformer, what: str, backend: str) -> None:
+    """Has torch.compile make code of each layer (`blocks`), of all as one (`whole`), or of nothing (`no`)."""
+    if what == "whole":
+        model.compile(backend=backend)
+    elif what == "blocks":
+        for layer in model.layers.layers:
+            layer.compile(backend=backend)
+
+
 def make_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
     """AdamW, which leaves norms and biases their size."""
     decayed = [param for param in model.parameters() if param.dim() > 1]
@@ -92,6 +101,7 @@ def train(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> Transfo
     seed = (spec.seed * exchange.size + exchange.rank) * spec.iterations
     torch.manual_seed(spec.seed)
     model = make_model(spec.model)
+    compile_model(model, spec.compile, spec.compile_backend)
     called, optimizer = exchange.distribute(model, make_optimizer(model, spec.learning_rate))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_of(step, spec.rising))
     for iteration in range(spec.iterations):
@@ -102,8 +112,11 @@ def train(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> Transfo
         recorder.backward_starts()
         loss.backward()  # type: ignore[no-untyped-call]
         recorder.backward_ends()
-        with exchange.averaged(optimizer):
-            nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm)
+        if spec.clip_norm:
+            with exchange.averaged(optimizer):
+                nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm)
+                optimizer.step()
+        else:
             optimizer.step()
         schedule.step()
         recorder.iteration_ends()

@@ -1,0 +1,125 @@
+"""Contenders of DistributedDataParallel on the simulator's ring.
+
+Rule of this file: from a contender of that engine to a run of the simulator, by what the engine and the plugin are known
+to do; nothing is measured or fitted. Times are seconds, sizes bytes.
+
+Gloo's all-reduce is a ring, so the channel's cost is that of prophet/simulate/collectives.py, with the overhead and the
+latency that the simulator has for BytePS's testbed. Of operations two are in flight, as many as torch's gloo has
+threads; under a policy without groups as many as the plugin takes for that delay. DDP waits for all averages in
+backward, and so do policies with a barrier of their own (Definition.waits). A policy that learns is simulated with what
+it comes to: of the cuts that its search finds best for the job's own profile and for that cost, the one that is the fastest here, as
+a job keeps the one that it measures to be. Training for real has no profile, and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from prophet.core.arena import profile_under
+from prophet.core.choice import Question, Shape
+from prophet.core.cut import Borders, Cut, learning_cut
+from prophet.core.network import Network
+from prophet.core.policy import CuttingPolicy, Policy
+from prophet.core.profile import Profile
+from prophet.core.settings import DEFAULT_PARTITION_BYTES
+from prophet.engines.ddp import BUCKET_CAP_MB
+from prophet.engines.topology import ALL_REDUCE
+from prophet.lab.config import Cell
+from prophet.lab.contenders import Contender
+from prophet.lab.simulated import Planned, prepare
+from prophet.policies import Blocks, get_definition, policy_from_environ
+from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
+from prophet.policies.algorithms.sequence import MOST_AT_ONCE, operations_at_once
+from prophet.policies.ddp import MEBIBYTE, Ddp
+from prophet.simulate.cluster import Cluster
+from prophet.simulate.grouped import WHOLE, grouped
+from prophet.simulate.job import job_of_cut
+from prophet.simulate.run import channel, simulate
+
+RING = "ring"
+NOTHING = Contender("fifo", "fifo")
+"""Under which a cell's cluster is prepared; job and plan are replaced."""
+SEARCHED_AT_ONCE = 1_000_000
+TRIED_CUTS, TRIED_ITERATIONS = 6, 5
+GLOO_AT_ONCE = 2
+"""Operations that a group of torch's runs at once."""
+
+
+def prepared(cell: Cell, contender: Contender) -> Planned | None:
+    """One contender of a cell, ready to be simulated; None where the simulator does not know it."""
+    if contender.framework in contender.engine.simulated:
+        return prepare(cell, contender)
+    variant, profile = contender.variant, cell.wire
+    if variant is None or profile is None or contender.engine.topology is not ALL_REDUCE:
+        return None
+    on_ring = replace(cell, simulator=cell.simulator.model_copy(update={"exchange": RING}), policies=(NOTHING,))
+    empty = prepare(on_ring, NOTHING)
+    environ = {**variant.env, **contender.env}
+    if variant.policy is None:
+        return _in_groups(profile, empty, buckets_of(environ.get(BUCKET_CAP_MB)), waits=True)
+    definition = get_definition(variant.policy)
+    policy = policy_from_environ(variant.policy, environ, DEFAULT_PARTITION_BYTES)
+    if definition.groups:
+        return _in_groups(profile, empty, policy, waits=definition.waits)
+    network = cost(empty.cluster)
+    if definition.blocks is Blocks.WHOLE:
+        cuts: Sequence[Cut] = [Borders.of_gradients([gradient.size_bytes for gradient in profile.gradients])]
+    elif definition.blocks is Blocks.ADAPTIVE:
+        policy = ForwardOrder()
+        cuts = likely_cuts(profile, network, cell.cluster.workers)
+    else:
+        cuts = [Cut.uniform(DEFAULT_PARTITION_BYTES)]
+    planned = [_in_blocks(profile, empty, policy, network, cut, waits=definition.waits) for cut in cuts]
+    return planned[0] if len(planned) == 1 else min(planned, key=_tried_s)
+
+
+def _in_blocks(
+    profile: Profile, empty: Planned, policy: Policy, network: Network, cut: Cut, *, waits: bool
+) -> Planned:
+    blocks = profile_under(profile, cut)
+    plan = policy.plan(blocks, network)
+    sizes = [block.size_bytes for block in blocks.gradients]
+    credit = max(sizes) * operations_at_once(network, sum(sizes) / len(sizes), MOST_AT_ONCE)
+    options = replace(empty.options, partition_bytes=WHOLE, plan=replace(plan, push=replace(plan.push, credit=credit)))
+    return Planned(job_of_cut(profile, cut, barrier=waits), empty.cluster, policy, options)
+
+
+def _tried_s(planned: Planned) -> float:
+    """Seconds that an iteration takes once it goes on as the one before."""
+    short = replace(planned.options, iterations=TRIED_ITERATIONS, compute_scale=())
+    return float(simulate(planned.job, planned.cluster, planned.policy, short).iteration_s()[-1])
+
+
+def buckets_of(cap_mb: str | None) -> Ddp:
+    """DDP's buckets. With a bucket_cap_mb there is no smaller first one (torch/nn/parallel/distributed.py)."""
+    if cap_mb is None:
+        return Ddp()
+    bucket_bytes = int(float(cap_mb) * MEBIBYTE)
+    return Ddp(bucket_bytes, bucket_bytes)
+
+
+def cost(cluster: Cluster) -> Network:
+    """What an operation adds to the time while others are in flight, and the ring's latency as its delay."""
+    return Network(channel(cluster)[0][1], cluster.costs.overhead_s, cluster.costs.latency_s)
+
+
+def likely_cuts(profile: Profile, network: Network, workers: int) -> list[Cut]:
+    """What the search that Prophet's plugin has finds best, and next best."""
+    first = learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes))
+    question = Question(profile, network, Shape(workers, 1), (first,), anew=True)
+    search = CollectivePolicy(ForwardOrder()).search(question)
+    while not search.work(SEARCHED_AT_ONCE):
+        pass
+    return [choice.cut for choice in search.choices[:TRIED_CUTS]]
+
+
+def _in_groups(profile: Profile, empty: Planned, policy: Policy, *, waits: bool) -> Planned | None:
+    made = grouped(profile, empty.cluster, policy, empty.options, barrier=waits)
+    if made is None:
+        return None
+    job, options = made
+    if options.plan is not None and not isinstance(policy, CuttingPolicy):
+        push = replace(options.plan.push, credit=GLOO_AT_ONCE * max(job.sizes))
+        options = replace(options, plan=replace(options.plan, push=push))
+    return Planned(job, empty.cluster, policy, options)

@@ -1,0 +1,115 @@
+"""`prophet advise`: its words, its table and its JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from prophet.cli import main as cli
+from prophet.cli.advice_view import advice_table, conclusion, left_out, verdict
+from prophet.lab.advice_record import Advice, Suggestion
+from prophet.models.profiles import resnet50, save_profile
+
+
+def suggestion(gain: float, helps: bool, **more: str) -> Suggestion:
+    return Suggestion(
+        change="half",
+        words="half of the bytes",
+        iteration_s=0.5,
+        gain=gain,
+        helps=helps,
+        error=0.031,
+        worst_error=None,
+        **more,
+    )
+
+
+def advice(*suggestions: Suggestion, held_back: bool = True, measured_s: float | None = None) -> Advice:
+    return Advice(
+        job="resnet50",
+        policy="prophet",
+        workers=2,
+        servers=1,
+        iteration_s=1.0,
+        simulated_s=0.97,
+        measured_s=measured_s,
+        error=0.02,
+        worst_error=0.17,
+        computing_s=0.6,
+        bound_s=0.9,
+        waits=0.4,
+        network_holds_back=held_back,
+        suggestions=suggestions,
+    )
+
+
+def shown(value: Advice) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(advice_table(value))
+    return console.export_text()
+
+
+def test_the_verdict_says_what_is_waited_for() -> None:
+    assert verdict(advice()) == (
+        "The network holds this job back: an iteration would take 1.000 s, computing alone 0.600 s; 40% of it is "
+        "waiting. No schedule on this network could take less than 0.900 s."
+    )
+    assert verdict(advice(held_back=False, measured_s=1.0)) == (
+        "The network does not hold this job back: an iteration takes 1.000 s, computing alone 0.600 s."
+    )
+
+
+def test_the_conclusion_is_what_helps_most_or_that_nothing_does() -> None:
+    few, much = suggestion(1.1, True), suggestion(1.9, True)
+    assert "half of the bytes (1.90 times" in conclusion(advice(few, much))
+    assert conclusion(advice(suggestion(1.01, False))) == "Nothing of this would help."
+
+
+def test_the_table_has_the_job_as_it_is_and_each_change_with_its_error() -> None:
+    text = shown(advice(suggestion(1.01, False), suggestion(1.9, True), measured_s=1.0))
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    assert "resnet50 under prophet, 2 workers, 1 servers" in text
+    assert [line for line in lines if "measured" in line][0][-2:] == ["1.000", "1.00"]
+    assert [line for line in lines if "simulated" in line][0][-3:] == ["1.00", "2%", "17%"]
+    rows = [line for line in lines if line[0] == "half"]
+    assert [row[-1] for row in rows] == ["yes", "no"], "the best first"
+    assert rows[0][-3:] == ["3%", "-", "yes"]
+
+
+def test_what_a_prediction_leaves_out_is_said() -> None:
+    assert left_out(advice(suggestion(1.0, False), suggestion(1.0, False, leaves_out="rounding"))) == [
+        "half of the bytes: leaves out rounding"
+    ]
+
+
+def test_the_command_prints_words_or_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    save_profile(resnet50(5_000_000), tmp_path / "job.json", source="a test")
+    source = ["advise", str(tmp_path / "job.json"), "--bandwidth", "40mbit", "--policy", "ddp-prophet"]
+
+    def printed(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["prophet", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
+
+    status, out, _ = printed(*source)
+    assert status == 0 and out.startswith("The network holds this job back") and "What helps most: " in out
+    status, out, _ = printed(*source, "--json")
+    record = json.loads(out)
+    assert status == 0 and record["network_holds_back"] and record["suggestions"]
+    for arguments, line in (
+        (["advise", "resnet50"], "--bandwidth is missing"),
+        (["advise", "resnet50", "--bandwidth", "fast"], "--bandwidth: 'fast' is not a rate"),
+        (["advise", "resnet50", "--bandwidth", "1gbit", "--delay", "x"], "--delay: 'x' is not a time"),
+        (["advise", str(tmp_path), "--bandwidth", "1gbit"], "is a run, which knows its network"),
+    ):
+        status, out, error = printed(*arguments)
+        assert (status, out, error.count("\n")) == (2, "", 1) and line in error

@@ -1,0 +1,176 @@
+"""What holds a job back, and what would help: predictions of each change, and what they come to."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from prophet.core.errors import UserError
+from prophet.core.profile import GradientProfile, Profile
+from prophet.lab.advice import CHANGES, Situation, advise, contender_of, on_its_links, predicted_s
+from prophet.lab.advice_record import Advice, Suggestion
+from prophet.lab.advice_sources import Links, of_profile
+from prophet.lab.simulator_error import PredictionError
+
+MBIT = 1e6
+
+
+def profile(megabytes: float, backward_s: float = 0.2, forward_s: float = 0.1, gradients: int = 8) -> Profile:
+    """Gradients of one size, generated at even distances."""
+    size = int(megabytes * 1e6 / gradients)
+    rows = [
+        GradientProfile(f"g{i}", size, backward_s * (gradients - i) / gradients, forward_s / gradients)
+        for i in range(gradients)
+    ]
+    return Profile("even", tuple(rows))
+
+
+def situation(megabytes: float = 10.0, policy: str = "ddp-prophet", **links: Any) -> Situation:
+    """10 MB at 250 Mbit/s take 0.32 s, beside 0.3 s of computing."""
+    return of_profile(profile(megabytes), policy, Links(**{"bandwidth": 250 * MBIT, **links}))
+
+
+def by_change(advice: Advice) -> dict[str, Suggestion]:
+    return {suggestion.change: suggestion for suggestion in advice.suggestions}
+
+
+def changed(name: str, before: Situation) -> Situation | None:
+    (change,) = (change for change in CHANGES if change.name == name)
+    return change.of(before)
+
+
+def fluid_s(given: Situation) -> float:
+    """In place of the simulator: computing or sending, whichever takes longer."""
+    cell = on_its_links(given)
+    computing_s = given.profile.backward_s + given.profile.forward_s
+    rate = cell.cluster.bandwidth.rate("worker0")
+    assert rate is not None
+    topology = given.contender.engine.topology
+    sent_s = topology.worker_share(cell.cluster.workers) * given.profile.total_bytes * 8 / rate
+    if topology.through_servers:
+        server = cell.cluster.bandwidth.rate("server0")
+        if server is not None:
+            sent_s = max(sent_s, cell.cluster.workers / cell.cluster.servers * given.profile.total_bytes * 8 / server)
+    return max(computing_s, sent_s)
+
+
+def test_a_job_that_the_network_holds_back_is_told_what_helps() -> None:
+    advice = advise(situation(20.0), predict=fluid_s)
+    assert advice.network_holds_back and advice.waits == pytest.approx(1 - 0.3 / 0.64)
+    found = by_change(advice)
+    assert found["twice-the-rate"].iteration_s == pytest.approx(0.32)
+    assert found["twice-the-rate"].gain == found["half-precision"].gain == pytest.approx(2.0)
+    assert found["larger-batch"].iteration_s == pytest.approx(0.64)
+    assert found["larger-batch"].gain == pytest.approx(2.0), "twice the samples in the same time"
+    assert found["byteps"].gain == pytest.approx(1.0) and not found["byteps"].helps
+    assert "another-server" not in found and "fewer-workers-a-host" not in found and "prophet" not in found
+    assert advice.best is not None and advice.best.gain == pytest.approx(2.0)
+
+
+def test_where_computing_is_all_nothing_helps() -> None:
+    advice = advise(situation(1.0), predict=fluid_s)
+    assert not advice.network_holds_back and advice.best is None
+    assert {suggestion.gain for suggestion in advice.suggestions} == {1.0}
+
+
+def test_servers_that_are_narrow_are_helped_by_another() -> None:
+    advice = advise(situation(10.0, "prophet", workers=4, servers=1, server_bandwidth=250 * MBIT), predict=fluid_s)
+    found = by_change(advice)
+    assert advice.servers == 1 and advice.iteration_s == pytest.approx(1.28)
+    assert found["another-server"].iteration_s == found["faster-servers"].iteration_s == pytest.approx(0.64)
+    assert found["twice-the-rate"].gain == pytest.approx(1.0) and not found["twice-the-rate"].helps
+    assert found["ddp"].iteration_s == pytest.approx(0.48), "a ring of four sends half as much again"
+
+
+def test_workers_that_share_a_link_have_a_part_of_it_on_servers_and_not_in_a_ring() -> None:
+    shared = {"workers": 4, "workers_per_host": 4}
+    on_servers = by_change(advise(situation(10.0, "prophet", **shared), predict=fluid_s))
+    assert on_servers["fewer-workers-a-host"].gain == pytest.approx(2.0)
+    in_a_ring = by_change(advise(situation(10.0, "ddp-prophet", **shared), predict=fluid_s))
+    assert in_a_ring["fewer-workers-a-host"].gain == pytest.approx(1.0)
+    assert on_its_links(situation(10.0, "prophet", **shared)).cluster.bandwidth.rate("worker3") == 62.5 * MBIT
+    three = changed("fewer-workers-a-host", situation(10.0, "prophet", workers=3, workers_per_host=3))
+    assert three is not None and three.workers_per_host == 2
+
+
+def test_what_is_measured_scales_predictions_on_the_same_engine() -> None:
+    advice = advise(situation(20.0), 0.64 * 1.1, predict=fluid_s)
+    assert (advice.iteration_s, advice.measured_s) == (0.64 * 1.1, 0.64 * 1.1)
+    assert advice.simulated_s == pytest.approx(0.64)
+    found = by_change(advice)
+    assert found["twice-the-rate"].iteration_s == pytest.approx(0.32 * 1.1)
+    assert found["byteps"].iteration_s == pytest.approx(0.64), "how far off it is on another engine is not known"
+
+
+def test_a_gain_on_another_engine_has_to_be_more_than_the_usual_error() -> None:
+    errors: dict[str, PredictionError | None] = {"prophet": PredictionError(0.2, 0.3, 4), "ddp-prophet": None}
+    advice = advise(situation(20.0), 0.64 * 1.15, predict=fluid_s, error_of=errors.get)
+    found = by_change(advice)
+    assert found["byteps"].gain == pytest.approx(1.15) and not found["byteps"].helps
+    assert (found["byteps"].error, found["byteps"].worst_error) == (0.2, 0.3)
+    assert (advice.error, found["twice-the-rate"].error) == (None, None)
+
+
+def test_stock_is_advised_to_take_prophet_and_the_other_engine_as_it_runs_there() -> None:
+    names = {}
+    for policy in ("stock", "ddp-gloo", "p3", "ddp-p3", "bytescheduler", "ddp-gloo-5"):
+        before = situation(policy=policy)
+        other = changed("ddp", before) or changed("byteps", before)
+        under = changed("prophet", before)
+        assert other is not None and under is not None
+        names[policy] = (under.contender.name, other.contender.name)
+    assert names == {
+        "stock": ("prophet", "ddp-gloo"),
+        "ddp-gloo": ("ddp-prophet", "stock"),
+        "p3": ("prophet", "ddp-p3"),
+        "ddp-p3": ("ddp-prophet", "p3"),
+        "bytescheduler": ("prophet", "ddp-prophet"),
+        "ddp-gloo-5": ("ddp-prophet", "stock"),
+    }
+
+
+def test_byteps_in_place_of_ddp_has_a_server_for_each_worker() -> None:
+    other = changed("byteps", situation(workers=3))
+    assert other is not None and other.cell.cluster.servers == 3
+    assert {other.cell.cluster.bandwidth.rate(f"server{place}") for place in range(3)} == {250 * MBIT}
+
+
+def test_a_change_that_cannot_be_predicted_is_left_out() -> None:
+    def predict(given: Situation) -> float:
+        if given.contender.engine.topology.through_servers:
+            raise UserError("no")
+        return 1.0
+
+    assert "byteps" not in by_change(advise(situation(), predict=predict))
+    with pytest.raises(UserError, match="no"):
+        advise(situation(policy="prophet"), predict=predict)
+
+
+def test_an_unknown_policy_is_one_line() -> None:
+    with pytest.raises(UserError, match="unknown policy 'fast'; the known ones are stock"):
+        contender_of("fast")
+
+
+@pytest.mark.parametrize(
+    ("policy", "megabytes", "least_s", "most_s"),
+    # The first gradient is there after 25 ms, and the last layer computes for 12.5 ms; DDP computes all of forward then.
+    [
+        ("ddp-prophet", 20.0, 0.678, 0.71),
+        ("ddp-gloo", 20.0, 0.765, 0.94),
+        ("prophet", 20.0, 0.678, 0.71),
+        ("prophet", 1.0, 0.3, 0.31),
+    ],
+)
+def test_predictions_are_the_simulators(policy: str, megabytes: float, least_s: float, most_s: float) -> None:
+    assert least_s <= predicted_s(situation(megabytes, policy)) < most_s
+
+
+def test_it_can_be_written_as_json() -> None:
+    predict: Callable[[Situation], float] = fluid_s
+    raw = json.loads(json.dumps(dataclasses.asdict(advise(situation(), predict=predict))))
+    assert raw["schema"] == 1 and raw["setting"] == {"bandwidth": 250e6}
+    assert {suggestion["change"] for suggestion in raw["suggestions"]} <= {change.name for change in CHANGES}

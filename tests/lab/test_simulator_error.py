@@ -1,0 +1,22 @@
+"""How far off predictions are: by policy where it was compared, and by engine where not."""
+
+from __future__ import annotations
+
+import pytest
+
+from prophet.lab import simulator_error
+from prophet.lab.simulator_error import PredictionError, prediction_error
+
+
+def test_a_policy_has_the_errors_of_its_own_cells() -> None:
+    for base in ("prophet", "stock", "ddp-prophet", "ddp-gloo"):
+        error = prediction_error(base)
+        assert error is not None and 0 <= error.usual <= error.worst < 1 and error.cells >= 3
+
+
+def test_one_that_was_never_compared_has_those_of_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    ratios = {"prophet": [1.02, 0.9], "stock": [1.3], "ddp-gloo": [1.01]}
+    monkeypatch.setattr(simulator_error, "_ratios", lambda: ratios)
+    assert prediction_error("pace") == PredictionError(pytest.approx(0.1), pytest.approx(0.3), 3)
+    assert prediction_error("ddp-pace") == PredictionError(pytest.approx(0.01), pytest.approx(0.01), 1)
+    assert prediction_error("mxnet-kvstore") is None

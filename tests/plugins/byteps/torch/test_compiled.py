@@ -1,0 +1,174 @@
+"""Modules that torch.compile makes code of: what they wait for, and when that code could use more than is theirs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from prophet.frontends import notices
+from prophet.frontends.torch import references
+from support.torch_network import Network, Plain, batch, loss_of, make_model, pair, peek, same, same_model, train, wrap
+
+Compile = Callable[[nn.Sequential, int], None]
+
+
+@pytest.fixture(autouse=True)
+def compiler(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """One that has compiled nothing yet, in a process that was told nothing."""
+    monkeypatch.setattr(notices, "_warned", set())
+    caplog.set_level(logging.WARNING, "prophet")
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+class Reaching(nn.Module):
+    """A layer of a program's own, which may use what is no part of it."""
+
+    def __init__(self, inner: nn.Module, others: Sequence[torch.Tensor] = (), breaks: bool = False) -> None:
+        super().__init__()
+        self.inner, self.others, self.breaks = inner, others, breaks
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.inner(inputs)
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return outputs + sum(other.sum() for other in self.others)
+
+
+def with_own_layers(*models: nn.Sequential) -> None:
+    """What torch brings is not compiled by itself."""
+    for model in models:
+        for place in (0, 2):
+            model[place] = Reaching(model[place])
+
+
+def in_place(model: nn.Sequential, place: int) -> None:
+    model[place].compile(backend="eager")
+
+
+def wrapped(model: nn.Sequential, place: int) -> None:
+    model[place] = torch.compile(model[place], backend="eager")  # type: ignore[call-overload]
+
+
+def own(module: Any) -> nn.Module:
+    """The module that was compiled."""
+    inner: nn.Module = getattr(module, "_orig_mod", module)
+    return inner
+
+
+@pytest.mark.parametrize("compile_block", [in_place, wrapped])
+def test_a_compiled_block_waits_for_its_own_updates(network: Network, compile_block: Compile) -> None:
+    truth, plain, model, optimizer = pair(network)
+    with_own_layers(truth, model)
+    for place in (0, 2):
+        compile_block(model, place)
+    train(truth, plain, 2, 5)
+    train(model, optimizer, 2, 5)
+    network.newest_first = True
+    flying = len(network.flying)
+    assert flying == 8, "step() waited"
+    inner: nn.Module = own(model[2]).inner  # type: ignore[assignment]
+    hidden = model[1](model[0](batch(9)[0]))
+    assert len(network.flying) == 6, "its own two, and nothing else"
+    before = peek(inner)
+    model[2](hidden)
+    assert not torch.equal(peek(inner), before)
+    assert len(network.flying) == 4
+    assert counters["stats"]["unique_graphs"] > 0
+    assert same(list(model.parameters()), list(truth.parameters()))
+
+
+def test_a_model_compiled_whole_waits_when_it_is_called_and_says_so(
+    network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    truth, plain, model, optimizer = pair(network)
+    compiled: Any = torch.compile(model, backend="eager")
+    train(truth, plain, 2, 4)
+    train(compiled, optimizer, 2, 4)
+    assert network.flying, "step() waited"
+    assert same(compiled(torch.ones(2, 6)), truth(torch.ones(2, 6)))
+    assert not network.flying
+    assert same_model(model, truth)
+    (line,) = caplog.messages
+    assert "made one piece of 100% of what is trained" in line
+
+
+def test_code_made_anew_while_updates_are_pending_changes_no_bit(network: Network) -> None:
+    """While torch.compile is at work, torch's optimizers would compute otherwise."""
+    truth, model = make_model(), make_model()
+    plain = Plain(torch.optim.Adam(truth.parameters(), 0.1))
+    optimizer = wrap(network, model, torch.optim.Adam(model.parameters(), 0.1))
+    with_own_layers(truth, model)
+    in_place(model, 2)
+    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        train(some_model, some_optimizer, 0, 5)
+        graphs = counters["stats"]["unique_graphs"]
+        some_model(torch.ones(3, 6))
+        assert some_model is truth or counters["stats"]["unique_graphs"] > graphs, "nothing was made anew"
+        train(some_model, some_optimizer, 5, 2)
+    assert same_model(model, truth)
+    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("breaks", "why"),
+    [(False, "uses parameters of others"), (True, "several graphs of a module, with Python between them")],
+)
+def test_step_waits_where_compiled_code_could_use_more_than_its_own(
+    network: Network, caplog: pytest.LogCaptureFixture, breaks: bool, why: str
+) -> None:
+    truth, plain, model, optimizer = pair(network)
+    for some_model in (truth, model):
+        others = [] if breaks else [some_model[5].weight]
+        some_model[2] = Reaching(some_model[2], others, breaks)
+    model[2].compile(backend="eager")
+    train(truth, plain, 2, 5)
+    train(model, optimizer, 2, 5)
+    assert not network.flying
+    assert same_model(model, truth)
+    assert [line for line in caplog.messages if "step() waits for all updates from now on: " in line and why in line]
+
+
+def test_compiled_code_finds_the_stack_of_modes_as_it_would_be_without_prophet(network: Network) -> None:
+    _, _, model, optimizer = pair(network)
+    with_own_layers(model)
+    heights = []
+
+    def look(graph: Any, inputs: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            heights.append(torch._C._len_torch_function_stack())
+            return graph.forward(*arguments)
+
+        return run
+
+    model[2].compile(backend=look)
+    train(model, optimizer, 2, 4)
+    assert network.flying and references.watching_here()
+    model[2](model[1](model[0](batch(9)[0])))
+    assert set(heights) == {0}
+    assert references.watching_here(), "others are still pending"
+
+
+def test_an_update_that_a_loss_needs_is_made_before_a_compiled_block_runs(network: Network) -> None:
+    """What is compiled gets parameters, and not the values that they had."""
+    truth, plain, model, optimizer = pair(network)
+    with_own_layers(truth, model)
+    model[0].compile(backend="aot_eager")
+    losses: list[list[float]] = []
+    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        losses.append([])
+        for number in range(2, 8):
+            some_optimizer.zero_grad()
+            loss = loss_of(some_model, number)
+            loss.backward()  # type: ignore[no-untyped-call]
+            some_optimizer.step()
+            losses[-1].append(loss.item())
+    assert losses[0] == losses[1]

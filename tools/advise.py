@@ -1,0 +1,157 @@
+"""What `prophet advise` predicts, beside real runs with the change made: six recorded jobs and their page.
+
+Rule of this file: which pairs of configs/advise.yaml are compared, and the page docs/results/advice.md. `make advice` runs
+it, for about 20 minutes on a quiet machine; it can be interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from prophet.core.errors import UserError
+from prophet.core.units import format_size
+from prophet.lab.advice import advise
+from prophet.lab.advice_record import Advice, Suggestion
+from prophet.lab.advice_sources import of_run
+from prophet.lab.config import load_experiment
+from prophet.lab.records import read_results
+from prophet.lab.results import describe_setting
+from prophet.lab.simulator_error import prediction_error
+from tools import kept
+from tools.cells import measured, study_main
+from tools.markdown import table
+from tools.provenance import here
+
+CONFIG = Path("configs/advise.yaml")
+PAGE = "advice.md"
+NAME = "advice"
+COMMAND = "make advice"
+CHANGES = ("twice-the-rate", "half-precision", "another-server", "prophet", "larger-batch", "ddp")
+"""By pair of the config's cells: what was changed from the first to the second."""
+NEAR = 0.10
+"""Five of six predictions are to be within it."""
+
+INTRODUCTION = f"""# What was advised, and what came of it
+
+Made by `{COMMAND}` from `{CONFIG}`. Each job was run for real, `prophet advise` was asked about that run, and the job was
+run once more with the change made. Real here: the engines, the gradients, the network (shaped veth pairs on one machine);
+computing is sleeping, by profiles recorded in training. *Half precision* is a replay of half of the bytes, and the *larger batch*
+one of twice the computing."""
+COLUMNS = ("job", "change", "as it is (s)", "predicted (s)", "real (s)", "off", "predicted without the run (s)")
+
+
+@dataclass(frozen=True)
+class Followed:
+    """One piece of advice that was followed. Times are seconds an iteration.
+
+    `uncalibrated_s` is what the simulator says alone, without the first run's measured time.
+    """
+
+    job: str
+    change: str
+    words: str
+    now_s: float
+    predicted_s: float
+    uncalibrated_s: float
+    real_s: float
+    helped: bool
+    """Whether it was said to help."""
+
+    @property
+    def off(self) -> float:
+        """How far the real time is from the predicted one, as a part of that."""
+        return self.real_s / self.predicted_s - 1
+
+
+@dataclass(frozen=True)
+class Advised:
+    """All of them."""
+
+    rows: Sequence[Followed]
+
+
+def followed(out: Path, number: int, change: str) -> Followed:
+    """The pair of that number, of the runs in `out`. Raises UserError."""
+    before, after = out / f"cell{2 * number}", out / f"cell{2 * number + 1}"
+    situation, measured_s = of_run(before)
+    advice = advise(situation, measured_s, error_of=prediction_error)
+    plain = advise(situation, error_of=prediction_error)
+    suggestion = _suggestion(advice, change)
+    (cell,) = read_results(after / "results.json").cells
+    (real,) = cell.policies.values()
+    if real.median_s is None:
+        raise UserError(f"{after}: the changed job failed ({real.error}); run it again")
+    profile, bandwidth = situation.profile, {"bandwidth": situation.cell.setting["bandwidth"]}
+    return Followed(
+        job=f"{profile.name}, {format_size(profile.total_bytes)}, {describe_setting(bandwidth)}, "
+        f"{advice.workers} workers, {advice.policy}",
+        change=change,
+        words=suggestion.words,
+        now_s=measured_s,
+        predicted_s=suggestion.iteration_s,
+        uncalibrated_s=_suggestion(plain, change).iteration_s,
+        real_s=real.median_s,
+        helped=suggestion.helps,
+    )
+
+
+def _suggestion(advice: Advice, change: str) -> Suggestion:
+    found = next((each for each in advice.suggestions if each.change == change), None)
+    if found is None:
+        raise UserError(f"{change} is nothing that could be advised for {advice.job} under {advice.policy}")
+    return found
+
+
+def page(results: Path) -> str:
+    """The page, from what is kept."""
+    stored = kept.kept(results, NAME, Advised)
+    if stored is None:
+        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, COMMAND))
+    provenance, data = stored
+    near = sum(abs(row.off) <= NEAR for row in data.rows)
+    worst = max(abs(row.off) for row in data.rows)
+    said = f"**{near} of {len(data.rows)} predictions are within {NEAR:.0%}; the worst is {worst:.1%} off.**"
+    return kept.joined(INTRODUCTION, provenance.line(), said, table(COLUMNS, [_row(row) for row in data.rows]))
+
+
+def _row(row: Followed) -> tuple[str, ...]:
+    return (
+        row.job,
+        row.words,
+        f"{row.now_s:.3f}",
+        f"{row.predicted_s:.3f}",
+        f"{row.real_s:.3f}",
+        f"{row.off:+.1%}",
+        f"{row.uncalibrated_s:.3f}",
+    )
+
+
+def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> int:
+    """Runs what is missing, advises, keeps what came of it and writes the page; an exit status.
+
+    Raises UserError and OSError.
+    """
+    cells = len(load_experiment(config).cells)
+    if cells != 2 * len(CHANGES):
+        raise UserError(f"{config}: it has {cells} cells; {2 * len(CHANGES)} are wanted, a pair for each change")
+    console = Console()
+    measured(config, out, repeats, console)
+    rows = [followed(out, number, change) for number, change in enumerate(CHANGES)]
+    kept.keep(results, NAME, Advised, Advised(rows), here())
+    (results / PAGE).write_text(page(results), encoding="utf-8")
+    console.print(f"written to {results / PAGE}")
+    return 0 if sum(abs(row.off) <= NEAR for row in rows) >= len(rows) - 1 else 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 1 where fewer than all but one of the predictions are near, 2 for an error of the user's."""
+    return study_main("advise", __doc__, CONFIG, write_page, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""How far off the simulator was in the kept validation runs: the file that `prophet advise` takes its errors from.
+
+Rule of this file: from kept results to prophet/lab/simulator-errors.json; nothing is run. `make pages` writes it, and a
+test looks that it is what the data gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from prophet.core.files import write_whole
+from prophet.lab.simulator_error import FILE
+from tools import allreduce, kept, validate
+from tools.allreduce_simulated import cells_of
+from tools.exit_status import exit_status
+from tools.kept import Study
+
+STUDIES = (validate.NAME, allreduce.NAME)
+"""Kept results whose cells were simulated as well."""
+
+
+def errors_text(results: Path) -> str:
+    """The file's text, from the data in `results`. Raises UserError."""
+    ratios: dict[str, list[float]] = {}
+    for name in STUDIES:
+        stored = kept.kept(results, name, Study)
+        if stored is None:
+            continue
+        _, study = stored
+        for cell, point in zip(cells_of(study), study.points, strict=True):
+            for contender in cell.policies:
+                real = point.cell.measured(contender.name)
+                simulated = None if point.simulated is None else point.simulated.measured(contender.name)
+                if real is None or simulated is None or real.median_s is None or simulated.median_s is None:
+                    continue
+                ratios.setdefault(contender.base, []).append(round(real.median_s / simulated.median_s, 4))
+    lines = [f"  {json.dumps(base)}: {json.dumps(ratios[base])}" for base in sorted(ratios)]
+    return '{\n "schema": 1,\n "ratios": {\n' + ",\n".join(lines) + "\n }\n}\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes it; exit status 2 with one line for an error of the user's."""
+    parser = argparse.ArgumentParser(prog="python -m tools.simulator_errors", description=__doc__)
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    parser.add_argument("--out", type=Path, default=FILE)
+    options = parser.parse_args(arguments)
+
+    def work() -> int:
+        write_whole(errors_text(options.results), options.out)
+        return 0
+
+    return exit_status(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
