@@ -58,7 +58,10 @@ class _Loader(importlib.abc.Loader):
         job = None
         try:
             from prophet.core.errors import UserError
-            from prophet_byteps.agent import Agent
+            if os.environ["BYTEPS_SCHEDULER"].strip().lower() == "mlfabric":  # no policy of a queue, and no agent's
+                from prophet_byteps.asynchronous import AsynchronousAgent as Agent
+            else:
+                from prophet_byteps.agent import Agent
 
             try:
                 job = Agent.prepare(self._framework, os.environ)

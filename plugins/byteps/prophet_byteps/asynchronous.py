@@ -1,0 +1,184 @@
+"""Prophet in a worker that trains asynchronously: MLfabric over BytePS's asynchronous servers.
+
+Rule of this file: the start of such a process and its end, the edges around prophet/frontends/torch/asynchronous.py.
+autoload.py makes one of these in place of agent.py's Agent where BYTEPS_SCHEDULER says `mlfabric`.
+
+A wrong setting ends the process before anything is sent. Without the hook a pull also pushes (zeros) and a push also
+pulls: the weights are the same, and what is saved is not. Without a coordinator updates go in order of arrival. Each is
+one warning.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import json
+import logging
+import os
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from prophet.core import settings as names
+from prophet.core.errors import UserError
+from prophet.core.plan import Plan
+from prophet.core.settings import Settings, from_environ
+from prophet.core.status import AgentStatus
+from prophet.mlfabric.ports import CoordinatorPort
+from prophet_byteps import hook as hook_module
+from prophet_byteps.hook import Hook, HookError, Library
+
+POLICY = "mlfabric"
+ASYNCHRONOUS = "BYTEPS_ENABLE_ASYNC"
+BYTEPS_BLOCK_BYTES = "4096000"
+"""BytePS's own partition size: no block is larger, so each is one key."""
+
+logger = logging.getLogger("prophet")
+
+
+class AsynchronousAgent:
+    """Prophet in one worker of an asynchronous job."""
+
+    def __init__(self, settings: Settings, library: Library | None, hook: Hook | None, no_hook: str = "") -> None:
+        self._settings = settings
+        self._library = library
+        self._hook = hook
+        self._aside = no_hook
+        self._coordinator: CoordinatorPort | None = None
+
+    @classmethod
+    def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> AsynchronousAgent:
+        """Checks the settings and loads the hook, before BytePS's library is loaded. Raises UserError, with one line."""
+        settings = from_environ(environ)
+        check_job(framework, environ)
+        library, hook, no_hook = None, None, ""
+        try:
+            library = hook_module.find_library(framework)
+            hook = Hook.load()
+        except Exception as error:
+            no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
+        environ[names.BYTEPS_PARTITION_BYTES] = BYTEPS_BLOCK_BYTES
+        environ[names.CHOSEN] = BYTEPS_BLOCK_BYTES
+        return cls(settings, library, hook, no_hook)
+
+    def start(self, module: ModuleType) -> None:
+        """Takes over what is to go one way only, and how the BytePS module just imported wraps optimizers."""
+        if self._hook is not None and self._library is not None:
+            try:
+                self._hook.attach(self._library, self._settings.watchdog_s)
+                hook_module.set_loaded(self._hook)
+                self._hook.set_identity("priority")
+                self._hook.set_plan(Plan(policy=POLICY))  # in order of arrival: all of an update is needed at once
+                if not self._hook.goes_one_way:
+                    self._aside = "this BytePS does not export what lets a task go one way only"
+            except Exception as error:
+                self._aside, self._hook = str(error), None
+        if self._aside:
+            self.step_aside(self._aside)
+        self._wrap_init(module)
+        install(module, self)
+        atexit.register(self._finish)
+
+    def _wrap_init(self, module: Any) -> None:
+        """A coordinator is looked for when the worker's number is known."""
+        init = module.init
+
+        @functools.wraps(init)
+        def init_and_connect(*args: Any, **kwargs: Any) -> Any:
+            result = init(*args, **kwargs)
+            if self._coordinator is None and module.size() > 1:
+                self._coordinator = connect(module.rank(), os.environ)
+            return result
+
+        module.init = init_and_connect
+
+    @property
+    def coordinator(self) -> CoordinatorPort | None:
+        return self._coordinator
+
+    @property
+    def block_bytes(self) -> int | None:
+        return self._settings.partition_bytes
+
+    def step_aside(self, why: str) -> None:
+        """One warning; from here on all transfers go both ways."""
+        self._aside = why
+        logger.warning("Prophet's hook stepped aside: %s; pulls push as well, zeros, and pushes pull", why)
+        if self._hook is not None:
+            self._hook.step_aside(why)
+
+    def _finish(self) -> None:
+        """Leaves the coordinator, and writes what was asked for; a failure here is a warning, never a failed job."""
+        try:
+            if self._coordinator is not None:
+                self._coordinator.close()
+            if self._settings.status_out is not None:
+                self._write_status(self._settings.status_out)
+        except Exception as error:
+            logger.warning("Prophet could not end as it should: %s", error)
+
+    def _write_status(self, path: Path) -> None:
+        status = AgentStatus(
+            policy=POLICY,
+            stepped_aside=self._aside,
+            plans=0,
+            agent_cpu_s=0.0,
+            partition_bytes=int(BYTEPS_BLOCK_BYTES),
+            push_credit=None,
+            hook=self._hook.status() if self._hook else None,
+        )
+        path.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n", encoding="utf-8")
+
+
+def check_job(framework: str, environ: Mapping[str, str]) -> None:
+    """Raises UserError where the job is none that updates can be scheduled in."""
+    scheduler = f"{names.SCHEDULER}={POLICY}"
+    if environ.get(ASYNCHRONOUS, "0") in ("", "0"):
+        raise UserError(f"{scheduler} schedules asynchronous updates; set {ASYNCHRONOUS}=1 for workers and servers")
+    if framework != "torch":
+        raise UserError(f"{scheduler} knows PyTorch alone; leave it out of a job in {framework}")
+    servers = environ.get(names.DMLC_NUM_SERVER, "1")
+    if servers != "1":
+        raise UserError(f"{scheduler} schedules the link of one server; {names.DMLC_NUM_SERVER} is {servers}, make it 1")
+    if environ.get(names.BYTEPS_LOCAL_SIZE, "1") not in ("", "1"):
+        raise UserError(f"{scheduler} needs one process a machine; {names.BYTEPS_LOCAL_SIZE} has to be 1")
+
+
+def connect(worker: int, environ: Mapping[str, str]) -> CoordinatorPort | None:
+    """The coordinator's client of this worker; None, with a warning, where the environment names none or it fails."""
+    return None
+
+
+def install(bps: Any, agent: AsynchronousAgent) -> None:
+    """Replaces what of `bps`, the module byteps.torch, an asynchronous job needs otherwise than BytePS has it."""
+    original = bps.DistributedOptimizer
+
+    @functools.wraps(original)
+    def distributed_optimizer(
+        optimizer: Any, named_parameters: Any = None, compression: Any = None, backward_passes_per_step: int = 1
+    ) -> Any:
+        if bps.size() == 1:
+            return original(optimizer, named_parameters, compression or bps.Compression.none, backward_passes_per_step)
+        if compression not in (None, bps.Compression.none):
+            raise ValueError(f"{names.SCHEDULER}={POLICY} does not compress updates; leave compression out")
+        from prophet_byteps.torch.asynchronous import BLOCK_BYTES, wrap
+
+        return wrap(bps, optimizer, agent.coordinator, hook_module.wait_activity, agent.block_bytes or BLOCK_BYTES)
+
+    bps.DistributedOptimizer = distributed_optimizer
+    broadcast_parameters = bps.broadcast_parameters
+
+    @functools.wraps(broadcast_parameters)
+    def broadcast(params: Any, root_rank: int, prefix: str = "Parameter.") -> None:
+        if bps.size() == 1:
+            return broadcast_parameters(params, root_rank, prefix)  # type: ignore[no-any-return]
+        from prophet_byteps.torch.asynchronous_broadcast import broadcast_tensors
+
+        entries = sorted(params.items()) if isinstance(params, Mapping) else list(params)
+        tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
+        broadcast_tensors(bps, tensors, root_rank, hook_module.wait_activity)
+        return None
+
+    bps.broadcast_parameters = broadcast
