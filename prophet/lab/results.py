@@ -291,6 +291,9 @@ def describe_setting(setting: Mapping[str, Any]) -> str:
             words.append(f"delay {_describe_delay(value)}")
         elif key == "traffic":
             words += [_describe_traffic(part) for part in value]
+        elif key == "rate_mix":
+            parts = zip(value["shares"], value["chances"], strict=True)
+            words.append("rates x " + " ".join(f"{share:.3g}({chance:.0%})" for share, chance in parts if chance > 0))
         elif key == "faults":
             words += [JobFault.model_validate(fault).words() for fault in value] or ["no fault"]
         elif key == "policies":
