@@ -13,10 +13,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 from prophet.core.errors import UserError
@@ -26,10 +24,6 @@ from prophet.mlfabric.messages import Answer, Challenge, Denied, Hello, decode_r
 Outgoing: TypeAlias = tuple[bytes, Answer]
 """To which connection, and what."""
 
-LEAST_TOKEN = 16
-"""Characters of a token: a shorter one could be guessed from one proof that was overheard."""
-_LINE = re.compile(r"(?P<tenant>[A-Za-z0-9._:-]{1,128})\s+(?P<token>\S+)")
-
 
 @dataclass(frozen=True)
 class Tenant:
@@ -37,38 +31,6 @@ class Tenant:
 
     token: str
     coordination: Coordination
-
-
-def parse_tokens(text: str, where: str) -> dict[str, str]:
-    """Tokens by tenant, from lines `TENANT TOKEN`; empty lines and those that begin with # do not count.
-
-    `where` names the text in errors. Raises UserError, which never has a token in it.
-    """
-    tokens: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
-            continue
-        match = _LINE.fullmatch(stripped)
-        if match is None:
-            raise UserError(f"{where}, line {number}: write `TENANT TOKEN`, a name and a token without spaces")
-        if len(match["token"]) < LEAST_TOKEN:
-            raise UserError(f"{where}, line {number}: a token has at least {LEAST_TOKEN} characters")
-        if match["tenant"] in tokens:
-            raise UserError(f"{where}, line {number}: tenant {match['tenant']} has a token already")
-        tokens[match["tenant"]] = match["token"]
-    if not tokens:
-        raise UserError(f"{where} has no tenant: write a line `TENANT TOKEN`")
-    return tokens
-
-
-def load_tokens(path: Path) -> dict[str, str]:
-    """The same from a file. Raises UserError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as a file of tokens ({error})") from None
-    return parse_tokens(text, str(path))
 
 
 class Connections:

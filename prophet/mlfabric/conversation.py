@@ -145,7 +145,7 @@ class Conversation:
             ask = Ask(update=number, size_bytes=size_bytes, version=version, norm=norm)
         except ValueError:
             raise UserError(
-                f"update {number}: {size_bytes} bytes of version {version} with a norm of {norm}; give numbers of 0 or more"
+                f"update {number}: {size_bytes} bytes of version {version} with norm {norm}; give numbers of 0 or more"
             ) from None
         update = self._updates[number] = _Update(ask, now_s, now_s)
         self.version = max(self.version, version)
@@ -157,7 +157,7 @@ class Conversation:
     def done(self, number: int, size_bytes: int, now_s: float) -> None:
         """The server has all of an update. Its Outcome comes with `take`; a second call does nothing."""
         update = self._updates.get(number)
-        if update is None or update.done is not None:
+        if update is None or update.stage is _Stage.SENT or update.done is not None:
             return
         update.done = Done(update=number, version=update.ask.version, size_bytes=size_bytes)
         update.stage, update.heard_s = _Stage.DONE, now_s
@@ -180,14 +180,20 @@ class Conversation:
             gathered.done = Done(update=0, version=0, size_bytes=size_bytes, sum=number)
             gathered.heard_s, gathered.said_s = now_s, -math.inf
 
-    def report(self, up: float, down: float) -> None:
-        """The NIC's rates in bytes per second. Raises UserError for rates that cannot be."""
+    def report(self, up: float | None, down: float | None) -> None:
+        """The NIC's rates in bytes per second, None for one that is not known. Raises UserError for what cannot be."""
         try:
             self._rates = NicRates(up=up, down=down)
         except ValueError:
             raise UserError(f"rates of {up} and {down} bytes per second; give numbers above 0") from None
         if self.welcomed:
             self._out.messages.append(self._rates)
+
+    @property
+    def sending(self) -> bool:
+        """Whether an update or a sum of this worker is on its way."""
+        updates = any(update.stage in (_Stage.GONE, _Stage.SENT) for update in self._updates.values())
+        return updates or any(gathered.gone and gathered.done is None for gathered in self._sums.values())
 
     def aggregates(self) -> None:
         """This worker can sum from now on, and says so."""

@@ -29,6 +29,7 @@ from prophet.mlfabric.messages import (
     Applied,
     Ask,
     Beat,
+    Bye,
     Collect,
     Collected,
     Denied,
@@ -223,10 +224,14 @@ class Coordination:
             case Collected():
                 self._collected(known, request)
             case NicRates():
-                self._network.uplinks[known.node] = Link.constant(request.up)
-                self._network.downlinks[known.node] = Link.constant(request.down)
+                if request.up is not None:
+                    self._network.uplinks[known.node] = Link.constant(request.up)
+                if request.down is not None:
+                    self._network.downlinks[known.node] = Link.constant(request.down)
             case Beat():
                 pass
+            case Bye():
+                self._forget(known, "it has ended")
             case Hello():
                 return self.join(request, now_s)
         return self._said()

@@ -107,17 +107,23 @@ class Collected(_Message):
 
 
 class NicRates(_Message):
-    """What the NIC of this worker's node has available each way, in bytes per second."""
+    """What the NIC of this worker's node has available each way, in bytes per second; None for what is not known."""
 
     kind: Literal["rates"] = "rates"
-    up: _Rate
-    down: _Rate
+    up: _Rate | None = None
+    down: _Rate | None = None
 
 
 class Beat(_Message):
     """Nothing to say but that the worker lives."""
 
     kind: Literal["beat"] = "beat"
+
+
+class Bye(_Message):
+    """The worker ends: what it was granted is released at once."""
+
+    kind: Literal["bye"] = "bye"
 
 
 class Challenge(_Message):
@@ -206,7 +212,7 @@ class Denied(_Message):
     update: _Whole | None = None
 
 
-Request: TypeAlias = Hello | Ask | Done | Collected | NicRates | Beat
+Request: TypeAlias = Hello | Ask | Done | Collected | NicRates | Beat | Bye
 """To the coordinator."""
 Answer: TypeAlias = Challenge | Welcome | Wait | Grant | Applied | Summed | Collect | Lost | Denied
 """To a worker."""
