@@ -23,14 +23,14 @@ second, versions the number of updates that the server's model has had.
                                   <-      Applied       also to all workers whose updates are in a sum
 
 An aggregator also gets Collect (which updates it is to sum), says Collected when it has them, gets a Grant for the
-sum and says Done. Lost takes back what was granted: an aggregator that died took the update with it.
+sum, says Done and gets Summed. Lost takes back what was granted: an aggregator that died took the update with it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -43,6 +43,7 @@ MOST_ANSWER_BYTES = 1 << 20
 MOST_WORKERS = 1 << 20
 """Worker numbers are below this."""
 
+T = TypeVar("T")
 _Whole: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
 """Exact as a JSON number everywhere."""
 _Worker: TypeAlias = Annotated[int, Field(ge=0, lt=MOST_WORKERS)]
@@ -85,14 +86,15 @@ class Ask(_Message):
 
 
 class Done(_Message):
-    """All of an update, or of a sum, is applied at the server; also one that nobody granted (arrival order).
+    """All of an update is applied at the server; also one that nobody granted (arrival order).
 
-    `size_bytes` is what was pushed. With `sum` set, it is the collection of that number that was pushed, and `update`
-    says nothing.
+    `version` is that of its Ask, `size_bytes` what was pushed. With `sum` set, what was pushed is the sum of the
+    collection of that number, and `update` and `version` say nothing.
     """
 
     kind: Literal["done"] = "done"
     update: _Whole
+    version: _Whole
     size_bytes: _Whole
     sum: _Whole | None = None
 
@@ -105,18 +107,23 @@ class Collected(_Message):
 
 
 class NicRates(_Message):
-    """What a daemon finds its node's NIC to have available, each way, in bytes per second."""
+    """What the NIC of this worker's node has available each way, in bytes per second; None for what is not known."""
 
     kind: Literal["rates"] = "rates"
-    node: _Name
-    up: _Rate
-    down: _Rate
+    up: _Rate | None = None
+    down: _Rate | None = None
 
 
 class Beat(_Message):
     """Nothing to say but that the worker lives."""
 
     kind: Literal["beat"] = "beat"
+
+
+class Bye(_Message):
+    """The worker ends: what it was granted is released at once."""
+
+    kind: Literal["bye"] = "bye"
 
 
 class Challenge(_Message):
@@ -170,6 +177,14 @@ class Applied(_Message):
     delay: _Whole
 
 
+class Summed(_Message):
+    """The sum of the collection is part of the model: its pusher need not say Done again."""
+
+    kind: Literal["summed"] = "summed"
+    sum: _Whole
+    version: _Whole
+
+
 class Collect(_Message):
     """This worker is to sum updates: `members` are pairs of worker and update, its own may be among them.
 
@@ -182,7 +197,7 @@ class Collect(_Message):
 
 
 class Lost(_Message):
-    """What was granted to the update is taken back for `reason`; it is not applied, nor will it be."""
+    """What was granted to the update is taken back for `reason`: it does not count as applied, and nobody waits for it."""
 
     kind: Literal["lost"] = "lost"
     update: _Whole
@@ -197,9 +212,9 @@ class Denied(_Message):
     update: _Whole | None = None
 
 
-Request: TypeAlias = Hello | Ask | Done | Collected | NicRates | Beat
+Request: TypeAlias = Hello | Ask | Done | Collected | NicRates | Beat | Bye
 """To the coordinator."""
-Answer: TypeAlias = Challenge | Welcome | Wait | Grant | Applied | Collect | Lost | Denied
+Answer: TypeAlias = Challenge | Welcome | Wait | Grant | Applied | Summed | Collect | Lost | Denied
 """To a worker."""
 
 _REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
@@ -221,7 +236,7 @@ def decode_answer(data: bytes) -> Answer:
     return _decode(_ANSWERS, data, MOST_ANSWER_BYTES)
 
 
-def _decode[T](adapter: TypeAdapter[T], data: bytes, most_bytes: int) -> T:
+def _decode(adapter: TypeAdapter[T], data: bytes, most_bytes: int) -> T:
     if len(data) > most_bytes:
         raise UserError(f"a message of {len(data)} bytes; {most_bytes} is the most")
     try:

@@ -106,8 +106,8 @@ class CoordinatorPort(Protocol):
     def pushed_sum(self, number: int, size_bytes: int) -> None:
         """The server has all of the sum; its members' outcomes follow, at their workers."""
 
-    def report(self, up: float, down: float) -> None:
-        """What this node's NIC has available each way, in bytes per second."""
+    def report(self, up: float | None = None, down: float | None = None) -> None:
+        """What this node's NIC has available each way, in bytes per second; None for what is not known."""
 
     def close(self) -> None:
         """Says nothing more; what is open goes in arrival order."""
