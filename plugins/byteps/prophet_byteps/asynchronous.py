@@ -23,15 +23,19 @@ from typing import Any
 
 from prophet.core import settings as names
 from prophet.core.errors import UserError
+from prophet.core.optional import MissingPackage, require
 from prophet.core.plan import Plan
-from prophet.core.settings import Settings, from_environ
+from prophet.core.settings import Settings, coordinator_from_environ, from_environ
 from prophet.core.status import AgentStatus
+from prophet.frontends.ending import WRONG, end_process
 from prophet.mlfabric.ports import CoordinatorPort
 from prophet_byteps import hook as hook_module
 from prophet_byteps.hook import Hook, HookError, Library
 
 POLICY = "mlfabric"
 ASYNCHRONOUS = "BYTEPS_ENABLE_ASYNC"
+WELCOME_S = 5.0
+"""How long a worker waits for its coordinator at the start of a job, before it goes on without."""
 BYTEPS_BLOCK_BYTES = "4096000"
 """BytePS's own partition size: no block is larger, so each is one key."""
 
@@ -144,11 +148,44 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
         raise UserError(f"{scheduler} schedules the link of one server; {names.DMLC_NUM_SERVER} is {servers}, make it 1")
     if environ.get(names.BYTEPS_LOCAL_SIZE, "1") not in ("", "1"):
         raise UserError(f"{scheduler} needs one process a machine; {names.BYTEPS_LOCAL_SIZE} has to be 1")
+    coordinator = coordinator_from_environ(environ)
+    if coordinator is not None:
+        from prophet.mlfabric.tokens import token_of
+
+        token_of(coordinator.token_file, coordinator.tenant)
 
 
 def connect(worker: int, environ: Mapping[str, str]) -> CoordinatorPort | None:
-    """The coordinator's client of this worker; None, with a warning, where the environment names none or it fails."""
-    return None
+    """The coordinator's client of this worker; None, with a warning, where the environment names none or it fails.
+
+    The process ends where the coordinator refuses it, as for a wrong token. One that is not there yet is no reason to
+    wait: the client goes on looking for it.
+    """
+    try:
+        from prophet.mlfabric.client import client_from_environ
+
+        client = client_from_environ(worker, environ)
+        if client is None:
+            logger.warning("%s is not set: updates go in order of arrival, and none is dropped", names.COORDINATOR)
+            return None
+        client.wait_welcome(WELCOME_S)
+    except UserError as error:
+        end_process(str(error), WRONG)
+    except Exception as error:
+        logger.warning("updates go in order of arrival: %s: %s", type(error).__name__, error)
+        return None
+    return client
+
+
+def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
+    """(item, whether it is as it must be, a line) for each thing that a worker needs here."""
+    ok, line = hook_module.check_compatibility(framework)
+    rows = [("MLfabric's hook", ok, line)]
+    try:
+        require("zmq", "an MLfabric coordinator")
+    except MissingPackage as error:
+        rows.append(("MLfabric's coordinator", False, str(error)))
+    return tuple(rows)
 
 
 def install(bps: Any, agent: AsynchronousAgent) -> None:

@@ -69,7 +69,8 @@ class Tally:
 class AsynchronousRounds:
     """One worker's rounds with the weights in `blocks`; `worker` counts from 0, and worker 0 is the root.
 
-    `coordinator` None is order of arrival. `version` is that of the weights it has, `delay` that of its last update.
+    `coordinator` None is order of arrival. `version` is that of the weights it has, `own_updates` how many of its own are
+    in them, `delay` that of its last update.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class AsynchronousRounds:
         self._now, self._sleep = now, sleep
         self.version = 0
         self.delay = 0
+        self.own_updates = 0
         self.tally = Tally()
 
     def start(self) -> None:
@@ -102,7 +104,7 @@ class AsynchronousRounds:
             self._sleep(START_POLL_S)
             self._pull([0])
         self._pull_whole(list(range(1, len(self._blocks.blocks))))
-        self.version = version_of(self._blocks.take())
+        self._take()
 
     def round(self) -> bool:
         """Sends what the weights have changed by since the last round, and takes the server's newest.
@@ -125,7 +127,7 @@ class AsynchronousRounds:
         blocks.clear()
         self._pull_whole(range(len(blocks.blocks)))
         before = self.version
-        self.version = version_of(blocks.take())
+        self._take()
         if goes and (permission is None or not permission.coordinated):
             self.delay = max(1, self.version - before)  # nobody counted; it is no more than that
         return goes
@@ -178,6 +180,10 @@ class AsynchronousRounds:
         )
 
     # Pulls.
+
+    def _take(self) -> None:
+        counts = self._blocks.take()
+        self.version, self.own_updates = version_of(counts), counts[self._worker]
 
     def _pull(self, places: Sequence[int]) -> None:
         for place in places:
