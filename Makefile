@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing papers results pages schemas profiles guard memory backlog soak testbed golden release clean
+.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing mlfabric papers results pages schemas profiles guard memory backlog soak testbed golden release clean
 
 setup: $(STAMP)
 
@@ -95,6 +95,10 @@ changing: setup
 # The papers' tables, simulated: about two minutes.
 papers: setup
 	$(BIN)/python -m tools.papers
+
+# MLfabric's nine cells on real transfers: about two hours on a quiet machine, and it can be interrupted.
+mlfabric: setup
+	$(BIN)/python -m tools.mlfabric_real
 
 # The paper's experiments on real engines: about two hours on a quiet machine, and it can be interrupted.
 results: setup
