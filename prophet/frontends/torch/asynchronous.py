@@ -1,7 +1,7 @@
 """Asynchronous training of one optimizer: each worker's own weights, whole updates, whole versions.
 
 Rule of this file: a worker's round, and what it does where something is missing. Memory is weight_blocks.py's, transfers
-a `Wire`'s, and permission a coordinator's (prophet/mlfabric/ports.py).
+an `UpdateWire`'s, and permission a coordinator's (prophet/mlfabric/ports.py).
 
     compute on these weights -> the program's own optimizer changes them -> ask -> permission -> push -> pull
 
@@ -41,7 +41,7 @@ applies blocks as they come."""
 logger = logging.getLogger("prophet")
 
 
-class Wire(Protocol):
+class UpdateWire(Protocol):
     """An asynchronous server as rounds need it. Both return when the server has answered."""
 
     def push(self, blocks: Sequence[torch.Tensor]) -> None:
@@ -76,7 +76,7 @@ class AsynchronousRounds:
     def __init__(
         self,
         blocks: WeightBlocks,
-        wire: Wire,
+        wire: UpdateWire,
         worker: int,
         coordinator: CoordinatorPort | None = None,
         now: Callable[[], float] = time.monotonic,
