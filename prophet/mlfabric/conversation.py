@@ -253,7 +253,7 @@ class Conversation:
                 del self._sums[number]
 
     def _denied(self, denied: Denied, now_s: float) -> None:
-        if not self.welcomed:
+        if not self.welcomed and denied.update is None:
             self.refused = denied.text
             self._be_away(now_s)
             return
