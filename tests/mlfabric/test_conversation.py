@@ -7,7 +7,7 @@ import math
 import pytest
 
 from prophet.core.errors import UserError
-from prophet.mlfabric.conversation import AWAY, BEAT_S, Conversation, Result, SumPermission
+from prophet.mlfabric.conversation import ANEW, AWAY, BEAT_S, Conversation, Result, SumPermission
 from prophet.mlfabric.messages import (
     Applied,
     Ask,
@@ -129,7 +129,7 @@ def test_no_update_waits_for_ever_however_often_it_is_told_to() -> None:
         talk.receive(Wait(update=0, start_s=1.0), float(second))
         assert not results
         results += turn(talk, float(second))[1]
-    assert results == [Permission(0, True, AWAY, None, 0, False)]
+    assert results == [Permission(0, True, "it has waited for 10 s", None, 0, False)]
     assert not talk.away
 
 
@@ -183,7 +183,7 @@ def test_a_member_of_a_sum_hears_what_became_of_it() -> None:
     assert turn(talk, 2.0)[1] == [Outcome(0, False, 0, None, AWAY)]
     talk = went(aggregator=4)
     talk.receive(Welcome(epoch=2, version=0), 1.0)
-    assert turn(talk, 1.0)[1] == [Outcome(0, False, 0, None, "its coordinator started anew")]
+    assert turn(talk, 1.0)[1] == [Outcome(0, False, 0, None, ANEW)]
 
 
 def test_an_aggregator_says_when_it_has_all_and_when_it_has_pushed() -> None:
