@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing mlfabric papers results pages schemas profiles guard memory backlog soak testbed golden release clean
+.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing mlfabric papers results pages schemas profiles guard memory coordinator backlog soak testbed golden release clean
 
 setup: $(STAMP)
 
@@ -111,6 +111,10 @@ guard: setup
 # What a message costs in memory, on either build of BytePS: about ten minutes.
 memory: setup
 	$(BIN)/python -m tools.memory
+
+# What the coordinator of MLfabric jobs costs and withstands: about four minutes on a quiet machine.
+coordinator: setup
+	$(BIN)/python -m tools.coordinator
 
 # Whether jobs of many small gradients end on BytePS as released: up to half an hour.
 backlog: setup

@@ -63,7 +63,7 @@ def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say:
         for line in summary(jobs):
             say(line)
         if status is not None:
-            write_whole(status_text(jobs), status)
+            write_whole(status_text(jobs, connections.refused), status)
 
 
 def summary(jobs: Mapping[str, Coordination]) -> list[str]:
@@ -80,7 +80,10 @@ def summary(jobs: Mapping[str, Coordination]) -> list[str]:
     return lines
 
 
-def status_text(jobs: Mapping[str, Coordination]) -> str:
-    """`{"schema": 1, "tenants": {NAME: {"version": ..., counts}}}`, as JSON."""
+def status_text(jobs: Mapping[str, Coordination], refused: int) -> str:
+    """`{"schema": 1, "refused": N, "tenants": {NAME: {"version": ..., counts}}}`, as JSON.
+
+    `refused` counts the messages that were refused before any job heard of them.
+    """
     tenants = {tenant: {"version": job.version, **asdict(job.counts)} for tenant, job in jobs.items()}
-    return json.dumps({"schema": 1, "tenants": tenants}, indent=1) + "\n"
+    return json.dumps({"schema": 1, "refused": refused, "tenants": tenants}, indent=1) + "\n"

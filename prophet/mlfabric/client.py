@@ -228,8 +228,7 @@ class CoordinatorClient:
                 self._send(message)
             for result in results:
                 self._deliver(result)
-            left_s = next_s - time.monotonic()
-            ready = dict(poller.poll(None if left_s == math.inf else max(0, math.ceil(left_s * 1e3))))
+            ready = dict(poller.poll(_milliseconds(next_s - time.monotonic())))
             if self._wake_out.fileno() in ready:
                 self._wake_out.recv(4096)
             if self._socket in ready:
@@ -334,6 +333,15 @@ class CoordinatorClient:
             self._wake_in.send(b"\0")
         except OSError:
             pass  # it is awake, or has ended
+
+
+def _milliseconds(left_s: float) -> int | None:
+    """How long to poll. ZeroMQ knows whole milliseconds, so what is nearer is slept: a start is not late for that."""
+    if left_s == math.inf:
+        return None
+    if 0 < left_s < 1e-3:
+        time.sleep(left_s)
+    return max(0, int(left_s * 1e3))
 
 
 def _resolve(future: Future[T], value: T) -> None:

@@ -47,6 +47,7 @@ LONGEST_S = 60.0
 MOST_UNHEARD = 1000
 """Updates pushed while the coordinator is away; more are not told to it later."""
 AWAY = "the coordinator is away"
+ANEW = "the coordinator was started anew"
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class Conversation:
         update = self._updates[number] = _Update(ask, now_s, now_s)
         self.version = max(self.version, version)
         if self.away:
-            self._go(update, coordinated=False)
+            self._go(update, self.refused or AWAY)
         elif self.welcomed:
             self._say_ask(update, now_s)
 
@@ -171,7 +172,7 @@ class Conversation:
         gathered = self._sums.setdefault(number, _Sum(now_s))
         gathered.heard_s = now_s
         if self.away:
-            self._go_sum(number, gathered, coordinated=False)
+            self._go_sum(number, gathered, self.refused or AWAY)
 
     def done_sum(self, number: int, size_bytes: int, now_s: float) -> None:
         """The server has all of the sum."""
@@ -244,16 +245,16 @@ class Conversation:
         for update in list(self._updates.values()):
             update.heard_s, update.said_s = now_s, -math.inf
             if anew and update.stage is _Stage.SENT:
-                self._end(update, Outcome(update.ask.update, False, self.version, None, "its coordinator started anew"))
+                self._end(update, Outcome(update.ask.update, False, self.version, None, ANEW))
         for number, gathered in list(self._sums.items()):
             gathered.heard_s, gathered.said_s = now_s, -math.inf
             if anew and not gathered.gone:
-                self._go_sum(number, gathered, coordinated=False)
+                self._go_sum(number, gathered, ANEW)
             elif anew and gathered.done is not None:
                 del self._sums[number]
 
     def _denied(self, denied: Denied, now_s: float) -> None:
-        if not self.welcomed:
+        if not self.welcomed and denied.update is None:
             self.refused = denied.text
             self._be_away(now_s)
             return
@@ -263,7 +264,7 @@ class Conversation:
         self._unheard.pop(denied.update, None)
         update = self._updates.get(denied.update)
         if update is not None and update.stage is _Stage.WAITING:
-            self._go(update, coordinated=False)
+            self._go(update, denied.text)
         elif update is not None and update.stage is _Stage.DONE:
             self._end(update, Outcome(denied.update, True, self.version, None, denied.text))
         elif update is not None and update.stage is _Stage.SENT:
@@ -303,7 +304,7 @@ class Conversation:
         if update.stage is _Stage.SENT:
             self._end(update, Outcome(lost.update, False, self.version, None, lost.reason))
         elif update.stage in (_Stage.WAITING, _Stage.GRANTED):
-            self._go(update, coordinated=False)
+            self._go(update, lost.reason)
         # One that is on its way to the server goes on: once it is done, it is counted after all.
 
     def _collect(self, collect: Collect) -> None:
@@ -343,7 +344,7 @@ class Conversation:
             if now_s < update.starts_s:
                 self._later(update.starts_s)
                 return
-            self._go(update, coordinated=True)
+            self._go(update, "")
             return
         if stage is _Stage.GONE:
             return
@@ -351,7 +352,7 @@ class Conversation:
             self._be_away(now_s)
             return
         if stage is _Stage.WAITING and now_s - update.asked_s >= self.longest_s:
-            self._go(update, coordinated=False)
+            self._go(update, f"it has waited for {self.longest_s:g} s")
             return
         if self.welcomed and now_s - update.said_s >= again_s:
             if stage is _Stage.DONE:
@@ -368,7 +369,7 @@ class Conversation:
             return
         if not gathered.gone and gathered.grant is not None:
             if now_s >= gathered.starts_s:
-                self._go_sum(number, gathered, coordinated=True)
+                self._go_sum(number, gathered, "")
             else:
                 self._later(gathered.starts_s)
             return
@@ -391,23 +392,23 @@ class Conversation:
         self._later(now_s + self.bound_s)
         for update in list(self._updates.values()):
             if update.stage is _Stage.WAITING:
-                self._go(update, coordinated=False)
+                self._go(update, self.refused or AWAY)
             elif update.stage is _Stage.SENT:
                 self._end(update, Outcome(update.ask.update, False, self.version, None, AWAY))
             elif update.stage is _Stage.DONE:
                 self._not_heard(update)
         for number, gathered in list(self._sums.items()):
             if not gathered.gone:
-                self._go_sum(number, gathered, coordinated=False)
+                self._go_sum(number, gathered, self.refused or AWAY)
             elif gathered.done is not None:
                 del self._sums[number]  # its members went in arrival order by now, or were given up
 
-    def _go(self, update: _Update, *, coordinated: bool) -> None:
+    def _go(self, update: _Update, why: str) -> None:
+        """Lets it go: as it was granted, or in arrival order where there is a reason `why`."""
         grant, number = update.grant, update.ask.update
-        if not coordinated or grant is None:
+        if why or grant is None:
             update.stage = _Stage.GONE
-            reason = self.refused or AWAY
-            self._out.results.append(Permission(number, True, reason, None, self.version, False))
+            self._out.results.append(Permission(number, True, why, None, self.version, False))
             return
         update.stage = _Stage.GONE if grant.aggregator is None else _Stage.SENT
         permission = Permission(number, not grant.dropped, grant.reason, grant.aggregator, grant.version, True)
@@ -415,10 +416,10 @@ class Conversation:
         if grant.dropped:
             self._end(update, Outcome(number, False, grant.version, None, grant.reason))
 
-    def _go_sum(self, number: int, gathered: _Sum, *, coordinated: bool) -> None:
+    def _go_sum(self, number: int, gathered: _Sum, why: str) -> None:
         gathered.gone = True
         version = self.version if gathered.grant is None else gathered.grant.version
-        permission = Permission(0, True, "" if coordinated else AWAY, None, version, coordinated)
+        permission = Permission(0, True, why, None, version, not why)
         self._out.results.append(SumPermission(number, permission))
 
     def _not_heard(self, update: _Update) -> None:

@@ -263,9 +263,8 @@ class Coordination:
         if entry.grant is not None:
             self._say(entry.worker, entry.grant.model_copy(update={"start_s": 0.0}))
             return
-        transfer = entry.transfer
-        begin_s = self._busy_until_s if transfer is None else transfer.begin_s
-        start_s = max(0.0, begin_s - now_s) if math.isfinite(begin_s) else 0.0
+        begin_s = math.inf if entry.transfer is None else entry.transfer.begin_s
+        start_s = max(0.0, begin_s - now_s if math.isfinite(begin_s) else self._busy_until_s - now_s)
         self._say(entry.worker, Wait(update=entry.ask.update, start_s=start_s))
 
     def _done(self, worker: _Worker, done: Done) -> None:
@@ -476,7 +475,7 @@ class Coordination:
         del self._by_id[entry.update.id]
         if entry.transfer is not None:
             self._timetable.withdraw(entry.transfer)
-        else:
+        elif entry in self._ready:  # and not in a batch that is just being decided
             self._ready.remove(entry)
         collection = entry.collection
         if collection is None or collection.number not in self._collections:

@@ -4,7 +4,7 @@ Rule of this file: pure estimates over samples; learn/nic.py reads the counters,
 
 A counter says what was sent, which is what is available only while something was there to send all the time: from an
 update's start to its end. The scheduler lets one transfer at a time have a NIC, as a rule, so what was sent then is
-the rate. The highest of the newest second of such time is believed: a sample in which the sender paused is too low,
+the rate. The highest of the newest WINDOW_S of such time is believed: a sample in which the sender paused is too low,
 and none is too high.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from prophet.learn.bandwidth import FRAMING, NicSample
 
-WINDOW_S = 1.0
+WINDOW_S = 0.3
 """Of time in which something was sent: older samples do not count."""
 LEAST_BYTES = 64 * 1024
 """A period with fewer says more of delays than of rates."""
