@@ -48,6 +48,8 @@ COORDINATOR_TENANT = "PROPHET_COORDINATOR_TENANT"
 """Which of the tenants in that file this job is; not needed where there is one."""
 COORDINATOR_BOUND_S = "PROPHET_COORDINATOR_BOUND_S"
 """How long the coordinator may be silent before updates go in arrival order."""
+AGGREGATE = "PROPHET_AGGREGATE"
+"""0 keeps this worker of an asynchronous job from summing others' updates, and from sending its own to be summed."""
 NODE = "PROPHET_NODE"
 """Name of this machine's NIC for the coordinator; workers behind one NIC have one name. The host's name where unset."""
 

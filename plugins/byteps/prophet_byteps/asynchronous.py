@@ -13,10 +13,12 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
+import ipaddress
 import json
 import logging
 import os
-from collections.abc import Mapping, MutableMapping
+import socket
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,6 +53,8 @@ class AsynchronousAgent:
         self._hook = hook
         self._aside = no_hook
         self._coordinator: CoordinatorPort | None = None
+        self._taken = False
+        self._closes: list[Callable[[], None]] = []
 
     @classmethod
     def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> AsynchronousAgent:
@@ -98,9 +102,16 @@ class AsynchronousAgent:
 
         module.init = init_and_connect
 
-    @property
-    def coordinator(self) -> CoordinatorPort | None:
-        return self._coordinator
+    def take_coordinator(self) -> tuple[bool, CoordinatorPort | None]:
+        """Whether this optimizer is the first to ask, and the coordinator, which it alone has: that counts one model."""
+        first, self._taken = not self._taken, True
+        if not first and self._coordinator is not None:
+            logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
+        return first, self._coordinator if first else None
+
+    def leave(self, close: Callable[[], None]) -> None:
+        """`close` is called when the process ends."""
+        self._closes.append(close)
 
     @property
     def block_bytes(self) -> int | None:
@@ -116,6 +127,8 @@ class AsynchronousAgent:
     def _finish(self) -> None:
         """Leaves the coordinator, and writes what was asked for; a failure here is a warning, never a failed job."""
         try:
+            for close in self._closes:
+                close()
             if self._coordinator is not None:
                 self._coordinator.close()
             if self._settings.status_out is not None:
@@ -177,6 +190,49 @@ def connect(worker: int, environ: Mapping[str, str]) -> CoordinatorPort | None:
     return client
 
 
+def sum_at_workers(
+    bps: Any, agent: AsynchronousAgent, coordinator: CoordinatorPort | None, rounds: Any, blocks: Any, wire: Any
+) -> None:
+    """Lets updates of this worker be summed with others', where all workers can. Every worker has to come here."""
+    from prophet_byteps.torch.asynchronous_broadcast import gather_numbers
+
+    host, peers = "0.0.0.0", None
+    try:
+        if coordinator is not None and os.environ.get(names.AGGREGATE, "1") != "0":
+            from prophet.mlfabric.peers import Peers
+            from prophet.mlfabric.tokens import token_of
+
+            settings = coordinator_from_environ(os.environ)
+            assert settings is not None  # there is a coordinator
+            _, token = token_of(settings.token_file, settings.tenant)
+            host = own_address(os.environ)
+            peers = Peers(token, bps.rank(), host, 2 * blocks.size_bytes + 4096)
+            agent.leave(peers.close)
+    except Exception as error:
+        logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
+    own = (int(ipaddress.IPv4Address(host)), 0 if peers is None else peers.port)
+    rows = gather_numbers(bps, own, hook_module.wait_activity)
+    if coordinator is None or peers is None or any(port == 0 for _, port in rows):
+        return  # one that cannot would not know what to do with an update's place
+    from prophet.frontends.torch.aggregating import SummingWorker
+
+    peers.know({worker: (str(ipaddress.IPv4Address(at)), port) for worker, (at, port) in enumerate(rows)})
+    summing = SummingWorker(blocks, wire, rounds.pulls, bps.rank(), coordinator, peers.send)
+    agent.leave(summing.close)
+    peers.listen(summing.receive)
+    rounds.aggregate(summing)
+
+
+def own_address(environ: Mapping[str, str]) -> str:
+    """The IPv4 address by which other workers reach this one: what ps-lite is told, or that towards its scheduler."""
+    if told := environ.get("DMLC_NODE_HOST"):
+        return socket.gethostbyname(told)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((environ["DMLC_PS_ROOT_URI"], 9))  # sends nothing
+        address: str = probe.getsockname()[0]
+        return address
+
+
 def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
     """(item, whether it is as it must be, a line) for each thing that a worker needs here."""
     ok, line = hook_module.check_compatibility(framework)
@@ -202,7 +258,10 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
             raise ValueError(f"{names.SCHEDULER}={POLICY} does not compress updates; leave compression out")
         from prophet_byteps.torch.asynchronous import BLOCK_BYTES, wrap
 
-        return wrap(bps, optimizer, agent.coordinator, hook_module.wait_activity, agent.block_bytes or BLOCK_BYTES)
+        first, coordinator = agent.take_coordinator()
+        summing = functools.partial(sum_at_workers, bps, agent, coordinator) if first else None
+        size = agent.block_bytes or BLOCK_BYTES
+        return wrap(bps, optimizer, coordinator, hook_module.wait_activity, size, summing)
 
     bps.DistributedOptimizer = distributed_optimizer
     broadcast_parameters = bps.broadcast_parameters

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import torch
 
 from prophet.frontends.notices import warn_once
-from prophet.frontends.torch.weight_blocks import WeightBlocks, has_begun, version_of
+from prophet.frontends.torch.weight_blocks import WeightBlocks, behind, counts_of, has_begun, version_of
 from prophet.mlfabric.ports import Asking, CoordinatorPort, Outcome, Permission
 
 START_POLL_S = 0.01
@@ -49,6 +49,47 @@ class UpdateWire(Protocol):
 
     def pull(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
         """Puts into the blocks at these places what the server has there."""
+
+
+class Aggregator(Protocol):
+    """What sums updates of several workers on their way (aggregating.py)."""
+
+    def give(self, asking: Asking, aggregator: int, memory: torch.Tensor) -> bool:
+        """Sends an update to worker `aggregator`, which may be this one, and waits for what becomes of it.
+
+        True where `memory` then is a whole version of the model with the update in it.
+        """
+
+
+class WholePulls:
+    """Reads whole versions of the model from a wire; `counted` counts are behind the weights of a block."""
+
+    def __init__(
+        self, wire: UpdateWire, counted: int, now: Callable[[], float], sleep: Callable[[float], None]
+    ) -> None:
+        self._wire = wire
+        self._counted = counted
+        self._now, self._sleep = now, sleep
+
+    def read(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
+        """Reads the blocks at these places, whatever is in them."""
+        for place in places:
+            blocks[place].zero_()  # where a pull pushes as well, it adds nothing
+        self._wire.pull([blocks[place] for place in places], places)
+
+    def whole(self, blocks: Sequence[torch.Tensor]) -> int:
+        """Reads all blocks, and then again what lacks an update that another has. Returns how many were read again."""
+        self.read(blocks, range(len(blocks)))
+        began, wait_s, again = self._now(), RETRY_S, 0
+        while late := behind([counts_of(block, self._counted) for block in blocks]):
+            if self._now() - began > PATIENCE_S:
+                warn_once("blocks of the model have had different updates for 10 s; they are used as they are")
+                break
+            self._sleep(wait_s)
+            wait_s = min(2 * wait_s, MOST_RETRY_S)
+            again += len(late)
+            self.read(blocks, late)
+        return again
 
 
 @dataclass
@@ -86,7 +127,9 @@ class AsynchronousRounds:
         self._wire = wire
         self._worker = worker
         self._coordinator = coordinator
-        self._now, self._sleep = now, sleep
+        self._sleep = sleep
+        self._pulls = WholePulls(wire, blocks.counted, now, sleep)
+        self._aggregator: Aggregator | None = None
         self.version = 0
         self.delay = 0
         self.own_updates = 0
@@ -94,17 +137,24 @@ class AsynchronousRounds:
 
     def start(self) -> None:
         """Makes the root's weights the server's and everybody's. Returns when they are; every worker has to call it."""
-        self._blocks.clear()
-        self._pull_all()
+        blocks = self._blocks.blocks
         if self._worker == 0:
             self._blocks.hold_weights()
-            self._wire.push(self._blocks.blocks)
-            self._pull_all()
+            self._wire.push(blocks)
+        self._pulls.read(blocks, [0])
         while not has_begun(self._blocks.counts(0)):
             self._sleep(START_POLL_S)
-            self._pull([0])
-        self._pull_whole(list(range(1, len(self._blocks.blocks))))
+            self._pulls.read(blocks, [0])
+        self._pulls.whole(blocks)
         self._take()
+
+    @property
+    def pulls(self) -> WholePulls:
+        return self._pulls
+
+    def aggregate(self, aggregator: Aggregator) -> None:
+        """From now on this worker sums others' updates, and sends its own to others, where it is told to."""
+        self._aggregator = aggregator
 
     def round(self) -> bool:
         """Sends what the weights have changed by since the last round, and takes the server's newest.
@@ -119,18 +169,30 @@ class AsynchronousRounds:
         if goes:
             self.tally.sent += 1
             self.tally.uncoordinated += permission is None or not permission.coordinated
-            self._wire.push(blocks.blocks)
-            if asking is not None:
-                self._done(asking)
+            has_model = self._send(asking, permission)
         else:
             self.tally.dropped += 1
-        blocks.clear()
-        self._pull_whole(range(len(blocks.blocks)))
+            has_model = False
+        if not has_model:
+            self.tally.pulled_again += self._pulls.whole(blocks.blocks)
         before = self.version
         self._take()
         if goes and (permission is None or not permission.coordinated):
             self.delay = max(1, self.version - before)  # nobody counted; it is no more than that
         return goes
+
+    def _send(self, asking: Asking | None, permission: Permission | None) -> bool:
+        """Sends the update, to the server or where it is summed. Whether the blocks then have a model with it."""
+        aggregator = self._aggregator
+        if asking is not None and permission is not None and permission.aggregator is not None:
+            if aggregator is not None:
+                asking.outcome.add_done_callback(self._note)
+                return aggregator.give(asking, permission.aggregator, self._blocks.memory)
+            self._give_up(ValueError(f"it has worker {permission.aggregator} sum updates, which this worker cannot send"))
+        self._wire.push(self._blocks.blocks)
+        if asking is not None:
+            self._done(asking)
+        return False
 
     # The coordinator. Whatever it does, or its client, is no reason to stop.
 
@@ -179,29 +241,6 @@ class AsynchronousRounds:
             error,
         )
 
-    # Pulls.
-
     def _take(self) -> None:
         counts = self._blocks.take()
         self.version, self.own_updates = version_of(counts), counts[self._worker]
-
-    def _pull(self, places: Sequence[int]) -> None:
-        for place in places:
-            self._blocks.blocks[place].zero_()  # where a pull pushes as well, it adds nothing
-        self._wire.pull([self._blocks.blocks[place] for place in places], places)
-
-    def _pull_all(self) -> None:
-        self._pull(range(len(self._blocks.blocks)))
-
-    def _pull_whole(self, places: Sequence[int]) -> None:
-        """Pulls these blocks, and then again what lacks an update that another block has."""
-        self._pull(places)
-        began, wait_s = self._now(), RETRY_S
-        while again := self._blocks.behind():
-            if self._now() - began > PATIENCE_S:
-                warn_once("blocks of the model have had different updates for 10 s; they are used as they are")
-                return
-            self._sleep(wait_s)
-            wait_s = min(2 * wait_s, MOST_RETRY_S)
-            self.tally.pulled_again += len(again)
-            self._pull(again)

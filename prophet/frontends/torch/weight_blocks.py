@@ -30,7 +30,7 @@ class WeightBlocks:
     """The weights of `parameters`, cut into blocks of about `block_bytes`, in a job of so many workers.
 
     `blocks` are what travels: one-dimensional CPU tensors of float32, weights and then workers + 1 counts, at addresses
-    that stay. Raises ValueError for parameters that are no 32-bit floats, or none at all.
+    that stay; they lie one after another in `memory`. Raises ValueError for parameters that are no 32-bit floats, or none at all.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], workers: int, block_bytes: int) -> None:
@@ -43,13 +43,8 @@ class WeightBlocks:
         elements = sum(param.numel() for param in parameters)
         most = max(1, block_bytes // 4)
         self._bounds = [(start, min(start + most, elements)) for start in range(0, elements, most)]
-        memory = torch.zeros(elements + len(self._bounds) * self.counted)
-        self.blocks: list[torch.Tensor] = []
-        place = 0
-        for start, stop in self._bounds:
-            length = stop - start + self.counted
-            self.blocks.append(memory[place : place + length])
-            place += length
+        self.memory = torch.zeros(elements + len(self._bounds) * self.counted)
+        self.blocks = self.views(self.memory)
         self._known = torch.zeros(elements)
         """The weights as they were last read of the server."""
         self._scratch = torch.zeros(elements)
@@ -58,6 +53,11 @@ class WeightBlocks:
     def size_bytes(self) -> int:
         """Of all blocks, counts included."""
         return sum(block.nbytes for block in self.blocks)
+
+    def views(self, memory: torch.Tensor) -> list[torch.Tensor]:
+        """The blocks in other memory of the same length."""
+        lengths = [stop - start + self.counted for start, stop in self._bounds]
+        return list(memory.split(lengths))
 
     def hold_weights(self) -> None:
         """Puts the parameters as they are into the blocks: what the server is to begin with."""
@@ -76,11 +76,10 @@ class WeightBlocks:
 
     def clear(self) -> None:
         """Nothing is in any block: what a pull that also pushes would add."""
-        for block in self.blocks:
-            block.zero_()
+        self.memory.zero_()
 
     def counts(self, place: int) -> Counts:
-        return tuple(int(count) for count in self.blocks[place][-self.counted :].tolist())
+        return counts_of(self.blocks[place], self.counted)
 
     def behind(self) -> list[int]:
         """Places of blocks that lack an update which another block has; none where they are one version."""
@@ -110,6 +109,11 @@ class WeightBlocks:
             block[: stop - start] = values[start:stop]
             block[-self.counted :] = 0
             block[-self.counted + counted_by] = 1
+
+
+def counts_of(block: torch.Tensor, counted: int) -> Counts:
+    """The counts behind the weights of a block; there are `counted` of them."""
+    return tuple(int(count) for count in block[-counted:].tolist())
 
 
 def behind(counts: Sequence[Counts]) -> list[int]:

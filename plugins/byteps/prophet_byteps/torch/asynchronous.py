@@ -15,6 +15,7 @@ start, in an order that does not matter.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ _numbers = itertools.count()
 class BytePSWire:
     """Blocks of optimizer `number` as BytePS's tensors, one key each. `bps` is the module byteps.torch.
 
+    For several threads: BytePS has one buffer a key, so transfers of a worker's blocks are one after another.
     `wait_activity(limit_s)` returns when some tensor has completed.
     """
 
@@ -51,6 +53,7 @@ class BytePSWire:
         self._word_name = f"prophet.update.{number}"
         self._word = torch.zeros(1, dtype=torch.int64)
         self._wait_activity = wait_activity
+        self._lock = threading.Lock()
         for name in (self._word_name, *self._names):
             bps.declare(name)
 
@@ -63,12 +66,14 @@ class BytePSWire:
             self._wait([self._send(t, n, PULL_ONLY) for t, n in zip(tensors[part], names[part], strict=True)])
 
     def push(self, blocks: Sequence[torch.Tensor]) -> None:
-        self._say(BEGINS)
-        self._wait([self._send(b, name, PUSH_ONLY) for b, name in zip(blocks, self._names, strict=True)])
-        self._say(ENDS)
+        with self._lock:
+            self._say(BEGINS)
+            self._wait([self._send(b, name, PUSH_ONLY) for b, name in zip(blocks, self._names, strict=True)])
+            self._say(ENDS)
 
     def pull(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
-        self._wait([self._send(b, self._names[place], PULL_ONLY) for b, place in zip(blocks, places, strict=True)])
+        with self._lock:
+            self._wait([self._send(b, self._names[place], PULL_ONLY) for b, place in zip(blocks, places, strict=True)])
 
     def _say(self, word: int) -> None:
         self._word.fill_(word)
@@ -91,11 +96,12 @@ def wrap(
     coordinator: CoordinatorPort | None,
     wait_activity: Callable[[float], None],
     block_bytes: int = BLOCK_BYTES,
+    summing: Callable[[AsynchronousRounds, WeightBlocks, BytePSWire], None] | None = None,
 ) -> torch.optim.Optimizer:
     """An object of a subclass of the optimizer's own class, sharing its groups and its state, whose step() is a round.
 
-    When it returns, the weights are the root's on every worker: all have to come here. Raises ValueError for parameters
-    that cannot be sent.
+    When it returns, the weights are the root's on every worker: all have to come here. `summing`, where updates may be
+    summed at workers, is called before that. Raises ValueError for parameters that cannot be sent.
     """
     parameters = [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
     blocks = WeightBlocks(parameters, bps.size(), min(block_bytes, MOST_BLOCK_BYTES - 4 * (bps.size() + 1)))
@@ -108,6 +114,8 @@ def wrap(
     wrapped._prophet = AsynchronousRounds(blocks, wire, bps.rank(), coordinator)
     wrapped._prophet_class = user_class
     wire.open(blocks.blocks)
+    if summing is not None:
+        summing(wrapped._prophet, blocks, wire)
     wrapped._prophet.start()
     return wrapped  # type: ignore[no-any-return]
 

@@ -55,3 +55,27 @@ def broadcast_tensors(
                 # A copy, since a tensor may be of a type that cannot begin at any byte.
                 tensor.copy_(held[place : place + size].clone().view(tensor.dtype).view(tensor.shape))
             place += size
+
+
+def gather_numbers(
+    bps: Any,
+    own: Sequence[int],
+    wait_activity: Callable[[float], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[list[int]]:
+    """What every worker has for `own`, by worker: as many whole numbers of 64 bits each. Every worker has to call it."""
+    width = len(own) + 1  # and a mark that the worker's are there
+    page = torch.zeros(bps.size() * width, dtype=torch.int64)
+    wire = BytePSWire(bps, f"gather.{next(_numbers)}", 1, wait_activity)
+    wire.open([page])
+    page.zero_()
+    place = bps.rank() * width
+    page[place : place + width] = torch.tensor([1, *own], dtype=torch.int64)
+    wire.push([page])
+    while True:
+        page.zero_()
+        wire.pull([page], [0])
+        rows = page.view(bps.size(), width)
+        if bool((rows[:, 0] == 1).all()):
+            return [row[1:].tolist() for row in rows]
+        sleep(POLL_S)

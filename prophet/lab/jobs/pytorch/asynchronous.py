@@ -106,7 +106,7 @@ def main() -> None:
         recorder.iteration_ends()
     if rounds is not None:
         tally = rounds.tally
-        kept.sent, kept.dropped, kept.uncoordinated = tally.sent, tally.dropped, tally.uncoordinated
+        kept.sent, kept.dropped, kept.uncoordinated = tally.sent - tally.lost, tally.dropped, tally.uncoordinated
         kept.greatest_delay = tally.greatest_delay
         kept.applied = rounds.own_updates
     sizes, _ = model_record(model)
