@@ -1,7 +1,7 @@
 """MLfabric on real transfers: the nine cells of configs/mlfabric, simulated as well, and their page.
 
-Rule of this file: what is run and counted, and the page docs/results/mlfabric.md. `make mlfabric` runs it, for about two
-hours on a quiet machine; what an earlier run left is not run again.
+Rule of this file: what is run and counted, and the page docs/results/mlfabric.md. `make mlfabric` runs it, for about
+two hours on a quiet machine; what an earlier run left is not run again.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ FAR_AHEAD = 1.7
 
 INTRODUCTION = f"""# MLfabric on real transfers
 
-Made by `{COMMAND}` from `{CONFIGS}`: the nine cells of MLfabric's section 7, stragglers C1 to C3 and background traffic N1 to N3.
-Real here: BytePS and its servers, PyTorch's gloo, the coordinator, gradients and updates of a logistic regression on
-scikit-learn's digits, and the network (shaped veth pairs between namespaces on one machine). Most of computing is sleeping.
-`{RELEASED}` is BytePS's own asynchronous mode (on a server that answers, see [corrections](../corrections.md#answering)), `{OURS}` the
-same servers with updates that a coordinator grants, whole; `{IN_STEP}` and `{RING}` train in step, on BytePS's synchronous
+Made by `{COMMAND}` from `{CONFIGS}`: the nine cells of MLfabric's section 7, stragglers C1 to C3 and background
+traffic N1 to N3. Real here: BytePS and its servers, PyTorch's gloo, the coordinator, gradients and updates of a
+logistic regression on scikit-learn's digits, and the network (shaped veth pairs between namespaces on one machine).
+Most of computing is sleeping. `{RELEASED}` is BytePS's own asynchronous mode (on a server that answers, see
+[corrections](../corrections.md#answering)), `{OURS}` the same servers with updates that a coordinator grants, whole;
+`{IN_STEP}` and `{RING}` train in step, on BytePS's synchronous
 servers with Prophet and on PyTorch's ring. Rates are drawn alike for all of them."""
 
 
@@ -132,8 +133,8 @@ def page(results: Path) -> str:
         "## Time to the loss",
         times_table(cells),
         "## Seconds an applied update, real and simulated",
-        "Of all workers together. Simulated by MLfabric's simulator: the same workers, rates (drawn for each direction by"
-        " itself) and computing times, without what a message, a coordinator or a processor costs.",
+        "Of all workers together. In parentheses by MLfabric's simulator: the same workers, rates (drawn for each"
+        " direction by itself) and computing times, without what a message, a coordinator or a processor costs.",
         updates_table(cells, data.simulated),
         "## Delays and drops",
         "Delays are versions, counted by the coordinator (Eq. 9). A dropped update pushes nothing.",
@@ -151,15 +152,16 @@ def said(cells: Mapping[str, CellResult]) -> str:
     behind = {name: value for name, value in there.items() if value < 1 - NEAR}
     named = "".join(f"; {name.upper()}: {value:.2f}" for name, value in behind.items())
     first = (
-        f"**Of {len(there)} cells MLfabric is more than {NEAR:.0%} behind BytePS's own asynchronous mode in {len(behind)}{named}"
-        f" (time to the loss over its own: {min(there.values()):.2f} to {max(there.values()):.2f}).**"
+        f"**Of {len(there)} cells MLfabric is more than {NEAR:.0%} behind BytePS's own asynchronous mode in"
+        f" {len(behind)}{named} (its time to the loss over MLfabric's: {min(there.values()):.2f} to"
+        f" {max(there.values()):.2f}).**"
     )
     rings = {name: ratio(cell, RING) for name, cell in cells.items()}
     far = [name for name, value in rings.items() if value is not None and of_paper(name) >= FAR_AHEAD]
     ahead = [name for name in far if (rings[name] or 0.0) > 1]
     second = (
-        f" Against the ring the paper has it ahead by {FAR_AHEAD} or more in {len(far)} of these cells; here it is ahead in"
-        f" {len(ahead)} of them."
+        f" Against the ring the paper has it ahead by {FAR_AHEAD} or more in {len(far)} of these cells; here it is"
+        f" ahead in {len(ahead)} of them."
     )
     return first + (second if far else "")
 

@@ -94,8 +94,8 @@ class Traffic(Strict):
 class RateMix(Strict):
     """The workers' rates as others leave them: drawn anew for each worker every `period_s`, until `until_s`.
 
-    `shares` are of the worker's own rate, each with its chance in `chances` (MLfabric, section 7: N1 to N3). The same seed
-    draws the same rates. Seconds are counted as those of a bandwidth that changes.
+    `shares` are of the worker's own rate, each with its chance in `chances` (MLfabric, section 7: N1 to N3). The same
+    seed draws the same rates. Seconds are counted as those of a bandwidth that changes.
     """
 
     shares: list[Annotated[float, Field(gt=0, le=1)]] = Field(min_length=1)

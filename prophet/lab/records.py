@@ -75,7 +75,7 @@ class LossAt(_Part):
 
 
 class ConvergenceResult(_Part):
-    """What a job that keeps its loss against time came to. Counts are of all workers and repeats; delays in versions."""
+    """What a job that keeps its loss against time came to. Counts are of all workers and repeats."""
 
     target_loss: float
     time_to_loss_s: float | None = None

@@ -117,7 +117,7 @@ class Worker:
     def train(self, change: float) -> threading.Thread:
         def work() -> None:
             with torch.no_grad():
-                self.weights += change
+                self.weights.add_(change)
             self.rounds.round()
 
         thread = threading.Thread(target=work, daemon=True)

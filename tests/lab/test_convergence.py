@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from prophet.lab.convergence import converged, curve, time_to_loss, update_s
 from prophet.lab.jobs.record import Convergence, Mark, WorkerRecord
 
 
-def worker(starts: Sequence[float], losses: Sequence[float] = (), **more: int) -> WorkerRecord:
+def worker(starts: Sequence[float], losses: Sequence[float] = (), **more: Any) -> WorkerRecord:
     """Iterations begin at `starts`, and the loss is looked at 0.1 s later."""
     marks = [Mark(start, start, start) for start in starts]
     times = [start + 0.1 for start, _ in zip(starts, losses, strict=False)]

@@ -1,4 +1,4 @@
-"""Asynchronous training on real servers: BytePS's own, and MLfabric's with a coordinator, as `prophet run` starts them."""
+"""Asynchronous training on real servers: BytePS's own, and MLfabric's with a coordinator, by `prophet run`."""
 
 from __future__ import annotations
 

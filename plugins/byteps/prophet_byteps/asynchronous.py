@@ -58,7 +58,7 @@ class AsynchronousAgent:
 
     @classmethod
     def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> AsynchronousAgent:
-        """Checks the settings and loads the hook, before BytePS's library is loaded. Raises UserError, with one line."""
+        """Checks the settings and loads the hook, before BytePS's library is loaded. Raises UserError with one line."""
         settings = from_environ(environ)
         check_job(framework, environ)
         library, hook, no_hook = None, None, ""
@@ -103,7 +103,7 @@ class AsynchronousAgent:
         module.init = init_and_connect
 
     def take_coordinator(self) -> tuple[bool, CoordinatorPort | None]:
-        """Whether this optimizer is the first to ask, and the coordinator, which it alone has: that counts one model."""
+        """Whether this optimizer is the first to ask, and the coordinator, which it alone has: it counts one model."""
         first, self._taken = not self._taken, True
         if not first and self._coordinator is not None:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
@@ -158,7 +158,9 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
         raise UserError(f"{scheduler} knows PyTorch alone; leave it out of a job in {framework}")
     servers = environ.get(names.DMLC_NUM_SERVER, "1")
     if servers != "1":
-        raise UserError(f"{scheduler} schedules the link of one server; {names.DMLC_NUM_SERVER} is {servers}, make it 1")
+        raise UserError(
+            f"{scheduler} schedules the link of one server; {names.DMLC_NUM_SERVER} is {servers}, make it 1"
+        )
     if environ.get(names.BYTEPS_LOCAL_SIZE, "1") not in ("", "1"):
         raise UserError(f"{scheduler} needs one process a machine; {names.BYTEPS_LOCAL_SIZE} has to be 1")
     coordinator = coordinator_from_environ(environ)

@@ -1,15 +1,15 @@
 """Sums of several workers' updates at one of them, and the model back to those whose updates are in a sum.
 
-Rule of this file: what an aggregator does with what it gets, and what its members wait for. Which updates are summed where
-is the coordinator's (MLfabric, Algorithm 3); how bytes travel is prophet/mlfabric/peers.py's.
+Rule of this file: what an aggregator does with what it gets, and what its members wait for. Which updates are summed
+where is the coordinator's (MLfabric, Algorithm 3); how bytes travel is prophet/mlfabric/peers.py's.
 
-A member sends its update to the aggregator and waits. The aggregator, in a thread beside its training, sums what is in a
-collection, asks when the sum may go, pushes it as one update, reads the model, and sends that to its members: each of them
-has it from a link that the server's does not feed. The counts in the blocks add up in a sum as the weights do, so a
-model says of summed updates, too, that they are in it.
+A member sends its update to the aggregator and waits. The aggregator, in a thread beside its training, sums what is in
+a collection, asks when the sum may go, pushes it as one update, reads the model, and sends that to its members: each
+of them has it from a link that the server's does not feed. The counts in the blocks add up in a sum as the weights do,
+so a model says of summed updates, too, that they are in it.
 
-What may be missing: a member whose update is lost (its aggregator died, or was too late) is told by the coordinator, and
-reads the server's model. One whose model does not come within MODEL_S after its update was applied does the same.
+What may be missing: a member whose update is lost (its aggregator died, or was too late) is told by the coordinator,
+and reads the server's model. One whose model does not come within MODEL_S after its update was applied does the same.
 """
 
 from __future__ import annotations

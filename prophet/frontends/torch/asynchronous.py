@@ -1,7 +1,7 @@
 """Asynchronous training of one optimizer: each worker's own weights, whole updates, whole versions.
 
-Rule of this file: a worker's round, and what it does where something is missing. Memory is weight_blocks.py's, transfers
-an `UpdateWire`'s, and permission a coordinator's (prophet/mlfabric/ports.py).
+Rule of this file: a worker's round, and what it does where something is missing. Memory is weight_blocks.py's,
+transfers an `UpdateWire`'s, and permission a coordinator's (prophet/mlfabric/ports.py).
 
     compute on these weights -> the program's own optimizer changes them -> ask -> permission -> push -> pull
 
@@ -11,9 +11,9 @@ worker goes on from fresh weights, and computes anew. Without a coordinator, or 
 arrival.
 
 Whole versions. The wire applies an update as one (`push` returns when it did), so between two updates all blocks of the
-model have the same counts. A pull asks for blocks one after another; where an update came in between, the counts differ,
-and what is behind is asked for again, until they agree. A pull that follows an update is most often whole at once, as an
-update takes a hundred times as long to send as the requests of a pull take to be read.
+model have the same counts. A pull asks for blocks one after another; where an update came in between, the counts
+differ, and what is behind is asked for again, until they agree. A pull that follows an update is most often whole at
+once, as an update takes a hundred times as long to send as the requests of a pull take to be read.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class Tally:
 class AsynchronousRounds:
     """One worker's rounds with the weights in `blocks`; `worker` counts from 0, and worker 0 is the root.
 
-    `coordinator` None is order of arrival. `version` is that of the weights it has, `own_updates` how many of its own are
-    in them, `delay` that of its last update.
+    `coordinator` None is order of arrival. `version` is that of the weights it has, `own_updates` how many of its own
+    are in them, `delay` that of its last update.
     """
 
     def __init__(
@@ -188,7 +188,9 @@ class AsynchronousRounds:
             if aggregator is not None:
                 asking.outcome.add_done_callback(self._note)
                 return aggregator.give(asking, permission.aggregator, self._blocks.memory)
-            self._give_up(ValueError(f"it has worker {permission.aggregator} sum updates, which this worker cannot send"))
+            self._give_up(
+                ValueError(f"it has worker {permission.aggregator} sum updates, which this worker cannot send")
+            )
         self._wire.push(self._blocks.blocks)
         if asking is not None:
             self._done(asking)

@@ -2,10 +2,10 @@
 
 Rule of this file: the formula, and a scheduler of PyTorch's around it.
 
-An update that is applied long after the weights that it was computed from is worth less, and does harm with a long step.
-A constant rate has to be short enough for the worst delay that there may be. This one (AdaDelay, cited there as [31])
-is shorter for late updates only; with it the expected loss falls as in Eq. 3, and where delays stay within a narrow range,
-as with a delay bound, faster by a factor (Eq. 4).
+An update that is applied long after the weights that it was computed from is worth less, and does harm with a long
+step. A constant rate has to be short enough for the worst delay that there may be. This one (AdaDelay, cited there as
+[31]) is shorter for late updates only; with it the expected loss falls as in Eq. 3, and where delays stay within a
+narrow range, as with a delay bound, faster by a factor (Eq. 4).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def delay_adaptive(largest: float, constant: float, step: int, delay: int) -> fl
 
 
 class DelayAdaptiveLR(torch.optim.lr_scheduler.LRScheduler):
-    """Sets each group's learning rate by `delay_adaptive`, with the one that the optimizer was made with as the largest.
+    """Sets each group's learning rate by `delay_adaptive`, with the one that it began with as the largest.
 
     For an optimizer of asynchronous training under Prophet: t and tau are its version and the delay of its last update.
     `observe`, where given, returns the two instead. Call `step()` after each `optimizer.step()`.
@@ -51,7 +51,7 @@ class DelayAdaptiveLR(torch.optim.lr_scheduler.LRScheduler):
         self._observe = observe if observe is not None else lambda: (rounds.version, rounds.delay)
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[float]:
+    def get_lr(self) -> list[float | torch.Tensor]:
         step, delay = self._observe()
         return [delay_adaptive(float(base), self.constant, step, delay) for base in self.base_lrs]
 

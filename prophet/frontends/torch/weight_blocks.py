@@ -30,7 +30,8 @@ class WeightBlocks:
     """The weights of `parameters`, cut into blocks of about `block_bytes`, in a job of so many workers.
 
     `blocks` are what travels: one-dimensional CPU tensors of float32, weights and then workers + 1 counts, at addresses
-    that stay; they lie one after another in `memory`. Raises ValueError for parameters that are no 32-bit floats, or none at all.
+    that stay; they lie one after another in `memory`. Raises ValueError for parameters that are no 32-bit floats, or
+    none at all.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], workers: int, block_bytes: int) -> None:

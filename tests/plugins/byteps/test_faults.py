@@ -50,7 +50,10 @@ def test_with_all_its_marks_a_part_has_none(tmp_path: Path) -> None:
         library(tmp_path, part, *as_released(part), *marks(part))
     there = states(tmp_path)
     assert set(there.values()) == {State.CORRECTED}
-    assert set(there) == {"receiving", "starting", "sending", "stopping", "freeing", "summing", "copying", "placing"} | ASYNCHRONOUS
+    assert (
+        set(there)
+        == {"receiving", "starting", "sending", "stopping", "freeing", "summing", "copying", "placing"} | ASYNCHRONOUS
+    )
 
 
 def test_without_marks_it_is_as_released(tmp_path: Path) -> None:

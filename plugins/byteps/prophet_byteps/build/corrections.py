@@ -259,7 +259,7 @@ ANSWER_RULES = (
     } else if (is_engine_blocking_) {
       SendPullResponse(type, key, req_meta, server);
 """,
-        "see docs/corrections.md: an asynchronous server ended at its first pull, since what it looked for was never set",
+        "see docs/corrections.md: an asynchronous server ended at its first pull, looking for what was never set",
     ),
 )
 

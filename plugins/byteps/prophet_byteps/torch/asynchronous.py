@@ -133,7 +133,7 @@ class _Methods:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """The optimizer's own step; then its change to the server, and the server's newest weights back."""
-        loss = self._prophet_class.step(self, closure)  # type: ignore[arg-type]
+        loss = self._prophet_class.step(self, closure)  # type: ignore[call-overload]
         self._prophet.round()
         return loss
 

@@ -63,7 +63,7 @@ def gather_numbers(
     wait_activity: Callable[[float], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[list[int]]:
-    """What every worker has for `own`, by worker: as many whole numbers of 64 bits each. Every worker has to call it."""
+    """What every worker has for `own`, by worker: so many numbers of 64 bits each. Every worker has to call it."""
     width = len(own) + 1  # and a mark that the worker's are there
     page = torch.zeros(bps.size() * width, dtype=torch.int64)
     wire = BytePSWire(bps, f"gather.{next(_numbers)}", 1, wait_activity)

@@ -1,13 +1,13 @@
-"""Trains a logistic regression on scikit-learn's digits and keeps its loss against time; most of its computing is sleeping.
+"""Trains a logistic regression on scikit-learn's digits and keeps its loss against time; computing is mostly sleeping.
 
 Rule of this file: an ordinary training script, for workers in step or not. Each trains on its own share of the samples.
 The features are random cosines of the 64 pixels (Rahimi and Recht, Random features for large-scale kernel machines,
-2007), as many as the update is to be large: `features` x 10 weights. The loss is convex, as MLfabric's section 3.1 has it,
-and its weights begin with zeros.
+2007), as many as the update is to be large: `features` x 10 weights. The loss is convex, as MLfabric's section 3.1 has
+it, and its weights begin with zeros.
 
-A computation lasts `compute_s`, and with a chance of `slow_chance` `slow_factor` times as long (MLfabric, section 7). What is
-really computed, and looking at the loss, is part of that time. Where workers are in step, their gradients are averaged,
-so a step is as many times as long as there are workers: a sample moves the weights by as much as without.
+A computation lasts `compute_s`, and with a chance of `slow_chance` `slow_factor` times as long (MLfabric, section 7).
+What is really computed, and looking at the loss, is part of that time. Where workers are in step, their gradients are
+averaged, so a step is as many times as long as there are workers: a sample moves the weights by as much as without.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Features:
         self._scale = (2 / count) ** 0.5
 
     def of(self, images: torch.Tensor) -> torch.Tensor:
-        return self._scale * torch.cos(images.flatten(1) @ self._weights + self._phases)
+        made: torch.Tensor = self._scale * torch.cos(images.flatten(1) @ self._weights + self._phases)
+        return made
 
 
 class SlowComputing:
