@@ -218,9 +218,9 @@ class Coordination:
             case Ask():
                 self._ask(known, request, now_s)
             case Done(sum=None):
-                self._done(known, request)
+                self._done(known, request, now_s)
             case Done():
-                self._done_sum(known, request)
+                self._done_sum(known, request, now_s)
             case Collected():
                 self._collected(known, request)
             case NicRates():
@@ -267,7 +267,7 @@ class Coordination:
         start_s = max(0.0, begin_s - now_s if math.isfinite(begin_s) else self._busy_until_s - now_s)
         self._say(entry.worker, Wait(update=entry.ask.update, start_s=start_s))
 
-    def _done(self, worker: _Worker, done: Done) -> None:
+    def _done(self, worker: _Worker, done: Done, now_s: float) -> None:
         number = done.update
         said = worker.finished.get(number)
         if isinstance(said, Applied):
@@ -279,6 +279,8 @@ class Coordination:
         entry = worker.open.get(number)
         if entry is not None:
             granted = entry.grant is not None and entry.collection is None
+            if granted and entry.transfer is not None:
+                self._timetable.ended(entry.transfer, now_s)
             self._close(entry)
         else:
             # It was never heard of, or was lost or dropped and went all the same.
@@ -311,7 +313,7 @@ class Coordination:
             if member.transfer is not None:
                 self._timetable.withdraw(member.transfer)
 
-    def _done_sum(self, worker: _Worker, done: Done) -> None:
+    def _done_sum(self, worker: _Worker, done: Done, now_s: float) -> None:
         number = done.sum
         assert number is not None
         collection = self._collections.get(number)
@@ -321,7 +323,7 @@ class Coordination:
         if collection is not None:
             granted = collection.grant is not None
             del self._collections[number]
-            self._timetable.withdraw(collection.transfer)
+            self._timetable.ended(collection.transfer, now_s)
             self.counts.sums += 1
             size_bytes = done.size_bytes
             for member in collection.members:
