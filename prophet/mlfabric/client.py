@@ -8,6 +8,7 @@ ends it with one warning, and from there on all updates go in arrival order.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -239,10 +240,9 @@ class CoordinatorClient:
             self._send(Bye())
 
     def _send(self, message: Request) -> None:
-        try:
+        # Where nobody is connected, it will be said again, or given up.
+        with contextlib.suppress(zmq.Again):
             self._socket.send(encode(message), zmq.NOBLOCK)
-        except zmq.Again:
-            pass  # nobody is connected: it will be said again, or given up
 
     def _receive(self) -> None:
         while True:
@@ -329,10 +329,9 @@ class CoordinatorClient:
         self._wake_out.close()
 
     def _wake(self) -> None:
-        try:
+        # Where its buffer is full, it is awake; where it is closed, the thread has ended.
+        with contextlib.suppress(OSError):
             self._wake_in.send(b"\0")
-        except OSError:
-            pass  # it is awake, or has ended
 
 
 def _milliseconds(left_s: float) -> int | None:
@@ -345,10 +344,9 @@ def _milliseconds(left_s: float) -> int | None:
 
 
 def _resolve(future: Future[T], value: T) -> None:
-    try:
+    # It may have one, or nobody wants it any more.
+    with contextlib.suppress(InvalidStateError):
         future.set_result(value)
-    except InvalidStateError:
-        pass  # it has one, or nobody wants it any more
 
 
 def client_from_environ(worker: int, environ: Mapping[str, str] = os.environ) -> CoordinatorClient | None:

@@ -375,6 +375,7 @@ class Coordination:
         made: list[ScheduledTransfer] = []
         for planned in schedule.transfers:
             made.append(self._planned(planned, made))
+        made = [transfer for place, transfer in enumerate(made) if not _alone(made[place : place + 2])]
         for transfer in made:
             if transfer.kind is Kind.SUM:
                 self._gather(transfer, aggregators[transfer.source])
@@ -461,9 +462,7 @@ class Coordination:
         self.counts.dropped += 1
         self._close(entry)
         number = entry.ask.update
-        self._finish(
-            entry.worker, number, Grant(update=number, dropped=True, reason=reason, version=self.version)
-        )
+        self._finish(entry.worker, number, Grant(update=number, dropped=True, reason=reason, version=self.version))
 
     def _lose(self, entry: _Open, reason: str) -> None:
         self.counts.lost += 1
@@ -547,3 +546,17 @@ class Coordination:
     def open_updates(self) -> Iterable[tuple[int, int]]:
         """Pairs of worker and update that were asked for and are not finished."""
         return [(entry.worker.number, entry.ask.update) for entry in self._by_id.values()]
+
+
+def _alone(pair: list[ScheduledTransfer]) -> bool:
+    """Whether the first is the leg of an update to its own node, to be summed with nothing, which is the second.
+
+    The second is made what it is then, a transfer straight to the server.
+    """
+    if len(pair) < 2 or pair[0].kind is not Kind.TO_AGGREGATOR or pair[1].kind is not Kind.SUM:
+        return False
+    leg, total = pair
+    if leg.source != leg.destination or total.after != (leg,):
+        return False
+    total.kind, total.after, total.ready = Kind.DIRECT, (), True
+    return True

@@ -197,7 +197,7 @@ class Collect(_Message):
 
 
 class Lost(_Message):
-    """What was granted to the update is taken back for `reason`: it does not count as applied, and nobody waits for it."""
+    """What was granted to the update is taken back for `reason`: it is not counted, and nobody waits for it."""
 
     kind: Literal["lost"] = "lost"
     update: _Whole

@@ -166,9 +166,7 @@ class Timetable:
         if self._delay_bound is None or not transfer.commits:
             return math.inf
         last = len(transfer.updates) - 1
-        return self._delay_bound + min(
-            update.version + last - place for place, update in enumerate(transfer.updates)
-        )
+        return self._delay_bound + min(update.version + last - place for place, update in enumerate(transfer.updates))
 
     def start(self, transfer: ScheduledTransfer, now_s: float) -> None:
         """It was let go at `now_s`."""

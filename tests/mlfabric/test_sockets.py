@@ -66,7 +66,11 @@ def test_an_update_there_and_back(running: Running) -> None:
 
 
 def test_updates_are_summed_at_another_worker(running: Running) -> None:
-    with connect(running.address, 0) as busy, connect(running.address, 1) as member, connect(running.address, 2) as other:
+    with (
+        connect(running.address, 0) as busy,
+        connect(running.address, 1) as member,
+        connect(running.address, 2) as other,
+    ):
         collections: list[Collection] = []
         for client in (busy, member, other):
             client.on_collect(collections.append)
