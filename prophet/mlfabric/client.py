@@ -74,7 +74,8 @@ class CoordinatorClient:
         """Updates that are done, and nobody has said yet what came of them."""
         self._sums: dict[int, Future[Permission]] = {}
         self._collect: Callable[[Collection], None] | None = None
-        self._numbers = 0
+        # A restart takes longer than a millisecond an update, so it does not use a number again.
+        self._numbers = time.time_ns() // 1_000_000
         self._closing = self._ended = self._warned = False
         self._answered = threading.Condition(self._lock)
         self._interface = interface_towards(urlsplit(address).hostname or "") if watch_nic else None

@@ -86,7 +86,7 @@ def test_while_the_wire_is_busy_a_batch_gathers_and_the_shortest_is_first() -> N
     assert coordination.turn(0.2) == []
     assert coordination.next_s == pytest.approx(0.3)  # 100 ms after the first of them
     coordination.receive(2, ask(size=100), 0.25)
-    assert coordination.turn(0.3) == []
+    assert coordination.turn(0.31) == []
     assert waits(coordination.receive(2, ask(size=100), 0.4)) == [(2, pytest.approx(9.6))]
     assert waits(coordination.receive(1, ask(size=500), 0.4)) == [(1, pytest.approx(10.6))]
 
