@@ -40,9 +40,9 @@ from tools.provenance import here
 PAGE = "coordinator.md"
 NAME = "coordinator"
 TITLE = "# MLfabric's coordinator\n\nMade by `make coordinator`."
-ABOUT = """What the coordinator of MLfabric jobs ([page](../mlfabric.md)) adds to an update, how many workers one core carries, and
-what happens when it is killed or flooded. The coordinator is the real one, a process of its own on loopback; workers
-are synthetic: they talk as real ones do, over a connection each, and send no updates."""
+ABOUT = """What the coordinator of MLfabric jobs ([page](../mlfabric.md)) adds to an update, how many workers one core
+carries, and what happens when it is killed or flooded. The coordinator is the real one, a process of its own on
+loopback; workers are synthetic: they talk as real ones do, over a connection each, and send no updates."""
 TOKEN = "0123456789abcdef"
 PROBES = 10
 """Workers in a process of their own, whose waits are shown: the process that makes the load is busy with others."""
@@ -204,21 +204,14 @@ def carried(workers: int, rate: float, seconds: float) -> Carried:
 def handed(seconds: float) -> Handed:
     """Workers that always have an update waiting, each of 10 ms by the rates and of 7 to 12 in truth."""
     size = int(WIRE_RATE_BYTES * WIRE_PUSH_S)
-    with tempfile.TemporaryDirectory() as folder:
-        with coordinating(Path(folder), options=["--delay-bound", str(2 * WIRE_WORKERS)]) as coordinator:
-            load = Load(
-                coordinator.address,
-                TOKEN,
-                0,
-                WIRE_WORKERS,
-                seconds,
-                size_bytes=size,
-                push_s=WIRE_PUSH_S,
-                takes=(0.7, 1.2),
-            )
-            with pool(1) as processes:
-                seen: Seen = processes.submit(drive, load).result()
-            counts = coordinator.end()
+    options = ["--delay-bound", str(2 * WIRE_WORKERS)]
+    with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder), options=options) as coordinator:
+        load = Load(
+            coordinator.address, TOKEN, 0, WIRE_WORKERS, seconds, size_bytes=size, push_s=WIRE_PUSH_S, takes=(0.7, 1.2)
+        )
+        with pool(1) as processes:
+            seen: Seen = processes.submit(drive, load).result()
+        counts = coordinator.end()
     p50, p99 = percentiles(seen.idle_s)
     return Handed(WIRE_WORKERS, WIRE_PUSH_S, seen.updates / seconds, p50, p99, counts["greatest_delay"])
 
@@ -365,22 +358,22 @@ def page(results: Path) -> str:
         table((*columns, "without a grant"), rows),
         "## From one update to the next",
         f"{handed.workers} workers always have an update waiting, which takes {handed.push_s * 1e3:g} ms by the rates "
-        f"and 0.7 to 1.2 times that in truth: {handed.applied_per_s:.0f} updates a second. Between the end of one and the "
-        f"start of the next the wire is idle for {milliseconds(handed.idle_p50_s)} in the median and "
+        f"and 0.7 to 1.2 times that in truth: {handed.applied_per_s:.0f} updates a second. Between the end of one and "
+        f"the start of the next the wire is idle for {milliseconds(handed.idle_p50_s)} in the median and "
         f"{milliseconds(handed.idle_p99_s)} in 1% of cases: a Done, the decision, a Grant. The greatest delay was "
         f"{handed.greatest_delay} versions, with a bound of {2 * handed.workers}.",
         "## Killed",
         f"{OUTLIVING} real clients with a bound of {outlived.bound_s:g} s, each with an update every 10 ms or more. "
         f"{outlived.applied_before:,} updates were applied before SIGKILL, and {outlived.applied_away:,} in the "
-        f"{outlived.away_s:g} s after it; the longest any of them waited was {milliseconds(outlived.longest_wait_s)}. There "
-        f"were {outlived.warnings} warnings, one a client. A coordinator that was started in the same place then has "
-        f"counted {counted:,} of the {pushed:,} updates in all.",
+        f"{outlived.away_s:g} s after it; the longest any of them waited was {milliseconds(outlived.longest_wait_s)}. "
+        f"There were {outlived.warnings} warnings, one a client. A coordinator that was started in the same place then "
+        f"has counted {counted:,} of the {pushed:,} updates in all.",
         "## Flooded",
         f"{flooded.requests:,} requests in {flooded.seconds:.0f} s, half of them by a worker that never reads, half "
         "by a stranger and with a negative size, while other workers ask for 100 updates a second. "
         f"{flooded.refused:,} of them were read, and refused. The others' waits were "
-        f"{milliseconds(flooded.wait_p50_s)} in the median and {milliseconds(flooded.wait_p99_s)} at 99%; the coordinator had "
-        f"{flooded.before_bytes / 1e6:.0f} MB before and {flooded.after_bytes / 1e6:.0f} MB after.",
+        f"{milliseconds(flooded.wait_p50_s)} in the median and {milliseconds(flooded.wait_p99_s)} at 99%; the "
+        f"coordinator had {flooded.before_bytes / 1e6:.0f} MB before and {flooded.after_bytes / 1e6:.0f} MB after.",
     )
 
 

@@ -54,8 +54,8 @@ def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say:
         say(f"{token_file} can be read by everybody on this machine: chmod o-r {token_file}")
     connections, jobs = coordinator(tokens, terms)
     server = CoordinatorServer(f"tcp://{listen.removeprefix('tcp://')}", connections)
-    say(f"listening on {server.address} for {', '.join(sorted(tokens))}")
     try:
+        say(f"listening on {server.address} for {', '.join(sorted(tokens))}")
         server.serve()
     except KeyboardInterrupt:
         pass

@@ -8,6 +8,7 @@ ends it with one warning, and from there on all updates go in arrival order.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -73,7 +74,8 @@ class CoordinatorClient:
         """Updates that are done, and nobody has said yet what came of them."""
         self._sums: dict[int, Future[Permission]] = {}
         self._collect: Callable[[Collection], None] | None = None
-        self._numbers = 0
+        # A restart takes longer than a millisecond an update, so it does not use a number again.
+        self._numbers = time.time_ns() // 1_000_000
         self._closing = self._ended = self._warned = False
         self._answered = threading.Condition(self._lock)
         self._interface = interface_towards(urlsplit(address).hostname or "") if watch_nic else None
@@ -239,10 +241,9 @@ class CoordinatorClient:
             self._send(Bye())
 
     def _send(self, message: Request) -> None:
-        try:
+        # Where nobody is connected, it will be said again, or given up.
+        with contextlib.suppress(zmq.Again):
             self._socket.send(encode(message), zmq.NOBLOCK)
-        except zmq.Again:
-            pass  # nobody is connected: it will be said again, or given up
 
     def _receive(self) -> None:
         while True:
@@ -329,10 +330,9 @@ class CoordinatorClient:
         self._wake_out.close()
 
     def _wake(self) -> None:
-        try:
+        # Where its buffer is full, it is awake; where it is closed, the thread has ended.
+        with contextlib.suppress(OSError):
             self._wake_in.send(b"\0")
-        except OSError:
-            pass  # it is awake, or has ended
 
 
 def _milliseconds(left_s: float) -> int | None:
@@ -345,10 +345,9 @@ def _milliseconds(left_s: float) -> int | None:
 
 
 def _resolve(future: Future[T], value: T) -> None:
-    try:
+    # It may have one, or nobody wants it any more.
+    with contextlib.suppress(InvalidStateError):
         future.set_result(value)
-    except InvalidStateError:
-        pass  # it has one, or nobody wants it any more
 
 
 def client_from_environ(worker: int, environ: Mapping[str, str] = os.environ) -> CoordinatorClient | None:

@@ -70,9 +70,7 @@ class Connections:
     def turn(self, now_s: float) -> list[Outgoing]:
         """What is due in all jobs."""
         return [
-            sent
-            for name, tenant in self._tenants.items()
-            for sent in self._sent(name, tenant.coordination.turn(now_s))
+            sent for name, tenant in self._tenants.items() for sent in self._sent(name, tenant.coordination.turn(now_s))
         ]
 
     def _hello(self, connection: bytes, hello: Hello, now_s: float) -> list[Outgoing]:

@@ -42,6 +42,8 @@ from prophet.mlfabric.ports import Collection, Outcome, Permission
 
 BEAT_S = 1.0
 """A worker that has said nothing for so long says that it lives."""
+KNOCK_S = 0.1
+"""How often a worker that was not let in yet says hello, within its bound."""
 LONGEST_S = 60.0
 """No update waits longer, however often the coordinator says that it has to."""
 MOST_UNHEARD = 1000
@@ -322,10 +324,11 @@ class Conversation:
         again_s = self.bound_s / 4
         self.next_s = math.inf
         if not self.welcomed:
-            if now_s - self._knocked_s >= (self.bound_s if self.away else again_s):
+            knock_s = self.bound_s if self.away else min(again_s, KNOCK_S)
+            if now_s - self._knocked_s >= knock_s:
                 self._knocked_s = now_s
                 self._out.messages.append(self._hello.model_copy(update={"version": self.version}))
-            self._later(self._knocked_s + (self.bound_s if self.away else again_s))
+            self._later(self._knocked_s + knock_s)
         for update in list(self._updates.values()):
             self._turn_update(update, now_s, again_s)
         for number, gathered in list(self._sums.items()):

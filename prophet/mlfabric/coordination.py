@@ -218,9 +218,9 @@ class Coordination:
             case Ask():
                 self._ask(known, request, now_s)
             case Done(sum=None):
-                self._done(known, request)
+                self._done(known, request, now_s)
             case Done():
-                self._done_sum(known, request)
+                self._done_sum(known, request, now_s)
             case Collected():
                 self._collected(known, request)
             case NicRates():
@@ -267,7 +267,7 @@ class Coordination:
         start_s = max(0.0, begin_s - now_s if math.isfinite(begin_s) else self._busy_until_s - now_s)
         self._say(entry.worker, Wait(update=entry.ask.update, start_s=start_s))
 
-    def _done(self, worker: _Worker, done: Done) -> None:
+    def _done(self, worker: _Worker, done: Done, now_s: float) -> None:
         number = done.update
         said = worker.finished.get(number)
         if isinstance(said, Applied):
@@ -279,6 +279,8 @@ class Coordination:
         entry = worker.open.get(number)
         if entry is not None:
             granted = entry.grant is not None and entry.collection is None
+            if granted and entry.transfer is not None:
+                self._timetable.ended(entry.transfer, now_s)
             self._close(entry)
         else:
             # It was never heard of, or was lost or dropped and went all the same.
@@ -311,7 +313,7 @@ class Coordination:
             if member.transfer is not None:
                 self._timetable.withdraw(member.transfer)
 
-    def _done_sum(self, worker: _Worker, done: Done) -> None:
+    def _done_sum(self, worker: _Worker, done: Done, now_s: float) -> None:
         number = done.sum
         assert number is not None
         collection = self._collections.get(number)
@@ -321,7 +323,7 @@ class Coordination:
         if collection is not None:
             granted = collection.grant is not None
             del self._collections[number]
-            self._timetable.withdraw(collection.transfer)
+            self._timetable.ended(collection.transfer, now_s)
             self.counts.sums += 1
             size_bytes = done.size_bytes
             for member in collection.members:
@@ -373,6 +375,7 @@ class Coordination:
         made: list[ScheduledTransfer] = []
         for planned in schedule.transfers:
             made.append(self._planned(planned, made))
+        made = [transfer for place, transfer in enumerate(made) if not _alone(made[place : place + 2])]
         for transfer in made:
             if transfer.kind is Kind.SUM:
                 self._gather(transfer, aggregators[transfer.source])
@@ -459,9 +462,7 @@ class Coordination:
         self.counts.dropped += 1
         self._close(entry)
         number = entry.ask.update
-        self._finish(
-            entry.worker, number, Grant(update=number, dropped=True, reason=reason, version=self.version)
-        )
+        self._finish(entry.worker, number, Grant(update=number, dropped=True, reason=reason, version=self.version))
 
     def _lose(self, entry: _Open, reason: str) -> None:
         self.counts.lost += 1
@@ -545,3 +546,17 @@ class Coordination:
     def open_updates(self) -> Iterable[tuple[int, int]]:
         """Pairs of worker and update that were asked for and are not finished."""
         return [(entry.worker.number, entry.ask.update) for entry in self._by_id.values()]
+
+
+def _alone(pair: list[ScheduledTransfer]) -> bool:
+    """Whether the first is the leg of an update to its own node, to be summed with nothing, which is the second.
+
+    The second is made what it is then, a transfer straight to the server.
+    """
+    if len(pair) < 2 or pair[0].kind is not Kind.TO_AGGREGATOR or pair[1].kind is not Kind.SUM:
+        return False
+    leg, total = pair
+    if leg.source != leg.destination or total.after != (leg,):
+        return False
+    total.kind, total.after, total.ready = Kind.DIRECT, (), True
+    return True

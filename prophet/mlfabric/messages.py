@@ -7,9 +7,9 @@ hundred bytes, and pydantic, which Prophet needs anyway, parses and checks it in
 format would be one more dependency for a few microseconds. Everything that comes in has a limit, so that nobody can
 make the coordinator keep much. Keys are only added; what is unknown is refused.
 
-A worker numbers its updates itself, from 0 on. Together with the worker and its incarnation that number says which
-update is meant, so every message may be sent twice and counts once. Sizes are bytes, times seconds, rates bytes per
-second, versions the number of updates that the server's model has had.
+A worker numbers its updates itself, and never twice the same, nor after a restart. Worker and number say which update
+is meant, so every message may be sent twice and counts once, and an aggregator knows what it has. Sizes are bytes,
+times seconds, rates bytes per second, versions the number of updates that the server's model has had.
 
     worker                                coordinator
     Hello  (no proof)             ->
@@ -197,7 +197,7 @@ class Collect(_Message):
 
 
 class Lost(_Message):
-    """What was granted to the update is taken back for `reason`: it does not count as applied, and nobody waits for it."""
+    """What was granted to the update is taken back for `reason`: it is not counted, and nobody waits for it."""
 
     kind: Literal["lost"] = "lost"
     update: _Whole

@@ -42,9 +42,7 @@ def coordinator(tokens: Mapping[str, str], terms: Terms) -> tuple[Connections, d
 class CoordinatorServer:
     """Listens from the start; `serve` answers until `stop`, which any thread may call."""
 
-    def __init__(
-        self, listen: str, connections: Connections, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, listen: str, connections: Connections, clock: Callable[[], float] = time.monotonic) -> None:
         """`listen` as ZeroMQ writes it: tcp://HOST:PORT, port 0 for any. Raises UserError where that cannot be."""
         _allow_many_files()
         self._connections = connections

@@ -6,7 +6,9 @@ the scheduler's, who is told is coordination.py's.
 The scheduler reserves each transfer for some time to come (MLfabric, section 5.1.1). A real network keeps no such
 appointment, so only the order of a schedule is final here. Starts are reckoned anew whenever something has happened:
 first what is left of the transfers under way, then those to come, in their order. One that ends early draws the next
-ones forward, one that is late pushes them back until it has taken twice its time; then it is no longer waited for.
+ones forward, one that is late pushes them back until it has taken twice its time; then it is no longer waited for. An
+engine does not get all that a NIC has: how much longer transfers take than by the rates alone is learned from the
+newest ones.
 
 The delay bound needs no appointments either. The update i (from 0) of a transfer with k updates has at most the delay
 
@@ -20,6 +22,8 @@ transfer ends, so what was in time at its start is in time at its end: the bound
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +35,12 @@ LEAD_S = 2e-3
 """A transfer is let go so long before it may start: by then its worker knows, and the wire is never idle between."""
 LOOKED_AT = 32
 """So many of the next transfers are reckoned each time; those after them start no earlier."""
+LEARNED_FROM = 15
+"""The newest transfers, whose median says how much longer than by the rates they take."""
+SLOWNESS = (0.5, 8.0)
+"""It is believed within these."""
+LEAST_LEARNED_S = 1e-3
+"""A transfer that should take less says more of messages than of rates."""
 
 
 @dataclass(eq=False)
@@ -38,7 +48,7 @@ class ScheduledTransfer:
     """One of the scheduler's transfers, until it has ended. Times are seconds on the coordinator's steady clock.
 
     `after` has to end first. `ready`: for a sum, that its aggregator has all of it. `begin_s` and `end_s` are what is
-    expected; `started_s` is None before it was let go.
+    expected; `started_s` is None before it was let go, and `rated_s` what it should take then by the rates alone.
     """
 
     kind: Kind
@@ -49,6 +59,7 @@ class ScheduledTransfer:
     after: tuple[ScheduledTransfer, ...] = ()
     ready: bool = True
     started_s: float | None = None
+    rated_s: float = 0.0
     begin_s: float = math.inf
     end_s: float = math.inf
     pieces: list[Piece] = field(default_factory=list)
@@ -58,7 +69,7 @@ class ScheduledTransfer:
         if now_s < self.end_s:
             return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
         took_s, late_s = self.end_s - (self.started_s or 0.0), now_s - self.end_s
-        return self.size_bytes * late_s / (took_s + late_s) if late_s < took_s else 0.0
+        return self.size_bytes * late_s / (took_s + late_s) if 0.0 < late_s < took_s else 0.0
 
     @property
     def commits(self) -> bool:
@@ -76,6 +87,9 @@ class Timetable:
         self.under_way: list[ScheduledTransfer] = []
         self.next_s = math.inf
         """When `due` has something, if nothing happens until then."""
+        self.slowness = 1.0
+        """How many times as long as by the rates a transfer takes, as a rule."""
+        self._slowness: deque[float] = deque(maxlen=LEARNED_FROM)
 
     @property
     def outstanding(self) -> int:
@@ -110,7 +124,7 @@ class Timetable:
                 # Its aggregator should have everything and has not: the wire does not wait for it.
                 transfer.begin_s = now_s
                 continue
-            transfer.end_s, transfer.pieces = reserve(transfer, transfer.size_bytes, start)
+            transfer.end_s, transfer.pieces = reserve(transfer, transfer.size_bytes * self.slowness, start)
             transfer.begin_s = transfer.pieces[0][0] if transfer.pieces else start
         return network, until
 
@@ -152,18 +166,25 @@ class Timetable:
         if self._delay_bound is None or not transfer.commits:
             return math.inf
         last = len(transfer.updates) - 1
-        return self._delay_bound + min(
-            update.version + last - place for place, update in enumerate(transfer.updates)
-        )
+        return self._delay_bound + min(update.version + last - place for place, update in enumerate(transfer.updates))
 
     def start(self, transfer: ScheduledTransfer, now_s: float) -> None:
         """It was let go at `now_s`."""
         self.planned.remove(transfer)
         transfer.started_s = max(now_s, transfer.begin_s)
+        transfer.rated_s = (transfer.end_s - transfer.begin_s) / self.slowness
         self.under_way.append(transfer)
 
+    def ended(self, transfer: ScheduledTransfer, now_s: float) -> None:
+        """All of it is there at `now_s`: what can be learned from it is, and it is no longer under way."""
+        if transfer.started_s is not None and transfer.rated_s >= LEAST_LEARNED_S and transfer in self.under_way:
+            self._slowness.append((now_s - transfer.started_s) / transfer.rated_s)
+            low, high = SLOWNESS
+            self.slowness = min(high, max(low, statistics.median(self._slowness)))
+        self.withdraw(transfer)
+
     def withdraw(self, transfer: ScheduledTransfer) -> None:
-        """It has ended, or will not take place."""
+        """It will not take place, or nothing is to be learned from its end."""
         for transfers in (self.planned, self.under_way):
             if transfer in transfers:
                 transfers.remove(transfer)

@@ -195,10 +195,10 @@ def test_an_aggregator_says_when_it_has_all_and_when_it_has_pushed() -> None:
     talk.receive(Grant(update=0, start_s=0.1, version=2, sum=5), 0.3)
     assert turn(talk, 0.3) == ([], [])
     assert turn(talk, 0.4)[1] == [SumPermission(5, Permission(0, True, "", None, 2, True))]
-    talk.done_sum(5, 100, 0.9)
-    assert turn(talk, 0.9)[0] == [Done(update=0, version=0, size_bytes=100, sum=5)]
-    assert turn(talk, 1.4)[0] == [Done(update=0, version=0, size_bytes=100, sum=5)]
-    talk.receive(Summed(sum=5, version=4), 1.5)
+    talk.done_sum(5, 100, 1.0)
+    assert turn(talk, 1.0)[0] == [Done(update=0, version=0, size_bytes=100, sum=5)]
+    assert turn(talk, 1.5)[0] == [Done(update=0, version=0, size_bytes=100, sum=5)]
+    talk.receive(Summed(sum=5, version=4), 1.6)
     assert turn(talk, 1.9) == ([], [])
     assert talk.version == 4
 

@@ -62,6 +62,10 @@ def grants(said: list[Addressed]) -> list[tuple[int, Grant]]:
     return [(worker, answer) for worker, answer in said if isinstance(answer, Grant)]
 
 
+def waits(said: list[Addressed]) -> list[tuple[int, float]]:
+    return [(worker, answer.start_s) for worker, answer in said if isinstance(answer, Wait)]
+
+
 def state(coordination: Coordination) -> tuple[Any, ...]:
     """All that a refused request may not change."""
     return coordination.version, sorted(coordination.open_updates()), replace(coordination.counts, refused=0)
@@ -82,9 +86,9 @@ def test_while_the_wire_is_busy_a_batch_gathers_and_the_shortest_is_first() -> N
     assert coordination.turn(0.2) == []
     assert coordination.next_s == pytest.approx(0.3)  # 100 ms after the first of them
     coordination.receive(2, ask(size=100), 0.25)
-    assert coordination.turn(0.3) == []
-    assert coordination.receive(2, ask(size=100), 0.4) == [(2, Wait(update=0, start_s=pytest.approx(9.6)))]
-    assert coordination.receive(1, ask(size=500), 0.4) == [(1, Wait(update=0, start_s=pytest.approx(10.6)))]
+    assert coordination.turn(0.31) == []
+    assert waits(coordination.receive(2, ask(size=100), 0.4)) == [(2, pytest.approx(9.6))]
+    assert waits(coordination.receive(1, ask(size=500), 0.4)) == [(1, pytest.approx(10.6))]
 
 
 def test_small_updates_wait_no_longer_than_the_wire_is_busy() -> None:
@@ -108,16 +112,19 @@ def test_an_update_that_ends_early_draws_the_next_one_forward() -> None:
     assert grants(coordination.turn(0.4)) == [(1, Grant(update=0, version=1))]
 
 
-def test_one_that_is_late_pushes_the_next_one_back_until_it_has_taken_twice_its_time() -> None:
-    coordination = job(2)
-    coordination.receive(0, ask(), 0.0)
-    coordination.receive(1, ask(), 0.0)
-    said, now = coordination.turn(0.0), 0.0
-    while not grants(said) or grants(said)[0][0] == 0:
+def test_one_that_is_late_pushes_others_back_until_it_has_taken_twice_its_time() -> None:
+    coordination = job(3)
+    for worker in range(3):
+        coordination.receive(worker, ask(), 0.0)
+    starts: dict[int, float] = {}
+    now = 0.0
+    while len(starts) < 3:
+        starts.update((worker, now + grant.start_s) for worker, grant in grants(coordination.turn(now)))
         now = coordination.next_s
-        said = coordination.turn(now)
         assert now < 5.0
-    assert now == pytest.approx(2.0, abs=0.5)
+    # The second one starts when the first should have ended; the third waits for what is left of both.
+    assert (starts[0], starts[1]) == (0.0, pytest.approx(1.0))
+    assert 2.1 < starts[2] < 4.0
 
 
 def test_what_is_said_twice_counts_once() -> None:
@@ -201,7 +208,7 @@ def test_a_worker_that_starts_anew_or_leaves_has_nothing_open() -> None:
     assert coordination.join(hello(0, incarnation=2), 0.1) == [(0, Welcome(epoch=7, version=0))]
     assert [worker for worker, _ in grants(coordination.turn(0.1))] == [1]
     # Update 0 of the new incarnation is another one.
-    assert coordination.receive(0, ask(), 0.2) == [(0, Wait(update=0, start_s=pytest.approx(0.9)))]
+    assert waits(coordination.receive(0, ask(), 0.2)) == [(0, pytest.approx(0.9))]
     coordination.receive(1, Bye(), 0.3)
     assert [worker for worker, _ in grants(coordination.turn(0.3))] == [0]
 
@@ -227,33 +234,25 @@ def test_a_reported_rate_counts_for_the_next_start() -> None:
     assert [worker for worker, _ in grants(coordination.turn(0.2))] == [1]
 
 
-def aggregated() -> tuple[Coordination, int, list[tuple[int, int]], int]:
-    """A job in which updates are summed: the coordinator, a collection, its members, and who sums it."""
+def aggregated() -> tuple[Coordination, int, list[tuple[int, int]], int, dict[int, Grant]]:
+    """A job in which updates are summed and all may send: the collection, its members, who sums them, their grants."""
     coordination = job(4, replace(TERMS, rates={"server": (20.0, 20.0)}), aggregates=True)
     coordination.receive(0, ask(size=1000), 0.0)
     coordination.turn(0.0)
     for worker in (1, 2, 3):
         coordination.receive(worker, ask(), 0.0)
     said = coordination.turn(0.1)
-    (aggregator, collect), *_ = [(worker, answer) for worker, answer in said if isinstance(answer, Collect)]
-    assert isinstance(collect, Collect)
-    return coordination, collect.sum, list(collect.members), aggregator
-
-
-def until_granted(coordination: Coordination, members: list[tuple[int, int]]) -> list[tuple[int, Grant]]:
-    """Turns until all members may send, as they are told."""
-    told: dict[int, Grant] = {}
-    for _ in range(50):
-        if told.keys() >= {worker for worker, _ in members}:
-            break
+    ((aggregator, collect),) = [(worker, answer) for worker, answer in said if isinstance(answer, Collect)]
+    told = dict(grants(said))
+    while len(told) < 3:
+        assert coordination.next_s < 5.0
         told.update(grants(coordination.turn(coordination.next_s)))
-    return sorted(told.items())
+    return coordination, collect.sum, list(collect.members), aggregator, told
 
 
 def test_a_sum_is_one_push_and_as_many_versions_as_it_has_updates() -> None:
-    coordination, number, members, aggregator = aggregated()
-    told = until_granted(coordination, members)
-    assert [(worker, grant.aggregator) for worker, grant in told] == [(w, aggregator) for w, _ in sorted(members)]
+    coordination, number, members, aggregator, told = aggregated()
+    assert {worker: grant.aggregator for worker, grant in told.items()} == {worker: aggregator for worker, _ in members}
     coordination.receive(aggregator, Collected(sum=number), 5.0)
     assert grants(coordination.turn(5.0)) == []  # the wire is busy with worker 0's
     coordination.receive(0, done(size=1000), 6.0)
@@ -271,8 +270,7 @@ def test_a_sum_is_one_push_and_as_many_versions_as_it_has_updates() -> None:
 
 
 def test_a_member_that_dies_before_its_sum_is_left_out_and_one_that_is_in_it_counts() -> None:
-    coordination, number, members, aggregator = aggregated()
-    until_granted(coordination, members)
+    coordination, number, members, aggregator, _ = aggregated()
     first, second = [worker for worker, _ in members if worker != aggregator][:2]
     said = coordination.receive(first, Bye(), 3.0)
     left = tuple(member for member in members if member[0] != first)
@@ -286,8 +284,7 @@ def test_a_member_that_dies_before_its_sum_is_left_out_and_one_that_is_in_it_cou
 
 
 def test_a_sum_is_lost_with_its_aggregator() -> None:
-    coordination, _, members, aggregator = aggregated()
-    until_granted(coordination, members)
+    coordination, _, members, aggregator, _ = aggregated()
     said = coordination.receive(aggregator, Bye(), 3.0)
     others = sorted(worker for worker, _ in members if worker != aggregator)
     lost = sorted(worker for worker, answer in said if isinstance(answer, Lost))
@@ -304,7 +301,9 @@ def test_a_sum_is_lost_with_its_aggregator() -> None:
         (0, Done(update=0, version=0, size_bytes=1, sum=3), "there is no collection 3 of worker 0"),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(worker: int, request_: Ask | Collected | Done, text: str) -> None:
+def test_what_cannot_be_is_refused_and_changes_nothing(
+    worker: int, request_: Ask | Collected | Done, text: str
+) -> None:
     coordination = job(1)
     coordination.receive(0, ask(), 0.0)
     before = state(coordination)

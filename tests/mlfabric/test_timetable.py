@@ -113,3 +113,21 @@ def test_the_updates_of_a_sum_have_their_own_places() -> None:
     assert table.due(0, 0.0) == ([total], [])
     assert table.due(1, 0.0) == ([], [total])
     assert table.outstanding == 2
+
+
+def test_how_much_longer_than_by_the_rates_transfers_take_is_learned() -> None:
+    transfers = [direct(1 + place % 3) for place in range(6)]
+    table = timetable(*transfers)
+    now = 0.0
+    for transfer in transfers[:3]:
+        table.start(transfer, now)
+        now += 2.0
+        table.ended(transfer, now)
+        table.book(NETWORK, now)
+    assert table.slowness == 2.0
+    assert (transfers[3].begin_s, transfers[3].end_s, transfers[4].begin_s) == (6.0, 8.0, 8.0)
+    table.start(transfers[3], now)
+    table.ended(transfers[3], now + 2.0)
+    assert table.slowness == 2.0  # of the rates, and not of what was expected
+    table.withdraw(transfers[4])
+    assert table.slowness == 2.0 and not table.under_way

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.virtual_job import Habits, VirtualJob
 
 from prophet.mlfabric.coordination import Terms
+from support.virtual_job import Habits, VirtualJob
 
 TERMS = Terms(delay_bound=9, rate=10e6, dead_s=3.0, lease_s=8.0)
 HABITS = Habits()

@@ -58,6 +58,7 @@ class VirtualWorker:
         )
         self.conversation = Conversation(hello, TOKEN, job.habits.bound_s, job.now_s)
         self.updates = 0
+        self.first_number = 10_000 * incarnation
         self.version = 0
         self.sizes: dict[int, int] = {}
         self.permissions: list[Permission] = []
@@ -76,7 +77,7 @@ class VirtualWorker:
     def ask(self) -> None:
         low, high = self.job.habits.size_bytes
         size = int(self.job.random.integers(low, high + 1))
-        number = self.updates
+        number = self.first_number + self.updates
         self.updates += 1
         self.sizes[number] = size
         self.conversation.ask(number, size, self.version, 1.0, self.job.now_s)
@@ -127,7 +128,7 @@ class VirtualWorker:
             job.at(job.now_s + took_s, aggregator.if_alive(arrived))
 
     def pushed(self, number: int) -> None:
-        self.job.at_server[self.number, self.incarnation, number] += 1
+        self.job.at_server[self.number, number] += 1
         self.conversation.done(number, self.sizes[number], self.job.now_s)
         self.look()
 
@@ -145,8 +146,7 @@ class VirtualWorker:
 
     def push_sum(self, collection: Collection) -> None:
         def pushed() -> None:
-            for worker, number in collection.members:
-                self.job.at_server[worker, self.job.workers[worker].incarnation, number] += 1
+            self.job.at_server.update(collection.members)
             self.conversation.done_sum(collection.number, 1_000_000, self.job.now_s)
             self.look()
 
@@ -162,7 +162,7 @@ class VirtualJob:
     habits: Habits = Habits()
     seed: int = 0
     now_s: float = 0.0
-    at_server: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    at_server: Counter[tuple[int, int]] = field(default_factory=Counter)
     workers: dict[int, VirtualWorker] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
