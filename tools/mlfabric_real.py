@@ -34,7 +34,8 @@ PAGE = "mlfabric.md"
 NAME = "mlfabric"
 COMMAND = "make mlfabric"
 PLACES = ("c1", "c2", "c3"), ("n1", "n2", "n3")
-OURS, RELEASED, IN_STEP, RING = "mlfabric", "async-stock", "prophet", "ddp-gloo"
+OURS, RELEASED, IN_STEP, RING = "mlfabric", "released", "in-step", "ring"
+"""The contenders of the configs."""
 SIMULATED_S = 200.0
 SEEDS = (0, 1, 2)
 NEAR = 0.02

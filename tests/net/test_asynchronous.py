@@ -16,7 +16,7 @@ BOUND = 5
 ITERATIONS = 12
 CONFIG = f"""
 name: apart
-engine: asynchronous
+engine: byteps_async
 job:
   kind: asynchronous
   features: 2048

@@ -9,8 +9,8 @@ import pytest
 
 from prophet.core import settings
 from prophet.core.settings import coordinator_from_environ
-from prophet.engines.asynchronous import BATCH, DELAY_BOUND, ENGINE, MLFABRIC, beside
-from prophet.engines.asynchronous.token import TENANT, make_token
+from prophet.engines.byteps_async import BATCH, DELAY_BOUND, ENGINE, MLFABRIC, beside
+from prophet.engines.byteps_async.token import TENANT, make_token
 from prophet.engines.spec import RunNetwork
 from prophet.mlfabric.tokens import token_of
 

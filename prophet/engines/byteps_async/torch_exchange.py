@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from prophet.core import settings
-from prophet.engines.asynchronous.token import make_token
+from prophet.engines.byteps_async.token import make_token
 
 
 class AsynchronousInTorch:

@@ -58,11 +58,11 @@ def _rates(network: RunNetwork) -> str:
 
 
 ENGINE = EngineSpec(
-    name="asynchronous",
+    name="byteps_async",
     words="BytePS's asynchronous servers",
-    exchanges={"torch": "prophet.engines.asynchronous.torch_exchange:AsynchronousInTorch"},
+    exchanges={"torch": "prophet.engines.byteps_async.torch_exchange:AsynchronousInTorch"},
     programs={
-        "scheduler": "from prophet.engines.asynchronous.beside import main; main()",
+        "scheduler": "from prophet.engines.byteps_async.beside import main; main()",
         "server": "import byteps.server",
     },
     environment=_environment,

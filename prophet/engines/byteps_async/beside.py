@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from prophet.core import settings
-from prophet.engines.asynchronous import BATCH, DELAY_BOUND, MLFABRIC, RATES
-from prophet.engines.asynchronous.token import make_token
+from prophet.engines.byteps_async import BATCH, DELAY_BOUND, MLFABRIC, RATES
+from prophet.engines.byteps_async.token import make_token
 
 STATUS = "coordinator.json"
 """What came of all updates, in the folder that the scheduler runs in."""
