@@ -32,7 +32,7 @@ from rich.console import Console
 from prophet.core.errors import UserError
 from prophet.mlfabric.client import CoordinatorClient
 from tools import kept
-from tools.coordinator_clients import TENANT, Flood, Load, Seen, drive, flood
+from tools.coordinator_clients import TENANT, Flood, WorkerLoad, Seen, drive, flood
 from tools.exit_status import exit_status
 from tools.markdown import table
 from tools.provenance import here
@@ -186,8 +186,8 @@ def carried(workers: int, rate: float, seconds: float) -> Carried:
     """`workers` with `rate` updates a second in all, ten of them watched."""
     with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder)) as coordinator, pool(2) as processes:
         rest, share = workers - PROBES, rate / workers
-        probes = Load(coordinator.address, TOKEN, 0, PROBES, seconds, rate=share * PROBES)
-        others = Load(coordinator.address, TOKEN, PROBES, rest, seconds + 2.0, rate=share * rest, nice=5)
+        probes = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, seconds, rate=share * PROBES)
+        others = WorkerLoad(coordinator.address, TOKEN, PROBES, rest, seconds + 2.0, rate=share * rest, nice=5)
         running = processes.submit(drive, others) if rest else None
         if running is not None:
             while coordinator.handle.num_fds() < rest and not running.done():
@@ -209,7 +209,7 @@ def handed(seconds: float) -> Handed:
     size = int(WIRE_RATE_BYTES * WIRE_PUSH_S)
     options = ["--delay-bound", str(2 * WIRE_WORKERS)]
     with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder), options=options) as coordinator:
-        load = Load(
+        load = WorkerLoad(
             coordinator.address, TOKEN, 0, WIRE_WORKERS, seconds, size_bytes=size, push_s=WIRE_PUSH_S, takes=(0.7, 1.2)
         )
         with pool(1) as processes:
@@ -307,7 +307,7 @@ def outlived(seconds: float) -> Outlived:
 def flooded(requests: int, seconds: float) -> Flooded:
     """Requests as fast as two connections can make them, while ten workers go on at 100 updates a second."""
     with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder)) as coordinator, pool(2) as processes:
-        settled = Load(coordinator.address, TOKEN, 0, PROBES, 1.0, rate=100.0)
+        settled = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, 1.0, rate=100.0)
         processes.submit(drive, settled).result()
         before = coordinator.handle.memory_info().rss
         raining = processes.submit(flood, coordinator.address, TOKEN, 5000, requests // 2)
@@ -315,7 +315,7 @@ def flooded(requests: int, seconds: float) -> Flooded:
         first = 100
         while True:
             rains = not raining.done()
-            load = Load(coordinator.address, TOKEN, first, PROBES, seconds, rate=100.0)
+            load = WorkerLoad(coordinator.address, TOKEN, first, PROBES, seconds, rate=100.0)
             waits += processes.submit(drive, load).result().waits_s
             first += PROBES
             if not rains:

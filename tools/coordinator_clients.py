@@ -31,7 +31,7 @@ START_S = 60.0
 
 
 @dataclass(frozen=True)
-class Load:
+class WorkerLoad:
     """What one process of workers does. Sizes in bytes, times in seconds, `rate` in updates a second of all of them.
 
     `rate` 0: every worker asks as soon as its last update is applied. An update takes `takes` times `push_s` from its
@@ -63,7 +63,7 @@ class Seen:
 
 
 class _Worker:
-    def __init__(self, load: Load, number: int, context: Any, now_s: float) -> None:
+    def __init__(self, load: WorkerLoad, number: int, context: Any, now_s: float) -> None:
         self.socket = context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(load.address)
@@ -73,7 +73,7 @@ class _Worker:
         self.asked_s = math.inf
 
 
-def drive(load: Load) -> Seen:
+def drive(load: WorkerLoad) -> Seen:
     """Runs the workers for `load.seconds` after all are welcome. Raises UserError where they are not in START_S."""
     os.nice(load.nice)
     context = zmq.Context()
@@ -85,7 +85,7 @@ def drive(load: Load) -> Seen:
 
 
 class _Process:
-    def __init__(self, load: Load, context: Any) -> None:
+    def __init__(self, load: WorkerLoad, context: Any) -> None:
         self._load = load
         self._seen = Seen()
         self._random = np.random.default_rng(load.first)

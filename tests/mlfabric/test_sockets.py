@@ -130,15 +130,20 @@ def test_a_wrong_token_is_one_line_at_the_start(running: Running) -> None:
 def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A NIC that sends 100 GB of payload a second, whatever the time.
+    sampled = threading.Event()
+
+    def sample(interface: str, time_s: float) -> NicSample:
+        """Of a NIC that sends 100 GB of payload a second, whatever the time."""
+        sampled.set()
+        return NicSample(time_s, int(1e11 * FRAMING * time_s), 0)
+
     monkeypatch.setattr(client_module, "interface_towards", lambda host: "eth0")
-    monkeypatch.setattr(
-        client_module, "sample_nic", lambda interface, time_s: NicSample(time_s, int(1e11 * FRAMING * time_s), 0)
-    )
+    monkeypatch.setattr(client_module, "sample_nic", sample)
     with CoordinatorClient(running.address, TOKEN, "job", 0, LONG_S, node="machine0") as client:
         for _ in range(2):  # what the first one showed is heard before the second one is done
             asking = client.ask(1000, 0, 1.0)
             asking.permission.result(LONG_S)
+            assert sampled.wait(LONG_S)
             client.done(asking, 1000).result(LONG_S)
         up, down = running.job.rates()["machine0"]
     assert up == pytest.approx(1e11, rel=1e-3)
