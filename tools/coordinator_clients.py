@@ -31,7 +31,7 @@ START_S = 60.0
 
 
 @dataclass(frozen=True)
-class Load:
+class WorkerLoad:
     """What one process of workers does. Sizes in bytes, times in seconds, `rate` in updates a second of all of them.
 
     `rate` 0: every worker asks as soon as its last update is applied. An update takes `takes` times `push_s` from its
@@ -63,7 +63,7 @@ class Seen:
 
 
 class _Worker:
-    def __init__(self, load: Load, number: int, context: Any, now_s: float) -> None:
+    def __init__(self, load: WorkerLoad, number: int, context: Any, now_s: float) -> None:
         self.socket = context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(load.address)
@@ -73,7 +73,7 @@ class _Worker:
         self.asked_s = math.inf
 
 
-def drive(load: Load) -> Seen:
+def drive(load: WorkerLoad) -> Seen:
     """Runs the workers for `load.seconds` after all are welcome. Raises UserError where they are not in START_S."""
     os.nice(load.nice)
     context = zmq.Context()
@@ -85,7 +85,7 @@ def drive(load: Load) -> Seen:
 
 
 class _Process:
-    def __init__(self, load: Load, context: Any) -> None:
+    def __init__(self, load: WorkerLoad, context: Any) -> None:
         self._load = load
         self._seen = Seen()
         self._random = np.random.default_rng(load.first)
@@ -190,14 +190,17 @@ class _Process:
 
 @dataclass
 class Flood:
-    """What came of a flood: requests sent, and how long that took, in seconds."""
+    """What came of a flood: requests sent, and how long it took until the last was answered, in seconds."""
 
     sent: int
     seconds: float
 
 
 def flood(address: str, token: str, worker: int, requests: int) -> Flood:
-    """One worker with the token, and a stranger without, send `requests` each as fast as they can, and read nothing."""
+    """One worker with the token, and a stranger without, send `requests` each as fast as they can.
+
+    They read what is left of the answers when all is sent.
+    """
     context = zmq.Context()
     try:
         talk = Conversation(
@@ -221,6 +224,12 @@ def flood(address: str, token: str, worker: int, requests: int) -> Flood:
         for number in range(requests):
             welcome.send(encode(Ask(update=number, size_bytes=1, version=0)))
             stranger.send(b'{"kind": "ask", "update": 0, "size_bytes": -1, "version": 0}')
-        return Flood(2 * requests, time.monotonic() - began)
+        # A connection that is closed with answers unread takes with it what the coordinator has yet to read.
+        ended = time.monotonic()
+        for socket in sockets:
+            while socket.poll(1000):
+                socket.recv()
+                ended = time.monotonic()
+        return Flood(2 * requests, ended - began)
     finally:
         context.destroy(linger=0)

@@ -130,6 +130,7 @@ class Conversation:
         self.next_s = now_s
         self._hello = hello
         self._token = token
+        self._proved: Hello | None = None
         self._epoch: int | None = None
         self._updates: dict[int, _Update] = {}
         self._sums: dict[int, _Sum] = {}
@@ -213,7 +214,8 @@ class Conversation:
                 self.welcomed = False
                 hello = self._hello.model_copy(update={"version": self.version, "proof": ""})
                 proof = prove(self._token, answer.nonce, hello)
-                self._out.messages.append(hello.model_copy(update={"proof": proof}))
+                self._proved = hello.model_copy(update={"proof": proof})
+                self._out.messages.append(self._proved)
                 self._knocked_s = now_s
             case Welcome():
                 self._welcome(answer, now_s)
@@ -236,6 +238,8 @@ class Conversation:
                 self._sums.pop(answer.sum, None)
 
     def _welcome(self, welcome: Welcome, now_s: float) -> None:
+        if self._proved is not None and self._proved.aggregates != self._hello.aggregates:
+            return  # it is for what this worker was before, and the coordinator has yet to hear what it is
         anew = self._epoch is not None and self._epoch != welcome.epoch
         self._epoch = welcome.epoch
         self.version = max(self.version, welcome.version)

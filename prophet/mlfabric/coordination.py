@@ -547,6 +547,14 @@ class Coordination:
         """Pairs of worker and update that were asked for and are not finished."""
         return [(entry.worker.number, entry.ask.update) for entry in self._by_id.values()]
 
+    def rates(self) -> dict[str, tuple[float, float]]:
+        """What is believed of each node's NIC, up and down, in bytes per second."""
+        network = self._network
+        return {
+            name: (network.uplinks[node].rates[0], network.downlinks[node].rates[0])
+            for name, node in self._nodes.items()
+        }
+
 
 def _alone(pair: list[ScheduledTransfer]) -> bool:
     """Whether the first is the leg of an update to its own node, to be summed with nothing, which is the second.

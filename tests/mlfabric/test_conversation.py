@@ -80,6 +80,20 @@ def test_it_says_hello_and_proves_that_it_has_the_token() -> None:
     assert talk.welcomed
 
 
+def test_a_welcome_for_what_it_was_before_is_none() -> None:
+    talk = Conversation(HELLO, TOKEN, 2.0, 0.0)
+    turn(talk, 0.0)
+    talk.receive(Challenge(nonce="ab" * 32), 0.1)
+    turn(talk, 0.1)
+    talk.aggregates()
+    talk.receive(WELCOME, 0.2)
+    assert not talk.welcomed
+    assert turn(talk, 0.2)[0] == [HELLO.model_copy(update={"aggregates": True})]
+    talk.receive(Challenge(nonce="ab" * 32), 0.3)
+    talk.receive(WELCOME, 0.4)
+    assert talk.welcomed
+
+
 def test_what_is_asked_before_the_welcome_is_said_after_it() -> None:
     talk = Conversation(HELLO, TOKEN, 2.0, 0.0)
     talk.ask(0, 100, 0, 1.0, 0.0)

@@ -62,6 +62,10 @@ def grants(said: list[Addressed]) -> list[tuple[int, Grant]]:
     return [(worker, answer) for worker, answer in said if isinstance(answer, Grant)]
 
 
+def about(value: float) -> Any:
+    return pytest.approx(value)
+
+
 def waits(said: list[Addressed]) -> list[tuple[int, float]]:
     return [(worker, answer.start_s) for worker, answer in said if isinstance(answer, Wait)]
 
@@ -84,11 +88,11 @@ def test_while_the_wire_is_busy_a_batch_gathers_and_the_shortest_is_first() -> N
     coordination.turn(0.0)
     coordination.receive(1, ask(size=500), 0.2)
     assert coordination.turn(0.2) == []
-    assert coordination.next_s == pytest.approx(0.3)  # 100 ms after the first of them
+    assert coordination.next_s == about(0.3)  # 100 ms after the first of them
     coordination.receive(2, ask(size=100), 0.25)
     assert coordination.turn(0.31) == []
-    assert waits(coordination.receive(2, ask(size=100), 0.4)) == [(2, pytest.approx(9.6))]
-    assert waits(coordination.receive(1, ask(size=500), 0.4)) == [(1, pytest.approx(10.6))]
+    assert waits(coordination.receive(2, ask(size=100), 0.4)) == [(2, about(9.6))]
+    assert waits(coordination.receive(1, ask(size=500), 0.4)) == [(1, about(10.6))]
 
 
 def test_small_updates_wait_no_longer_than_the_wire_is_busy() -> None:
@@ -97,9 +101,9 @@ def test_small_updates_wait_no_longer_than_the_wire_is_busy() -> None:
     coordination.turn(0.0)
     coordination.receive(1, ask(size=5), 0.01)
     coordination.turn(0.01)
-    assert coordination.next_s == pytest.approx(0.048)
+    assert coordination.next_s == about(0.048)
     ((worker, grant),) = grants(coordination.turn(0.048))
-    assert (worker, grant.start_s) == (1, pytest.approx(0.002))
+    assert (worker, grant.start_s) == (1, about(0.002))
 
 
 def test_an_update_that_ends_early_draws_the_next_one_forward() -> None:
@@ -107,7 +111,7 @@ def test_an_update_that_ends_early_draws_the_next_one_forward() -> None:
     coordination.receive(0, ask(), 0.0)
     coordination.receive(1, ask(), 0.0)
     assert [worker for worker, _ in grants(coordination.turn(0.0))] == [0]
-    assert coordination.next_s == pytest.approx(0.5)
+    assert coordination.next_s == about(0.5)
     coordination.receive(0, done(), 0.4)
     assert grants(coordination.turn(0.4)) == [(1, Grant(update=0, version=1))]
 
@@ -123,7 +127,7 @@ def test_one_that_is_late_pushes_others_back_until_it_has_taken_twice_its_time()
         now = coordination.next_s
         assert now < 5.0
     # The second one starts when the first should have ended; the third waits for what is left of both.
-    assert (starts[0], starts[1]) == (0.0, pytest.approx(1.0))
+    assert (starts[0], starts[1]) == (0.0, about(1.0))
     assert 2.1 < starts[2] < 4.0
 
 
@@ -208,7 +212,7 @@ def test_a_worker_that_starts_anew_or_leaves_has_nothing_open() -> None:
     assert coordination.join(hello(0, incarnation=2), 0.1) == [(0, Welcome(epoch=7, version=0))]
     assert [worker for worker, _ in grants(coordination.turn(0.1))] == [1]
     # Update 0 of the new incarnation is another one.
-    assert waits(coordination.receive(0, ask(), 0.2)) == [(0, pytest.approx(0.9))]
+    assert waits(coordination.receive(0, ask(), 0.2)) == [(0, about(0.9))]
     coordination.receive(1, Bye(), 0.3)
     assert [worker for worker, _ in grants(coordination.turn(0.3))] == [0]
 

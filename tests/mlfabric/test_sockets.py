@@ -11,12 +11,14 @@ import pytest
 
 from prophet.core.errors import UserError
 from prophet.core.settings import coordinator_from_environ
+from prophet.learn.bandwidth import FRAMING, NicSample
 from prophet.mlfabric.coordination import Coordination, Terms
 from prophet.mlfabric.messages import MOST_REQUEST_BYTES
 from prophet.mlfabric.ports import Collection, CoordinatorPort
 
 zmq: Any = pytest.importorskip("zmq")
 
+from prophet.mlfabric import client as client_module
 from prophet.mlfabric.client import CoordinatorClient, client_from_environ
 from prophet.mlfabric.server import CoordinatorServer, coordinator
 
@@ -123,6 +125,29 @@ def test_a_wrong_token_is_one_line_at_the_start(running: Running) -> None:
         with pytest.raises(UserError, match="tenant job: the token is wrong"):
             client.wait_welcome(LONG_S)
         assert not client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+
+
+def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled = threading.Event()
+
+    def sample(interface: str, time_s: float) -> NicSample:
+        """Of a NIC that sends 100 GB of payload a second, whatever the time."""
+        sampled.set()
+        return NicSample(time_s, int(1e11 * FRAMING * time_s), 0)
+
+    monkeypatch.setattr(client_module, "interface_towards", lambda host: "eth0")
+    monkeypatch.setattr(client_module, "sample_nic", sample)
+    with CoordinatorClient(running.address, TOKEN, "job", 0, LONG_S, node="machine0") as client:
+        for _ in range(2):  # what the first one showed is heard before the second one is done
+            asking = client.ask(1000, 0, 1.0)
+            asking.permission.result(LONG_S)
+            assert sampled.wait(LONG_S)
+            client.done(asking, 1000).result(LONG_S)
+        up, down = running.job.rates()["machine0"]
+    assert up == pytest.approx(1e11, rel=1e-3)
+    assert down == 1e9  # nobody has measured it
 
 
 def test_a_closed_client_leaves_nobody_waiting(running: Running) -> None:

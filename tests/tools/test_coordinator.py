@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("zmq")
 
 from tools import coordinator, kept
-from tools.coordinator_clients import Load, drive
+from tools.coordinator_clients import WorkerLoad, drive
 from tools.provenance import Provenance
 
 DATA = coordinator.CoordinatorData(
@@ -39,7 +39,7 @@ def test_percentiles_of_nothing_are_no_numbers() -> None:
 
 def test_synthetic_workers_are_served(tmp_path: Path) -> None:
     with coordinator.coordinating(tmp_path) as running:
-        seen = drive(Load(running.address, coordinator.TOKEN, 0, 3, 0.3, rate=60.0))
+        seen = drive(WorkerLoad(running.address, coordinator.TOKEN, 0, 3, 0.3, rate=60.0))
         counts = running.end()
     assert seen.updates == len(seen.waits_s) > 5
     assert seen.ungranted == counts["ungranted"] == counts["refused"] == 0
