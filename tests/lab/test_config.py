@@ -119,7 +119,7 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "policies",
         [{"name": "mine", "base": "mxnet-p3", "framework": "torch"}],
-        r"policies\[0\].framework: mxnet-p3 is for mxnet only; for torch take ddp-gloo",
+        r"policies\[0\].framework: mxnet-p3 is for mxnet only; for torch take async-stock",
     ),
     ("policies", [{"name": "stock", "framework": "jax"}], r"policies\[0\].framework: it must be 'torch' or 'mxnet'"),
     (

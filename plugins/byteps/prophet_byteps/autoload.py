@@ -39,7 +39,7 @@ logger = logging.getLogger("prophet")
 _hooked: str | None = None  # the framework whose part of BytePS the hook was loaded for
 
 
-class Job(Protocol):
+class ProcessAgent(Protocol):
     """Prophet in a process of a job."""
 
     def start(self, module: ModuleType) -> None: ...
@@ -62,7 +62,7 @@ class _Loader(importlib.abc.Loader):
             self._keep_apart()
             self._inner.exec_module(module)
             return
-        job: Job | None = None
+        job: ProcessAgent | None = None
         try:
             from prophet.core.errors import UserError
 
@@ -113,7 +113,7 @@ class _Loader(importlib.abc.Loader):
             logger.warning("%s, which may fail: %s", say, error)
 
 
-def _prepare(framework: str) -> Job:
+def _prepare(framework: str) -> ProcessAgent:
     """What Prophet is in this process, by BYTEPS_SCHEDULER. Raises UserError for a setting that is wrong."""
     if os.environ["BYTEPS_SCHEDULER"].strip().lower() == "mlfabric":  # no policy of a worker's queue
         from prophet_byteps.asynchronous import AsynchronousAgent
