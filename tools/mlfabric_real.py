@@ -51,8 +51,8 @@ logistic regression on scikit-learn's digits, and the network (shaped veth pairs
 Most of computing is sleeping. `{RELEASED}` is BytePS's own asynchronous mode (on a server that answers, see
 [corrections](../corrections.md#answering)), `{OURS}` the same servers with updates that a coordinator grants, whole;
 `{IN_STEP}` and `{RING}` train in step, on BytePS's synchronous
-servers with Prophet and on PyTorch's ring. Rates are drawn alike for all of them. The paper's 30 workers, simulated, are
-on [another page](papers.md)."""
+servers with Prophet and on PyTorch's ring. Rates are drawn alike for all of them. The paper's 30 workers,
+simulated, are on [another page](papers.md)."""
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,7 @@ def test_a_client_that_fails_is_one_warning(monkeypatch: pytest.MonkeyPatch, cap
 
     monkeypatch.setattr(client, "client_from_environ", fails)
     assert connect(0, JOB) is None
-    assert [record.message for record in caplog.records] == [
-        "updates go in order of arrival: OSError: no sockets left"
-    ]
+    assert [record.message for record in caplog.records] == ["updates go in order of arrival: OSError: no sockets left"]
 
 
 def test_a_coordinator_that_refuses_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +93,8 @@ def test_the_first_optimizer_has_the_coordinator_alone(caplog: pytest.LogCapture
 
 def test_without_the_hook_it_says_so_and_in_its_status(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     status = tmp_path / "status.json"
-    agent = AsynchronousAgent(from_environ({**JOB, "PROPHET_STATUS_OUT": str(status)}), None, None, "it is another BytePS")
+    settings = from_environ({**JOB, "PROPHET_STATUS_OUT": str(status)})
+    agent = AsynchronousAgent(settings, None, None, "it is another BytePS")
     agent.step_aside("it is another BytePS")
     agent._finish()
     written = json.loads(status.read_text())
