@@ -94,6 +94,8 @@ setup(
             "setuptools",
             "wheel",
         ],
+        # The coordinator of MLfabric jobs, and its workers.
+        "mlfabric": ["pyzmq>=26"],
         # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy.
         "mxnet": ["mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel"],
         # Libraries with training loops of their own, for `make stacks`.

@@ -221,6 +221,24 @@ def doctor() -> None:
     raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)
 
 
+@app.command()
+def coordinate(
+    token_file: Annotated[Path, typer.Option(help="File with a line `TENANT TOKEN` for each job.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT, the host an address of this machine.")] = "0.0.0.0:9650",
+    delay_bound: Annotated[int | None, typer.Option(help="Most versions an update may be late.")] = None,
+    server: Annotated[str, typer.Option(help="Name of the parameter server's NIC among the nodes.")] = "server",
+    server_rate: Annotated[str | None, typer.Option(help="Of that NIC, such as 10gbit; --rate where left out.")] = None,
+    rate: Annotated[str, typer.Option(help="Of a NIC whose rate no worker has reported yet.")] = "10gbit",
+    batch: Annotated[str, typer.Option(help="How long updates are gathered at most for one order.")] = "100ms",
+    status: Annotated[Path | None, typer.Option(help="File (JSON) for what came of all updates.")] = None,
+) -> None:
+    """Be the coordinator of MLfabric jobs, until Ctrl-C or SIGTERM."""
+    from prophet.cli.coordinate import serve, terms_of
+
+    terms = terms_of(delay_bound, server, server_rate, rate, batch)
+    serve(listen, token_file, terms, status, typer.echo)
+
+
 def _terminated(signum: int, frame: object) -> None:
     # As for Ctrl-C: leave through every context manager, so that the testbed is taken down.
     raise KeyboardInterrupt

@@ -40,6 +40,18 @@ STATUS_OUT = "PROPHET_STATUS_OUT"
 """File (JSON) for what Prophet did, written when the job ends."""
 STALL_S = "PROPHET_STALL_S"
 """After this many seconds without any transfer finishing, while some are under way, the process ends with status 75."""
+COORDINATOR = "PROPHET_COORDINATOR"
+"""HOST:PORT of the job's MLfabric coordinator; unset means that updates go in arrival order."""
+COORDINATOR_TOKEN_FILE = "PROPHET_COORDINATOR_TOKEN_FILE"
+"""The coordinator's file of tokens, or a line of it: `TENANT TOKEN`."""
+COORDINATOR_TENANT = "PROPHET_COORDINATOR_TENANT"
+"""Which of the tenants in that file this job is; not needed where there is one."""
+COORDINATOR_BOUND_S = "PROPHET_COORDINATOR_BOUND_S"
+"""How long the coordinator may be silent before updates go in arrival order."""
+AGGREGATE = "PROPHET_AGGREGATE"
+"""0 keeps this worker of an asynchronous job from summing others' updates, and from sending its own to be summed."""
+NODE = "PROPHET_NODE"
+"""Name of this machine's NIC for the coordinator; workers behind one NIC have one name. The host's name where unset."""
 
 OFF = "off"
 """Of PROPHET_CACHE: nothing is kept, and nothing that was kept is used."""
@@ -62,6 +74,7 @@ MOST_PARTITION_BYTES = 2**31 - 1
 """BytePS reads the number into an int."""
 DEFAULT_WATCHDOG_S = 1.0
 DEFAULT_MONITOR_S = 5.0
+DEFAULT_COORDINATOR_BOUND_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -168,4 +181,35 @@ def from_environ(
         status_out=path(STATUS_OUT),
         stall_s=_number(environ, STALL_S, 0.0, 1.0) if environ.get(STALL_S) else None,
         nccl=scheduler == DDP_SCHEDULER and switch(DDP_NCCL, "0"),
+    )
+
+
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    """Where a worker's coordinator is and how it is spoken to. `node` is None for the host's name; seconds."""
+
+    address: str
+    token_file: Path
+    tenant: str | None
+    bound_s: float
+    node: str | None
+
+
+def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> CoordinatorSettings | None:
+    """None where the job has no coordinator. Raises UserError naming the variable that is wrong."""
+    address = environ.get(COORDINATOR, "")
+    if not address:
+        return None
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UserError(f"{COORDINATOR} is {address!r}; it must be HOST:PORT")
+    token_file = environ.get(COORDINATOR_TOKEN_FILE, "")
+    if not token_file:
+        raise UserError(f"{COORDINATOR} is set, and {COORDINATOR_TOKEN_FILE} is not: name the file with its token")
+    return CoordinatorSettings(
+        f"tcp://{host}:{port}",
+        Path(token_file),
+        environ.get(COORDINATOR_TENANT) or None,
+        _number(environ, COORDINATOR_BOUND_S, DEFAULT_COORDINATOR_BOUND_S, 0.05),
+        environ.get(NODE) or None,
     )

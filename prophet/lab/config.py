@@ -20,7 +20,7 @@ from prophet.core.errors import UserError
 from prophet.core.profile import Profile
 from prophet.engines.registry import engines, scheduled_engine
 from prophet.engines.spec import EngineSpec
-from prophet.lab.cluster_config import ClusterConfig, Delay, Traffic
+from prophet.lab.cluster_config import ClusterConfig, Delay, RateMix, Traffic
 from prophet.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
 from prophet.lab.faults import JobFault
 from prophet.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
@@ -150,7 +150,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return raw
 
 
-_OF_LINKS = ("bandwidth", "delay", "traffic", "faults")
+_OF_LINKS = ("bandwidth", "delay", "traffic", "faults", "rate_mix")
 """Keys of `cluster` with a value that is one thing, whatever its form, and that results.json has in plain values."""
 _VARIABLE = ("job", "cluster", "policies", "simulator")
 
@@ -209,6 +209,7 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
         "cluster": ClusterConfig,
         "traffic": Traffic,
         "faults": JobFault,
+        "rate_mix": RateMix,
         "simulator": SimulatorConfig,
     }
     model = next((models[s] for s in reversed(loc[:-1]) if isinstance(s, str) and s in models), ExperimentConfig)
@@ -263,6 +264,8 @@ def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, ob
         setting["traffic"] = [traffic.model_dump() for traffic in cluster.traffic]
     if "faults" in varied or cluster.faults:
         setting["faults"] = [fault.model_dump(mode="json", exclude_unset=True) for fault in cluster.faults]
+    if cluster.rate_mix is not None:
+        setting["rate_mix"] = cluster.rate_mix.model_dump()
     whole_job = "kind" in point.get("job", {})
     if whole_job:
         job = config.job

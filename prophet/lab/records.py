@@ -68,6 +68,34 @@ class AgentCost(_Part):
     network: Network | None = None
 
 
+class LossAt(_Part):
+    """What the loss was at a time, in seconds since the first worker began."""
+
+    time_s: float
+    loss: float
+
+
+class ConvergenceResult(_Part):
+    """What a job that keeps its loss against time came to. Counts are of all workers and repeats."""
+
+    target_loss: float
+    time_to_loss_s: float | None = None
+    """The median of all repeats; none where one of them did not get there."""
+    times_to_loss_s: list[float | None] = []
+    update_s: float | None = None
+    """Seconds from one applied update to the next, of all workers together."""
+    least_loss: float | None = None
+    greatest_delay: int | None = None
+    """Of updates that a coordinator counted."""
+    sent: int | None = None
+    dropped: int | None = None
+    uncoordinated: int | None = None
+    """Of those sent, how many went without a grant."""
+    applied_otherwise: int | None = None
+    """Workers of whose updates the server had another number at the end than they had sent."""
+    curve: list[LossAt] = []
+
+
 class PolicyResult(_Part):
     """One policy in one cell. One that never came to its end has an `error` and no times."""
 
@@ -104,6 +132,7 @@ class PolicyResult(_Part):
     """Where it is another than the cell's."""
     same_weights_as_stock: bool | None = None
     gradient: GradientTimes | None = None
+    convergence: ConvergenceResult | None = None
 
     @property
     def median_s(self) -> float | None:

@@ -63,6 +63,8 @@ UNKNOWN_TRAINER = "in MXNet a BytePS without compression, as before 0.2.5, scale
 
 _OLD_STRINGS, _WITHOUT_COMPRESSION = 1, 2
 """What prophet_hook_attach is told of the library."""
+PUSH_ONLY, PULL_ONLY = -(1 << 30), -(1 << 30) - 1
+"""Priorities of what is pushed and not pulled, or pulled and not pushed (hook.cc has the same)."""
 _DRAIN_EVENTS = 1 << 16
 """Events taken at a time (24 bytes each)."""
 POLL_S = 0.001
@@ -291,6 +293,11 @@ class Hook:
     def set_identity(self, by: str) -> None:
         """Where a task's gradient id comes from: "priority" (id = -priority - 1) or "key" (declared key)."""
         self._native.prophet_hook_identity(int({"priority": True, "key": False}[by]))
+
+    @property
+    def goes_one_way(self) -> bool:
+        """Whether PUSH_ONLY and PULL_ONLY do what they say; where not, such a task goes both ways."""
+        return bool(self._native.prophet_hook_one_way())
 
     def set_plan(self, plan: Plan) -> TakenPlan:
         """Swaps in both halves of the plan. Raises HookError, and the plan before stays, where it cannot be taken."""

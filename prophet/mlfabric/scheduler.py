@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from prophet.core.errors import UserError
-from prophet.studies.mlfabric.aggregation import Group, aggregate
-from prophet.studies.mlfabric.network import NetworkState, Node
-from prophet.studies.mlfabric.ordering import Update, order_updates
-from prophet.studies.mlfabric.replication import DivergenceLedger, delayed_from, replicate, reserve_groups
+from prophet.mlfabric.aggregation import Group, aggregate
+from prophet.mlfabric.network import NetworkState, Node
+from prophet.mlfabric.ordering import Update, order_updates
+from prophet.mlfabric.replication import DivergenceLedger, delayed_from, replicate, reserve_groups
 
 
 class Kind(enum.StrEnum):

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prophet.core.errors import UserError
-from prophet.studies.mlfabric.network import FREE, Link, NetworkState, Node, Piece, end_of
+from prophet.mlfabric.network import FREE, Link, NetworkState, Node, Piece, end_of
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prophet.studies.mlfabric.aggregation import aggregate
-from prophet.studies.mlfabric.network import NetworkState, Node
-from prophet.studies.mlfabric.ordering import Update, shortest_first
+from prophet.mlfabric.aggregation import aggregate
+from prophet.mlfabric.network import NetworkState, Node
+from prophet.mlfabric.ordering import Update, shortest_first
 
 
 @dataclass(frozen=True)

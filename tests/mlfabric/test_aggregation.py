@@ -10,10 +10,10 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prophet.studies.mlfabric.aggregation import Aggregation, Group, aggregate
-from prophet.studies.mlfabric.distribution import distribute
-from prophet.studies.mlfabric.network import NetworkState
-from prophet.studies.mlfabric.ordering import Update
+from prophet.mlfabric.aggregation import Aggregation, Group, aggregate
+from prophet.mlfabric.distribution import distribute
+from prophet.mlfabric.network import NetworkState
+from prophet.mlfabric.ordering import Update
 
 SERVER = 0
 Instance: TypeAlias = tuple[list[Update], NetworkState, list[int]]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prophet.core.errors import UserError
-from prophet.studies.mlfabric.network import NetworkState
-from prophet.studies.mlfabric.ordering import Ordering, Update, order_updates, shortest_first
+from prophet.mlfabric.network import NetworkState
+from prophet.mlfabric.ordering import Ordering, Update, order_updates, shortest_first
 
 SERVER = 0
 Batch: TypeAlias = tuple[list[Update], NetworkState]

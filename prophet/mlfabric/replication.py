@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prophet.core.errors import UserError
-from prophet.studies.mlfabric.aggregation import Aggregation, Group, aggregate
-from prophet.studies.mlfabric.network import NetworkState, Node
-from prophet.studies.mlfabric.ordering import Update
+from prophet.mlfabric.aggregation import Aggregation, Group, aggregate
+from prophet.mlfabric.network import NetworkState, Node
+from prophet.mlfabric.ordering import Update
 
 ROUNDING = 1e-12
 """Of running sums, relative: bounds that are met exactly are met."""

@@ -32,8 +32,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from prophet.studies.mlfabric.network import FREE, NetworkState, Node, end_of
-from prophet.studies.mlfabric.ordering import Update
+from prophet.mlfabric.network import FREE, NetworkState, Node, end_of
+from prophet.mlfabric.ordering import Update
 
 SLACK_S = 1e-6
 """A bound that is passed by less than this may only be rounded."""

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from prophet.core.errors import UserError
-from prophet.studies.mlfabric.aggregation import aggregate
-from prophet.studies.mlfabric.network import NetworkState
-from prophet.studies.mlfabric.ordering import Update
-from prophet.studies.mlfabric.replication import DivergenceLedger, Replication, delayed_from, replicate
-from prophet.studies.mlfabric.scheduler import Arrival, Kind, Scheduler
+from prophet.mlfabric.aggregation import aggregate
+from prophet.mlfabric.network import NetworkState
+from prophet.mlfabric.ordering import Update
+from prophet.mlfabric.replication import DivergenceLedger, Replication, delayed_from, replicate
+from prophet.mlfabric.scheduler import Arrival, Kind, Scheduler
 
 SERVER, REPLICA = 0, 1
 Vector: TypeAlias = NDArray[np.float64]
