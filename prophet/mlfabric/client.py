@@ -339,9 +339,11 @@ def _milliseconds(left_s: float) -> int | None:
     """How long to poll. ZeroMQ knows whole milliseconds, so what is nearer is slept: a start is not late for that."""
     if left_s == math.inf:
         return None
-    if 0 < left_s < 1e-3:
+    if left_s <= 0.0:
+        return 0
+    if left_s < 1e-3:
         time.sleep(left_s)
-    return max(0, int(left_s * 1e3))
+    return int(left_s * 1e3)
 
 
 def _resolve(future: Future[T], value: T) -> None:
