@@ -99,6 +99,11 @@ class Settings:
     """Of this process."""
     metrics_host: str = DEFAULT_METRICS_HOST
 
+    @property
+    def watched(self) -> bool:
+        """Whether the process says anything of itself while it runs."""
+        return self.status or self.record is not None or self.metrics_port is not None
+
 
 def number(text: str, where: str, least: float) -> float:
     """The finite number that `text` is, at least `least`. Raises UserError that names `where` it stands."""

@@ -216,6 +216,11 @@ class Choosing:
         return replace(self._policy.chosen_plan(choice, question), cut=None)
 
     @property
+    def predicted_s(self) -> float | None:
+        """What an iteration was predicted to take under what is wanted; None before there is a choice."""
+        return self._wanted.iteration_s if self._wanted is not None else None
+
+    @property
     def at_rest(self) -> bool:
         """Whether the cut in force is wanted and has been measured, and nothing better is being looked for."""
         wanted = self._wanted

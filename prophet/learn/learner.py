@@ -109,6 +109,11 @@ class Learner:
         return self._choosing.why if self._choosing is not None else ""
 
     @property
+    def predicted_s(self) -> float | None:
+        """What an iteration was predicted to take with the blocks that are wanted; None where nothing predicts."""
+        return self._choosing.predicted_s if self._choosing is not None else None
+
+    @property
     def at_rest(self) -> bool:
         """Whether blocks were chosen, and are as they were measured to be best."""
         return self._choosing is not None and self._choosing.at_rest

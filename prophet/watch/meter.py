@@ -121,12 +121,16 @@ class Meter:
             rows.append(UrgencyBand(first, name, waiting, waiting_bytes, in_flight, in_flight_bytes, wait_s))
         return tuple(rows)
 
-    def where(self, id: int) -> str | None:
-        """How a gradient's, or block's, transfer stands: "waiting", "push" or "pull" in flight; None where none is."""
-        if (self._in_flight["gradient"] == id).any():
-            queues = self._in_flight["queue"][self._in_flight["gradient"] == id]
-            return "push" if (queues == QueueKind.PUSH).any() else "pull"
-        return "waiting" if (self._waiting["gradient"] == id).any() else None
+    def where(self, ids: list[int]) -> str | None:
+        """How the transfers of these gradients, or blocks, stand: "waiting" where one is still to be sent, or "push" or
+        "pull" in flight; None where there is none.
+        """
+        if np.isin(self._waiting["gradient"][self._waiting["queue"] == QueueKind.PUSH], ids).any():
+            return "waiting"
+        flying = self._in_flight["queue"][np.isin(self._in_flight["gradient"], ids)]
+        if len(flying):
+            return "push" if (flying == QueueKind.PUSH).any() else "pull"
+        return "pull" if np.isin(self._waiting["gradient"], ids).any() else None
 
     def _pair(self, after_gap: bool, events: NDArray[Any]) -> NDArray[Any]:
         """Matches the events of each transfer with those before that are still open; transfers that ended."""

@@ -36,34 +36,41 @@ from prophet.watch.training import OpenWait, TrainingLog
 SETTINGS_SHOWN = ("PROPHET_", "BYTEPS_", "DMLC_", "OMP_NUM_THREADS", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_", "GLOO_")
 """Beginnings of the variables that a record has."""
 
+FRESH_S = 0.1
+"""What was looked at so short a time ago is not looked at anew for one who asks."""
+WAKE_LIMIT_S = 0.25
+"""How long one who asks waits for the agent's thread, which may be in the middle of something."""
+
 logger = logging.getLogger("prophet")
 
 
-def wanted(settings: Settings) -> bool:
-    """Whether this process is to say anything of itself while it runs."""
-    return settings.status or settings.record is not None or settings.metrics_port is not None
-
-
 class Observer:
-    """Of one worker. `all_reduce_ranks` and `arena`: see Meter. None of its calls raises."""
+    """Of one worker. `agent` says what it has planned so far, from any thread; `wake` has the agent's thread make a
+    turn at once. `all_reduce_ranks` and `arena`: see Meter. None of its calls raises.
+    """
 
     def __init__(
         self,
         worker: WorkerName,
         log: TrainingLog,
+        agent: Callable[[], AgentStatus],
+        wake: Callable[[], None] = lambda: None,
         arena: bool = True,
         all_reduce_ranks: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker = worker
         self._log = log
+        self._agent = agent
+        self._wake = wake
         self._clock = clock
         self._all_reduce = all_reduce_ranks is not None
         self._lock = threading.Lock()
+        self._looked = threading.Condition(self._lock)
+        self._writing = threading.Lock()
         self._meter = Meter(all_reduce_ranks, arena)
         self._periods = Periods()
         self._began_s = clock()
-        self._agent: AgentStatus | None = None
         self._predicted = Predicted()
         self._looked_s = self._began_s
         self._others_s: list[float] = []
@@ -75,12 +82,18 @@ class Observer:
 
     @classmethod
     def begin(
-        cls, worker: WorkerName, settings: Settings, arena: bool = True, all_reduce_ranks: int | None = None
+        cls,
+        worker: WorkerName,
+        settings: Settings,
+        agent: Callable[[], AgentStatus],
+        wake: Callable[[], None],
+        arena: bool = True,
+        all_reduce_ranks: int | None = None,
     ) -> Observer | None:
         """What the settings ask for; None where that is nothing. What cannot be had is one warning each."""
-        if not wanted(settings):
+        if not settings.watched:
             return None
-        observer = cls(worker, training.switch_on(), arena, all_reduce_ranks)
+        observer = cls(worker, training.switch_on(), agent, wake, arena, all_reduce_ranks)
         if settings.record is not None:
             observer.record_into(settings.record)
         if settings.status or settings.metrics_port is not None:
@@ -131,8 +144,7 @@ class Observer:
         self,
         now: float,
         events: NDArray[Any],
-        agent: AgentStatus,
-        predicted: Predicted = Predicted(),  # noqa: B008
+        predicted: Predicted | None = None,
         periods_s: NDArray[Any] | None = None,
     ) -> None:
         """What happened since the last turn. `periods_s` are the newest iterations by the events, for a program whose
@@ -142,36 +154,36 @@ class Observer:
             return
         before = time.thread_time()
         try:
-            self._turn(now, events, agent, predicted, periods_s)
+            self._turn(now, events, predicted or Predicted(), periods_s)
         except Exception as error:
             self._give_up(error)
         finally:
             self._busy_s += time.thread_time() - before
 
     def _turn(
-        self,
-        now: float,
-        events: NDArray[Any],
-        agent: AgentStatus,
-        predicted: Predicted,
-        periods_s: NDArray[Any] | None,
+        self, now: float, events: NDArray[Any], predicted: Predicted, periods_s: NDArray[Any] | None
     ) -> None:
         ends_s = self._log.take_ends()
         with self._lock:
             moved = self._meter.turn(now, events)
             self._periods.add(ends_s)
-            self._agent, self._predicted, self._looked_s = agent, predicted, now
+            self._predicted, self._looked_s = predicted, now
             self._others_s = periods_s.tolist() if periods_s is not None else []
-        if self._writer is not None:
-            self._writer.turn(now, moved, ends_s, self._log.waited_s(), agent, predicted)
+            self._looked.notify_all()
+        with self._writing:
+            if self._writer is not None and not self._over:
+                try:
+                    self._writer.turn(now, moved, ends_s, self._log.waited_s(), self._agent(), predicted)
+                except OSError as error:
+                    logger.warning("Prophet's record ends here: %s", error)
+                    writer, self._writer = self._writer, None
+                    writer.give_up()
 
-    def status(self) -> LiveStatus | None:
-        """As it stands; None before the first turn."""
-        now = self._clock()
+    def status(self) -> LiveStatus:
+        """As it stood at the last turn, but for what the program waits for and what the agent says."""
+        agent = self._agent()
         with self._lock:
-            agent = self._agent
-            if agent is None:
-                return None
+            now = self._clock()
             sent, received = self._meter.flows()
             wait = self._log.awaited()
             recut_s = agent.last_recut_s
@@ -193,48 +205,48 @@ class Observer:
             )
 
     def document(self) -> bytes:
-        """The status, as its socket says it; nothing before the first turn."""
-        before = time.thread_time()
-        status = self.status()
-        text = json.dumps(as_json(status), allow_nan=False) + "\n" if status is not None else ""
-        self._busy_s += time.thread_time() - before
-        return text.encode()
+        """The status by now, as its socket says it."""
+        return self._asked(lambda: json.dumps(as_json(self.status()), allow_nan=False) + "\n")
 
     def page(self) -> bytes:
-        """The figures, as Prometheus reads them; nothing before the first turn."""
+        """The figures by now, as Prometheus reads them."""
+        return self._asked(lambda: metrics_page(self.status()))
+
+    def _asked(self, answer: Callable[[], str]) -> bytes:
         before = time.thread_time()
-        status = self.status()
-        text = metrics_page(status) if status is not None else ""
+        asked_s = self._clock()
+        if asked_s - self._looked_s > FRESH_S:
+            self._wake()
+            with self._lock:
+                self._looked.wait_for(lambda: self._looked_s >= asked_s, WAKE_LIMIT_S)
+        text = answer()
         self._busy_s += time.thread_time() - before
         return text.encode()
 
-    def close(self, agent: AgentStatus | None = None) -> None:
+    def close(self) -> None:
         """The process ends: nothing is answered any more, and the record is whole. In a fork of it nothing happens."""
         if self._over or os.getpid() != self._pid:
             return
-        self._over = True
         try:
             if self._server is not None:
                 self._server.close()
-            last = agent if agent is not None else self._agent
-            if self._writer is not None and last is not None:
-                self._writer.close(self._clock(), last, self._log.waited_s(), self._busy_s)
+            with self._writing:
+                self._over = True
+                if self._writer is not None:
+                    self._writer.close(self._clock(), self._agent(), self._log.waited_s(), self._busy_s)
         except Exception as error:
             logger.warning("Prophet could not end its record: %s: %s", type(error).__name__, error)
 
     def _give_up(self, error: Exception) -> None:
         self._over = True
         logger.warning("Prophet no longer says what it does: %s: %s", type(error).__name__, error)
-        try:
-            if self._writer is not None:
-                self._writer.give_up()
-        except OSError:
-            pass
+        if self._writer is not None:
+            self._writer.give_up()
         if self._server is not None:
             self._server.close()
 
     def _forward_waits(self, wait: OpenWait, now: float) -> ForwardWait:
-        where = self._meter.where(wait.id) if wait.id is not None else None
+        where = self._meter.where([block.id for block in wait.blocks])
         return ForwardWait(wait.name, max(0.0, now - wait.since_s), whom(where, self._all_reduce))
 
 

@@ -7,6 +7,7 @@ last from the one that ends the process.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -106,7 +107,8 @@ class RecordWriter:
     def give_up(self) -> None:
         """Closes the file as it is."""
         self._closed = True
-        self._file.close()
+        with contextlib.suppress(OSError):  # what is left of the last line may not fit either
+            self._file.close()
 
     def _changes(self, now: float, agent: AgentStatus, predicted: Predicted) -> None:
         at = round(now, DIGITS)

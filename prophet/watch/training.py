@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 ENDS_KEPT = 4096
 """Iterations whose ends are kept until somebody takes them."""
@@ -19,15 +20,20 @@ NAMES_KEPT = 20_000
 """Gradients of which it is known how long was waited for them."""
 
 
+class HasId(Protocol):
+    """A block, by the id that its events have."""
+
+    @property
+    def id(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class OpenWait:
-    """A thread waits for the average of the gradient called `name`, since `since_s`. `id`: that of a block which has a
-    part of it and is not back, as events have it, None where that is not known.
-    """
+    """A thread waits for the average of the gradient called `name`, since `since_s`; `blocks` have a part of it."""
 
     name: str
     since_s: float
-    id: int | None = None
+    blocks: Sequence[HasId] = ()
 
 
 class TrainingLog:
@@ -54,16 +60,13 @@ class TrainingLog:
         """Iterations that nobody counts come between: the next period is none."""
         self._ends.append(math.nan)
 
-    def waiting(self, name: str, now: float, id: int | None = None) -> None:
+    def waiting(self, name: str, now: float, blocks: Sequence[HasId] = ()) -> None:
         """This thread waits for a gradient, or still does."""
         thread = threading.get_ident()
         before = self._open.get(thread)
-        if before is not None and before.name == name:
-            if before.id != id:
-                self._open[thread] = OpenWait(name, before.since_s, id)
-            return
-        self._close(before, now)
-        self._open[thread] = OpenWait(name, now, id)
+        if before is None or before.name != name:
+            self._close(before, now)
+            self._open[thread] = OpenWait(name, now, blocks)
 
     def over(self, now: float) -> None:
         """It has what it waited for, if it did."""
@@ -114,10 +117,10 @@ def paused() -> None:
         _log.paused()
 
 
-def waiting(name: str, now: float, id: int | None = None) -> None:
+def waiting(name: str, now: float, blocks: Sequence[HasId] = ()) -> None:
     """See TrainingLog; nothing where nobody watches."""
     if _log is not None:
-        _log.waiting(name, now, id)
+        _log.waiting(name, now, blocks)
 
 
 def over(now: float) -> None:

@@ -5,6 +5,8 @@ Rule of this file: what is kept for them while the job runs, and writing them. T
 that Prophet was to take over. Every rank has a status. Events and profile are on the first rank of the module's group,
 which learns and decides for all. Times are seconds of the steady clock.
 
+What it says while it runs, where that is asked for (prophet/watch), is of the same module and from the same values.
+
 A failure in here is one warning, never a failed job.
 """
 
@@ -14,17 +16,21 @@ import atexit
 import dataclasses
 import json
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
+from prophet.core import settings as names
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.core.errors import UserError
 from prophet.core.event_record import RecordBuffer, save_record
 from prophet.core.settings import Settings
 from prophet.core.status import AgentStatus
+from prophet.watch.observer import Observer, worker_name
+from prophet.watch.status import Predicted
 
 if TYPE_CHECKING:
     from prophet.core.plan import Plan
@@ -64,6 +70,10 @@ class ModuleRecord:
         self.drain: Callable[[], NDArray[Any]] | None = None
         """The events since the last call."""
         self.events: RecordBuffer | None = None
+        self.predicted = Predicted()
+        """What came of the last plan, predicted."""
+        self.observe: Callable[[NDArray[Any]], None] | None = None
+        """Takes in what happened since the last call, where this process says what it does."""
 
     def took_up(self, cut: Cut) -> None:
         """This cut is in force from here on."""
@@ -76,6 +86,8 @@ class ModuleRecord:
         """Events that were drained."""
         if self.events is not None:
             self.events.keep(events)
+        if self.observe is not None:
+            self.observe(events)
 
     def planned(self, plan: Plan, why: str) -> None:
         """A plan was taken up; `why` is empty where it wants no other cut."""
@@ -86,10 +98,12 @@ class ModuleRecord:
 
 
 class Records:
-    """This process's. `agent_cpu_s` says what Prophet's thread has used so far."""
+    """This process's. `agent_cpu_s` says what Prophet's thread has used so far, `wake` has it make a turn at once."""
 
-    def __init__(self, agent_cpu_s: Callable[[], float]) -> None:
+    def __init__(self, agent_cpu_s: Callable[[], float], wake: Callable[[], None] = lambda: None) -> None:
         self._agent_cpu_s = agent_cpu_s
+        self._wake = wake
+        self._observer: Observer | None = None
         self._settings: Settings | None = None
         self._module: ModuleRecord | None = None
         self._aside = ""
@@ -101,12 +115,29 @@ class Records:
             self._settings = settings
             atexit.register(self.write)
 
-    def follow(self, record: ModuleRecord) -> None:
-        """Of a module that is taken over; the first one counts."""
-        if self._module is None and not self._aside:
-            self._module = record
-            if self._settings is not None and self._settings.events_out is not None and record.drain is not None:
-                record.events = RecordBuffer(EVENTS_KEPT)
+    def observes_next(self) -> bool:
+        """Whether the next module that is taken over is the one that this process says something of while it runs."""
+        return self._settings is not None and self._settings.watched and self._module is None and not self._aside
+
+    def follow(self, record: ModuleRecord, rank: int = 0, workers: int = 1, ranks: int = 1) -> None:
+        """Of a module that is taken over, whose group has so many `ranks`; the first one counts. `rank` of so many
+        `workers` is this process in its job.
+        """
+        if self._module is not None or self._aside:
+            return
+        observes = self.observes_next()
+        self._module = record
+        if self._settings is not None and self._settings.events_out is not None and record.drain is not None:
+            record.events = RecordBuffer(EVENTS_KEPT)
+        if observes and self._settings is not None:
+            number, port = os.environ.get(names.LOCAL_RANK, ""), os.environ.get("MASTER_PORT", "")
+            worker = worker_name("ddp", "torch", rank, workers, int(number) if number.isdecimal() else 0, port)
+            self._observer = Observer.begin(worker, self._settings, self.status, self._wake, all_reduce_ranks=ranks)
+            record.observe = self._observe
+
+    def _observe(self, events: NDArray[Any]) -> None:
+        if self._observer is not None and self._module is not None:
+            self._observer.turn(time.monotonic(), events, self._module.predicted)
 
     def stepped_aside(self, why: str, record: ModuleRecord | None = None) -> None:
         """A module has torch's reducer: from its start, or `record`'s from here on."""
@@ -120,6 +151,8 @@ class Records:
 
     def write(self) -> None:
         """Writes what was asked for."""
+        if self._observer is not None:
+            self._observer.close()
         out = self._settings
         if out is None:
             return

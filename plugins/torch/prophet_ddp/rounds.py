@@ -27,6 +27,7 @@ from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
 from prophet.frontends.torch.streams import Streams, streams_of
 from prophet.frontends.torch.updates import COMPLAIN_S, PROBATION_STEPS, unseen_use
 from prophet.policies.algorithms.sequence import backward_order
+from prophet.watch import training
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
@@ -265,6 +266,7 @@ class ModuleRounds:
     def resume(self) -> None:
         """Between two rounds of torch's: what was used meanwhile says nothing of how this one's are."""
         self.resting = False
+        training.paused()
         for slot in self._slots:
             slot.touched = slot.late = False
 
@@ -437,6 +439,7 @@ class ModuleRounds:
         """All gradients of the round are there."""
         assert self._arena is not None
         self.ended += 1
+        training.iteration_ended(self.number, time.monotonic())
         self._expects = False
         self._open = False
         self._has_part = [False] * len(self._slots)
@@ -574,7 +577,10 @@ class ModuleRounds:
             complain_at = complain_at or now + COMPLAIN_S
             if now > complain_at:
                 warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
+            training.waiting(slot.name, now, slot.blocks)
             self._wait_activity()
+        if complain_at is not None:
+            training.over(time.monotonic())
 
     def _incomplete(self) -> str:
         missing = [slot.name for slot in self._slots if not slot.staged]

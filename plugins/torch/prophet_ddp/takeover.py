@@ -39,7 +39,7 @@ from prophet.learn.serial import Probe
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
 from prophet_ddp import autoload, nccl, optimizers
-from prophet_ddp.agent import Agents, ModuleAgent, Turning
+from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
@@ -65,7 +65,7 @@ STILL_LIMIT_S = 2.0
 
 logger = logging.getLogger("prophet")
 _agents = Agents()
-_records = Records(lambda: _agents.busy_s)
+_records = Records(lambda: _agents.busy_s, lambda: _agents.wake())
 _issuers: list[Issuer] = []
 """Of all modules that ever were: one may be gone while its last averages are under way."""
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -218,7 +218,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         logger.warning(nccl.NOTICE)
         alone = None  # Blocks go another way.
     decides = group.rank() == 0
-    log = EventLog(open=decides)
+    observes = _records.observes_next()
+    log = EventLog(open=decides or observes)
     issuer = Issuer(own, log)
     _issuers.append(issuer)
     issuer.closing = gpu.close if gpu is not None else None
@@ -262,11 +263,13 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         rounds.record.drain = log.drain
         agent = _agent_of(rounds, told, adapts, members, alone)
         _agents.add(agent)
+    elif observes:
+        _agents.add(WatchingAgent(rounds))
     if adapts and told.fusion and gpu is None:
         rounds.turns = Turns(ddp, rounds, _give_back_faster)
         if decides and isinstance(agent, ModuleAgent):
             rounds.turns.compare(Comparison(), agent)
-    _records.follow(rounds.record)
+    _records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), group.size())
 
 
 def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[int], alone: Probe | None) -> Turning:

@@ -7,6 +7,7 @@ prophet/frontends/torch/updates.py's, blocks and names keyed_arena.py's; BytePS 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.streams import Streams, streams_of
 from prophet.frontends.torch.updates import PROBATION_STEPS, Updates, unseen_use
+from prophet.watch import training
 from prophet_byteps.cutting import CutControl
 from prophet_byteps.torch.keyed_arena import KeyedArena
 from prophet_byteps.torch.keys import Engine
@@ -231,6 +233,7 @@ class OptimizerRounds(Updates):
         self._arena.stage(slot)
         self._staged += 1
         if self._staged == len(self._order):
+            training.iteration_ended(self.number, time.monotonic())
             self._control.round_ends()
 
     def _recut(self, arena: KeyedArena, cut: Cut) -> None:
