@@ -51,6 +51,7 @@ setup(
     package_data={
         "prophet": ["py.typed"],
         "prophet.core": ["_native.pyi"],
+        "prophet.lab.report": ["page.css", "page.js"],
         "prophet_byteps": ["py.typed"],
         "prophet_ddp": ["py.typed"],
         "prophet_byteps.build": ["include/*.h"],

@@ -216,9 +216,9 @@ class Choosing:
         return replace(self._policy.chosen_plan(choice, question), cut=None)
 
     @property
-    def predicted_s(self) -> float | None:
-        """What an iteration was predicted to take under what is wanted; None before there is a choice."""
-        return self._wanted.iteration_s if self._wanted is not None else None
+    def wanted(self) -> Choice | None:
+        """What is wanted, whether it is in force or not, with what was predicted of it; None before there is a choice."""
+        return self._wanted
 
     @property
     def at_rest(self) -> bool:

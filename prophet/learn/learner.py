@@ -18,7 +18,7 @@ from prophet.learn.profiler import JobProfiler
 from prophet.learn.replan import plan_changed
 
 if TYPE_CHECKING:
-    from prophet.core.choice import Shape
+    from prophet.core.choice import Choice, Shape
     from prophet.core.cut import Cut, Refusal
     from prophet.core.network import Network
     from prophet.core.policy import Policy
@@ -109,9 +109,9 @@ class Learner:
         return self._choosing.why if self._choosing is not None else ""
 
     @property
-    def predicted_s(self) -> float | None:
-        """What an iteration was predicted to take with the blocks that are wanted; None where nothing predicts."""
-        return self._choosing.predicted_s if self._choosing is not None else None
+    def wanted(self) -> Choice | None:
+        """The blocks that are wanted, and what was predicted of them; None where nothing predicts."""
+        return self._choosing.wanted if self._choosing is not None else None
 
     @property
     def at_rest(self) -> bool:

@@ -118,8 +118,8 @@ class RecordWriter:
         if agent.plans != self._plans:
             self._plans = agent.plans
             credits = agent.push_credit, agent.pull_credit
-            times = predicted.iteration_s, predicted.stock_iteration_s
-            self._write(PlanRow(at, agent.plans, *credits, len(agent.deadlines), *times))
+            said = predicted.iteration_s, predicted.stock_iteration_s, predicted.cut
+            self._write(PlanRow(at, agent.plans, *credits, len(agent.deadlines), *said))
         if agent.network is not None and _another(agent.network, self._network):
             self._network = agent.network
             self._write(NetworkRow(at, agent.network))

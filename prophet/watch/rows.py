@@ -121,7 +121,7 @@ class WaitsRow:
 @dataclass(frozen=True)
 class PlanRow:
     """A plan was taken up: the `number`th after the first. `predicted_s` is what an iteration is predicted to take
-    under it, `stock_s` under the engine's own order; None where nothing was predicted."""
+    with blocks of `cut`, `stock_s` in the engine's own order; None where nothing was predicted."""
 
     time_s: float
     number: int
@@ -130,6 +130,7 @@ class PlanRow:
     deadlines: int
     predicted_s: float | None = None
     stock_s: float | None = None
+    cut: tuple[Segment, ...] = ()
     kind: Literal["plan"] = "plan"
 
 

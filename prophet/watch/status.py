@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from prophet.core.cut import Segment
 from prophet.core.status import AgentStatus
+
+if TYPE_CHECKING:
+    from prophet.core.choice import Choice
 
 STATUS_SCHEMA: Literal[1] = 1
 
@@ -84,12 +88,20 @@ class ForwardWait:
 
 @dataclass(frozen=True)
 class Predicted:
-    """No measurement: what an iteration is predicted to take with the blocks in force, and under the engine's own
-    order and barrier. None where the planner has nothing to predict from.
+    """No measurement: what an iteration is predicted to take under the last plan, with blocks of `cut`, and under the
+    engine's own order and barrier. None where the planner has nothing to predict from.
     """
 
     iteration_s: float | None = None
     stock_iteration_s: float | None = None
+    cut: tuple[Segment, ...] = ()
+
+
+def predicted_of(wanted: Choice | None, stock_iteration_s: float | None) -> Predicted:
+    """Of what a policy chose, if it chooses."""
+    if wanted is None:
+        return Predicted(stock_iteration_s=stock_iteration_s)
+    return Predicted(wanted.iteration_s, stock_iteration_s, wanted.cut.segments)
 
 
 @dataclass(frozen=True)

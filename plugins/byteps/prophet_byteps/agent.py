@@ -354,11 +354,11 @@ class Agent:
         if self._observer is None:
             return
         from prophet.policies.algorithms.stock import stock_iteration_s
-        from prophet.watch.status import Predicted
+        from prophet.watch.status import predicted_of
 
         profile, network = learner.profiler.latest, learner.monitor.network
         if profile is not None and network is not None:
-            self._predicted = Predicted(learner.predicted_s, stock_iteration_s(profile, network, collectives=False))
+            self._predicted = predicted_of(learner.wanted, stock_iteration_s(profile, network, collectives=False))
 
     def _begin_to_observe(self) -> None:
         if not self._settings.watched:

@@ -36,7 +36,7 @@ from prophet.policies.algorithms.sequence import (
     play_sequence,
 )
 from prophet.policies.algorithms.stock import stock_iteration_s
-from prophet.watch.status import Predicted
+from prophet.watch.status import predicted_of
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.wide_gloo import THREADS
@@ -148,7 +148,7 @@ class ModuleAgent:
             self._judged_at = now
             rounds.record.planned(plan, self.learner.why)
             stock_s = stock_iteration_s(profile, network, collectives=True)
-            rounds.record.predicted = Predicted(self.learner.predicted_s, stock_s)
+            rounds.record.predicted = predicted_of(self.learner.wanted, stock_s)
             self.decided = True
             wanted = plan.cut if plan.cut is not None else cut
             sequence = self._sequence(rounds, wanted, profile, network)
