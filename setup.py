@@ -96,6 +96,8 @@ setup(
         ],
         # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy.
         "mxnet": ["mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel"],
+        # What `prophet report` draws with.
+        "report": ["plotly>=6"],
         "dev": [
             "build==1.6.1",
             "clang-format==23.1.5",

@@ -1,0 +1,82 @@
+"""A job's record (PROPHET_RECORD) of a job that nobody ran: all-reduces of ResNet-50's blocks on a virtual clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from prophet.core.arena import profile_under
+from prophet.core.cut import Cut, learning_cut
+from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet.core.network import Network
+from prophet.core.status import AgentStatus
+from prophet.models.profiles import resnet50
+from prophet.policies.algorithms.sequence import backward_order, iteration_s, play_sequence
+from prophet.policies.algorithms.stock import stock_iteration_s
+from prophet.watch.observer import Observer
+from prophet.watch.status import Predicted, WorkerName
+from prophet.watch.training import TrainingLog
+
+NETWORK = Network(31.25e6, 0.5e-3)
+PROFILE = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
+
+
+class RecordedJob:
+    """One worker; a turn of its observer after each iteration."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.now = 100.0 + rank
+        self.agent = AgentStatus("prophet", "", 0, 0.0, 4_096_000, 2 << 20, network=NETWORK, arena=True)
+        self.log = TrainingLog()
+        worker = WorkerName("train-29500", rank, "ddp", workers=2, local_rank=rank)
+        self.observer = Observer(worker, self.log, lambda: self.agent, all_reduce_ranks=2, clock=lambda: self.now)
+        self.observer.record_into(folder)
+        self.predicted = Predicted()
+
+    def take_up(self, cut: Cut, predicted_s: float | None = None) -> None:
+        """This cut is in force from here on."""
+        known = self.agent
+        if known.cut:
+            reason = f"predicted {predicted_s:.4g} s an iteration" if predicted_s else ""
+            known = replace(known, recuts=known.recuts + 1, plans=known.plans + 1, recut_reason=reason)
+        self.agent = replace(known, cut=cut.segments)
+        stock_s = stock_iteration_s(PROFILE, NETWORK, collectives=True)
+        self.predicted = Predicted(predicted_s, stock_s, cut.segments if predicted_s else ())
+        self.blocks = profile_under(PROFILE, cut)
+
+    def iterate(self, count: int) -> float:
+        """What one takes, in seconds."""
+        took_s = 0.0
+        for _ in range(count):
+            blocks = self.blocks
+            played = play_sequence(blocks, NETWORK, backward_order(len(blocks.gradients)))
+            rows = []
+            for place, gradient in enumerate(blocks.gradients):
+                ends_s = self.now + played.ends_s[place]
+                times = (self.now + gradient.generation_s, ends_s - NETWORK.transfer_s(gradient.size_bytes), ends_s)
+                for kind, at in zip(EventKind, times, strict=True):
+                    rows.append((at, blocks.ids[place], gradient.size_bytes, 0, QueueKind.PUSH, kind, 0))
+            took_s = iteration_s(blocks, played)
+            self.log.iteration_ended(0, self.now + blocks.backward_s)
+            for place in (0, 1, 5):
+                self.log.waiting(f"layer{place}.weight", self.now + 0.6)
+                self.log.over(self.now + 0.6 + 0.02 * (place + 1))
+            self.now += took_s
+            events = np.array(rows, EVENT_DTYPE)
+            self.observer.turn(self.now, events[np.argsort(events["time_s"], kind="stable")], self.predicted)
+        return took_s
+
+
+def write_job_record(folder: Path, iterations: int = 6) -> float:
+    """Two workers, each with the cut of a job that knows nothing and then another; what an iteration took at last."""
+    took_s = 0.0
+    for rank in range(2):
+        job = RecordedJob(folder, rank)
+        job.take_up(learning_cut(PROFILE.total_bytes))
+        job.iterate(iterations)
+        job.take_up(Cut.uniform(1 << 20), predicted_s=1.2)
+        took_s = job.iterate(iterations)
+        job.observer.close()
+    return took_s
