@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing papers results pages schemas profiles guard memory backlog soak testbed golden release clean
+.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing papers results pages schemas profiles guard overhead screenshots memory backlog soak testbed golden release clean
 
 setup: $(STAMP)
 
@@ -103,6 +103,14 @@ results: setup
 # What watching every use of a parameter costs: about two minutes on a quiet machine.
 guard: setup
 	$(BIN)/python -m tools.guard
+
+# What it costs to be watched: status, record and figures, each on and off. About ten minutes on a quiet machine.
+overhead: setup
+	$(BIN)/python -m tools.overhead
+
+# The pictures of docs/watching.md, from a short job that is started for them; needs chromium.
+screenshots: setup
+	$(BIN)/python -m tools.screenshots
 
 # What a message costs in memory, on either build of BytePS: about ten minutes.
 memory: setup

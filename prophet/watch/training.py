@@ -105,6 +105,12 @@ def switch_on() -> TrainingLog:
     return _log
 
 
+def switch_off() -> None:
+    """The front ends write nothing any more."""
+    global _log
+    _log = None
+
+
 def iteration_ended(source: Hashable, now: float) -> None:
     """See TrainingLog; nothing where nobody watches."""
     if _log is not None:

@@ -1,23 +1,29 @@
-"""A job's record (PROPHET_RECORD) of a job that nobody ran: all-reduces of ResNet-50's blocks on a virtual clock."""
+"""What jobs leave that nobody ran: a record (PROPHET_RECORD) of all-reduces on a virtual clock, an experiment's folder."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from prophet.core.arena import profile_under
 from prophet.core.cut import Cut, learning_cut
+from prophet.core.event_record import EventRecord, save_record
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
 from prophet.core.network import Network
 from prophet.core.status import AgentStatus
+from prophet.lab.jobs.record import Mark, WorkerRecord, write_record
+from prophet.lab.records import Results, write_results
 from prophet.models.profiles import resnet50
 from prophet.policies.algorithms.sequence import backward_order, iteration_s, play_sequence
 from prophet.policies.algorithms.stock import stock_iteration_s
 from prophet.watch.observer import Observer
 from prophet.watch.status import Predicted, WorkerName
 from prophet.watch.training import TrainingLog
+from support.results import cell, failed, policy
 
 NETWORK = Network(31.25e6, 0.5e-3)
 PROFILE = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
@@ -80,3 +86,31 @@ def write_job_record(folder: Path, iterations: int = 6) -> float:
         took_s = job.iterate(iterations)
         job.observer.close()
     return took_s
+
+
+def write_experiment(folder: Path, **more: Any) -> None:
+    """A folder as `prophet run` leaves it: prophet with a record of its transfers, stock without, and one that failed."""
+    point = cell(stock=policy(1.7), prophet=policy(0.9), broken=failed("it hung"))
+    config: Any = {"name": "small", "job": {"kind": "replay", "iterations": 4}}
+    results = Results(schema=1, config=config, repeats=1, cells=[point])
+    marks = [Mark(10.0 + n, 10.3 + n, 10.9 + n) for n in range(5)]
+    for name in ("stock", "prophet"):
+        run = folder / "runs" / "cell0" / f"{name}-repeat1"
+        run.mkdir(parents=True)
+        write_record(WorkerRecord([1.0] * 4, marks), run / "worker0.json")
+    rows = [
+        (mark.backward + 0.1 * step, id_, 4096, 0, queue, kind, 0)
+        for mark in marks
+        for queue in QueueKind
+        for id_ in range(3)
+        for step, kind in enumerate(EventKind)
+    ]
+    events = np.array(sorted(rows), EVENT_DTYPE)
+    save_record(EventRecord(events), run / "worker0.events.npz")
+    status = {
+        **{"policy": "prophet", "stepped_aside": "", "plans": 2, "agent_cpu_s": 0.1, "partition_bytes": 4096},
+        **{"push_credit": 8192, "arena": True, "recuts": 1, "last_recut_s": 12.0, "refused": ["128KiB: no names"]},
+        **{"recut_reason": "predicted 0.95 s an iteration", "cut": [{"start": 0, "block_bytes": 8192}], **more},
+    }
+    (run / "worker0.status.json").write_text(json.dumps(status))
+    write_results(results, folder / "results.json")

@@ -30,7 +30,7 @@ from prophet.core.event_record import RecordBuffer, save_record
 from prophet.core.settings import Settings
 from prophet.core.status import AgentStatus
 from prophet.watch.observer import Observer, worker_name
-from prophet.watch.status import Predicted
+from prophet.watch.status import Predicted, WorkerName
 
 if TYPE_CHECKING:
     from prophet.core.plan import Plan
@@ -104,6 +104,8 @@ class Records:
         self._agent_cpu_s = agent_cpu_s
         self._wake = wake
         self._observer: Observer | None = None
+        self._worker: WorkerName | None = None
+        self._ranks = 1
         self._settings: Settings | None = None
         self._module: ModuleRecord | None = None
         self._aside = ""
@@ -131,9 +133,21 @@ class Records:
             record.events = RecordBuffer(EVENTS_KEPT)
         if observes and self._settings is not None:
             number, port = os.environ.get(names.LOCAL_RANK, ""), os.environ.get("MASTER_PORT", "")
-            worker = worker_name("ddp", "torch", rank, workers, int(number) if number.isdecimal() else 0, port)
-            self._observer = Observer.begin(worker, self._settings, self.status, self._wake, all_reduce_ranks=ranks)
-            record.observe = self._observe
+            local_rank = int(number) if number.isdecimal() else 0
+            self._worker = worker_name("ddp", "torch", rank, workers, local_rank, port)
+            self._ranks = ranks
+            self.watch_by(self._settings)
+
+    def watch_by(self, settings: Settings) -> None:
+        """From now on this process says what these settings ask for of the module that is followed, and no more."""
+        if self._observer is not None:
+            self._observer.close()
+            self._observer = None
+        if self._worker is not None and self._module is not None:
+            self._observer = Observer.begin(
+                self._worker, settings, self.status, self._wake, all_reduce_ranks=self._ranks
+            )
+            self._module.observe = self._observe if self._observer is not None else None
 
     def _observe(self, events: NDArray[Any]) -> None:
         if self._observer is not None and self._module is not None:

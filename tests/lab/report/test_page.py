@@ -16,8 +16,7 @@ from prophet.core.errors import UserError
 from prophet.lab.report import story_of, write_report
 from prophet.lab.report.page import MOST_MOMENTS, page, shown_moments
 from prophet.lab.report.stories import Chapter, CutInForce, Moment, Story
-from report.test_stories import experiment
-from support.job_records import write_job_record
+from support.job_records import write_experiment, write_job_record
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 LIMIT_S = 120
@@ -93,7 +92,7 @@ def test_what_a_run_says_of_itself_is_no_markup() -> None:
 
 
 def test_an_experiment_has_its_policies_and_its_failures(tmp_path: Path) -> None:
-    experiment(tmp_path)
+    write_experiment(tmp_path)
     write_report(tmp_path, tmp_path / "report.html")
     parsed = structure((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert {"Iteration times", "Each iteration", "Waits for the wire", "Settings"} <= set(parsed.heads)

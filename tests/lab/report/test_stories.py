@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from prophet.core.cut import Cut, Segment
 from prophet.core.errors import UserError
-from prophet.core.event_record import EventRecord, save_record
-from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
-from prophet.lab.jobs.record import Mark, WorkerRecord, write_record
 from prophet.lab.records import Results, write_results
 from prophet.lab.report import story_of
 from prophet.lab.report.from_record import chapter_of, read_rows
 from prophet.lab.report.stories import Chapter, CutInForce, Lap
 from prophet.watch.rows import BeginRow, CutRow, IterationsRow, PlanRow
 from prophet.watch.status import WorkerName
-from support.job_records import write_job_record
-from support.results import cell, failed, policy
+from support.job_records import write_experiment, write_job_record
+from support.results import cell, policy
 
 BEGIN = BeginRow(WorkerName("train-1", 0, "ddp"), unix_s=5000.0, began_s=100.0, version="1")
 
@@ -99,36 +93,8 @@ def test_the_first_iteration_under_a_cut_is_of_both() -> None:
     assert (after.measured_s, after.count, after.error) == (0.5, 4, 0.0)
 
 
-def experiment(folder: Path, **more: Any) -> None:
-    """A folder as `prophet run` leaves it: prophet with a record of its transfers, stock without, and one that failed."""
-    point = cell(stock=policy(1.7), prophet=policy(0.9), broken=failed("it hung"))
-    config: Any = {"name": "small", "job": {"kind": "replay", "iterations": 4}}
-    results = Results(schema=1, config=config, repeats=1, cells=[point])
-    marks = [Mark(10.0 + n, 10.3 + n, 10.9 + n) for n in range(5)]
-    for name in ("stock", "prophet"):
-        run = folder / "runs" / "cell0" / f"{name}-repeat1"
-        run.mkdir(parents=True)
-        write_record(WorkerRecord([1.0] * 4, marks), run / "worker0.json")
-    rows = [
-        (mark.backward + 0.1 * step, id_, 4096, 0, queue, kind, 0)
-        for mark in marks
-        for queue in QueueKind
-        for id_ in range(3)
-        for step, kind in enumerate(EventKind)
-    ]
-    events = np.array(sorted(rows), EVENT_DTYPE)
-    save_record(EventRecord(events), run / "worker0.events.npz")
-    status = {
-        **{"policy": "prophet", "stepped_aside": "", "plans": 2, "agent_cpu_s": 0.1, "partition_bytes": 4096},
-        **{"push_credit": 8192, "arena": True, "recuts": 1, "last_recut_s": 12.0, "refused": ["128KiB: no names"]},
-        **{"recut_reason": "predicted 0.95 s an iteration", "cut": [{"start": 0, "block_bytes": 8192}], **more},
-    }
-    (run / "worker0.status.json").write_text(json.dumps(status))
-    write_results(results, folder / "results.json")
-
-
 def test_an_experiment_is_told_policy_by_policy(tmp_path: Path) -> None:
-    experiment(tmp_path)
+    write_experiment(tmp_path)
     story = story_of(tmp_path)
     assert story.title == "small" and story.settings["job.kind"] == "replay"
     stock, prophet = story.chapters
