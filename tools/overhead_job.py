@@ -13,6 +13,7 @@ import math
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -74,7 +75,11 @@ class Job:
             training.switch_off()
         takeover._records.watch_by(settings)
         # The rank that decides keeps events in any case.
-        takeover.keep_events(settings.watched or dist.get_rank() == 0)
+        log: Any = self._model.reducer.rounds.log
+        if settings.watched or dist.get_rank() == 0:
+            log.reopen()
+        else:
+            log.close()
 
 
 def agreed(seconds: float) -> float:

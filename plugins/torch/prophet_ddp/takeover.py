@@ -168,12 +168,6 @@ def _changed_methods(kind: type) -> list[str]:
     return sorted(own & theirs - {"train"})
 
 
-def keep_events(wanted: bool) -> None:
-    """Whether modules of this process go on to note what happens to their blocks; for who measures what that costs."""
-    for ddp in list(_taken):
-        ddp.reducer.rounds.log.reopen() if wanted else ddp.reducer.rounds.log.close()
-
-
 def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
     """What the reducer averages, in the order of registration, with its first name."""
     parameters, _ = ddp._build_params_for_reducer()
