@@ -70,6 +70,9 @@ threads hand over in any order."""
 EXIT_LIMIT_S = 5.0
 """How long a process that ends waits for workers that have yet to answer a topic."""
 
+TURN_LIMIT_S = 1.0
+"""How long it waits for a turn of the agent's under way."""
+
 logger = logging.getLogger("prophet")
 
 
@@ -106,6 +109,7 @@ class Agent:
         self._interface: str | None = None
         self._stop = threading.Event()
         self._woken = threading.Event()
+        self._thread: threading.Thread | None = None
         self._observer: Observer | None = None
         self._predicted: Predicted | None = None
         self._aside = ""
@@ -185,7 +189,8 @@ class Agent:
         except Exception as error:
             self._not_compared(error)
         atexit.register(self._finish)
-        threading.Thread(target=self._run, name="prophet-agent", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="prophet-agent", daemon=True)
+        self._thread.start()
 
     def _attach(self) -> None:
         if self._hook is not None and self._library is not None:
@@ -374,6 +379,20 @@ class Agent:
         except Exception as error:
             logger.warning("Prophet does not say what it does: %s: %s", type(error).__name__, error)
 
+    def _end_observing(self) -> None:
+        observer, hook = self._observer, self._hook
+        if observer is None:
+            return
+        if self._thread is not None:
+            self._woken.set()
+            self._thread.join(TURN_LIMIT_S)
+        if hook is not None and (self._thread is None or not self._thread.is_alive()):
+            events = hook.drain()
+            if self._kept is not None:
+                self._kept.keep(events)
+            self._observe(time.monotonic(), events)
+        observer.close()
+
     def _observe(self, now: float, events: NDArray[Any]) -> None:
         if self._observer is not None:
             periods_s = self._learner.profiler.periods_s if self._learner is not None else None
@@ -400,8 +419,7 @@ class Agent:
     def _finish(self) -> None:
         """Writes what was asked for; a failure here is a warning, never a failed job."""
         self._stop.set()
-        if self._observer is not None:
-            self._observer.close()
+        self._end_observing()
         try:
             out = self._settings
             learner = self._learner

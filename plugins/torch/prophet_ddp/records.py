@@ -68,7 +68,9 @@ class ModuleRecord:
         self.kept_was_dropped = ""
         """Why nothing of what was kept is used any more."""
         self.drain: Callable[[], NDArray[Any]] | None = None
-        """The events since the last call."""
+        """The events since the last call, where any are kept."""
+        self.decides = True
+        """Whether this rank does, for all; others leave no events."""
         self.events: RecordBuffer | None = None
         self.predicted = Predicted()
         """What came of the last plan, predicted."""
@@ -129,7 +131,7 @@ class Records:
             return
         observes = self.observes_next()
         self._module = record
-        if self._settings is not None and self._settings.events_out is not None and record.drain is not None:
+        if self._settings is not None and self._settings.events_out is not None and record.decides and record.drain is not None:
             record.events = RecordBuffer(EVENTS_KEPT)
         if observes and self._settings is not None:
             number, port = os.environ.get(names.LOCAL_RANK, ""), os.environ.get("MASTER_PORT", "")
@@ -166,6 +168,8 @@ class Records:
     def write(self) -> None:
         """Writes what was asked for."""
         if self._observer is not None:
+            if self._module is not None and self._module.drain is not None:
+                self._module.keep(self._module.drain())
             self._observer.close()
         out = self._settings
         if out is None:

@@ -256,11 +256,12 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     _taken.add(ddp)
     optimizers.install()
     weakref.finalize(ddp, rounds.retire).atexit = False
+    rounds.record.decides = decides
+    rounds.record.drain = log.drain if decides or observes else None
     if decides:
         if definition.traced or definition.of_graph is not None:
             params = [param for _, param in named]
             rounds.trace = ForwardTrace(ddp.module, params, with_graph=definition.of_graph is not None)
-        rounds.record.drain = log.drain
         agent = _agent_of(rounds, told, adapts, members, alone)
         _agents.add(agent)
     elif observes:
