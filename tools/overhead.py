@@ -1,9 +1,9 @@
 """What it costs to be watched: the status socket, the record and the figures, each on and off, in one run.
 
 Rule of this file: the job's ranks, who asks them, and the page docs/results/watching.md. The job is a real one of
-DistributedDataParallel under Prophet on this machine's loopback, whose turns are interleaved (overhead_job.py); while it
-trains it is asked for its status and its figures each second, as `prophet top` and Prometheus would. `make overhead` runs
-it, for about ten minutes on a quiet machine.
+DistributedDataParallel under Prophet on this machine's loopback, whose turns are interleaved (overhead_job.py). While
+it trains it is asked for its status and its figures each second, as `prophet top` and Prometheus would. `make overhead`
+runs it, for about ten minutes on a quiet machine.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ PAGE = "watching.md"
 NAME = "watching"
 TITLE = "# What it costs to be watched\n\nMade by `make overhead`."
 ABOUT = """A job of two ranks under `PROPHET_SCHEDULER=prophet`, trained for real over the loopback of one machine, is
-[watched](../watching.md) in turns: by its status socket, which is asked once a second as `prophet top` does; by a record of its own;
-by figures, which are fetched once a second; by all of them; and by nothing. Each turn is compared with that of *nothing* in
-the same cycle. Iteration times are means over a turn, since what happens once a second is in few iterations; processor time is that of
-all threads of a rank. Shown are the medians over all cycles and ranks, and in brackets the standard error of the median."""
+[watched](../watching.md) in turns: by its status socket, which is asked once a second as `prophet top` does; by a
+record of its own; by figures, which are fetched once a second; by all of them; and by nothing. Each turn is compared
+with that of *nothing* in the same cycle. Iteration times are means over a turn, since what happens once a second is in
+few iterations; processor time is that of all threads of a rank. Shown are the medians over all cycles and ranks, and
+in brackets the standard error of the median."""
 RANKS = 2
 NOTHING = VARIANTS[0]
 BLOCK_BYTES = 256 * 1024
@@ -116,8 +117,8 @@ def page(results: Path) -> str:
     iteration_ms = 1e3 * statistics.median(turn.iteration_s for turn in base)
     how = (
         f"{measured.line()} {cycles} cycles with turns of {data.seconds:g} s; {LAYERS} layers of {WIDTH} x {WIDTH}, "
-        f"blocks of {BLOCK_BYTES >> 10} KiB, {iteration_ms:.1f} ms an iteration when nothing is said. The ranks answered "
-        f"{data.asked} times. The load average of the last minute was {data.load:.1f} at the end."
+        f"blocks of {BLOCK_BYTES >> 10} KiB, {iteration_ms:.1f} ms an iteration when nothing is said. The ranks "
+        f"answered {data.asked} times. The load average of the last minute was {data.load:.1f} at the end."
     )
     return kept.joined(TITLE, how, ABOUT, overhead_table(data.turns))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -17,12 +18,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from prophet_ddp import takeover
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from prophet.core.settings import Settings
 from prophet.watch import training
+from prophet_ddp import takeover
 
 VARIANTS = ("nothing", "status", "record", "metrics", "all")
 """What is on in a turn; `nothing` is what the others are compared with."""
@@ -66,7 +67,7 @@ class Job:
             self._model(self._inputs).square().mean().backward()
             self._optimizer.step()
             marks.append(time.monotonic())
-        return [after - before for before, after in zip(marks, marks[1:], strict=False)]
+        return [after - before for before, after in itertools.pairwise(marks)]
 
     def say(self, variant: str) -> None:
         """From here on. What is off is off as in a job that was never told."""
@@ -75,7 +76,8 @@ class Job:
             training.switch_off()
         takeover._records.watch_by(settings)
         # The rank that decides keeps events in any case.
-        log: Any = self._model.reducer.rounds.log
+        reducer: Any = self._model.reducer
+        log = reducer.rounds.log
         if settings.watched or dist.get_rank() == 0:
             log.reopen()
         else:

@@ -150,7 +150,9 @@ def plan(
 
 @app.command()
 def top(
-    job: Annotated[str | None, typer.Argument(help="A job, or how its name begins; all of yours where left out.")] = None,
+    job: Annotated[
+        str | None, typer.Argument(help="A job, or how its name begins; all of yours where left out.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One document a line instead of a screen.")] = False,
     count: Annotated[int | None, typer.Option(min=1, help="End after so many looks; else Ctrl-C ends it.")] = None,
 ) -> None:

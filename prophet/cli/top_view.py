@@ -7,7 +7,7 @@ shown in ms or s, rates in bits per second, as everywhere on the command line.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -46,8 +46,8 @@ def _table(job: str, all_of_it: Sequence[LiveStatus], workers: Sequence[LiveStat
     table.add_column("", no_wrap=True, style="dim", min_width=LABEL_WIDTH - 2)
     for status in workers:
         table.add_column(f"worker {status.worker.rank}", min_width=WORKER_WIDTH - 4, max_width=WORKER_WIDTH + 14)
-    for label, row in (
-        ("", _state),
+    rows: Sequence[tuple[str, Callable[[LiveStatus], Text]]] = (
+        ("", lambda status: _state(status, now)),
         ("iteration", _iteration),
         ("stock, predicted", _stock),
         ("sent", lambda status: _flow(status.sent)),
@@ -60,8 +60,9 @@ def _table(job: str, all_of_it: Sequence[LiveStatus], workers: Sequence[LiveStat
         ("cut changed", _changes),
         ("in flight at most", _credit),
         ("Prophet", _cost),
-    ):
-        cells = [row(status) if label else row(status, now) for status in workers]  # type: ignore[operator]
+    )
+    for label, row in rows:
+        cells = [row(status) for status in workers]
         if any(cell.plain for cell in cells):
             table.add_row(label, *cells)
     return table

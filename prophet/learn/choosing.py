@@ -217,7 +217,7 @@ class Choosing:
 
     @property
     def wanted(self) -> Choice | None:
-        """What is wanted, whether it is in force or not, with what was predicted of it; None before there is a choice."""
+        """What is wanted, in force or not, and what was predicted of it; None before there is a choice."""
         return self._wanted
 
     @property

@@ -158,7 +158,8 @@ class Meter:
             ended[name] = rows[name][ends]
         for name, back in (("added_s", 2), ("start_s", 1), ("finish_s", 0)):
             ended[name] = rows["time_s"][ends - back]
-        return ended[np.argsort(ended["start_s"], kind="stable")]
+        by_start: NDArray[Any] = ended[np.argsort(ended["start_s"], kind="stable")]
+        return by_start
 
     def _busy_s(self, ended: NDArray[Any], lane: QueueKind, since: float, now: float) -> float:
         """Seconds from `since` to `now` in which at least one transfer of this lane was in flight."""

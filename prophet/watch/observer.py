@@ -33,7 +33,16 @@ from prophet.watch.sockets import name_of_socket, own_folder, remove_stale
 from prophet.watch.status import ForwardWait, LiveStatus, Predicted, WorkerName, as_json
 from prophet.watch.training import OpenWait, TrainingLog
 
-SETTINGS_SHOWN = ("PROPHET_", "BYTEPS_", "DMLC_", "OMP_NUM_THREADS", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_", "GLOO_")
+SETTINGS_SHOWN = (
+    "PROPHET_",
+    "BYTEPS_",
+    "DMLC_",
+    "OMP_NUM_THREADS",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_",
+    "GLOO_",
+)
 """Beginnings of the variables that a record has."""
 
 FRESH_S = 0.1
@@ -160,9 +169,7 @@ class Observer:
         finally:
             self._busy_s += time.thread_time() - before
 
-    def _turn(
-        self, now: float, events: NDArray[Any], predicted: Predicted, periods_s: NDArray[Any] | None
-    ) -> None:
+    def _turn(self, now: float, events: NDArray[Any], predicted: Predicted, periods_s: NDArray[Any] | None) -> None:
         ends_s = self._log.take_ends()
         with self._lock:
             moved = self._meter.turn(now, events)

@@ -117,9 +117,17 @@ class RecordWriter:
             self._write(CutRow(at, agent.recuts, agent.cut, agent.recut_reason))
         if agent.plans != self._plans:
             self._plans = agent.plans
-            credits = agent.push_credit, agent.pull_credit
-            said = predicted.iteration_s, predicted.stock_iteration_s, predicted.cut
-            self._write(PlanRow(at, agent.plans, *credits, len(agent.deadlines), *said))
+            row = PlanRow(
+                at,
+                agent.plans,
+                agent.push_credit,
+                agent.pull_credit,
+                deadlines=len(agent.deadlines),
+                predicted_s=predicted.iteration_s,
+                stock_s=predicted.stock_iteration_s,
+                cut=predicted.cut,
+            )
+            self._write(row)
         if agent.network is not None and _another(agent.network, self._network):
             self._network = agent.network
             self._write(NetworkRow(at, agent.network))
@@ -162,10 +170,26 @@ def transfers_row(now: float, moved: MeterTurn, arena: bool) -> TransfersRow:
     """The transfers of one turn, as many as may be."""
     ended = moved.ended[:MOST_TRANSFERS_A_MOMENT]
     from_s = now - moved.seconds
-    numbers = (tuple(ended[name].tolist()) for name in ("gradient", "partition", "queue", "bytes"))
-    times = (tuple((ended[name] - from_s).round(DIGITS).tolist()) for name in ("added_s", "start_s", "finish_s"))
-    left_out = len(moved.ended) - len(ended)
-    return TransfersRow(round(from_s, DIGITS), round(now, DIGITS), *numbers, *times, left_out=left_out, arena=arena)
+
+    def column(name: str) -> tuple[int, ...]:
+        return tuple(ended[name].tolist())
+
+    def seconds(name: str) -> tuple[float, ...]:
+        return tuple((ended[name] - from_s).round(DIGITS).tolist())
+
+    return TransfersRow(
+        from_s=round(from_s, DIGITS),
+        until_s=round(now, DIGITS),
+        gradient=column("gradient"),
+        partition=column("partition"),
+        queue=column("queue"),
+        bytes=column("bytes"),
+        added_s=seconds("added_s"),
+        start_s=seconds("start_s"),
+        finish_s=seconds("finish_s"),
+        left_out=len(moved.ended) - len(ended),
+        arena=arena,
+    )
 
 
 def _another(network: Network, before: Network | None) -> bool:

@@ -1,8 +1,8 @@
 """A job's record: the lines that PROPHET_RECORD has each worker write while it trains, one JSON object a line.
 
-Rule of this file: immutable values, one kind a line, and which of them are worth their bytes; the file is recorder.py's,
-reading and checking prophet/lab/job_records.py's. Times are seconds of the worker's steady clock, whose zero the first
-line says in Unix time; sizes are bytes, rates bytes per second. Keys and kinds are only added.
+Rule of this file: immutable values, one kind a line, and which of them are worth their bytes; the file is
+recorder.py's, reading and checking prophet/lab/report/from_record.py's. Times are seconds of the worker's steady clock,
+whose zero the first line says in Unix time; sizes are bytes, rates bytes per second. Keys and kinds are only added.
 
 The record of a long job stays bounded. What changes seldom (plans, cuts) is written when it does; rates, waits and
 iterations are summed up over more turns the longer the job lasts; transfers are written whole for a moment, and the
@@ -158,9 +158,7 @@ class EndRow:
     kind: Literal["end"] = "end"
 
 
-RecordRow = (
-    BeginRow | IterationsRow | RatesRow | NetworkRow | TransfersRow | WaitsRow | PlanRow | CutRow | EndRow
-)
+RecordRow = BeginRow | IterationsRow | RatesRow | NetworkRow | TransfersRow | WaitsRow | PlanRow | CutRow | EndRow
 
 
 class Moments:

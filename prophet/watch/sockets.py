@@ -95,7 +95,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def ask(path: Path, limit_s: float = ASK_LIMIT_S) -> dict[str, Any] | None:
-    """The worker's document; None where nobody answers, or not in time. A socket that nobody has any more is removed."""
+    """The worker's document; None where nobody answers, or not in time. A socket that nobody has is removed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(limit_s)
         try:

@@ -1,4 +1,4 @@
-"""What jobs leave that nobody ran: a record (PROPHET_RECORD) of all-reduces on a virtual clock, an experiment's folder."""
+"""What jobs leave that nobody ran: a record (PROPHET_RECORD) on a virtual clock, and an experiment's folder."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def write_job_record(folder: Path, iterations: int = 6) -> float:
 
 
 def write_experiment(folder: Path, **more: Any) -> None:
-    """A folder as `prophet run` leaves it: prophet with a record of its transfers, stock without, and one that failed."""
+    """A folder as `prophet run` leaves it: prophet with a record of transfers, stock without, and one that failed."""
     point = cell(stock=policy(1.7), prophet=policy(0.9), broken=failed("it hung"))
     config: Any = {"name": "small", "job": {"kind": "replay", "iterations": 4}}
     results = Results(schema=1, config=config, repeats=1, cells=[point])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueEvent, QueueKind
 from prophet.lab.transfers import pair_events
@@ -18,7 +20,7 @@ ADD, START, FINISH = EventKind.ADD, EventKind.START, EventKind.FINISH
 Row = tuple[float, int, QueueKind, EventKind]
 
 
-def events(*rows: Row, size: int = 1000, gap_before: int | None = None) -> np.ndarray:
+def events(*rows: Row, size: int = 1000, gap_before: int | None = None) -> NDArray[Any]:
     made = np.array([(at, id_, size, 0, queue, kind, 0) for at, id_, queue, kind in rows], EVENT_DTYPE)
     if gap_before is not None:
         made["gap"][gap_before] = 1
@@ -113,7 +115,9 @@ transfers = st.lists(
 
 
 @given(transfers, st.integers(1, 5))
-def test_it_pairs_as_the_reader_of_records_does(rows: list[tuple[int, QueueKind, float, float, float]], turns: int) -> None:
+def test_it_pairs_as_the_reader_of_records_does(
+    rows: list[tuple[int, QueueKind, float, float, float]], turns: int
+) -> None:
     free_s: dict[tuple[int, QueueKind], float] = {}
     made: list[Row] = []
     for id_, queue, added, waits, takes in sorted(rows, key=lambda row: row[2]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -91,7 +92,11 @@ def test_a_status_says_what_happened_and_survives_its_json() -> None:
     assert status.sent.total_bytes == 4000 and status.sent.busy == 0.25
     assert status.predicted.stock_iteration_s == 1.6
     waits = status.forward_waits
-    assert waits is not None and (waits.gradient, round(waits.for_s, 6), waits.whom) == ("layer.weight", 0.2, "not known")
+    assert waits is not None and (waits.gradient, round(waits.for_s, 6), waits.whom) == (
+        "layer.weight",
+        0.2,
+        "not known",
+    )
     assert live_status({**document, "more": 1, "worker": {**document["worker"], "more": 2}}) == status, "keys are added"
 
 
@@ -163,7 +168,7 @@ def test_a_record_stays_bounded(tmp_path: Path) -> None:
 def test_moments_come_more_and_more_seldom_and_after_each_change() -> None:
     moments = Moments()
     times = [second for second in range(4000) if moments.due(float(second), changed=False)]
-    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
     assert times[:8] == list(range(8)) and gaps == sorted(gaps) and max(gaps) > 60
     assert not moments.due(4000.5, changed=False)
     assert moments.due(4000.6, changed=True)
@@ -241,7 +246,9 @@ def test_a_port_that_is_taken_is_one_warning(runtime: Path, caplog: pytest.LogCa
 
 
 def test_a_folder_of_others_is_one_warning(runtime: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
-    monkeypatch.setattr("prophet.watch.observer.own_folder", lambda: (_ for _ in ()).throw(PermissionError("not yours")))
+    monkeypatch.setattr(
+        "prophet.watch.observer.own_folder", lambda: (_ for _ in ()).throw(PermissionError("not yours"))
+    )
     observer = Observer.begin(WORKER, Settings("prophet", status=True), lambda: AGENT, lambda: None)
     assert observer is not None
     observer.close()

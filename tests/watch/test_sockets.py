@@ -40,7 +40,9 @@ def folder() -> Iterator[Path]:
 def serve() -> Iterator[Callable[..., StatusServer]]:
     running: list[StatusServer] = []
 
-    def start(prepare: Callable[[StatusServer], object], document: Callable[[], bytes] = lambda: b'{"a": 1}\n') -> StatusServer:
+    def start(
+        prepare: Callable[[StatusServer], object], document: Callable[[], bytes] = lambda: b'{"a": 1}\n'
+    ) -> StatusServer:
         server = StatusServer(document, lambda: b"figure 1\n")
         prepare(server)
         server.start()

@@ -38,7 +38,7 @@ from prophet import __version__
 from prophet.core import settings as names
 from prophet.core.cut import Cut, learning_cut
 from prophet.core.errors import UserError
-from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind, name_of
+from prophet.core.events import DRAIN_S, EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, name_of
 from prophet.core.plan import Plan
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.core.status import AgentStatus, HookStatus, LaneStatus

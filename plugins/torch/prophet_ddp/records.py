@@ -131,7 +131,12 @@ class Records:
             return
         observes = self.observes_next()
         self._module = record
-        if self._settings is not None and self._settings.events_out is not None and record.decides and record.drain is not None:
+        if (
+            self._settings is not None
+            and self._settings.events_out is not None
+            and record.decides
+            and record.drain is not None
+        ):
             record.events = RecordBuffer(EVENTS_KEPT)
         if observes and self._settings is not None:
             number, port = os.environ.get(names.LOCAL_RANK, ""), os.environ.get("MASTER_PORT", "")

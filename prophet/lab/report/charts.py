@@ -230,7 +230,9 @@ def rate_chart(chapters: Sequence[Chapter]) -> Figure | None:
     for place, chapter in shown:
         times = [(row.from_s + row.until_s) / 2 for row in chapter.traffic]
         lengths = [max(row.until_s - row.from_s, 1e-9) for row in chapter.traffic]
-        ways = [("sent and received" if chapter.all_reduce else "sent", "solid", [r.sent_bytes for r in chapter.traffic])]
+        ways = [
+            ("sent and received" if chapter.all_reduce else "sent", "solid", [r.sent_bytes for r in chapter.traffic])
+        ]
         if not chapter.all_reduce:
             ways.append(("received", "dash", [row.received_bytes for row in chapter.traffic]))
         for name, dash, moved in ways:

@@ -107,7 +107,9 @@ def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
         elif isinstance(row, PlanRow):
             _add_plan(read, row, row.time_s + shift)
         elif isinstance(row, CutRow):
-            read.cuts.append(CutInForce(row.time_s + shift, row.segments, row.reason, read.predicted_s.get(row.segments)))
+            read.cuts.append(
+                CutInForce(row.time_s + shift, row.segments, row.reason, read.predicted_s.get(row.segments))
+            )
         elif isinstance(row, WaitsRow):
             for name, seconds in {**row.waited_s, "all others": row.others_s}.items():
                 read.waited_s[name] = read.waited_s.get(name, 0.0) + seconds

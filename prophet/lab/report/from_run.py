@@ -72,9 +72,7 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
     status_file, events_file = run / f"{WORKER}.status.json", run / f"{WORKER}.{EVENTS_FILE}"
     status = read_status(status_file) if status_file.is_file() else None
     zero = worker.marks[0].start if worker.marks else 0.0
-    laps = [
-        Lap(after.start - zero, after.start - before.start) for before, after in itertools.pairwise(worker.marks)
-    ]
+    laps = [Lap(after.start - zero, after.start - before.start) for before, after in itertools.pairwise(worker.marks)]
     if status is None or not events_file.is_file() or len(worker.marks) < 2:
         return Chapter(label, laps)
     transfers = pair_events(load_events(events_file))

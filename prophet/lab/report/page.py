@@ -56,7 +56,7 @@ class _Drawing:
             return ""
         self._count += 1
         to_html = need("plotly.io", "prophet report").to_html
-        config = {"displaylogo": False, "responsive": True, "scrollZoom": False, "showLink": False}
+        config = {"displaylogo": False, "responsive": True}
         text: str = to_html(
             figure, include_plotlyjs=False, full_html=False, div_id=f"chart{self._count}", config=config
         )

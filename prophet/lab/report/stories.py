@@ -29,8 +29,10 @@ class Lap:
 
 @dataclass(frozen=True)
 class CutInForce:
-    """A cut that was in force from `from_s` on, and `predicted_s`: an iteration under it, as far as that was said. Where
-    more was learned under a cut and it was predicted anew it is here again."""
+    """A cut that was in force from `from_s` on, and `predicted_s`: an iteration under it, as far as that was said.
+
+    Where more was learned under a cut, and it was predicted anew, it is here again.
+    """
 
     from_s: float
     segments: tuple[Segment, ...]
@@ -116,9 +118,11 @@ class Chapter:
         """Each cut that was in force, with what iterations took under it."""
         rows = []
         ends = [*(cut.from_s for cut in self.cuts[1:]), float("inf")]
-        for cut, until_s in zip(self.cuts, ends, strict=True):
+        for cut, until_s in zip(self.cuts, ends, strict=False):
             # The first one is of both cuts.
-            periods = [lap.period_s for lap in self.laps if cut.from_s < lap.end_s - lap.period_s and lap.end_s <= until_s]
+            periods = [
+                lap.period_s for lap in self.laps if cut.from_s < lap.end_s - lap.period_s and lap.end_s <= until_s
+            ]
             measured_s = median(periods) if len(periods) >= LEAST_MEASURED else None
             rows.append(Compared(cut, until_s, measured_s, len(periods)))
         return rows

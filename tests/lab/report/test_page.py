@@ -74,7 +74,14 @@ def test_nothing_is_fetched_and_all_sections_are_there(record: Path) -> None:
     assert parsed.references == []
     assert parsed.policy.startswith("default-src 'none'") and "http" not in parsed.policy
     assert not re.search(r"@import|url\(\s*['\"]?http", text[: text.index("<script>")])
-    sections = ["Iteration times", "What moved when", "Blocks and cuts", "Predicted and measured", "Waits by layer", "Rates"]
+    sections = [
+        "Iteration times",
+        "What moved when",
+        "Blocks and cuts",
+        "Predicted and measured",
+        "Waits by layer",
+        "Rates",
+    ]
     assert [head for head in parsed.heads if head in sections] == sections
     assert text.count("plotly.js v") <= 2, "the library is there once"
     assert "prefers-color-scheme: dark" in text

@@ -12,7 +12,7 @@ from prophet.lab.records import Results, write_results
 from prophet.lab.report import story_of
 from prophet.lab.report.from_record import chapter_of, read_rows
 from prophet.lab.report.stories import Chapter, CutInForce, Lap
-from prophet.watch.rows import BeginRow, CutRow, IterationsRow, PlanRow
+from prophet.watch.rows import BeginRow, CutRow, IterationsRow, PlanRow, RecordRow
 from prophet.watch.status import WorkerName
 from support.job_records import write_experiment, write_job_record
 from support.results import cell, policy
@@ -56,7 +56,7 @@ def test_a_line_cut_short_by_a_kill_is_passed_over_and_any_other_is_not(tmp_path
 
 def test_a_prediction_counts_for_its_own_cut() -> None:
     small, large = Cut.uniform(1 << 17).segments, Cut.uniform(1 << 20).segments
-    rows = [
+    rows: list[RecordRow] = [
         BEGIN,
         CutRow(101.0, 0, small),
         PlanRow(102.0, 1, None, None, 0, 0.8, 1.5, large),
@@ -74,7 +74,7 @@ def test_a_prediction_counts_for_its_own_cut() -> None:
 
 
 def test_laps_do_not_go_across_a_pause_and_many_are_told_by_their_number() -> None:
-    rows = [
+    rows: list[RecordRow] = [
         BEGIN,
         IterationsRow(0, 2, (101.0, 102.0)),
         IterationsRow(2, 1, (None, 110.0)),
@@ -117,5 +117,5 @@ def test_an_experiment_without_its_runs_is_told_by_its_results(tmp_path: Path) -
 
 
 def test_another_folder_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has neither a results.json"):
+    with pytest.raises(UserError, match="has neither a results"):
         story_of(tmp_path)
