@@ -83,6 +83,7 @@ class Observer:
         self._predicted = Predicted()
         self._looked_s = self._began_s
         self._others_s: list[float] = []
+        self._iterations = 0
         self._busy_s = 0.0
         self._writer: RecordWriter | None = None
         self._server: StatusServer | None = None
@@ -174,6 +175,7 @@ class Observer:
         with self._lock:
             moved = self._meter.turn(now, events)
             self._periods.add(ends_s)
+            self._iterations += sum(end_s == end_s for end_s in ends_s)  # NaN stands for a pause
             self._predicted, self._looked_s = predicted, now
             self._others_s = periods_s.tolist() if periods_s is not None else []
             self._looked.notify_all()
@@ -198,7 +200,7 @@ class Observer:
                 worker=self._worker,
                 time_s=time.time() - (now - self._looked_s),
                 since_s=now - self._began_s,
-                iterations=self._log.iterations,
+                iterations=self._iterations,
                 agent=agent,
                 iteration=self._periods.spread() or spread_of(self._others_s),
                 sent=sent,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -122,27 +121,3 @@ def test_a_job_says_what_it_does(folder: Path) -> None:
         assert len(chapter.laps) > 50 and chapter.moments and chapter.cuts and chapter.traffic
         assert not chapter.notes
     assert story.settings["PROPHET_SCHEDULER"] == "prophet"
-
-
-def test_nothing_is_said_where_that_is_switched_off_and_a_wrong_port_ends_the_start(folder: Path) -> None:
-    port, _ = free_ports()
-    with job(folder, {"PROPHET_METRICS_PORT": "here"}, port) as ranks:
-        assert [rank.wait(LIMIT_S) for rank in ranks] == [2, 2]
-    line = "prophet: PROPHET_METRICS_PORT is 'here'; it must be a port, 1 to 65535\n"
-    assert (folder / "rank0.log").read_text() == line
-    (folder / "stop").touch()
-    with job(folder, {"PROPHET_STATUS": "0"}, port) as ranks:
-        assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]
-    assert not (folder / "prophet").exists()
-
-
-def test_what_a_killed_job_leaves_is_no_hindrance(folder: Path) -> None:
-    port, _ = free_ports()
-    with job(folder, {}, port) as ranks:
-        eventually(lambda: len(sockets_in(folder / "prophet")) == 2, folder)
-        for rank in ranks:
-            rank.send_signal(signal.SIGKILL)
-            rank.wait()
-    assert len(sockets_in(folder / "prophet")) == 2
-    assert ask_all([folder / "prophet"]) == []
-    assert sockets_in(folder / "prophet") == []
