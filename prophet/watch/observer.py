@@ -175,6 +175,7 @@ class Observer:
         with self._lock:
             moved = self._meter.turn(now, events)
             self._periods.add(ends_s)
+            spread = self._periods.spread()
             self._iterations += sum(end_s == end_s for end_s in ends_s)  # NaN stands for a pause
             self._predicted, self._looked_s = predicted, now
             self._others_s = periods_s.tolist() if periods_s is not None else []
@@ -182,7 +183,8 @@ class Observer:
         with self._writing:
             if self._writer is not None and not self._over:
                 try:
-                    self._writer.turn(now, moved, ends_s, self._log.waited_s(), self._agent(), predicted)
+                    usual_s = spread.median_s if spread is not None else None
+                    self._writer.turn(now, moved, ends_s, self._log.waited_s(), self._agent(), predicted, usual_s)
                 except OSError as error:
                     logger.warning("Prophet's record ends here: %s", error)
                     writer, self._writer = self._writer, None

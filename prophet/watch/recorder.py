@@ -21,7 +21,7 @@ from prophet.watch.meter import MeterTurn
 from prophet.watch.rows import (
     END_BYTES,
     MOST_RECORD_BYTES,
-    MOST_TRANSFERS_A_MOMENT,
+    MOST_TRANSFERS_A_LINE,
     MOST_WAITS_A_LINE,
     BeginRow,
     CutRow,
@@ -79,16 +79,19 @@ class RecordWriter:
         waited_s: Mapping[str, float],
         agent: AgentStatus,
         predicted: Predicted,
+        iteration_s: float | None = None,
     ) -> None:
-        """What one turn saw; `ends_s` as TrainingLog.take_ends gives them, `waited_s` as its waited_s."""
+        """What one turn saw; `ends_s` as TrainingLog.take_ends gives them, `waited_s` as its waited_s. An iteration
+        takes about `iteration_s`.
+        """
         another_cut = agent.cut != self._cut
         self._changes(now, agent, predicted)
         for place, more in enumerate((moved.sent_bytes, moved.received_bytes, *moved.busy_s)):
             self._sum[place] += more
         self._ends += [None if end_s != end_s else round(end_s, DIGITS) for end_s in ends_s]
-        if len(moved.ended) and self._moments.due(now, another_cut):
+        if self._moments.due(now, another_cut, iteration_s) and len(moved.ended):
             self._write(transfers_row(now, moved, agent.arena))
-        if self._thinning.due():
+        if self._thinning.due(now):
             self._summed_up(now, waited_s)
         self._file.flush()
 
@@ -168,7 +171,7 @@ def as_row(row: RecordRow) -> dict[str, Any]:
 
 def transfers_row(now: float, moved: MeterTurn, arena: bool) -> TransfersRow:
     """The transfers of one turn, as many as may be."""
-    ended = moved.ended[:MOST_TRANSFERS_A_MOMENT]
+    ended = moved.ended[:MOST_TRANSFERS_A_LINE]
     from_s = now - moved.seconds
 
     def column(name: str) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ moments come more and more seldom.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,14 +26,18 @@ MOST_RECORD_BYTES = 64 << 20
 """Of one worker's file. What would make it larger is left out, but for its end."""
 END_BYTES = 1 << 20
 """Kept free for the last lines."""
-MOST_TRANSFERS_A_MOMENT = 20_000
+MOST_TRANSFERS_A_LINE = 4000
+LEAST_MOMENT_S, MOST_MOMENT_S = 1.0, 20.0
+ITERATIONS_A_MOMENT = 2.5
 MOST_WAITS_A_LINE = 64
 """Gradients of a line of waits; the longest waits are kept."""
 MOMENTS_BEFORE_SELDOMER = 8
 """After so many moments the next so many come half as often."""
 MOST_BETWEEN_MOMENTS_S = 600.0
-TURNS_A_LINE = 600
-"""After so many lines of rates each sums up twice as many turns."""
+LEAST_LINE_S = 0.9
+"""What a line of rates sums up at the least: a turn, but for some short ones."""
+LINES_BEFORE_SELDOMER = 600
+"""After so many lines each sums up twice as long."""
 
 
 @dataclass(frozen=True)
@@ -162,24 +167,31 @@ RecordRow = BeginRow | IterationsRow | RatesRow | NetworkRow | TransfersRow | Wa
 
 
 class Moments:
-    """When transfers are written: often at first, and after each change of the cut, then more and more seldom."""
+    """When transfers are written: often at first, and after each change of the cut, then more and more seldom.
+
+    A moment is some turns in a row, which have two whole iterations or so.
+    """
 
     def __init__(self) -> None:
         self._every_s = 0.0
-        self._next_s = -float("inf")
+        self._next_s = -math.inf
+        self._until_s = -math.inf
         self._count = 0
 
-    def due(self, now: float, changed: bool) -> bool:
-        """Whether this turn's are; `changed`: the cut has, since the last turn."""
+    def due(self, now: float, changed: bool, iteration_s: float | None = None) -> bool:
+        """Whether this turn's are. `changed`: the cut has, since the last turn; an iteration takes `iteration_s`."""
         if changed:
             self._every_s, self._count, self._next_s = min(self._every_s, 1.0), 0, now
+        if now <= self._until_s:
+            return True
         if now < self._next_s:
             return False
         self._count += 1
         if self._count == MOMENTS_BEFORE_SELDOMER:
             self._count = 0
             self._every_s = min(max(2 * self._every_s, 1.0), MOST_BETWEEN_MOMENTS_S)
-        self._next_s = now + self._every_s
+        self._until_s = now + min(max(LEAST_MOMENT_S, ITERATIONS_A_MOMENT * (iteration_s or 0.0)), MOST_MOMENT_S)
+        self._next_s = self._until_s + self._every_s
         return True
 
 
@@ -187,17 +199,16 @@ class Thinning:
     """How many turns one line of rates sums up, so that a day's are some thousand lines."""
 
     def __init__(self) -> None:
-        self._turns = 1
+        self._every_s = LEAST_LINE_S
         self._lines = 0
-        self._seen = 0
+        self._next_s = -math.inf
 
-    def due(self) -> bool:
+    def due(self, now: float) -> bool:
         """Asked once a turn: whether a line is to be written now."""
-        self._seen += 1
-        if self._seen < self._turns:
+        if now < self._next_s:
             return False
-        self._seen = 0
         self._lines += 1
-        if self._lines == TURNS_A_LINE:
-            self._lines, self._turns = 0, 2 * self._turns
+        if self._lines == LINES_BEFORE_SELDOMER:
+            self._lines, self._every_s = 0, 2 * self._every_s
+        self._next_s = now + self._every_s
         return True

@@ -167,16 +167,29 @@ def test_a_record_stays_bounded(tmp_path: Path) -> None:
 
 def test_moments_come_more_and_more_seldom_and_after_each_change() -> None:
     moments = Moments()
-    times = [second for second in range(4000) if moments.due(float(second), changed=False)]
-    gaps = [after - before for before, after in itertools.pairwise(times)]
-    assert times[:8] == list(range(8)) and gaps == sorted(gaps) and max(gaps) > 60
-    assert not moments.due(4000.5, changed=False)
-    assert moments.due(4000.6, changed=True)
+    due = [second for second in range(20_000) if moments.due(float(second), changed=False)]
+    pauses = [after - before - 1 for before, after in itertools.pairwise(due) if after - before > 1]
+    assert due[:16] == list(range(16)), "at first there is no pause"
+    assert pauses == sorted(pauses) and pauses[-1] > 200 and len(due) < 300
+    assert not moments.due(20_000.5, changed=False)
+    assert moments.due(20_000.6, changed=True)
+
+
+def test_a_moment_has_whole_iterations() -> None:
+    moments = Moments()
+    for second in range(10_000):
+        moments.due(float(second), changed=False, iteration_s=4.0)
+    due = [second for second in range(10_000, 12_000) if moments.due(float(second), False, iteration_s=4.0)]
+    runs = [len(list(group)) for _, group in itertools.groupby(enumerate(due), key=lambda pair: pair[1] - pair[0])]
+    assert runs and set(runs[1:-1]) <= {10, 11}
+    slow = Moments()
+    assert sum(slow.due(float(second), False, iteration_s=1000.0) for second in range(22)) == 22
 
 
 def test_lines_of_rates_sum_up_more_the_longer_it_lasts() -> None:
     thinning = Thinning()
-    day = sum(thinning.due() for _ in range(24 * 3600))
+    assert [thinning.due(quarter / 4) for quarter in range(8)] == [True, False, False, False] * 2
+    day = sum(thinning.due(2.0 + second) for second in range(24 * 3600))
     assert 3000 < day < 6000
 
 

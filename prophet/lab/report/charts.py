@@ -24,6 +24,7 @@ BACKWARD_COLOUR, FORWARD_COLOUR = "rgba(120,130,160,0.18)", "rgba(80,160,90,0.15
 MOST_BARS = 6000
 """Transfers of a chart; of more the last ones are shown."""
 MOST_NAMES = 30
+FEW_ROWS = 12
 HEIGHT = 340
 
 Figure = Any
@@ -44,6 +45,7 @@ def _figure(height: int = HEIGHT, **layout: Any) -> Figure:
         plot_bgcolor="rgba(0,0,0,0)",
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
         hovermode="closest",
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#8a93a3", "activecolor": PUSH},
         font={"family": "system-ui, sans-serif", "size": 13},
         **layout,
     )
@@ -128,7 +130,8 @@ def transfer_chart(chapter: Chapter, moment: Moment) -> Figure | None:
         _add_spans(figure, own, rows, chapter, name, shade, 5.0, lambda t: (t.start_s, t.finish_s))
     figure.update_xaxes(title="seconds into the run (drag to zoom, double-click to see all)")
     what = "block" if chapter.arena else "gradient"
-    figure.update_yaxes(title=f"{what}, the first layer's on top", autorange="reversed")
+    ticks = {"dtick": 1} if len(rows) <= FEW_ROWS else {}
+    figure.update_yaxes(title=f"{what}, the first layer's on top", autorange="reversed", **ticks)
     return figure
 
 

@@ -20,6 +20,7 @@ from prophet.core.transfer import Transfer
 from prophet.lab.records import first_error, record_row
 from prophet.lab.report.stories import Chapter, CutInForce, Lap, Moment, Story, Traffic
 from prophet.watch.rows import (
+    MOST_MOMENT_S,
     BeginRow,
     CutRow,
     EndRow,
@@ -32,6 +33,10 @@ from prophet.watch.rows import (
     WaitsRow,
 )
 
+NEXT_S = 0.01
+"""A line of transfers goes on where the last one ended, if not more lies between them."""
+MEASURED_S = 2.0
+"""So soon after a cut came into force nothing can have been measured of it."""
 ANOTHER = 0.01
 """A prediction is another one where it differs by more than this share."""
 
@@ -103,7 +108,7 @@ def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
             _add_laps(read, row, shift)
         elif isinstance(row, TransfersRow):
             arena = row.arena
-            read.moments.append(_moment(row, shift))
+            _add_moment(read.moments, row, shift)
         elif isinstance(row, PlanRow):
             _add_plan(read, row, row.time_s + shift)
         elif isinstance(row, CutRow):
@@ -164,21 +169,29 @@ def _add_plan(read: _Reading, row: PlanRow, time_s: float) -> None:
     if not read.cuts or read.cuts[-1].segments != row.cut:
         return
     present = read.cuts[-1]
-    if present.predicted_s is None:
+    if present.predicted_s is None or time_s - present.from_s < MEASURED_S:
         read.cuts[-1] = replace(present, predicted_s=row.predicted_s)
     elif abs(row.predicted_s - present.predicted_s) > ANOTHER * present.predicted_s:
         read.cuts.append(CutInForce(time_s, row.cut, "planned anew", row.predicted_s))
 
 
-def _moment(row: TransfersRow, shift: float) -> Moment:
+def _add_moment(moments: list[Moment], row: TransfersRow, shift: float) -> None:
+    """Lines in a row are one moment."""
     from_s = row.from_s + shift
     columns = (row.gradient, row.partition, row.bytes, row.queue, row.added_s, row.start_s, row.finish_s)
     transfers = tuple(
         Transfer(gradient, partition, size, QueueKind(queue), from_s + added, from_s + start, from_s + finish)
         for gradient, partition, size, queue, added, start, finish in zip(*columns, strict=True)
     )
+    before = moments[-1] if moments else None
+    if before is not None and from_s - before.until_s < NEXT_S and row.until_s + shift - before.from_s < MOST_MOMENT_S:
+        moments.pop()
+        from_s, transfers = before.from_s, before.transfers + transfers
+        left_out = before.left_out + row.left_out
+    else:
+        left_out = row.left_out
     name = f"from {from_s:.1f} s to {row.until_s + shift:.1f} s"
-    return Moment(name, from_s, row.until_s + shift, transfers, row.left_out)
+    moments.append(Moment(name, from_s, row.until_s + shift, transfers, left_out))
 
 
 def _traffic(row: RatesRow, shift: float) -> Traffic:

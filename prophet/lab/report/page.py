@@ -25,7 +25,12 @@ MOST_DRAWN = 8
 
 STYLE = Path(__file__).with_name("page.css")
 SCRIPT = Path(__file__).with_name("page.js")
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+BUTTONS = [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d", "toImage"]]
+"""Of a chart. The library has one more, by which a chart would be sent to somebody."""
+POLICY = (
+    "default-src 'none'; form-action 'none'; base-uri 'none'; "
+    "script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
 
 
 def page(story: Story) -> str:
@@ -56,7 +61,7 @@ class _Drawing:
             return ""
         self._count += 1
         to_html = need("plotly.io", "prophet report").to_html
-        config = {"displaylogo": False, "responsive": True}
+        config = {"displaylogo": False, "responsive": True, "modeBarButtons": BUTTONS}
         text: str = to_html(
             figure, include_plotlyjs=False, full_html=False, div_id=f"chart{self._count}", config=config
         )
@@ -169,7 +174,9 @@ def _summary(chapters: Sequence[Chapter]) -> str:
 def _moments(chapters: Sequence[Chapter], draw: _Drawing) -> Iterable[str]:
     parts = []
     for chapter in chapters[:MOST_DRAWN]:
-        for moment in shown_moments(chapter):
+        shown = shown_moments(chapter)
+        # What the other workers did meanwhile is much the same.
+        for moment in shown[-1:] if chapter.waited_s and chapter is not chapters[0] else shown:
             figure = charts.transfer_chart(chapter, moment)
             if figure is None:
                 continue

@@ -67,9 +67,9 @@ def test_a_prediction_counts_for_its_own_cut() -> None:
     chapter = chapter_of(rows, zero=5100.0)
     assert [(cut.from_s, cut.segments, cut.predicted_s) for cut in chapter.cuts] == [
         (1.0, small, None),
-        (3.0, large, 0.8),
+        (3.0, large, 0.804),
         (5.0, large, 0.9),
-    ]
+    ], "what is said right after a change is of the new cut, and later ones are predictions anew"
     assert chapter.stock_s == 1.6
 
 
