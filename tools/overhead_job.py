@@ -44,7 +44,7 @@ def settings_of(variant: str, base: Settings, folder: Path, port: int) -> Settin
     )
 
 
-class Job:
+class WatchedJob:
     """The model, its rounds and what they are told."""
 
     def __init__(self, folder: Path, port: int) -> None:
@@ -101,7 +101,7 @@ def main() -> None:
     options = parser.parse_args()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    job = Job(options.out / "record", options.port + rank)
+    job = WatchedJob(options.out / "record", options.port + rank)
     times = job.iterate(SETTLE_ITERATIONS)
     count = math.ceil(options.seconds / agreed(sorted(times)[len(times) // 2]))
     turns = []

@@ -63,7 +63,7 @@ def of_job(documents: Sequence[Document], job: str | None) -> list[Document]:
 
 
 @dataclass
-class Edges:
+class TopEdges:
     """The clock, the sleep and the question of `prophet top`. Seconds."""
 
     ask: Callable[[], list[Document]] = ask_all
@@ -72,7 +72,7 @@ class Edges:
     console: Console = field(default_factory=Console)
 
 
-def looks(job: str | None, count: int | None, edges: Edges) -> Iterator[list[Document]]:
+def looks(job: str | None, count: int | None, edges: TopEdges) -> Iterator[list[Document]]:
     """What the workers say, each second, until the job has ended or `count` looks were taken.
 
     Raises UserError where there is no such job at first.
@@ -91,17 +91,17 @@ def looks(job: str | None, count: int | None, edges: Edges) -> Iterator[list[Doc
         edges.sleep(EVERY_S)
 
 
-def print_lines(job: str | None, count: int | None = None, edges: Edges | None = None) -> None:
+def print_lines(job: str | None, count: int | None = None, edges: TopEdges | None = None) -> None:
     """One document a line, each worker's in turn, each second."""
-    edges = edges or Edges()
+    edges = edges or TopEdges()
     for documents in looks(job, count, edges):
         for document in documents:
             print(json.dumps(document), flush=True)
 
 
-def show(job: str | None, count: int | None = None, edges: Edges | None = None) -> None:
+def show(job: str | None, count: int | None = None, edges: TopEdges | None = None) -> None:
     """The screen, drawn anew each second; the last one stays."""
-    edges = edges or Edges()
+    edges = edges or TopEdges()
     with Live(console=edges.console, auto_refresh=False) as live:
         for documents in looks(job, count, edges):
             live.update(view(statuses(documents), edges.now(), edges.console.width), refresh=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from prophet.cli.top import Document, Edges, of_job, print_lines, show, statuses
+from prophet.cli.top import Document, TopEdges, of_job, print_lines, show, statuses
 from prophet.cli.top_view import describe_cut, view
 from prophet.core.cut import Cut, Segment
 from prophet.core.errors import UserError
@@ -156,8 +156,8 @@ class Played:
         self.looks = list(looks)
         self.slept: list[float] = []
 
-    def edges(self, console: Console | None = None) -> Edges:
-        return Edges(self.ask, lambda: 1000.5, self.slept.append, console or Console(file=StringIO()))
+    def edges(self, console: Console | None = None) -> TopEdges:
+        return TopEdges(self.ask, lambda: 1000.5, self.slept.append, console or Console(file=StringIO()))
 
     def ask(self) -> list[Document]:
         return self.looks.pop(0) if self.looks else []

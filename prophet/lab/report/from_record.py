@@ -18,7 +18,7 @@ from prophet.core.errors import UserError
 from prophet.core.events import QueueKind
 from prophet.core.transfer import Transfer
 from prophet.lab.records import first_error, record_row
-from prophet.lab.report.stories import Chapter, CutInForce, Lap, Moment, Story, Traffic
+from prophet.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
 from prophet.watch.rows import (
     MOST_MOMENT_S,
     BeginRow,
@@ -194,6 +194,6 @@ def _add_moment(moments: list[Moment], row: TransfersRow, shift: float) -> None:
     moments.append(Moment(name, from_s, row.until_s + shift, transfers, left_out))
 
 
-def _traffic(row: RatesRow, shift: float) -> Traffic:
+def _traffic(row: RatesRow, shift: float) -> Moved:
     moved = row.sent_bytes, row.received_bytes, row.sending_s, row.receiving_s
-    return Traffic(row.from_s + shift, row.until_s + shift, *moved)
+    return Moved(row.from_s + shift, row.until_s + shift, *moved)

@@ -18,7 +18,7 @@ from prophet.core.status import AgentStatus
 from prophet.core.transfer import Transfer
 from prophet.lab.jobs.record import Mark, WorkerRecord
 from prophet.lab.records import CellResult, Results, read_results, read_status, read_worker
-from prophet.lab.report.stories import Chapter, CutInForce, Lap, Moment, Story, Traffic
+from prophet.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
 from prophet.lab.results import describe_narrow_link, describe_setting
 from prophet.lab.runs import EVENTS_FILE
 from prophet.lab.transfers import WORKER, RecordedRun, pair_events
@@ -148,7 +148,7 @@ def _predicted_s(reason: str) -> float | None:
         return None
 
 
-def _traffic(transfers: Iterable[Transfer], zero: float, all_reduce: bool) -> Iterable[Traffic]:
+def _traffic(transfers: Iterable[Transfer], zero: float, all_reduce: bool) -> Iterable[Moved]:
     """Rates over the run. Bytes count where a transfer ends; how busy the wire was is not told."""
     ended: dict[int, list[int]] = {}
     last_s = max((transfer.finish_s for transfer in transfers), default=zero) - zero
@@ -158,4 +158,4 @@ def _traffic(transfers: Iterable[Transfer], zero: float, all_reduce: bool) -> It
         moved[transfer.queue] += transfer.size_bytes
     for place in range(min(ended, default=0), max(ended, default=-1) + 1):
         sent, received = ended.get(place, (0, 0))
-        yield Traffic(place * width_s, (place + 1) * width_s, sent, sent if all_reduce else received, 0.0, 0.0)
+        yield Moved(place * width_s, (place + 1) * width_s, sent, sent if all_reduce else received, 0.0, 0.0)

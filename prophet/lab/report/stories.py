@@ -47,7 +47,7 @@ class CutInForce:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Moved:
     """What moved from `from_s` to `until_s`, and for how many of these seconds each way was busy."""
 
     from_s: float
@@ -71,7 +71,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Compared:
+class CutCompared:
     """What an iteration was predicted to take under a cut, and what it took: a median of so many."""
 
     cut: CutInForce
@@ -100,7 +100,7 @@ class Chapter:
     laps: Sequence[Lap] = ()
     moments: Sequence[Moment] = ()
     cuts: Sequence[CutInForce] = ()
-    traffic: Sequence[Traffic] = ()
+    traffic: Sequence[Moved] = ()
     networks: Sequence[tuple[float, Network]] = ()
     waited_s: Mapping[str, float] = field(default_factory=dict)
     queued_s: Mapping[str, float] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Chapter:
         """The median iteration."""
         return median(lap.period_s for lap in self.laps) if self.laps else None
 
-    def compared(self) -> list[Compared]:
+    def compared(self) -> list[CutCompared]:
         """Each cut that was in force, with what iterations took under it."""
         rows = []
         ends = [*(cut.from_s for cut in self.cuts[1:]), float("inf")]
@@ -124,7 +124,7 @@ class Chapter:
                 lap.period_s for lap in self.laps if cut.from_s < lap.end_s - lap.period_s and lap.end_s <= until_s
             ]
             measured_s = median(periods) if len(periods) >= LEAST_MEASURED else None
-            rows.append(Compared(cut, until_s, measured_s, len(periods)))
+            rows.append(CutCompared(cut, until_s, measured_s, len(periods)))
         return rows
 
 
