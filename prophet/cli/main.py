@@ -211,6 +211,36 @@ def advise(
 
 
 @app.command()
+def top(
+    job: Annotated[
+        str | None, typer.Argument(help="A job, or how its name begins; all of yours where left out.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One document a line instead of a screen.")] = False,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many looks; else Ctrl-C ends it.")] = None,
+) -> None:
+    """Show what the jobs under Prophet on this machine do, each second."""
+    from prophet.cli.top import print_lines, show
+
+    try:
+        (print_lines if json else show)(job, count)
+    except KeyboardInterrupt:  # the usual end
+        raise typer.Exit(0) from None
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="What `prophet run` or PROPHET_RECORD has left.")],
+    out: Annotated[Path | None, typer.Option(help="The page; report.html in that folder where left out.")] = None,
+) -> None:
+    """Make one HTML page of a run, to be read without a network."""
+    from prophet.lab.report import write_report
+
+    page = out or folder / "report.html"
+    write_report(folder, page)
+    typer.echo(f"the report is in {page}")
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine can do, and what to do about the rest."""
     from prophet.lab.doctor import examine

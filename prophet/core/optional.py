@@ -15,6 +15,7 @@ from prophet.core.errors import UserError
 
 INSTALL = {
     "matplotlib": "pip install matplotlib",
+    "plotly": "pip install plotly",
     "scipy": "pip install scipy",
     "sklearn": "pip install scikit-learn",
     "torch": "pip install torch",

@@ -6,6 +6,7 @@ has is in its file in prophet/policies/.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 from collections.abc import Mapping
@@ -38,6 +39,14 @@ EVENTS_OUT = "PROPHET_EVENTS_OUT"
 """File (.npz, prophet/core/event_record.py) for the newest events and their plans, written when the job ends."""
 STATUS_OUT = "PROPHET_STATUS_OUT"
 """File (JSON) for what Prophet did, written when the job ends."""
+STATUS = "PROPHET_STATUS"
+"""0 for no socket that says what Prophet does while the job runs (prophet/watch/sockets.py)."""
+RECORD = "PROPHET_RECORD"
+"""Folder in which each worker writes what happens while the job runs (prophet/watch/rows.py)."""
+METRICS_PORT = "PROPHET_METRICS_PORT"
+"""Port of a page of figures for Prometheus, plus the process's number on its machine; unset for none."""
+METRICS_HOST = "PROPHET_METRICS_HOST"
+"""Address at which that page is; this machine alone can see it unless that is set."""
 STALL_S = "PROPHET_STALL_S"
 """After this many seconds without any transfer finishing, while some are under way, the process ends with status 75."""
 COORDINATOR = "PROPHET_COORDINATOR"
@@ -75,6 +84,8 @@ MOST_PARTITION_BYTES = 2**31 - 1
 DEFAULT_WATCHDOG_S = 1.0
 DEFAULT_MONITOR_S = 5.0
 DEFAULT_COORDINATOR_BOUND_S = 2.0
+DEFAULT_METRICS_HOST = "127.0.0.1"
+MOST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,17 @@ class Settings:
     status_out: Path | None = None
     stall_s: float | None = None
     nccl: bool = False
+    status: bool = False
+    """Whether there is a status socket; a job has one unless it is told otherwise."""
+    record: Path | None = None
+    metrics_port: int | None = None
+    """Of this process."""
+    metrics_host: str = DEFAULT_METRICS_HOST
+
+    @property
+    def watched(self) -> bool:
+        """Whether the process says anything of itself while it runs."""
+        return self.status or self.record is not None or self.metrics_port is not None
 
 
 def number(text: str, where: str, least: float) -> float:
@@ -149,6 +171,26 @@ def _cache(environ: Mapping[str, str]) -> Path | None:
     return base / "prophet" / "jobs" if base is not None else None
 
 
+def _metrics_port(environ: Mapping[str, str], rank: str) -> int | None:
+    text = environ.get(METRICS_PORT)
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= MOST_PORT):
+        raise UserError(f"{METRICS_PORT} is {text!r}; it must be a port, 1 to {MOST_PORT}")
+    port = int(text) + (int(rank) if rank.isdecimal() else 0)
+    if port > MOST_PORT:
+        raise UserError(f"{METRICS_PORT} is {text!r}; process {rank} of this machine has no port so far above it")
+    return port
+
+
+def _metrics_host(environ: Mapping[str, str]) -> str:
+    text = environ.get(METRICS_HOST) or DEFAULT_METRICS_HOST
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise UserError(f"{METRICS_HOST} is {text!r}; it must be an address such as 127.0.0.1 or 0.0.0.0") from None
+
+
 def from_environ(
     environ: Mapping[str, str] = os.environ, scheduler: str = SCHEDULER, local_rank: str = BYTEPS_LOCAL_RANK
 ) -> Settings:
@@ -181,6 +223,10 @@ def from_environ(
         status_out=path(STATUS_OUT),
         stall_s=_number(environ, STALL_S, 0.0, 1.0) if environ.get(STALL_S) else None,
         nccl=scheduler == DDP_SCHEDULER and switch(DDP_NCCL, "0"),
+        status=switch(STATUS, "1"),
+        record=Path(environ[RECORD]).absolute() if environ.get(RECORD) else None,
+        metrics_port=_metrics_port(environ, environ.get(local_rank) or "0"),
+        metrics_host=_metrics_host(environ),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
@@ -24,6 +24,8 @@ from prophet.lab.jobs.record import WorkerRecord
 from prophet.lab.testbed import RelayReport
 from prophet.models.profiles import ProfileFile
 from prophet.simulate.measures import OverTime
+from prophet.watch.rows import RecordRow
+from prophet.watch.status import LiveStatus
 
 SCHEMA: Literal[1] = 1
 T = TypeVar("T")
@@ -227,11 +229,27 @@ def first_error(error: ValidationError) -> str:
     return f"{key or 'the whole'}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
+_LIVE = TypeAdapter(LiveStatus)
+_ROW: TypeAdapter[RecordRow] = TypeAdapter(Annotated[RecordRow, Field(discriminator="kind")])
+
+
+def live_status(document: Mapping[str, Any]) -> LiveStatus:
+    """What a worker's status socket has said. Raises ValidationError for what is none."""
+    return _LIVE.validate_python(document)
+
+
+def record_row(line: bytes) -> RecordRow:
+    """A line of a job's record. Raises ValidationError for what is none."""
+    return _ROW.validate_json(line)
+
+
 RECORDS: Sequence[tuple[str, TypeAdapter[Any]]] = (
     ("results", TypeAdapter(Results)),
     ("worker", _WORKER),
     ("status", _STATUS),
     ("profile", TypeAdapter(ProfileFile)),
     ("advice", TypeAdapter(Advice)),
+    ("live", _LIVE),
+    ("record", _ROW),
 )
 """Every kind of file that other programs may read, with the name of its schema in docs/schemas/."""

@@ -231,6 +231,11 @@ class Choosing:
         return self._wanted if self._awaited else None
 
     @property
+    def wanted(self) -> Choice | None:
+        """What is wanted, in force or not, and what was predicted of it; None before there is a choice."""
+        return self._wanted
+
+    @property
     def at_rest(self) -> bool:
         """Whether the cut in force is wanted and has been measured, and nothing better is being looked for."""
         wanted = self._wanted

@@ -20,7 +20,7 @@ from prophet.learn.replan import plan_changed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from prophet.core.choice import Shape
+    from prophet.core.choice import Choice, Shape
     from prophet.core.cut import Cut, Refusal
     from prophet.core.network import Network
     from prophet.core.policy import Policy
@@ -112,6 +112,11 @@ class Learner:
     def why(self) -> str:
         """Why the last plan's cut is wanted, in a few words; empty where none was."""
         return self._choosing.why if self._choosing is not None else ""
+
+    @property
+    def wanted(self) -> Choice | None:
+        """The blocks that are wanted, and what was predicted of them; None where nothing predicts."""
+        return self._choosing.wanted if self._choosing is not None else None
 
     @property
     def at_rest(self) -> bool:

@@ -2,7 +2,7 @@
 
 Rule of this file: the edges (thread, clock, files) around a pure Learner, one for each module whose blocks this rank
 decides about. Once a second it drains the module's events and, where there is something better, tells control.py what
-is wanted. The first rank of a module's group decides, so the others have no agent.
+is wanted. The first rank of a module's group decides, so the others have no agent but one that says what happens there.
 
 A failure in here is one warning, and from then on blocks and their sequence stay as they are.
 """
@@ -30,6 +30,8 @@ from prophet.policies.algorithms.sequence import (
     operations_at_once,
     play_sequence,
 )
+from prophet.policies.algorithms.stock import stock_iteration_s
+from prophet.watch.status import predicted_of
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.wide_gloo import THREADS
@@ -149,6 +151,8 @@ class ModuleAgent:
         if plan is not None:
             self._judged_at = now
             rounds.record.planned(plan, self.learner.why)
+            stock_s = stock_iteration_s(profile, network, collectives=True)
+            rounds.record.predicted = predicted_of(self.learner.wanted, stock_s)
             self.decided = True
             wanted = plan.cut if plan.cut is not None else cut
             sequence = self._sequence(rounds, wanted, profile, network)
@@ -200,6 +204,31 @@ def profile_of(blocks: list[Block], profile: Profile) -> Profile:
     return Profile(profile.name, tuple(rows), tuple(block.id for block in blocks))
 
 
+class WatchingAgent:
+    """Of one module about whose blocks another rank decides: what happens here is only said, to who asks."""
+
+    decided = True
+
+    def __init__(self, rounds: ModuleRounds) -> None:
+        self._reference = weakref.ref(rounds)
+
+    def turn(self, now: float) -> bool:
+        """Takes in what happened. False where the module is gone."""
+        rounds = self._reference()
+        if rounds is not None:
+            rounds.record.keep(rounds.log.drain())
+        return rounds is not None
+
+    def end(self) -> None:
+        """No more turns will come."""
+        rounds = self._reference()
+        if rounds is not None:
+            rounds.log.close()
+
+    def leave(self) -> None:
+        """The module or the process ends."""
+
+
 class Turning(Protocol):
     """What looks after one module."""
 
@@ -227,11 +256,16 @@ class Agents:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._modules: list[Turning] = []
-        self._stop = threading.Event()
+        self._stop = False
+        self._woken = threading.Event()
         self._thread: threading.Thread | None = None
         self._pid = 0
         self._over = False
         self.busy_s = 0.0
+
+    def wake(self) -> None:
+        """The next turn comes at once. From any thread."""
+        self._woken.set()
 
     def add(self, agent: Turning) -> None:
         """From now on it has its turns."""
@@ -249,14 +283,19 @@ class Agents:
     def _end(self) -> None:
         """At the end of the process, which must not take the interpreter away from a thread at work."""
         if self._thread is not None and os.getpid() == self._pid:
-            self._stop.set()
+            self._stop = True
+            self.wake()
             self._thread.join(END_LIMIT_S)
             if not self._thread.is_alive() and not self._over:
                 for agent in self._modules:
                     agent.leave()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._pause_s()):
+        while True:
+            self._woken.wait(self._pause_s())
+            self._woken.clear()
+            if self._stop:
+                return
             before = time.thread_time()
             try:
                 self._turn()

@@ -47,6 +47,11 @@ class EventLog:
             self._open = False
             self._rows = []
 
+    def reopen(self) -> None:
+        """Somebody will."""
+        with self._lock:
+            self._open = True
+
     def drain(self) -> NDArray[Any]:
         """All events so far (EVENT_DTYPE), in order of time."""
         with self._lock:

@@ -25,6 +25,7 @@ from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet.frontends.torch.streams import Streams, streams_of
 from prophet.frontends.torch.updates import unseen_use
 from prophet.policies.algorithms.sequence import backward_order
+from prophet.watch import training
 from prophet_ddp.compression import CommHook
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
@@ -234,6 +235,7 @@ class ModuleRounds(AwaitedRounds):
     def resume(self) -> None:
         """Between two rounds of torch's: what was used meanwhile says nothing of how this one's are."""
         self.resting = False
+        training.paused()
         for slot in self._slots:
             slot.touched = slot.late = False
 
@@ -402,6 +404,7 @@ class ModuleRounds(AwaitedRounds):
         """All gradients of the round are there."""
         assert self._arena is not None
         self.ended += 1
+        training.iteration_ended(self.number, time.monotonic())
         self._expects = False
         self._open = False
         self._has_part = [False] * len(self._slots)

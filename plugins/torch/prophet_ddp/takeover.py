@@ -40,7 +40,7 @@ from prophet.frontends.warm import WarmStart
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
 from prophet_ddp import autoload, nccl
-from prophet_ddp.agent import Agents, ModuleAgent, Turning
+from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
@@ -66,7 +66,7 @@ STILL_LIMIT_S = 2.0
 
 logger = logging.getLogger("prophet")
 _agents = Agents()
-_records = Records(lambda: _agents.busy_s)
+_records = Records(lambda: _agents.busy_s, lambda: _agents.wake())
 _issuers: list[Issuer] = []
 """Of all modules that ever were: one may be gone while its last averages are under way."""
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -219,7 +219,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         logger.warning(nccl.NOTICE)
         alone = None  # Blocks go another way.
     decides = group.rank() == 0
-    log = EventLog(open=decides)
+    observes = _records.observes_next()
+    log = EventLog(open=decides or observes)
     issuer = Issuer(own, log)
     _issuers.append(issuer)
     issuer.closing = gpu.close if gpu is not None else None
@@ -256,18 +257,21 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     _taken.add(ddp)
     steps.install()
     weakref.finalize(ddp, rounds.retire).atexit = False
+    rounds.record.decides = decides
+    rounds.record.drain = log.drain if decides or observes else None
     if decides:
         if definition.traced or definition.of_graph is not None:
             params = [param for _, param in named]
             rounds.trace = ForwardTrace(ddp.module, params, with_graph=definition.of_graph is not None)
-        rounds.record.drain = log.drain
         agent = _agent_of(rounds, told, adapts, members, alone)
         _agents.add(agent)
+    elif observes:
+        _agents.add(WatchingAgent(rounds))
     if adapts and told.fusion and gpu is None:
         rounds.turns = Turns(ddp, rounds, _give_back_faster)
         if decides and isinstance(agent, ModuleAgent):
             rounds.turns.compare(Comparison(), agent)
-    _records.follow(rounds.record)
+    _records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), group.size())
 
 
 def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[int], alone: Probe | None) -> Turning:

@@ -24,6 +24,7 @@ from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.updates import COMPLAIN_S, PROBATION_STEPS
+from prophet.watch import training
 
 WAIT_LIMIT_S = 0.05
 """Longest sleep between two looks at something whose end is told."""
@@ -178,7 +179,10 @@ class AwaitedRounds:
             complain_at = complain_at or now + COMPLAIN_S
             if now > complain_at:
                 warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
+            training.waiting(slot.name, now, slot.blocks)
             self.wait_activity(WAIT_LIMIT_S)
+        if complain_at is not None:
+            training.over(time.monotonic())
 
 
 def watch_backward() -> None:

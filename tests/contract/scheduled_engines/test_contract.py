@@ -27,9 +27,11 @@ from prophet.core.event_record import load_events
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.engines.registry import engines
 from prophet.lab.records import read_status
+from prophet.lab.report import story_of
 from support.roles import WORKERS, Ended
 
-RECORDS = {"PROPHET_STATUS_OUT": "status.json", "PROPHET_EVENTS_OUT": "events.npz"}
+RECORDS = {"PROPHET_STATUS_OUT": "status.json", "PROPHET_EVENTS_OUT": "events.npz", "PROPHET_RECORD": "."}
+BYTES = 4 * (64 * 4096 + 4096 + 4096 * 64 + 64)
 WRONG = {"PROPHET_MONITOR_S": "x"}
 
 
@@ -142,12 +144,27 @@ def test_each_worker_ends_by_itself_and_leaves_its_records_and_nothing_else(case
         status = read_status(record)
         assert (status.policy, status.stepped_aside, status.arena) == ("prophet", "", True)
         assert status.recuts >= ROUNDS // 4 - 2
-        assert {path.name for path in place.iterdir()} <= {"log", record.name, "events.npz"}
+        assert {path.name for path in place.iterdir()} <= {"log", record.name, "events.npz", f"{worker}.jsonl"}
         left = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 left += [process] if Path(process.cwd()) == place else []
         assert not left
+
+
+def test_each_worker_writes_down_what_it_did(cases: Cases) -> None:
+    cases.ends("recuts")
+    for number, worker in enumerate(WORKERS):
+        (chapter,) = story_of(cases.place("recuts", worker)).chapters
+        assert chapter.name == f"worker {number}"
+        assert len(chapter.laps) == ROUNDS - 1
+        assert sum(row.sent_bytes for row in chapter.traffic) >= ROUNDS * BYTES
+        assert chapter.moments and chapter.cuts
+        events = events_of(cases.place("recuts", worker))
+        if len(events):
+            ended = int((events["kind"] == EventKind.FINISH).sum())
+            kept = [t for moment in chapter.moments for t in moment.transfers if t.queue is QueueKind.PUSH]
+            assert len(kept) <= ended
 
 
 def events_of(place: Path) -> NDArray[Any]:

@@ -22,12 +22,14 @@ from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.settings import Settings
-from prophet.core.status import LaneStatus
+from prophet.core.status import AgentStatus, LaneStatus
 from prophet.frontends.ending import STALLED
 from prophet.lab.records import read_status
+from prophet.lab.report import story_of
 from prophet.learn.learner import Learner
 from prophet.models.profiles import load_profile
 from prophet.policies import get_policy
+from prophet.watch import training
 from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.cutting import CutBoard, Wish
@@ -306,6 +308,48 @@ def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:
     assert (status.policy, status.plans, status.hook, status.network) == ("p3", 0, None, None)
     assert status.cut == Cut.uniform(status.partition_bytes).segments
     assert (status.recuts, status.last_recut_s, status.recut_reason) == (0, None, "")
+
+
+def test_a_worker_says_what_it_does_with_a_hook_and_without(
+    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_log", None)
+    monkeypatch.setenv("DMLC_WORKER_ID", "3")
+    hook = Hook()
+    for number, hooked in enumerate((hook, None)):
+        folder = tmp_path / str(number)
+        settings = Settings("p3", record=folder)
+        scheduled: Any = Agent("mxnet", settings, get_policy("p3"), None, hooked, "no hook")  # type: ignore[arg-type]
+        scheduled._attach = lambda: None
+        hook.state.pending = 0
+        hook.events = transfers([1000, 2000], bandwidth=1e6, overhead_s=0.0, began=clock[0])
+        scheduled.step_aside("no hook") if hooked is None else None
+        scheduled._status = lambda scheduled=scheduled: AgentStatus("p3", scheduled._aside, 0, 0.0, 4096, 1)
+        scheduled._begin()
+        clock[0] += 1.0
+        scheduled._turn()
+        assert scheduled._observer.status().worker.rank == 3
+        hook.events = hook.events[:0]
+        scheduled._hook = None
+        scheduled._finish()
+        (chapter,) = story_of(folder).chapters
+        assert chapter.name == "worker 3" and not chapter.all_reduce
+        assert chapter.notes == ([] if hooked else ["Prophet stepped aside: no hook"])
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({}, (0, None, 0)),
+        ({"DMLC_WORKER_ID": "2", "DMLC_NUM_WORKER": "4"}, (2, 4, 0)),
+        (
+            {"DMLC_WORKER_ID": "1", "DMLC_NUM_WORKER": "2", "BYTEPS_LOCAL_RANK": "3", "BYTEPS_LOCAL_SIZE": "8"},
+            (11, 16, 3),
+        ),
+    ],
+)
+def test_which_worker_this_is(environ: dict[str, str], place: tuple[int, int | None, int]) -> None:
+    assert agent.place_of(environ) == place
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ gradient is due, and what waits for its average, is rounds.py's and modules.py's
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from prophet.core.cut import Cut
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.streams import Streams, streams_of
+from prophet.watch import training
 from prophet_byteps.cutting import CutControl
 from prophet_byteps.torch.keyed_arena import KeyedArena
 from prophet_byteps.torch.keys import Engine
@@ -104,6 +106,7 @@ class KeyedRounds:
         self.arena.stage(slot)
         self.staged += 1
         if self.whole:
+            training.iteration_ended(self._number, time.monotonic())
             self._control.round_ends()
 
     def stage_missing(self) -> None:
