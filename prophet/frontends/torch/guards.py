@@ -408,9 +408,11 @@ def _call_before(holder: Any, name: str, first: Callable[[Any], None]) -> None:
 
 
 _OF_PROCESS_GROUPS = (
-    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "send", "recv", "alltoall", "alltoall_base"),
-    *("allgather", "allgather_coalesced", "_allgather_base", "gather", "scatter", "reduce_scatter"),
-    *("_reduce_scatter_base", "allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"),
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "send", "recv", "recv_anysource", "gather", "scatter"),
+    *("alltoall", "alltoall_base", "all_to_all_single", "allgather", "allgather_coalesced", "_allgather_base"),
+    *("all_gather_single", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter"),
+    *("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    "reduce_scatter_tensor_coalesced",
 )
 """Methods that take tensors. The functions of torch.distributed are seen without this."""
 

@@ -110,6 +110,7 @@ def step_owner(kind: type[torch.optim.Optimizer]) -> type:
     step = vars(owners[0])["step"]
     if getattr(step, "hooked", False) and len(owners) > 1:
         inherited = vars(owners[1])["step"]
-        if step.__wrapped__ in (inherited, getattr(inherited, "__wrapped__", None)):
+        wrapped = getattr(step, "__wrapped__", None)  # None of a step() that is Prophet's own
+        if wrapped is not None and wrapped in (inherited, getattr(inherited, "__wrapped__", None)):
             return step_owner(owners[1])
     return owners[0]

@@ -50,10 +50,10 @@ class KeyedModuleRounds(AwaitedRounds):
         with self._lock, references.blind(), torch.no_grad():
             if self._keyed.staged == 0:
                 return
-            absent = [slot for slot in self._slots if not slot.staged and slot.param.grad is None]
-            for slot in self._slots:
-                if not slot.staged:
-                    self._stage(slot)
+            missing = [slot for slot in self._slots if not slot.staged]
+            absent = [slot for slot in missing if slot.param.grad is None]
+            for slot in missing:
+                self._stage(slot)
             for slot in absent:  # Nobody would notice that this is looked at.
                 self._wait_for(slot)
                 slot.streams.before_average(slot.ends())

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from prophet.frontends import notices
+from prophet.frontends.torch import steps
 from prophet_byteps import hook
 from prophet_byteps.torch import front_end
 from support.torch_network import (
@@ -74,6 +75,10 @@ def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         (".parallel.distributed", distributed),
     ):
         monkeypatch.setitem(sys.modules, f"{made.__name__}{name}", module)
+    for kind in vars(torch.optim).values():  # whose step() is another one from the first module on
+        if isinstance(kind, type) and "step" in vars(kind):
+            monkeypatch.setattr(kind, "step", vars(kind)["step"])
+    monkeypatch.setattr(steps, "_installed", False)
     monkeypatch.setattr(hook, "_loaded", made)
     monkeypatch.setattr(notices, "_warned", set())
     monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)

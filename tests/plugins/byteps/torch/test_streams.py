@@ -22,7 +22,7 @@ from prophet.frontends.torch.arena import Arena, ArenaBlock
 from prophet.frontends.torch.streams import CudaStreams, Streams, streams_of
 from prophet_byteps import hook
 from prophet_byteps.torch import front_end
-from prophet_byteps.torch import rounds as torch_rounds
+from prophet_byteps.torch import keyed_rounds as torch_rounds
 from prophet_byteps.torch.rounds import OptimizerRounds
 from support.torch_network import Network, loss_of, make_model, peek, train, wrap
 
