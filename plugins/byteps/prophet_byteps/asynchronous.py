@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
+import importlib.util
 import ipaddress
 import json
 import logging
@@ -25,7 +26,7 @@ from typing import Any
 
 from prophet.core import settings as names
 from prophet.core.errors import UserError
-from prophet.core.optional import MissingPackage, require
+from prophet.core.optional import INSTALL
 from prophet.core.plan import Plan
 from prophet.core.settings import Settings, coordinator_from_environ, from_environ
 from prophet.core.status import AgentStatus
@@ -236,14 +237,11 @@ def own_address(environ: Mapping[str, str]) -> str:
 
 
 def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
-    """(item, whether it is as it must be, a line) for each thing that a worker needs here."""
+    """(item, whether it is as it must be, a line) of what a worker needs here. Without ZeroMQ it has no coordinator."""
     ok, line = hook_module.check_compatibility(framework)
-    rows = [("MLfabric's hook", ok, line)]
-    try:
-        require("zmq", "an MLfabric coordinator")
-    except MissingPackage as error:
-        rows.append(("MLfabric's coordinator", False, str(error)))
-    return tuple(rows)
+    if ok and importlib.util.find_spec("zmq") is None:
+        line += f", but no coordinator: zmq is not installed; `{INSTALL['zmq']}`"
+    return (("MLfabric", ok, line),)
 
 
 def install(bps: Any, agent: AsynchronousAgent) -> None:

@@ -102,9 +102,13 @@ def test_without_the_hook_it_says_so_and_in_its_status(tmp_path: Path, caplog: p
     assert "pulls push as well" in caplog.text
 
 
-def test_what_a_machine_lacks_is_said() -> None:
-    rows = check("torch")
-    assert rows[0][0] == "MLfabric's hook"
+def test_what_a_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prophet_byteps.hook.check_compatibility", lambda framework: (False, "no BytePS is installed"))
+    assert check("torch") == (("MLfabric", False, "no BytePS is installed"),)
+    monkeypatch.setattr("prophet_byteps.hook.check_compatibility", lambda framework: (True, "BytePS 0.2.5"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    ((_, ok, line),) = check("torch")
+    assert ok and "no coordinator: zmq is not installed; `pip install pyzmq`" in line
 
 
 def test_the_address_is_the_one_that_ps_lite_is_told() -> None:
