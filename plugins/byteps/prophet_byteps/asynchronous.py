@@ -68,8 +68,8 @@ class AsynchronousAgent:
             hook = Hook.load()
         except Exception as error:
             no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
-        environ[names.BYTEPS_PARTITION_BYTES] = BYTEPS_BLOCK_BYTES
-        environ[names.CHOSEN] = BYTEPS_BLOCK_BYTES
+        if names.users_own_partition_bytes(environ) is None:
+            environ[names.BYTEPS_PARTITION_BYTES] = environ[names.CHOSEN] = BYTEPS_BLOCK_BYTES
         return cls(settings, library, hook, no_hook)
 
     def start(self, module: ModuleType) -> None:
@@ -91,17 +91,23 @@ class AsynchronousAgent:
         atexit.register(self._finish)
 
     def _wrap_init(self, module: Any) -> None:
-        """A coordinator is looked for when the worker's number is known."""
-        init = module.init
+        """A coordinator is looked for when the worker's number is known, and left before BytePS is shut down."""
+        init, shutdown = module.init, module.shutdown
 
         @functools.wraps(init)
         def init_and_connect(*args: Any, **kwargs: Any) -> Any:
             result = init(*args, **kwargs)
             if self._coordinator is None and module.size() > 1:
                 self._coordinator = connect(module.rank(), os.environ)
+                atexit.register(self._leave)  # runs before BytePS's own, which init() has registered
             return result
 
-        module.init = init_and_connect
+        @functools.wraps(shutdown)
+        def leave_and_shut_down(*args: Any, **kwargs: Any) -> Any:
+            self._leave()
+            return shutdown(*args, **kwargs)
+
+        module.init, module.shutdown = init_and_connect, leave_and_shut_down
 
     def take_coordinator(self) -> tuple[bool, CoordinatorPort | None]:
         """Whether this optimizer is the first to ask, and the coordinator, which it alone has: it counts one model."""
@@ -110,8 +116,8 @@ class AsynchronousAgent:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
         return first, self._coordinator if first else None
 
-    def leave(self, close: Callable[[], None]) -> None:
-        """`close` is called when the process ends."""
+    def at_end(self, close: Callable[[], None]) -> None:
+        """`close` is called before BytePS is shut down, and what was given later before what was given sooner."""
         self._closes.append(close)
 
     @property
@@ -125,13 +131,20 @@ class AsynchronousAgent:
         if self._hook is not None:
             self._hook.step_aside(why)
 
-    def _finish(self) -> None:
-        """Leaves the coordinator, and writes what was asked for; a failure here is a warning, never a failed job."""
+    def _leave(self) -> None:
+        """Ends what this worker still does for others: BytePS is about to be shut down. Harmless when repeated."""
         try:
-            for close in self._closes:
-                close()
+            while self._closes:
+                self._closes.pop()()
             if self._coordinator is not None:
+                # Who counted on this worker for a sum is told now, and not when nothing has been heard for long.
                 self._coordinator.close()
+        except Exception as error:
+            logger.warning("Prophet could not leave its coordinator as it should: %s", error)
+
+    def _finish(self) -> None:
+        """Writes what was asked for; a failure here is a warning, never a failed job."""
+        try:
             if self._settings.status_out is not None:
                 self._write_status(self._settings.status_out)
         except Exception as error:
@@ -210,7 +223,7 @@ def sum_at_workers(
             _, token = token_of(settings.token_file, settings.tenant)
             host = own_address(os.environ)
             peers = Peers(token, bps.rank(), host, 2 * blocks.size_bytes + 4096)
-            agent.leave(peers.close)
+            agent.at_end(peers.close)
     except Exception as error:
         logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
     own = (int(ipaddress.IPv4Address(host)), 0 if peers is None else peers.port)
@@ -221,7 +234,7 @@ def sum_at_workers(
 
     peers.know({worker: (str(ipaddress.IPv4Address(at)), port) for worker, (at, port) in enumerate(rows)})
     summing = SummingWorker(blocks, wire, rounds.pulls, bps.rank(), coordinator, peers.send)
-    agent.leave(summing.close)
+    agent.at_end(summing.close)
     peers.listen(summing.receive)
     rounds.aggregate(summing)
 

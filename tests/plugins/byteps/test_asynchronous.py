@@ -128,3 +128,30 @@ def test_compression_is_refused_where_the_optimizer_is_wrapped() -> None:
         bps.DistributedOptimizer(None, compression="fp16")
     bps.size = lambda: 1
     assert bps.DistributedOptimizer(None) == "BytePS's own", "nobody to send to"
+
+
+def test_what_a_worker_does_for_others_ends_before_byteps_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    bps = SimpleNamespace(
+        init=lambda: happened.append("init"),
+        shutdown=lambda: happened.append("shutdown"),
+        size=lambda: 2,
+        rank=lambda: 0,
+    )
+    coordinator = SimpleNamespace(close=lambda: happened.append("coordinator left"))
+    monkeypatch.setattr(asynchronous, "connect", lambda worker, environ: coordinator)
+    monkeypatch.setattr("atexit.register", lambda function: happened.append(f"at exit: {function.__name__}"))
+    agent = AsynchronousAgent(from_environ(JOB), None, None)
+    agent._wrap_init(bps)
+    bps.init()
+    for close in ("peers closed", "sums ended"):
+        agent.at_end(lambda close=close: happened.append(close))  # type: ignore[misc]
+    bps.shutdown()
+    assert happened == [
+        "init",
+        "at exit: _leave",
+        "sums ended",
+        "peers closed",
+        "coordinator left",
+        "shutdown",
+    ]
