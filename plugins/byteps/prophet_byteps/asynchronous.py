@@ -35,8 +35,6 @@ from prophet.mlfabric.ports import CoordinatorPort
 from prophet_byteps import hook as hook_module
 from prophet_byteps.hook import Hook, HookError, Library
 
-POLICY = "mlfabric"
-ASYNCHRONOUS = "BYTEPS_ENABLE_ASYNC"
 WELCOME_S = 5.0
 """How long a worker waits for its coordinator at the start of a job, before it goes on without."""
 BYTEPS_BLOCK_BYTES = "4096000"
@@ -79,7 +77,7 @@ class AsynchronousAgent:
                 self._hook.attach(self._library, self._settings.watchdog_s)
                 hook_module.set_loaded(self._hook)
                 self._hook.set_identity("priority")
-                self._hook.set_plan(Plan(policy=POLICY))  # in order of arrival: all of an update is needed at once
+                self._hook.set_plan(Plan(policy=names.MLFABRIC))  # in order of arrival: all of an update is needed at once
                 if not self._hook.goes_one_way:
                     self._aside = "this BytePS does not export what lets a task go one way only"
             except Exception as error:
@@ -152,7 +150,7 @@ class AsynchronousAgent:
 
     def _write_status(self, path: Path) -> None:
         status = AgentStatus(
-            policy=POLICY,
+            policy=names.MLFABRIC,
             stepped_aside=self._aside,
             plans=0,
             agent_cpu_s=0.0,
@@ -165,9 +163,9 @@ class AsynchronousAgent:
 
 def check_job(framework: str, environ: Mapping[str, str]) -> None:
     """Raises UserError where the job is none that updates can be scheduled in."""
-    scheduler = f"{names.SCHEDULER}={POLICY}"
-    if environ.get(ASYNCHRONOUS, "0") in ("", "0"):
-        raise UserError(f"{scheduler} schedules asynchronous updates; set {ASYNCHRONOUS}=1 for workers and servers")
+    scheduler = f"{names.SCHEDULER}={names.MLFABRIC}"
+    if environ.get(names.BYTEPS_ENABLE_ASYNC, "0") in ("", "0"):
+        raise UserError(f"{scheduler} schedules asynchronous updates; set {names.BYTEPS_ENABLE_ASYNC}=1 for workers and servers")
     if framework != "torch":
         raise UserError(f"{scheduler} knows PyTorch alone; leave it out of a job in {framework}")
     servers = environ.get(names.DMLC_NUM_SERVER, "1")
@@ -268,7 +266,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
         if bps.size() == 1:
             return original(optimizer, named_parameters, compression or bps.Compression.none, backward_passes_per_step)
         if compression not in (None, bps.Compression.none):
-            raise ValueError(f"{names.SCHEDULER}={POLICY} does not compress updates; leave compression out")
+            raise ValueError(f"{names.SCHEDULER}={names.MLFABRIC} does not compress updates; leave compression out")
         from prophet_byteps.torch.asynchronous import BLOCK_BYTES, wrap
 
         first, coordinator = agent.take_coordinator()
