@@ -32,7 +32,7 @@ from rich.console import Console
 from prophet.core.errors import UserError
 from prophet.mlfabric.client import CoordinatorClient
 from tools import kept
-from tools.coordinator_clients import TENANT, Flood, WorkerLoad, Seen, drive, flood
+from tools.coordinator_clients import TENANT, Flood, Seen, WorkerLoad, drive, flood
 from tools.exit_status import exit_status
 from tools.markdown import table
 from tools.provenance import here

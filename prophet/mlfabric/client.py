@@ -337,11 +337,13 @@ class CoordinatorClient:
 
 def _milliseconds(left_s: float) -> int | None:
     """How long to poll. ZeroMQ knows whole milliseconds, so what is nearer is slept: a start is not late for that."""
-    if math.isinf(left_s):
-        return None if left_s > 0 else 0
-    if 0 < left_s < 1e-3:
+    if left_s == math.inf:
+        return None
+    if left_s <= 0.0:
+        return 0
+    if left_s < 1e-3:
         time.sleep(left_s)
-    return max(0, int(left_s * 1e3))
+    return int(left_s * 1e3)
 
 
 def _resolve(future: Future[T], value: T) -> None:
