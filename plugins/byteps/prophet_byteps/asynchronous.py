@@ -77,7 +77,8 @@ class AsynchronousAgent:
                 self._hook.attach(self._library, self._settings.watchdog_s)
                 hook_module.set_loaded(self._hook)
                 self._hook.set_identity("priority")
-                self._hook.set_plan(Plan(policy=names.MLFABRIC))  # in order of arrival: all of an update is needed at once
+                # In order of arrival: all of an update is needed at once.
+                self._hook.set_plan(Plan(policy=names.MLFABRIC))
                 if not self._hook.goes_one_way:
                     self._aside = "this BytePS does not export what lets a task go one way only"
             except Exception as error:
@@ -165,7 +166,9 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
     """Raises UserError where the job is none that updates can be scheduled in."""
     scheduler = f"{names.SCHEDULER}={names.MLFABRIC}"
     if environ.get(names.BYTEPS_ENABLE_ASYNC, "0") in ("", "0"):
-        raise UserError(f"{scheduler} schedules asynchronous updates; set {names.BYTEPS_ENABLE_ASYNC}=1 for workers and servers")
+        raise UserError(
+            f"{scheduler} schedules asynchronous updates; set {names.BYTEPS_ENABLE_ASYNC}=1 for workers and servers"
+        )
     if framework != "torch":
         raise UserError(f"{scheduler} knows PyTorch alone; leave it out of a job in {framework}")
     servers = environ.get(names.DMLC_NUM_SERVER, "1")
