@@ -178,6 +178,8 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
         )
     if environ.get(names.BYTEPS_LOCAL_SIZE, "1") not in ("", "1"):
         raise UserError(f"{scheduler} needs one process a machine; {names.BYTEPS_LOCAL_SIZE} has to be 1")
+    if (aggregates := environ.get(names.AGGREGATE, "1")) not in ("0", "1"):
+        raise UserError(f"{names.AGGREGATE} is {aggregates!r}; it must be 0 or 1")
     coordinator = coordinator_from_environ(environ)
     if coordinator is not None:
         from prophet.mlfabric.tokens import token_of

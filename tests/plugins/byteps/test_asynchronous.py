@@ -26,6 +26,7 @@ JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SER
         ("mxnet", {}, "knows PyTorch alone"),
         ("torch", {"DMLC_NUM_SERVER": "2"}, "DMLC_NUM_SERVER is 2, make it 1"),
         ("torch", {"BYTEPS_LOCAL_SIZE": "4"}, "BYTEPS_LOCAL_SIZE has to be 1"),
+        ("torch", {"PROPHET_AGGREGATE": "yes"}, "PROPHET_AGGREGATE is 'yes'; it must be 0 or 1"),
         ("torch", {"PROPHET_COORDINATOR": "somewhere"}, "it must be HOST:PORT"),
         ("torch", {"PROPHET_COORDINATOR": "a:1"}, "PROPHET_COORDINATOR_TOKEN_FILE is not: name the file"),
         ("torch", {"PROPHET_COORDINATOR": "a:1", "PROPHET_COORDINATOR_TOKEN_FILE": "/none"}, "/none: cannot be read"),
