@@ -17,6 +17,10 @@ from prophet.core.errors import UserError
 
 SCHEDULER = "BYTEPS_SCHEDULER"
 """Policy of the job; unset means that nothing of Prophet runs."""
+MLFABRIC = "mlfabric"
+"""Of that variable: no policy of a worker's queue, but asynchronous training with a coordinator."""
+BYTEPS_ENABLE_ASYNC = "BYTEPS_ENABLE_ASYNC"
+"""BytePS's own: 1 for servers and workers that are not in step."""
 DDP_SCHEDULER = "PROPHET_SCHEDULER"
 """The same for a job of DistributedDataParallel."""
 DDP_NCCL = "PROPHET_DDP_NCCL"

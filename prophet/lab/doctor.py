@@ -47,13 +47,15 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Everything that matters for running jobs and experiments here."""
-    specs = engines().values()
+    specs = tuple(engines().values())
     pytorch = [_framework("torch")]
     pytorch += [row for spec in specs for row in (*_hook(spec, "torch"), *_checked(spec, "torch", pytorch[0].ok))]
     mxnet = _mxnet()
     if mxnet and not pytorch[0].ok:
         pytorch = []  # one framework is enough for a job
-    packages = [row for spec in specs for row in (*_package(spec), *_faults(spec))]
+    # Two engines may come with one package.
+    whole = {spec.package.distribution: spec for spec in reversed(specs) if spec.package is not None}.values()
+    packages = [row for spec in specs if spec in whole for row in (*_package(spec), *_faults(spec))]
     return [*packages, *pytorch, *mxnet, _namespaces(), _traffic_control(), _relay(), *_interfaces()]
 
 

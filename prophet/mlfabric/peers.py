@@ -90,6 +90,8 @@ class Peers:
             for outgoing in self._outgoing.values():
                 outgoing.close()
             self._outgoing.clear()
+        if self._thread is None or not self._thread.is_alive():
+            self._context.destroy(linger=_LINGER_MS)
 
     def _proof(self, head: bytes, payload: bytes | memoryview) -> bytes:
         digest = hashlib.blake2b(head, key=self._key, digest_size=32)

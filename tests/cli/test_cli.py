@@ -197,7 +197,8 @@ def test_doctor_warns_of_what_keeps_no_job_from_running(
 def test_doctor_looks_at_everything_an_experiment_needs() -> None:
     examined = doctor.examine()
     of_ddp = ["DistributedDataParallel", "Prophet for DDP", "NCCL"]
-    items = ["BytePS", "BytePS's faults", "PyTorch", "hook", *of_ddp, "MXNet", "hook (MXNet)", "testbed", "tc", "delay"]
+    of_byteps = ["BytePS", "BytePS's faults", "PyTorch", "hook", "MLfabric"]
+    items = [*of_byteps, *of_ddp, "MXNet", "hook (MXNet)", "testbed", "tc", "delay"]
     assert [finding.item for finding in examined if not finding.item.startswith("NIC ")] == items
     assert any(finding.item.startswith("NIC ") for finding in examined)
     assert all("\n" not in finding.line and finding.line for finding in examined)

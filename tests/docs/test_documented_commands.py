@@ -186,7 +186,7 @@ def check_variables(command: Command) -> None:
         name, _, value = variable.partition("=")
         assert name in known
         if name == settings.SCHEDULER:
-            assert value in all_definitions()
+            assert value in {*all_definitions(), settings.MLFABRIC}
         if name == settings.DDP_SCHEDULER:
             assert value in {variant.policy for variant in engines()["ddp"].variants}
 

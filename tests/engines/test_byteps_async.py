@@ -9,7 +9,7 @@ import pytest
 
 from prophet.core import settings
 from prophet.core.settings import coordinator_from_environ
-from prophet.engines.byteps_async import BATCH, DELAY_BOUND, ENGINE, MLFABRIC, beside
+from prophet.engines.byteps_async import BATCH, DELAY_BOUND, ENGINE, beside
 from prophet.engines.byteps_async.token import TENANT, make_token
 from prophet.engines.spec import RunNetwork
 from prophet.mlfabric.tokens import token_of
@@ -83,7 +83,7 @@ def test_with_it_one_runs_as_long_as_the_scheduler(monkeypatch: pytest.MonkeyPat
             happened.append("waited for")
 
     monkeypatch.setattr("subprocess.Popen", Process)
-    env = {**environment("scheduler", tmp_path), settings.SCHEDULER: MLFABRIC}
+    env = {**environment("scheduler", tmp_path), settings.SCHEDULER: settings.MLFABRIC}
     with beside.coordinator(env):
         happened.append("runs")
     assert happened == ["coordinate", "runs", "terminated", "waited for"]

@@ -26,6 +26,7 @@ class Job:
     def __init__(self, members: int) -> None:
         self.sums: list[torch.Tensor] = []
         self.pushes = 0
+        self.pushed = threading.Event()
         self.members = members
         self.asked: list[tuple[int, Asking]] = []
         self.collect: dict[int, Callable[[Collection], None]] = {}
@@ -39,6 +40,7 @@ class Job:
     def push(self, blocks: Sequence[torch.Tensor]) -> None:
         with self.lock:
             self.pushes += 1
+            self.pushed.set()
             if not self.sums:
                 self.sums = [torch.zeros_like(block) for block in blocks]
             for kept, block in zip(self.sums, blocks, strict=True):
@@ -179,6 +181,19 @@ def test_a_collection_may_be_replaced_or_taken_back_and_what_has_another_length_
     job.collect[0](Collection(6, ()))
     job.receive[0](PeerMessage.UPDATE, 1, 7, bytes(size))
     assert job.pushes == 0
+    job.pushed.clear()
     job.collect[0](Collection(5, ((1, 0),)))
+    assert job.pushed.wait(10.0)
     worker.summing.close()
     assert job.pushes == 1
+
+
+def test_a_worker_that_ends_pushes_no_sum_that_was_not_on_its_way() -> None:
+    job = Job(members=9)
+    worker = Worker(job, 0)
+    job.pushes = 0
+    worker.summing._closing = True
+    job.collect[0](Collection(5, ((1, 0),)))
+    job.receive[0](PeerMessage.UPDATE, 1, 0, bytes(worker.blocks.size_bytes))
+    worker.summing.close()
+    assert job.pushes == 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
+import importlib.util
 import ipaddress
 import json
 import logging
@@ -25,7 +26,7 @@ from typing import Any
 
 from prophet.core import settings as names
 from prophet.core.errors import UserError
-from prophet.core.optional import MissingPackage, require
+from prophet.core.optional import INSTALL
 from prophet.core.plan import Plan
 from prophet.core.settings import Settings, coordinator_from_environ, from_environ
 from prophet.core.status import AgentStatus
@@ -34,8 +35,6 @@ from prophet.mlfabric.ports import CoordinatorPort
 from prophet_byteps import hook as hook_module
 from prophet_byteps.hook import Hook, HookError, Library
 
-POLICY = "mlfabric"
-ASYNCHRONOUS = "BYTEPS_ENABLE_ASYNC"
 WELCOME_S = 5.0
 """How long a worker waits for its coordinator at the start of a job, before it goes on without."""
 BYTEPS_BLOCK_BYTES = "4096000"
@@ -67,8 +66,8 @@ class AsynchronousAgent:
             hook = Hook.load()
         except Exception as error:
             no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
-        environ[names.BYTEPS_PARTITION_BYTES] = BYTEPS_BLOCK_BYTES
-        environ[names.CHOSEN] = BYTEPS_BLOCK_BYTES
+        if names.users_own_partition_bytes(environ) is None:
+            environ[names.BYTEPS_PARTITION_BYTES] = environ[names.CHOSEN] = BYTEPS_BLOCK_BYTES
         return cls(settings, library, hook, no_hook)
 
     def start(self, module: ModuleType) -> None:
@@ -78,7 +77,8 @@ class AsynchronousAgent:
                 self._hook.attach(self._library, self._settings.watchdog_s)
                 hook_module.set_loaded(self._hook)
                 self._hook.set_identity("priority")
-                self._hook.set_plan(Plan(policy=POLICY))  # in order of arrival: all of an update is needed at once
+                # In order of arrival: all of an update is needed at once.
+                self._hook.set_plan(Plan(policy=names.MLFABRIC))
                 if not self._hook.goes_one_way:
                     self._aside = "this BytePS does not export what lets a task go one way only"
             except Exception as error:
@@ -90,17 +90,23 @@ class AsynchronousAgent:
         atexit.register(self._finish)
 
     def _wrap_init(self, module: Any) -> None:
-        """A coordinator is looked for when the worker's number is known."""
-        init = module.init
+        """A coordinator is looked for when the worker's number is known, and left before BytePS is shut down."""
+        init, shutdown = module.init, module.shutdown
 
         @functools.wraps(init)
         def init_and_connect(*args: Any, **kwargs: Any) -> Any:
             result = init(*args, **kwargs)
             if self._coordinator is None and module.size() > 1:
                 self._coordinator = connect(module.rank(), os.environ)
+                atexit.register(self._leave)  # runs before BytePS's own, which init() has registered
             return result
 
-        module.init = init_and_connect
+        @functools.wraps(shutdown)
+        def leave_and_shut_down(*args: Any, **kwargs: Any) -> Any:
+            self._leave()
+            return shutdown(*args, **kwargs)
+
+        module.init, module.shutdown = init_and_connect, leave_and_shut_down
 
     def take_coordinator(self) -> tuple[bool, CoordinatorPort | None]:
         """Whether this optimizer is the first to ask, and the coordinator, which it alone has: it counts one model."""
@@ -109,8 +115,8 @@ class AsynchronousAgent:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
         return first, self._coordinator if first else None
 
-    def leave(self, close: Callable[[], None]) -> None:
-        """`close` is called when the process ends."""
+    def at_end(self, close: Callable[[], None]) -> None:
+        """`close` is called before BytePS is shut down, and what was given later before what was given sooner."""
         self._closes.append(close)
 
     @property
@@ -124,13 +130,20 @@ class AsynchronousAgent:
         if self._hook is not None:
             self._hook.step_aside(why)
 
-    def _finish(self) -> None:
-        """Leaves the coordinator, and writes what was asked for; a failure here is a warning, never a failed job."""
+    def _leave(self) -> None:
+        """Ends what this worker still does for others: BytePS is about to be shut down. Harmless when repeated."""
         try:
-            for close in self._closes:
-                close()
+            while self._closes:
+                self._closes.pop()()
             if self._coordinator is not None:
+                # Who counted on this worker for a sum is told now, and not when nothing has been heard for long.
                 self._coordinator.close()
+        except Exception as error:
+            logger.warning("Prophet could not leave its coordinator as it should: %s", error)
+
+    def _finish(self) -> None:
+        """Writes what was asked for; a failure here is a warning, never a failed job."""
+        try:
             if self._settings.status_out is not None:
                 self._write_status(self._settings.status_out)
         except Exception as error:
@@ -138,7 +151,7 @@ class AsynchronousAgent:
 
     def _write_status(self, path: Path) -> None:
         status = AgentStatus(
-            policy=POLICY,
+            policy=names.MLFABRIC,
             stepped_aside=self._aside,
             plans=0,
             agent_cpu_s=0.0,
@@ -151,9 +164,11 @@ class AsynchronousAgent:
 
 def check_job(framework: str, environ: Mapping[str, str]) -> None:
     """Raises UserError where the job is none that updates can be scheduled in."""
-    scheduler = f"{names.SCHEDULER}={POLICY}"
-    if environ.get(ASYNCHRONOUS, "0") in ("", "0"):
-        raise UserError(f"{scheduler} schedules asynchronous updates; set {ASYNCHRONOUS}=1 for workers and servers")
+    scheduler = f"{names.SCHEDULER}={names.MLFABRIC}"
+    if environ.get(names.BYTEPS_ENABLE_ASYNC, "0") in ("", "0"):
+        raise UserError(
+            f"{scheduler} schedules asynchronous updates; set {names.BYTEPS_ENABLE_ASYNC}=1 for workers and servers"
+        )
     if framework != "torch":
         raise UserError(f"{scheduler} knows PyTorch alone; leave it out of a job in {framework}")
     servers = environ.get(names.DMLC_NUM_SERVER, "1")
@@ -163,6 +178,8 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
         )
     if environ.get(names.BYTEPS_LOCAL_SIZE, "1") not in ("", "1"):
         raise UserError(f"{scheduler} needs one process a machine; {names.BYTEPS_LOCAL_SIZE} has to be 1")
+    if (aggregates := environ.get(names.AGGREGATE, "1")) not in ("0", "1"):
+        raise UserError(f"{names.AGGREGATE} is {aggregates!r}; it must be 0 or 1")
     coordinator = coordinator_from_environ(environ)
     if coordinator is not None:
         from prophet.mlfabric.tokens import token_of
@@ -209,7 +226,7 @@ def sum_at_workers(
             _, token = token_of(settings.token_file, settings.tenant)
             host = own_address(os.environ)
             peers = Peers(token, bps.rank(), host, 2 * blocks.size_bytes + 4096)
-            agent.leave(peers.close)
+            agent.at_end(peers.close)
     except Exception as error:
         logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
     own = (int(ipaddress.IPv4Address(host)), 0 if peers is None else peers.port)
@@ -220,7 +237,7 @@ def sum_at_workers(
 
     peers.know({worker: (str(ipaddress.IPv4Address(at)), port) for worker, (at, port) in enumerate(rows)})
     summing = SummingWorker(blocks, wire, rounds.pulls, bps.rank(), coordinator, peers.send)
-    agent.leave(summing.close)
+    agent.at_end(summing.close)
     peers.listen(summing.receive)
     rounds.aggregate(summing)
 
@@ -236,14 +253,11 @@ def own_address(environ: Mapping[str, str]) -> str:
 
 
 def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
-    """(item, whether it is as it must be, a line) for each thing that a worker needs here."""
+    """(item, whether it is as it must be, a line) of what a worker needs here. Without ZeroMQ it has no coordinator."""
     ok, line = hook_module.check_compatibility(framework)
-    rows = [("MLfabric's hook", ok, line)]
-    try:
-        require("zmq", "an MLfabric coordinator")
-    except MissingPackage as error:
-        rows.append(("MLfabric's coordinator", False, str(error)))
-    return tuple(rows)
+    if ok and importlib.util.find_spec("zmq") is None:
+        line += f", but no coordinator: zmq is not installed; `{INSTALL['zmq']}`"
+    return (("MLfabric", ok, line),)
 
 
 def install(bps: Any, agent: AsynchronousAgent) -> None:
@@ -257,7 +271,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
         if bps.size() == 1:
             return original(optimizer, named_parameters, compression or bps.Compression.none, backward_passes_per_step)
         if compression not in (None, bps.Compression.none):
-            raise ValueError(f"{names.SCHEDULER}={POLICY} does not compress updates; leave compression out")
+            raise ValueError(f"{names.SCHEDULER}={names.MLFABRIC} does not compress updates; leave compression out")
         from prophet_byteps.torch.asynchronous import BLOCK_BYTES, wrap
 
         first, coordinator = agent.take_coordinator()

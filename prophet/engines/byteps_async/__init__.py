@@ -16,8 +16,7 @@ from prophet.engines import ps_lite
 from prophet.engines.spec import EngineSpec, Package, RunNetwork, Variant, role_of
 from prophet.engines.topology import PARAMETER_SERVER
 
-ASYNCHRONOUS = {"BYTEPS_ENABLE_ASYNC": "1"}
-MLFABRIC = "mlfabric"
+ASYNCHRONOUS = {settings.BYTEPS_ENABLE_ASYNC: "1"}
 DELAY_BOUND = "PROPHET_LAB_DELAY_BOUND"
 """Of the coordinator, in versions; none where it is not set."""
 BATCH = "PROPHET_LAB_BATCH"
@@ -70,7 +69,7 @@ ENGINE = EngineSpec(
     settings=("BYTEPS_", "PROPHET_"),
     variants=(
         Variant("async-stock", ASYNCHRONOUS),
-        Variant("async-mlfabric", {**ASYNCHRONOUS, settings.SCHEDULER: MLFABRIC}, policy=MLFABRIC),
+        Variant("async-mlfabric", {**ASYNCHRONOUS, settings.SCHEDULER: settings.MLFABRIC}, policy=settings.MLFABRIC),
     ),
     topology=PARAMETER_SERVER,
     package=Package(

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from prophet.core import settings
-from prophet.engines.byteps_async import BATCH, DELAY_BOUND, MLFABRIC, RATES
+from prophet.engines.byteps_async import BATCH, DELAY_BOUND, RATES
 from prophet.engines.byteps_async.token import make_token
 
 STATUS = "coordinator.json"
@@ -36,7 +36,7 @@ def command(environ: Mapping[str, str]) -> list[str]:
 @contextlib.contextmanager
 def coordinator(environ: Mapping[str, str]) -> Iterator[None]:
     """Runs a coordinator meanwhile, where the job has one."""
-    if environ.get(settings.SCHEDULER) != MLFABRIC:
+    if environ.get(settings.SCHEDULER) != settings.MLFABRIC:
         yield
         return
     make_token(Path(environ[settings.COORDINATOR_TOKEN_FILE]))

@@ -31,6 +31,7 @@ from prophet.mlfabric.ports import Asking, Collection, CoordinatorPort
 
 MODEL_S = 10.0
 """How long a member waits for the model once its update is applied."""
+CLOSE_S = 30.0
 MOST_KEPT = 64
 """Updates that came and are in no collection yet; the oldest beyond goes, and its member is told in the end."""
 
@@ -72,6 +73,7 @@ class SummingWorker:
         self._collections: dict[int, Collection] = {}
         self._models: dict[int, Future[torch.Tensor]] = {}
         self._ready: queue.SimpleQueue[Collection | None] = queue.SimpleQueue()
+        self._closing = False
         self.summed = 0
         """Updates that went as part of a sum that this worker pushed."""
         self._thread = threading.Thread(target=self._run, name="prophet-aggregator", daemon=True)
@@ -128,8 +130,10 @@ class SummingWorker:
         self._look()
 
     def close(self) -> None:
+        """Sums nothing more. What is on its way to the server gets there first, for at most CLOSE_S."""
+        self._closing = True
         self._ready.put(None)
-        self._thread.join(2.0)
+        self._thread.join(CLOSE_S)
 
     def _keep(self, key: _Key, memory: torch.Tensor) -> None:
         with self._lock:
@@ -164,8 +168,8 @@ class SummingWorker:
         memory = parts[0]
         for part in parts[1:]:
             memory += part
-        if not self._coordinator.collected(collection.number).result().goes:
-            return
+        if not self._coordinator.collected(collection.number).result().goes or self._closing:
+            return  # its members are told by the coordinator
         blocks = self._blocks.views(memory)
         self._wire.push(blocks)
         self._coordinator.pushed_sum(collection.number, self._blocks.size_bytes)

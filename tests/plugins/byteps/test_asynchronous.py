@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SER
         ("mxnet", {}, "knows PyTorch alone"),
         ("torch", {"DMLC_NUM_SERVER": "2"}, "DMLC_NUM_SERVER is 2, make it 1"),
         ("torch", {"BYTEPS_LOCAL_SIZE": "4"}, "BYTEPS_LOCAL_SIZE has to be 1"),
+        ("torch", {"PROPHET_AGGREGATE": "yes"}, "PROPHET_AGGREGATE is 'yes'; it must be 0 or 1"),
         ("torch", {"PROPHET_COORDINATOR": "somewhere"}, "it must be HOST:PORT"),
         ("torch", {"PROPHET_COORDINATOR": "a:1"}, "PROPHET_COORDINATOR_TOKEN_FILE is not: name the file"),
         ("torch", {"PROPHET_COORDINATOR": "a:1", "PROPHET_COORDINATOR_TOKEN_FILE": "/none"}, "/none: cannot be read"),
@@ -102,9 +104,13 @@ def test_without_the_hook_it_says_so_and_in_its_status(tmp_path: Path, caplog: p
     assert "pulls push as well" in caplog.text
 
 
-def test_what_a_machine_lacks_is_said() -> None:
-    rows = check("torch")
-    assert rows[0][0] == "MLfabric's hook"
+def test_what_a_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prophet_byteps.hook.check_compatibility", lambda framework: (False, "no BytePS is installed"))
+    assert check("torch") == (("MLfabric", False, "no BytePS is installed"),)
+    monkeypatch.setattr("prophet_byteps.hook.check_compatibility", lambda framework: (True, "BytePS 0.2.5"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    ((_, ok, line),) = check("torch")
+    assert ok and "no coordinator: zmq is not installed; `pip install pyzmq`" in line
 
 
 def test_the_address_is_the_one_that_ps_lite_is_told() -> None:
@@ -124,3 +130,30 @@ def test_compression_is_refused_where_the_optimizer_is_wrapped() -> None:
         bps.DistributedOptimizer(None, compression="fp16")
     bps.size = lambda: 1
     assert bps.DistributedOptimizer(None) == "BytePS's own", "nobody to send to"
+
+
+def test_what_a_worker_does_for_others_ends_before_byteps_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    bps = SimpleNamespace(
+        init=lambda: happened.append("init"),
+        shutdown=lambda: happened.append("shutdown"),
+        size=lambda: 2,
+        rank=lambda: 0,
+    )
+    coordinator = SimpleNamespace(close=lambda: happened.append("coordinator left"))
+    monkeypatch.setattr(asynchronous, "connect", lambda worker, environ: coordinator)
+    monkeypatch.setattr("atexit.register", lambda function: happened.append(f"at exit: {function.__name__}"))
+    agent = AsynchronousAgent(from_environ(JOB), None, None)
+    agent._wrap_init(bps)
+    bps.init()
+    for close in ("peers closed", "sums ended"):
+        agent.at_end(partial(happened.append, close))
+    bps.shutdown()
+    assert happened == [
+        "init",
+        "at exit: _leave",
+        "sums ended",
+        "peers closed",
+        "coordinator left",
+        "shutdown",
+    ]
