@@ -14,6 +14,7 @@ import importlib.util
 import mmap
 import os
 import re
+import struct
 import sysconfig
 import time
 from dataclasses import dataclass
@@ -60,6 +61,12 @@ with these names, and no other, have the task layout that the hook knows."""
 
 UNKNOWN_TRAINER = "in MXNet a BytePS without compression, as before 0.2.5, scales gradients in another way"
 """Why Prophet leaves such a job alone."""
+
+_ELF64_LITTLE = b"\x7fELF\x02\x01"
+_ELF_HEADER_BYTES = 64
+_SECTION = struct.Struct("<4xIQ8xQQ24x")
+"""One of an ELF file's sections: its type, its flags, where it begins and its bytes."""
+_STRING_TABLE, _LOADED = 3, 2
 
 _OLD_STRINGS, _WITHOUT_COMPRESSION = 1, 2
 """What prophet_hook_attach is told of the library."""
@@ -177,21 +184,39 @@ def version() -> str:
 def inspect_library(path: Path) -> Library:
     """Checks a BytePS extension by the names it exports. Raises HookError naming what is unknown."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-        for symbol in _NEEDED:
-            if image.find(symbol) < 0:
-                raise HookError(f"{path.name} has no {symbol[:-1].decode()}")
-        loops = {match[1] for match in _LOOP.finditer(image)}
-        old_strings = image.find(_OLD_STRING_ABI) >= 0
-        if not old_strings and image.find(_NEW_STRING_ABI) < 0:
-            raise HookError(f"{path.name} was built with an unknown C++ ABI")
+        names = dynamic_names(image)
+    for symbol in _NEEDED:
+        if symbol not in names:
+            raise HookError(f"{path.name} has no {symbol[:-1].decode()}")
+    loops = {match[1] for match in _LOOP.finditer(names)}
+    old_strings = _OLD_STRING_ABI in names
+    if not old_strings and _NEW_STRING_ABI not in names:
+        raise HookError(f"{path.name} was built with an unknown C++ ABI")
     compression = loops & _COMPRESSION_LOOPS
     differing = loops ^ (_LOOPS | compression)
     if len(compression) == 1:
         differing |= _COMPRESSION_LOOPS - compression
     if differing:
-        names = ", ".join(sorted(name.decode() for name in differing))
-        raise HookError(f"{path.name} has other stages than the BytePS that the hook knows ({names})")
+        others = ", ".join(sorted(name.decode() for name in differing))
+        raise HookError(f"{path.name} has other stages than the BytePS that the hook knows ({others})")
     return Library(path, old_strings, compresses=bool(compression))
+
+
+def dynamic_names(image: mmap.mmap) -> bytes:
+    """The names that a shared object exports or asks for, each with a zero behind it; all of a file of another kind.
+
+    A library of 30 MB has some 100 kB of them, and every worker looks for a dozen when it starts. They are the string
+    table that is loaded with the code (System V ABI, "Sections": .dynstr has SHF_ALLOC, .strtab has not).
+    """
+    if image[:6] == _ELF64_LITTLE and len(image) >= _ELF_HEADER_BYTES:
+        (table,) = struct.unpack_from("<Q", image, 0x28)
+        entry_bytes, count = struct.unpack_from("<HH", image, 0x3A)
+        if entry_bytes >= _SECTION.size and table + entry_bytes * count <= len(image):
+            for place in range(count):
+                kind, flags, offset, size = _SECTION.unpack_from(image, table + entry_bytes * place)
+                if kind == _STRING_TABLE and flags & _LOADED:
+                    return image[offset : offset + size]
+    return image[:]
 
 
 def keep_apart(framework: str) -> None:

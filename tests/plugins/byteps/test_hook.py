@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from plugins.byteps import hook_cases
 from prophet_byteps import hook
-from prophet_byteps.hook import HookError, inspect_library
+from prophet_byteps.hook import HookError, dynamic_names, inspect_library
 
 FAKE_CORE = Path(__file__).parents[2] / "native" / "fake_core.cc"
 OLD_STRINGS = "-D_GLIBCXX_USE_CXX11_ABI=0"
@@ -80,6 +81,20 @@ def test_a_library_without_what_the_hook_takes_over_is_refused(tmp_path: Path, c
     other.write_bytes(core.read_bytes().replace(b"12DequeueGroupEv", b"12DequeueWronglyv"[:16]))
     with pytest.raises(HookError, match="DequeueGroup"):
         inspect_library(other)
+
+
+def test_only_the_names_that_a_library_shows_others_are_looked_at(tmp_path: Path, core: Path) -> None:
+    symbol = b"_ZN6byteps6common20BytePSScheduledQueue7getTaskEv\0"
+    whole = core.read_bytes()
+    with_more = tmp_path / "c_lib.so"
+    with_more.write_bytes(whole + b"\0_ZN6byteps6common9AddedLoopEv\0")
+    assert inspect_library(with_more).compresses
+    for content in (whole, b"MZ" + whole, whole[:0x28] + b"\xff" * 8 + whole[0x30:]):
+        with_more.write_bytes(content)
+        with with_more.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+            names = dynamic_names(image)
+        assert symbol in names
+        assert names == content if content != whole else len(names) < len(whole) / 4
 
 
 def test_the_stages_are_told_by_the_names_of_the_threads(core: Path, core_without_compression: Path) -> None:
