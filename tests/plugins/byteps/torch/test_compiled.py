@@ -152,6 +152,7 @@ def test_compiled_code_finds_the_stack_of_modes_as_it_would_be_without_prophet(n
     model[2].compile(backend=look)
     train(model, optimizer, 2, 4)
     assert network.flying and references.watching_here()
+    network.newest_first = True
     model[2](model[1](model[0](batch(9)[0])))
     assert set(heights) == {0}
     assert references.watching_here(), "others are still pending"
