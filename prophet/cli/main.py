@@ -151,7 +151,8 @@ def plan(
 @app.command()
 def advise(
     source: Annotated[
-        str, typer.Argument(help="A profile (a file, or a built-in one such as resnet50), or a folder of `prophet run`.")
+        str,
+        typer.Argument(help="A profile (a file, or a built-in one such as resnet50), or a folder of `prophet run`."),
     ],
     bandwidth: Annotated[str | None, typer.Option(help="Of each worker's link, or host's, such as 3gbit.")] = None,
     status: Annotated[Path | None, typer.Option(help="In its place: what PROPHET_STATUS_OUT left of a job.")] = None,

@@ -3,8 +3,8 @@
 Rule of this file: pure. From a situation to predictions, and what they come to; where a situation comes from is
 advice_sources.py's. Times are seconds, rates bits per second.
 
-Each change makes another situation, and both are predicted by the simulator. A run that was measured says how far off the
-simulator is of that very job, and its predictions are scaled by that as long as the engine stays the same.
+Each change makes another situation, and both are predicted by the simulator. A run that was measured says how far off
+the simulator is of that very job, and its predictions are scaled by that as long as the engine stays the same.
 """
 
 from __future__ import annotations

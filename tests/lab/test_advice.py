@@ -157,7 +157,7 @@ def test_an_unknown_policy_is_one_line() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "megabytes", "least_s", "most_s"),
-    # The first gradient is there after 25 ms, and the last layer computes for 12.5 ms; DDP computes all of forward then.
+    # The first gradient is there after 25 ms, and the last layer computes for 12.5 ms; DDP computes forward then.
     [
         ("ddp-prophet", 20.0, 0.678, 0.71),
         ("ddp-gloo", 20.0, 0.765, 0.94),
