@@ -1,7 +1,7 @@
 """What `prophet advise` predicts, beside real runs with the change made: six recorded jobs and their page.
 
-Rule of this file: which pairs of configs/advise.yaml are compared, and the page docs/results/advice.md. `make advice`
-runs it, for about 20 minutes on a quiet machine; it can be interrupted.
+Rule of this file: which pairs of configs/profiles/advise.yaml are compared, and the page docs/results/advice.md.
+`make advice` runs it, for about 20 minutes on a quiet machine; it can be interrupted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tools.cells import measured, study_main
 from tools.markdown import table
 from tools.provenance import here
 
-CONFIG = Path("configs/advise.yaml")
+CONFIG = Path("configs/profiles/advise.yaml")
 PAGE = "advice.md"
 NAME = "advice"
 COMMAND = "make advice"

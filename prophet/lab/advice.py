@@ -59,7 +59,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Change:
+class JobChange:
     """One thing about a job that may be changed: `of` a situation makes the other one, None where it is not there."""
 
     name: str
@@ -149,26 +149,26 @@ def _on_byteps(situation: Situation) -> Situation | None:
     return _under(_on(situation, servers=cluster.workers, bandwidth=bandwidth), policy or byteps.stock)
 
 
-CHANGES: Sequence[Change] = (
-    Change("prophet", "the same under Prophet", _with_prophet),
-    Change("twice-the-rate", "twice the rate of workers' links", _twice_the_rate),
-    Change("faster-servers", "twice the rate of servers' links", _faster_servers),
-    Change("another-server", "another server", _another_server),
-    Change(
+CHANGES: Sequence[JobChange] = (
+    JobChange("prophet", "the same under Prophet", _with_prophet),
+    JobChange("twice-the-rate", "twice the rate of workers' links", _twice_the_rate),
+    JobChange("faster-servers", "twice the rate of servers' links", _faster_servers),
+    JobChange("another-server", "another server", _another_server),
+    JobChange(
         "half-precision",
         "half precision on the wire",
         _half_precision,
         "the time of converting, and what rounding does to the model",
     ),
-    Change(
+    JobChange(
         "larger-batch",
         "twice the batch",
         _larger_batch,
         "that a processor computes large batches better, and what they do to the model",
     ),
-    Change("ddp", "DDP in place of BytePS", _on_ddp),
-    Change("byteps", "BytePS in place of DDP", _on_byteps),
-    Change("fewer-workers-a-host", "half as many workers a host", _fewer_workers_a_host),
+    JobChange("ddp", "DDP in place of BytePS", _on_ddp),
+    JobChange("byteps", "BytePS in place of DDP", _on_byteps),
+    JobChange("fewer-workers-a-host", "half as many workers a host", _fewer_workers_a_host),
 )
 """In the order in which they are shown."""
 
@@ -211,7 +211,7 @@ def advise(
     *,
     predict: Callable[[Situation], float] = predicted_s,
     error_of: Callable[[str], PredictionError | None] = lambda base: None,
-    changes: Sequence[Change] = CHANGES,
+    changes: Sequence[JobChange] = CHANGES,
 ) -> Advice:
     """Predicts the situation and every change of it that is there. `measured_s` is the real iteration time.
 

@@ -30,7 +30,7 @@ RESULTS = "results.json"
 
 
 @dataclass(frozen=True)
-class Links:
+class LinkOptions:
     """A cluster as options say it; None where one was left out. Workers that share a host share its `bandwidth`."""
 
     bandwidth: float | None = None
@@ -46,7 +46,7 @@ def read_profile(source: str) -> Profile:
     return BUILTIN[source]() if source in BUILTIN else load_profile(Path(source))
 
 
-def of_profile(profile: Profile, policy: str, links: Links, status: Path | None = None) -> Situation:
+def of_profile(profile: Profile, policy: str, links: LinkOptions, status: Path | None = None) -> Situation:
     """A job of this profile. Where `links` has no bandwidth it is what Prophet measured in a job, by its `status`.
 
     Raises UserError where there is neither, and where the cluster cannot be.

@@ -13,7 +13,7 @@ from prophet.core.errors import UserError
 from prophet.core.profile import GradientProfile, Profile
 from prophet.lab.advice import CHANGES, Situation, advise, contender_of, on_its_links, predicted_s
 from prophet.lab.advice_record import Advice, Suggestion
-from prophet.lab.advice_sources import Links, of_profile
+from prophet.lab.advice_sources import LinkOptions, of_profile
 from prophet.lab.simulator_error import PredictionError
 
 MBIT = 1e6
@@ -31,7 +31,7 @@ def profile(megabytes: float, backward_s: float = 0.2, forward_s: float = 0.1, g
 
 def situation(megabytes: float = 10.0, policy: str = "ddp-prophet", **links: Any) -> Situation:
     """10 MB at 250 Mbit/s take 0.32 s, beside 0.3 s of computing."""
-    return of_profile(profile(megabytes), policy, Links(**{"bandwidth": 250 * MBIT, **links}))
+    return of_profile(profile(megabytes), policy, LinkOptions(**{"bandwidth": 250 * MBIT, **links}))
 
 
 def by_change(advice: Advice) -> dict[str, Suggestion]:
