@@ -8,14 +8,14 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing papers results advice stacks pages schemas profiles guard memory backlog soak testbed golden release clean
+.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages schemas profiles guard overhead screenshots memory coordinator backlog soak testbed golden release clean
 
 setup: $(STAMP)
 
 $(VENV)/.packages: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip
-	$(INSTALL) --editable ".[experiments,mxnet,dev]"
+	$(INSTALL) --editable ".[experiments,mlfabric,mxnet,report,dev]"
 	@touch $@ $(VENV)/.package
 
 # Python is run where it lies; what is compiled is compiled anew when it changes.
@@ -96,6 +96,10 @@ changing: setup
 papers: setup
 	$(BIN)/python -m tools.papers
 
+# MLfabric's nine cells on real transfers: about two hours on a quiet machine, and it can be interrupted.
+mlfabric: setup
+	$(BIN)/python -m tools.mlfabric_real
+
 # The paper's experiments on real engines: about two hours on a quiet machine, and it can be interrupted.
 results: setup
 	$(BIN)/python -m tools.results
@@ -113,9 +117,21 @@ stacks: setup
 guard: setup
 	$(BIN)/python -m tools.guard
 
+# What it costs to be watched: status, record and figures, each on and off. About ten minutes on a quiet machine.
+overhead: setup
+	$(BIN)/python -m tools.overhead
+
+# The pictures of docs/watching.md, from a short job that is started for them; needs chromium.
+screenshots: setup
+	$(BIN)/python -m tools.screenshots
+
 # What a message costs in memory, on either build of BytePS: about ten minutes.
 memory: setup
 	$(BIN)/python -m tools.memory
+
+# What the coordinator of MLfabric jobs costs and withstands: about four minutes on a quiet machine.
+coordinator: setup
+	$(BIN)/python -m tools.coordinator
 
 # Whether jobs of many small gradients end on BytePS as released: up to half an hour.
 backlog: setup

@@ -52,6 +52,7 @@ setup(
         "prophet": ["py.typed"],
         "prophet.core": ["_native.pyi"],
         "prophet.lab": ["simulator-errors.json"],
+        "prophet.lab.report": ["page.css", "page.js"],
         "prophet_byteps": ["py.typed"],
         "prophet_ddp": ["py.typed"],
         "prophet_byteps.build": ["include/*.h"],
@@ -94,10 +95,14 @@ setup(
             "setuptools",
             "wheel",
         ],
+        # The coordinator of MLfabric jobs, and its workers.
+        "mlfabric": ["pyzmq>=26"],
         # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy.
         "mxnet": ["mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel"],
         # Libraries with training loops of their own, for `make stacks`.
         "stacks": ["accelerate==1.15.0", "pytorch-lightning==2.6.6", "transformers==5.23.0"],
+        # What `prophet report` draws with.
+        "report": ["plotly>=6"],
         "dev": [
             "build==1.6.1",
             "clang-format==23.1.5",

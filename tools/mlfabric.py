@@ -21,9 +21,9 @@ from rich.table import Table
 
 from prophet.core.errors import UserError
 from prophet.core.units import parse_rate, parse_size
+from prophet.mlfabric.scheduler import Scheduler
 from prophet.models.profiles import BUILTIN, load_profile
 from prophet.studies.mlfabric.cluster import METHODS, Consistency
-from prophet.studies.mlfabric.scheduler import Scheduler
 from prophet.studies.mlfabric.settings import COMPUTE, NETWORK, RESNET50_BYTES, Setting
 from prophet.studies.mlfabric.tables import PAPER_SCHEDULING_MS, RATES, random_batch
 from prophet.studies.mlfabric.training import SgdProblem, StepSize, Trained, train

@@ -212,6 +212,36 @@ def advise(
 
 
 @app.command()
+def top(
+    job: Annotated[
+        str | None, typer.Argument(help="A job, or how its name begins; all of yours where left out.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One document a line instead of a screen.")] = False,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many looks; else Ctrl-C ends it.")] = None,
+) -> None:
+    """Show what the jobs under Prophet on this machine do, each second."""
+    from prophet.cli.top import print_lines, show
+
+    try:
+        (print_lines if json else show)(job, count)
+    except KeyboardInterrupt:  # the usual end
+        raise typer.Exit(0) from None
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="What `prophet run` or PROPHET_RECORD has left.")],
+    out: Annotated[Path | None, typer.Option(help="The page; report.html in that folder where left out.")] = None,
+) -> None:
+    """Make one HTML page of a run, to be read without a network."""
+    from prophet.lab.report import write_report
+
+    page = out or folder / "report.html"
+    write_report(folder, page)
+    typer.echo(f"the report is in {page}")
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine can do, and what to do about the rest."""
     from prophet.lab.doctor import examine
@@ -220,6 +250,24 @@ def doctor() -> None:
     for finding in findings:
         typer.echo(str(finding))
     raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)
+
+
+@app.command()
+def coordinate(
+    token_file: Annotated[Path, typer.Option(help="File with a line `TENANT TOKEN` for each job.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT, the host an address of this machine.")] = "0.0.0.0:9650",
+    delay_bound: Annotated[int | None, typer.Option(help="Most versions an update may be late.")] = None,
+    server: Annotated[str, typer.Option(help="Name of the parameter server's NIC among the nodes.")] = "server",
+    server_rate: Annotated[str | None, typer.Option(help="Of that NIC, such as 10gbit; --rate where left out.")] = None,
+    rate: Annotated[str, typer.Option(help="Of a NIC whose rate no worker has reported yet.")] = "10gbit",
+    batch: Annotated[str, typer.Option(help="How long updates are gathered at most for one order.")] = "100ms",
+    status: Annotated[Path | None, typer.Option(help="File (JSON) for what came of all updates.")] = None,
+) -> None:
+    """Be the coordinator of MLfabric jobs, until Ctrl-C or SIGTERM."""
+    from prophet.cli.coordinate import serve, terms_of
+
+    terms = terms_of(delay_bound, server, server_rate, rate, batch)
+    serve(listen, token_file, terms, status, typer.echo)
 
 
 def _terminated(signum: int, frame: object) -> None:

@@ -41,7 +41,8 @@ class Question:
     `profile` is in forward order, its ids too. With `arena` they are places in the arena and blocks may lie anywhere in
     it; without, each gradient travels by itself, in partitions of one size. `cuts` are those to be judged in any case,
     the one in force first; `anew` says whether others may be thought of. `measured` is what the job does now, `failed`
-    what it did under a cut that took clearly longer than was predicted.
+    what it did under a cut that took clearly longer than was predicted. With `barrier` an iteration waits for all
+    averages before its next forward pass (prophet/learn/barrier.py); a policy may leave that out of account.
     """
 
     profile: Profile
@@ -53,6 +54,7 @@ class Question:
     jitter_s: float = 0.0
     measured: Measured | None = None
     failed: Measured | None = None
+    barrier: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ MOST_BLOCK_BYTES = 4_096_000
 """No block is larger, but of Borders. It is BytePS's own partition size, so that a block is one partition."""
 RECUT_ROUNDS = 4
 """Workers look for another cut every so many rounds."""
-MOST_SEGMENTS = 340
+MOST_SEGMENTS = 339
 """So many fit into what workers tell each other (Cut.encode)."""
 LEARNING_SIZES = (128 * 1024, 512 * 1024, 256 * 1024, 1024 * 1024)
 """Of a job's first blocks, in turn along the arena. What forward needs first comes in the smallest."""

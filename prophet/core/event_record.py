@@ -11,13 +11,15 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.errors import UserError
 from prophet.core.events import BOTH_LANES, EVENT_DTYPE, EVENT_VERSION, NO_PLAN, QueueEvent
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.cut import UNIT_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class EventKind(enum.IntEnum):

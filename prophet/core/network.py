@@ -1,6 +1,6 @@
 """What a worker's link does, as far as a plan needs to know.
 
-Rule of this file: an immutable value and its validation, in bytes, seconds and bytes per second.
+Rule of this file: immutable values and their validation, in bytes, seconds and bytes per second.
 """
 
 from __future__ import annotations
@@ -32,3 +32,11 @@ class Network:
     def transfer_s(self, size_bytes: float) -> float:
         """The paper's E(i) with Eq. 10's f fitted as a fixed overhead and a rate."""
         return self.overhead_s + size_bytes / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What an operation of `size_bytes` took, in seconds, with nothing else under way."""
+
+    size_bytes: int
+    seconds: float

@@ -6,12 +6,14 @@ bytes and seconds.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.plan import Plan, QueuePlan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MAGIC = b"PRPHPLAN"
 VERSION = 1

@@ -7,9 +7,11 @@ against all of them (tests/contract/scheduled_engines).
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 
 Wish = TypeVar("Wish", contravariant=True)
 

@@ -6,6 +6,7 @@ has is in its file in prophet/policies/.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 from collections.abc import Mapping
@@ -38,8 +39,28 @@ EVENTS_OUT = "PROPHET_EVENTS_OUT"
 """File (.npz, prophet/core/event_record.py) for the newest events and their plans, written when the job ends."""
 STATUS_OUT = "PROPHET_STATUS_OUT"
 """File (JSON) for what Prophet did, written when the job ends."""
+STATUS = "PROPHET_STATUS"
+"""0 for no socket that says what Prophet does while the job runs (prophet/watch/sockets.py)."""
+RECORD = "PROPHET_RECORD"
+"""Folder in which each worker writes what happens while the job runs (prophet/watch/rows.py)."""
+METRICS_PORT = "PROPHET_METRICS_PORT"
+"""Port of a page of figures for Prometheus, plus the process's number on its machine; unset for none."""
+METRICS_HOST = "PROPHET_METRICS_HOST"
+"""Address at which that page is; this machine alone can see it unless that is set."""
 STALL_S = "PROPHET_STALL_S"
 """After this many seconds without any transfer finishing, while some are under way, the process ends with status 75."""
+COORDINATOR = "PROPHET_COORDINATOR"
+"""HOST:PORT of the job's MLfabric coordinator; unset means that updates go in arrival order."""
+COORDINATOR_TOKEN_FILE = "PROPHET_COORDINATOR_TOKEN_FILE"
+"""The coordinator's file of tokens, or a line of it: `TENANT TOKEN`."""
+COORDINATOR_TENANT = "PROPHET_COORDINATOR_TENANT"
+"""Which of the tenants in that file this job is; not needed where there is one."""
+COORDINATOR_BOUND_S = "PROPHET_COORDINATOR_BOUND_S"
+"""How long the coordinator may be silent before updates go in arrival order."""
+AGGREGATE = "PROPHET_AGGREGATE"
+"""0 keeps this worker of an asynchronous job from summing others' updates, and from sending its own to be summed."""
+NODE = "PROPHET_NODE"
+"""Name of this machine's NIC for the coordinator; workers behind one NIC have one name. The host's name where unset."""
 
 OFF = "off"
 """Of PROPHET_CACHE: nothing is kept, and nothing that was kept is used."""
@@ -62,6 +83,9 @@ MOST_PARTITION_BYTES = 2**31 - 1
 """BytePS reads the number into an int."""
 DEFAULT_WATCHDOG_S = 1.0
 DEFAULT_MONITOR_S = 5.0
+DEFAULT_COORDINATOR_BOUND_S = 2.0
+DEFAULT_METRICS_HOST = "127.0.0.1"
+MOST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -81,6 +105,17 @@ class Settings:
     status_out: Path | None = None
     stall_s: float | None = None
     nccl: bool = False
+    status: bool = False
+    """Whether there is a status socket; a job has one unless it is told otherwise."""
+    record: Path | None = None
+    metrics_port: int | None = None
+    """Of this process."""
+    metrics_host: str = DEFAULT_METRICS_HOST
+
+    @property
+    def watched(self) -> bool:
+        """Whether the process says anything of itself while it runs."""
+        return self.status or self.record is not None or self.metrics_port is not None
 
 
 def number(text: str, where: str, least: float) -> float:
@@ -136,6 +171,26 @@ def _cache(environ: Mapping[str, str]) -> Path | None:
     return base / "prophet" / "jobs" if base is not None else None
 
 
+def _metrics_port(environ: Mapping[str, str], rank: str) -> int | None:
+    text = environ.get(METRICS_PORT)
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= MOST_PORT):
+        raise UserError(f"{METRICS_PORT} is {text!r}; it must be a port, 1 to {MOST_PORT}")
+    port = int(text) + (int(rank) if rank.isdecimal() else 0)
+    if port > MOST_PORT:
+        raise UserError(f"{METRICS_PORT} is {text!r}; process {rank} of this machine has no port so far above it")
+    return port
+
+
+def _metrics_host(environ: Mapping[str, str]) -> str:
+    text = environ.get(METRICS_HOST) or DEFAULT_METRICS_HOST
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise UserError(f"{METRICS_HOST} is {text!r}; it must be an address such as 127.0.0.1 or 0.0.0.0") from None
+
+
 def from_environ(
     environ: Mapping[str, str] = os.environ, scheduler: str = SCHEDULER, local_rank: str = BYTEPS_LOCAL_RANK
 ) -> Settings:
@@ -168,4 +223,39 @@ def from_environ(
         status_out=path(STATUS_OUT),
         stall_s=_number(environ, STALL_S, 0.0, 1.0) if environ.get(STALL_S) else None,
         nccl=scheduler == DDP_SCHEDULER and switch(DDP_NCCL, "0"),
+        status=switch(STATUS, "1"),
+        record=Path(environ[RECORD]).absolute() if environ.get(RECORD) else None,
+        metrics_port=_metrics_port(environ, environ.get(local_rank) or "0"),
+        metrics_host=_metrics_host(environ),
+    )
+
+
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    """Where a worker's coordinator is and how it is spoken to. `node` is None for the host's name; seconds."""
+
+    address: str
+    token_file: Path
+    tenant: str | None
+    bound_s: float
+    node: str | None
+
+
+def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> CoordinatorSettings | None:
+    """None where the job has no coordinator. Raises UserError naming the variable that is wrong."""
+    address = environ.get(COORDINATOR, "")
+    if not address:
+        return None
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UserError(f"{COORDINATOR} is {address!r}; it must be HOST:PORT")
+    token_file = environ.get(COORDINATOR_TOKEN_FILE, "")
+    if not token_file:
+        raise UserError(f"{COORDINATOR} is set, and {COORDINATOR_TOKEN_FILE} is not: name the file with its token")
+    return CoordinatorSettings(
+        f"tcp://{host}:{port}",
+        Path(token_file),
+        environ.get(COORDINATOR_TENANT) or None,
+        _number(environ, COORDINATOR_BOUND_S, DEFAULT_COORDINATOR_BOUND_S, 0.05),
+        environ.get(NODE) or None,
     )

@@ -84,3 +84,5 @@ class AgentStatus:
     """Why nothing of that was used any more, where it was wrong."""
     given_back: str = ""
     """Where the engine's own way was measured to be faster and had the rest of the job: by how much."""
+    barrier: bool = False
+    """Whether iterations were seen to wait for all averages at the end, on an engine that looks for that."""

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 class TorchJobExchange(Protocol):
-    """`rank` and `size` of the workers; `distribute` makes a model and its optimizer those of all workers."""
+    """`rank` and `size` of the workers; `distribute` makes a model and its optimizer those of all workers.
+
+    It is made with `compression="fp16"` where gradients are to travel in half precision, as the engine's own users do
+    that.
+    """
 
     rank: int
     size: int

@@ -36,6 +36,7 @@ class RunNetwork:
     """The network of one run as one of its processes sees it.
 
     `addresses` by node, the `interface` of this process's node, the run's `port`, a folder of its own for `sockets`.
+    `rates`, by node, are those of links at the start, in bits per second; None where there is no limit.
     """
 
     workers: int
@@ -44,6 +45,7 @@ class RunNetwork:
     interface: str
     port: int
     sockets: str
+    rates: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

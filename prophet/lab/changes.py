@@ -56,6 +56,11 @@ def changes(
         for at_s, rate in cluster.bandwidth.changes
         for worker in workers
     ]
+    if cluster.rate_mix is not None:
+        rates += [
+            Change(at_s, partial(host.set_bandwidth, workers[worker], share * _rate(cluster, workers[worker])))
+            for at_s, worker, share in cluster.rate_mix.draw(len(workers))
+        ]
     begins: list[Iterator[Change]] = [
         iter([Change(part.from_s, partial(host.set_traffic, part.node, part.rate)) for part in traffic])
     ]
@@ -70,6 +75,12 @@ def changes(
             begins.append(_at(fault.begins(), begin, breaks=True))
             ends.append(_at(fault.ends(), end))
     return heapq.merge(*ends, rates, *begins, key=lambda change: change.at_s)
+
+
+def _rate(cluster: ClusterConfig, worker: str) -> float:
+    rate = cluster.bandwidth.rate(worker)
+    assert rate is not None  # ClusterConfig has seen to it
+    return rate
 
 
 def _at(times_s: Iterator[float], make: Callable[[], None], *, breaks: bool = False) -> Iterator[Change]:

@@ -6,10 +6,12 @@ Rule of this file: the schema of `cluster` and its checks. Rates are bits per se
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Self
 
+import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from prophet.core.units import parse_rate, parse_time
@@ -89,6 +91,38 @@ class Traffic(Strict):
         return self
 
 
+class RateMix(Strict):
+    """The workers' rates as others leave them: drawn anew for each worker every `period_s`, until `until_s`.
+
+    `shares` are of the worker's own rate, each with its chance in `chances` (MLfabric, section 7: N1 to N3). The same
+    seed draws the same rates. Seconds are counted as those of a bandwidth that changes.
+    """
+
+    shares: list[Annotated[float, Field(gt=0, le=1)]] = Field(min_length=1)
+    chances: list[Annotated[float, Field(ge=0, le=1)]] = Field(min_length=1)
+    period_s: Seconds = 5.0
+    until_s: Seconds
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _chances_of_all(self) -> Self:
+        if len(self.chances) != len(self.shares) or not math.isclose(sum(self.chances), 1.0, abs_tol=1e-6):
+            raise ValueError(f"{len(self.shares)} shares need as many chances, which add up to 1")
+        return self
+
+    def draw(self, workers: int) -> list[tuple[float, int, float]]:
+        """(when in seconds, worker, share), by time."""
+        random = np.random.default_rng([self.seed, 1])
+        moments = np.arange(0.0, self.until_s, self.period_s)
+        # Period by period, so that a longer mix begins with a shorter one's rates.
+        drawn = random.choice(len(self.shares), size=(len(moments), workers), p=self.chances)
+        return [
+            (float(at_s), worker, self.shares[place])
+            for at_s, row in zip(moments, drawn, strict=True)
+            for worker, place in enumerate(row)
+        ]
+
+
 def _parse_link(value: object) -> float | None:
     return None if value == NOT_SHAPED else parse_rate(value)
 
@@ -127,6 +161,8 @@ class ClusterConfig(Strict):
     """What others take of the links."""
     faults: list[JobFault] = Field(default_factory=list)
     """What breaks."""
+    rate_mix: RateMix | None = None
+    """What others leave of the workers' links."""
 
     @property
     def nodes(self) -> list[str]:
@@ -155,6 +191,15 @@ class ClusterConfig(Strict):
                 raise ValueError(
                     f"traffic at {after.node} from {after.from_s:g} s begins before the last one has ended"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _a_mix_has_the_rates_to_itself(self) -> Self:
+        if self.rate_mix is not None:
+            if self.bandwidth.changes:
+                raise ValueError("rate_mix: the workers' rates change already by bandwidth; leave one of them out")
+            if any(self.bandwidth.rate(node) is None for node in self.nodes if node.startswith("worker")):
+                raise ValueError("rate_mix: it is of the workers' bandwidth, which has to be a rate for each of them")
         return self
 
     @model_validator(mode="after")

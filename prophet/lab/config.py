@@ -20,13 +20,13 @@ from prophet.core.errors import UserError
 from prophet.core.profile import Profile
 from prophet.engines.registry import engines, scheduled_engine
 from prophet.engines.spec import EngineSpec
-from prophet.lab.cluster_config import ClusterConfig, Delay, Traffic
+from prophet.lab.cluster_config import ClusterConfig, Delay, RateMix, Traffic
 from prophet.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
 from prophet.lab.faults import JobFault
 from prophet.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
 from prophet.lab.schema import Seconds, Strict
 from prophet.lab.simulator_config import SimulatorConfig
-from prophet.lab.workload import replayed_profile
+from prophet.lab.workload import on_the_wire, replayed_profile
 
 SIMULATOR = "simulator"
 """The engine of a config that is for `prophet simulate` alone."""
@@ -76,6 +76,11 @@ class Cell:
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
     engine: EngineSpec = field(default_factory=scheduled_engine)
     """The one that the config is for: its stock is what all are compared with, its topology that of the bound."""
+
+    @property
+    def wire(self) -> Profile | None:
+        """What of the job that is replayed travels."""
+        return None if self.profile is None else on_the_wire(self.profile, self.job.compression)
 
     def job_of(self, policy: Contender) -> JobConfig:
         """The job as this policy runs it: with its own warm-up, and as many iterations after it as the others."""
@@ -145,7 +150,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return raw
 
 
-_OF_LINKS = ("bandwidth", "delay", "traffic", "faults")
+_OF_LINKS = ("bandwidth", "delay", "traffic", "faults", "rate_mix")
 """Keys of `cluster` with a value that is one thing, whatever its form, and that results.json has in plain values."""
 _VARIABLE = ("job", "cluster", "policies", "simulator")
 
@@ -204,6 +209,7 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
         "cluster": ClusterConfig,
         "traffic": Traffic,
         "faults": JobFault,
+        "rate_mix": RateMix,
         "simulator": SimulatorConfig,
     }
     model = next((models[s] for s in reversed(loc[:-1]) if isinstance(s, str) and s in models), ExperimentConfig)
@@ -222,6 +228,11 @@ def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where:
             raise UserError(
                 f"{path}: {where}job.kind: {job.kind} is a job of {' and '.join(job.frameworks)} alone, and "
                 f"{policy.name} trains in {policy.framework}; leave that policy out"
+            )
+        if job.compression != "none" and policy.framework != "torch":
+            raise UserError(
+                f"{path}: {where}job.compression: {job.compression} is for policies in torch, and {policy.name} trains "
+                f"in {policy.framework}; leave that policy out"
             )
     _check_faults(config.cluster, policies, f"{path}: {where}cluster.faults")
     profile = replayed_profile(job, path.parent, f"{path}: {where}job") if isinstance(job, ReplayJob) else None
@@ -253,6 +264,8 @@ def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, ob
         setting["traffic"] = [traffic.model_dump() for traffic in cluster.traffic]
     if "faults" in varied or cluster.faults:
         setting["faults"] = [fault.model_dump(mode="json", exclude_unset=True) for fault in cluster.faults]
+    if cluster.rate_mix is not None:
+        setting["rate_mix"] = cluster.rate_mix.model_dump()
     whole_job = "kind" in point.get("job", {})
     if whole_job:
         job = config.job

@@ -26,6 +26,8 @@ class _Job(Strict):
     """Iterations dropped from the statistics at the start, while a policy learns."""
     batch_size: int = Field(default=32, ge=1)
     """Samples of one worker and iteration."""
+    compression: Literal["none", "fp16"] = "none"
+    """What gradients travel as: by DistributedDataParallel's fp16_compress_hook, or BytePS's Compression.fp16."""
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
@@ -103,8 +105,36 @@ class ReplayJob(_Job):
     forward_s: Seconds | None = None
 
 
-JobConfig = DigitsJob | SyntheticJob | TransformerJob | ReplayJob
+class AsynchronousJob(_Job):
+    """A logistic regression on scikit-learn's digits, by workers in step or not: loss against time, computing slept."""
+
+    frameworks: ClassVar[tuple[Framework, ...]] = ("torch",)
+    kind: Literal["asynchronous"]
+    framework: Literal["torch"] = "torch"
+    model: Literal["logistic"] = "logistic"
+    features: int = Field(default=16384, ge=64, le=1 << 22)
+    """Of each image: the update has 40 bytes for each."""
+    learning_rate: float = Field(default=1.0, gt=0)
+    """Of one worker's update."""
+    delay_constant: float = Field(default=0.0, ge=0)
+    """Makes the learning rate follow delays where workers are not in step: c of 1 / (1 / rate + c sqrt(t + delay))."""
+    compute_s: Seconds = 0.1
+    """What a computation lasts."""
+    slow_chance: float = Field(default=0.0, ge=0, le=1)
+    slow_factor: float = Field(default=1.0, ge=1)
+    """With this chance a computation lasts so many times as long."""
+    target_loss: float = Field(default=0.3, gt=0)
+    """The loss whose time is counted; a policy that does not get there has failed."""
+
+
+JobConfig = DigitsJob | SyntheticJob | TransformerJob | ReplayJob | AsynchronousJob
 JOB_KINDS: Mapping[str, type[Strict]] = MappingProxyType(
-    {"digits": DigitsJob, "synthetic": SyntheticJob, "transformer": TransformerJob, "replay": ReplayJob}
+    {
+        "digits": DigitsJob,
+        "synthetic": SyntheticJob,
+        "transformer": TransformerJob,
+        "replay": ReplayJob,
+        "asynchronous": AsynchronousJob,
+    }
 )
 """The schema of each kind of job."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
@@ -24,6 +24,8 @@ from prophet.lab.jobs.record import WorkerRecord
 from prophet.lab.testbed import RelayReport
 from prophet.models.profiles import ProfileFile
 from prophet.simulate.measures import OverTime
+from prophet.watch.rows import RecordRow
+from prophet.watch.status import LiveStatus
 
 SCHEMA: Literal[1] = 1
 T = TypeVar("T")
@@ -68,6 +70,34 @@ class AgentCost(_Part):
     network: Network | None = None
 
 
+class LossAt(_Part):
+    """What the loss was at a time, in seconds since the first worker began."""
+
+    time_s: float
+    loss: float
+
+
+class ConvergenceResult(_Part):
+    """What a job that keeps its loss against time came to. Counts are of all workers and repeats."""
+
+    target_loss: float
+    time_to_loss_s: float | None = None
+    """The median of all repeats; none where one of them did not get there."""
+    times_to_loss_s: list[float | None] = []
+    update_s: float | None = None
+    """Seconds from one applied update to the next, of all workers together."""
+    least_loss: float | None = None
+    greatest_delay: int | None = None
+    """Of updates that a coordinator counted."""
+    sent: int | None = None
+    dropped: int | None = None
+    uncoordinated: int | None = None
+    """Of those sent, how many went without a grant."""
+    applied_otherwise: int | None = None
+    """Workers of whose updates the server had another number at the end than they had sent."""
+    curve: list[LossAt] = []
+
+
 class PolicyResult(_Part):
     """One policy in one cell. One that never came to its end has an `error` and no times."""
 
@@ -92,6 +122,8 @@ class PolicyResult(_Part):
     weights_sha256: str | list[str] | None = None
     """Of the final model; a list where repeats ended with different ones."""
     agent: AgentCost | None = None
+    given_back: str | None = None
+    """Why DistributedDataParallel had its own reducer back in the end, where it was faster than Prophet in a repeat."""
     accuracy: float | None = None
     """The least of all workers and repeats."""
     error: str | None = None
@@ -102,6 +134,7 @@ class PolicyResult(_Part):
     """Where it is another than the cell's."""
     same_weights_as_stock: bool | None = None
     gradient: GradientTimes | None = None
+    convergence: ConvergenceResult | None = None
 
     @property
     def median_s(self) -> float | None:
@@ -196,11 +229,27 @@ def first_error(error: ValidationError) -> str:
     return f"{key or 'the whole'}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
+_LIVE = TypeAdapter(LiveStatus)
+_ROW: TypeAdapter[RecordRow] = TypeAdapter(Annotated[RecordRow, Field(discriminator="kind")])
+
+
+def live_status(document: Mapping[str, Any]) -> LiveStatus:
+    """What a worker's status socket has said. Raises ValidationError for what is none."""
+    return _LIVE.validate_python(document)
+
+
+def record_row(line: bytes) -> RecordRow:
+    """A line of a job's record. Raises ValidationError for what is none."""
+    return _ROW.validate_json(line)
+
+
 RECORDS: Sequence[tuple[str, TypeAdapter[Any]]] = (
     ("results", TypeAdapter(Results)),
     ("worker", _WORKER),
     ("status", _STATUS),
     ("profile", TypeAdapter(ProfileFile)),
     ("advice", TypeAdapter(Advice)),
+    ("live", _LIVE),
+    ("record", _ROW),
 )
 """Every kind of file that other programs may read, with the name of its schema in docs/schemas/."""

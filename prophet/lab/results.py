@@ -19,10 +19,11 @@ from prophet.engines.topology import ALL_REDUCE, Topology
 from prophet.lab.cluster_config import Delay
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
+from prophet.lab.convergence import converged
 from prophet.lab.faults import JobFault
-from prophet.lab.job_config import ScoredJob, SyntheticJob
+from prophet.lab.job_config import AsynchronousJob, ScoredJob, SyntheticJob
 from prophet.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
-from prophet.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results, Times
+from prophet.lab.records import SCHEMA, AgentCost, CellResult, ConvergenceResult, PolicyResult, Results, Times
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
 from prophet.lab.turnaround import Turnaround, mean_s
 from prophet.policies import get_definition
@@ -153,14 +154,19 @@ def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> Poli
         starts = [worker.start_s for run in good for worker in run.workers if worker.start_s is not None]
         if starts:  # a real job, with a start and a model at its end
             summary = _with(
-                summary, start_s=median(starts), weights_sha256=digests[0] if len(digests) == 1 else digests
+                summary, start_s=median(starts), weights_sha256=digests[0] if len(digests) == 1 else digests or None
             )
         if good[0].statuses:
             summary = _with(summary, agent=_agent(good))
+            given_back = [status.given_back for run in good for status in run.statuses if status.given_back]
+            if given_back:
+                summary = _with(summary, given_back=given_back[0])
         if (processor := _processor_s(good, cell.job_of(policy).warmup)) is not None:
             summary = _with(summary, processor_s=processor)
     if isinstance(cell.job, ScoredJob) and good:
         summary = _with(summary, accuracy=min(worker.accuracy or 0.0 for run in good for worker in run.workers))
+    if isinstance(cell.job, AsynchronousJob) and good:
+        summary = _with(summary, convergence=converged([run.workers for run in good], cell.job.target_loss))
     error = _error(cell, runs, summary)
     ended = [run.ended_after_s for run in runs if run.ended_after_s is not None]
     if ended:
@@ -213,6 +219,9 @@ def _error(cell: Cell, runs: Sequence[Run], summary: PolicyResult) -> str | None
     accuracy = summary.accuracy
     if isinstance(cell.job, ScoredJob) and accuracy is not None and accuracy < cell.job.target_accuracy:
         return f"accuracy {accuracy:.3f}, below the target of {cell.job.target_accuracy:g}"
+    kept = summary.convergence
+    if kept is not None and kept.time_to_loss_s is None:
+        return f"a loss of {kept.least_loss:.3f} at the least, above the target of {kept.target_loss:g}"
     return None
 
 
@@ -242,11 +251,12 @@ def lower_bound(cell: Cell) -> float | None:
 
     topology = simulated_topology(cell)
     exchange = cell.simulator.exchange
-    if cell.profile is None or cell.cluster.bandwidth.changes or exchange == ASYNCHRONOUS:
+    wire = cell.wire
+    if wire is None or cell.cluster.bandwidth.changes or exchange == ASYNCHRONOUS:
         return None
     links = seconds_per_bit(cell.cluster, topology)
     far_s = round_trip_s(cell.cluster, topology)
-    return lower_bound_s(cell.profile, 1 / max(links.values()) / 8, far_s) if links else None
+    return lower_bound_s(wire, 1 / max(links.values()) / 8, far_s) if links else None
 
 
 def emulation(cell: Cell, *, simulated: bool = False) -> str:
@@ -263,6 +273,8 @@ def emulation(cell: Cell, *, simulated: bool = False) -> str:
         compute = "compute replaced by sleeping"
     elif isinstance(cell.job, SyntheticJob):
         compute = "compute real, data random"
+    elif isinstance(cell.job, AsynchronousJob):
+        compute = "data and gradients real, compute lengthened by sleeping"
     engines = list(dict.fromkeys(policy.engine.words for policy in cell.policies))
     shaped = any(cell.cluster.bandwidth.rate(node) is not None for node in cell.cluster.nodes)
     delayed = ", delayed by a relay" if cell.cluster.delay != Delay() else ""
@@ -291,6 +303,9 @@ def describe_setting(setting: Mapping[str, Any]) -> str:
             words.append(f"delay {_describe_delay(value)}")
         elif key == "traffic":
             words += [_describe_traffic(part) for part in value]
+        elif key == "rate_mix":
+            parts = zip(value["shares"], value["chances"], strict=True)
+            words.append("rates x " + " ".join(f"{share:.3g}({chance:.0%})" for share, chance in parts if chance > 0))
         elif key == "faults":
             words += [JobFault.model_validate(fault).words() for fault in value] or ["no fault"]
         elif key == "policies":
@@ -376,9 +391,25 @@ def _notes(policy: PolicyResult) -> list[str]:
         notes.append(f"accuracy {policy.accuracy:.1%}")
     if policy.same_weights_as_stock is not None:
         notes.append(f"{'the same' if policy.same_weights_as_stock else 'OTHER'} final weights as stock")
+    if (kept := policy.convergence) is not None:
+        notes += _convergence_notes(kept)
     if policy.tuning is not None:
         credit, partition = format_size(policy.tuning.credit_bytes), format_size(policy.tuning.partition_bytes)
         notes.append(f"tuned to credit {credit} and partitions of {partition}")
     if policy.agent is not None and policy.agent.watchdog_releases:
         notes.append(f"the watchdog released {policy.agent.watchdog_releases} transfers")
+    return notes
+
+
+def _convergence_notes(kept: ConvergenceResult) -> list[str]:
+    notes = []
+    if kept.time_to_loss_s is not None:
+        notes.append(f"a loss of {kept.target_loss:g} after {kept.time_to_loss_s:.1f} s")
+    if kept.update_s is not None:
+        notes.append(f"{kept.update_s:.3f} s an applied update")
+    if kept.sent is not None:
+        late = "" if kept.greatest_delay is None else f", greatest delay {kept.greatest_delay}"
+        notes.append(f"{kept.sent} updates sent, {kept.dropped} dropped, {kept.uncoordinated} without a grant{late}")
+    if kept.applied_otherwise:
+        notes.append(f"{kept.applied_otherwise} workers sent another number of updates than the server has")
     return notes

@@ -312,7 +312,8 @@ class JobRun:
         cluster = self._cell.cluster
         addresses = {name: self._host.address(name) for name in cluster.nodes}
         interface = self._host.interface(node)
-        network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, self._port, str(sockets))
+        rates = {name: cluster.bandwidth.rate(name) for name in cluster.nodes}
+        network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, self._port, str(sockets), rates)
         policy = self._policy
         if self._cache is not None:
             policy = replace(policy, env={settings.CACHE: str(self._cache.resolve()), **policy.env})

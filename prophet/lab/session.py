@@ -86,8 +86,8 @@ def run_session(experiment: Experiment, out: Path) -> int:
         raise UserError(
             f"engine: {experiment.name} is for the simulator; run it with: prophet simulate {experiment.file}"
         )
-    if any(cell.job.kind == "digits" for cell in experiment.cells):
-        require("sklearn", "job.kind: digits")
+    for kind in sorted({cell.job.kind for cell in experiment.cells} & {"digits", "asynchronous"}):
+        require("sklearn", f"job.kind: {kind}")
     require_search(experiment)
     policies = [policy for cell in experiment.cells for policy in cell.policies]
     obstacles = [obstacle(policy) for policy in policies]

@@ -101,8 +101,9 @@ def _run(planned: Planned, cell: Cell, folder: Path, on_iterations: Callable[[in
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     save_record(run.record, folder / f"worker0.{EVENTS_FILE}")
-    assert cell.profile is not None  # prepare() saw to it
-    return Run(folder, tuple(worker_results(run)), measures=measures(run, cell.profile, cell.job.warmup))
+    profile = cell.wire
+    assert profile is not None  # prepare() saw to it
+    return Run(folder, tuple(worker_results(run)), measures=measures(run, profile, cell.job.warmup))
 
 
 def run_planned(planned: Planned, on_iterations: Callable[[int], None] = lambda done: None) -> SimulatedRun:
@@ -123,7 +124,8 @@ def worker_results(run: SimulatedRun) -> list[WorkerRecord]:
 
 def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
     """What of a config makes a simulation. Raises UserError where something of it cannot be simulated."""
-    if cell.profile is None:
+    profile = cell.wire
+    if profile is None:
         raise UserError(
             f"job.kind: {cell.job.kind} is real training; `prophet simulate` takes a replay (job.kind: replay)"
         )
@@ -155,18 +157,18 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
         compute_scale=scale,
     )
     if not policy.hooked:
-        return Planned(job_of_profile(cell.profile, alone(cell.profile), barrier=True), cluster, None, options)
+        return Planned(job_of_profile(profile, alone(profile), barrier=True), cluster, None, options)
     scheduled_by = policy_from_environ(policy.base, policy.env, options.partition_bytes)
-    if (groups := grouped(cell.profile, cluster, scheduled_by, options)) is not None:
+    if (groups := grouped(profile, cluster, scheduled_by, options)) is not None:
         return Planned(groups[0], cluster, scheduled_by, groups[1])
     if collective:
-        return Planned(job_of_profile(cell.profile, alone(cell.profile)), cluster, scheduled_by, options)
+        return Planned(job_of_profile(profile, alone(profile)), cluster, scheduled_by, options)
     blocks = get_definition(policy.base).blocks
     fused = policy.env.get(settings.FUSION, "1") == "1" and blocks is not Blocks.WHOLE
     adapts = blocks is Blocks.ADAPTIVE and not _sizes_set(policy, engine.partition)
-    cut = learning_cut(cell.profile.total_bytes) if adapts else Cut.uniform(options.partition_bytes)
+    cut = learning_cut(profile.total_bytes) if adapts else Cut.uniform(options.partition_bytes)
     options = replace(options, partition_bytes=MOST_BLOCK_BYTES, adapts=adapts)
-    return Planned(job_of_cut(cell.profile, cut, fused), cluster, scheduled_by, options)
+    return Planned(job_of_cut(profile, cut, fused), cluster, scheduled_by, options)
 
 
 def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:

@@ -50,7 +50,7 @@ def prepared(cell: Cell, contender: Contender) -> Planned | None:
     """One contender of a cell, ready to be simulated; None where the simulator does not know it."""
     if contender.framework in contender.engine.simulated:
         return prepare(cell, contender)
-    variant, profile = contender.variant, cell.profile
+    variant, profile = contender.variant, cell.wire
     if variant is None or profile is None or contender.engine.topology is not ALL_REDUCE:
         return None
     on_ring = replace(cell, simulator=cell.simulator.model_copy(update={"exchange": RING}), policies=(NOTHING,))

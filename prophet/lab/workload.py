@@ -1,4 +1,4 @@
-"""The profile that a replay runs: a built-in or recorded one, scaled as the config asks.
+"""The profile that a replay runs: a built-in or recorded one, scaled as the config asks, and what of it travels.
 
 Rule of this file: profiles in, a profile out; the only file read is the recorded profile.
 """
@@ -40,6 +40,14 @@ def replayed_profile(job: ReplayJob, folder: Path, where: str) -> Profile:
     if job.steps is not None:
         raise UserError(f"{where}.steps: a recorded profile has its own steps; leave it out")
     return scaled(load_profile(path), job.total_bytes, job.backward_s, job.forward_s)
+
+
+def on_the_wire(profile: Profile, compression: str) -> Profile:
+    """`profile` with the bytes that its gradients take on the network. `compression` is that of the job's config."""
+    if compression == "none":
+        return profile
+    gradients = tuple(replace(gradient, size_bytes=gradient.size_bytes // 2) for gradient in profile.gradients)
+    return replace(profile, gradients=gradients)
 
 
 def scaled(

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind, unbroken
 from prophet.core.network import Network
 from prophet.learn.wire import PushCosts, fit_wire
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 WINDOW_S = 15.0
 """Transfers older than this do not count."""
@@ -31,6 +33,9 @@ MOST_FITTED = 2000
 """The newest of them are fitted, which takes some 10 ms."""
 REFIT_S = 2.5
 """A fit holds for so long, however often it is asked for."""
+DELAYS = 3
+"""The acknowledgement delay is the median of so many fits: where the wire is hardly ever idle, as with much in flight,
+a single fit may find none at all."""
 RIGHT_AFTER_S = 50e-6
 """A message seen so soon after another came with it: about what a receiving thread takes for each."""
 STRETCH = 32
@@ -177,6 +182,7 @@ class BandwidthMonitor:
         self._own = {QueueKind.PUSH: 0, QueueKind.PULL: 0}
         self._readings: deque[_Reading] = deque()
         self._fitted: Network | None = None
+        self._delays: deque[float] = deque(maxlen=DELAYS)
         self._newest_s = -np.inf  # when the newest transfer ended
         self._fitted_s = -np.inf  # and the newest of those that were fitted
         self._other_then = 0.0  # while the newest transfers were made
@@ -232,7 +238,12 @@ class BandwidthMonitor:
 
     def _fit_now(self) -> Network | None:
         if self._newest_s >= self._fitted_s + (REFIT_S if self._fitted else 0.0):
-            self._fitted = self._fit.fit() or self._fitted
+            fitted = self._fit.fit()
+            if fitted is not None:
+                self._delays.append(fitted.ack_delay_s)
+                # Of two the larger: too much in flight costs less than a wire that runs dry.
+                usual_s = sorted(self._delays)[len(self._delays) // 2]
+                self._fitted = replace(fitted, ack_delay_s=usual_s)
             self._fitted_s = np.nextafter(self._newest_s, np.inf)
         return self._fitted
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.arena import at_pace, profile_under, span_s
 from prophet.core.choice import Choice, ChoosingPolicy, Measured, Question, Search, Shape
@@ -18,7 +18,10 @@ from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
 from prophet.learn.judge import FEW_RECUTS, LARGE, Judge, Recuts
-from prophet.learn.replan import MATERIAL_CHANGE
+from prophet.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 RECENT = 10
 LEAST_RECENT = 4
@@ -26,6 +29,8 @@ LEAST_RECENT = 4
 DISPROVED = 0.25
 """A prediction that is off by more than this share of what was measured was made from what does not hold, such as the
 job's first iterations."""
+LEAST_DELAY_S = 1e-3
+"""Delays that differ by less are alike: a busy machine is late by so much."""
 EVENTS_A_TURN = 250_000
 """Of the simulation, in one turn of the search: some 50 ms."""
 
@@ -112,7 +117,7 @@ class Choosing:
         at_once = warm or not self._judge.recuts.waits
         return seen or (self._question is None and (at_once or self._recent_s is not None))
 
-    def ask(self, profile: Profile, network: Network, jitter_s: float) -> bool:
+    def ask(self, profile: Profile, network: Network, jitter_s: float, barrier: bool = False) -> bool:
         """Begins a search where the last one's question is another by now; `profile` is of the cut in force.
 
         Whether the job or its network has changed, so that what iterations took before may say nothing of now.
@@ -122,15 +127,19 @@ class Choosing:
         disproved = self._disproved
         if disproved:
             self._doubted.add(self._cut)
-            self._finest = None
+            if len(profile.gradients) > 1:  # Of one block alone it is not even known when backward begins.
+                self._finest = None
         profile = self._learned(profile, self._cut)
         credit = self._credit if self._wanted is None else self._wanted.credit
         now_s, changed = self._recent_s, False
         old = self._question
         if old is not None:
             size = self._cut.typical_bytes(profile.total_bytes)
-            changed = _changed(old, profile, network, size)
-            if not (changed or disproved or self._failed is not self._asked_of_failed):
+            if old.barrier != barrier:
+                self._judge.new_regime()
+            changed = old.barrier != barrier or _changed(old, profile, network, size)
+            delayed = _delayed(old.network, network, size)
+            if not (changed or disproved or delayed or self._failed is not self._asked_of_failed):
                 return False
             if self._judge.better_former(self._cut) is not None:
                 return False  # What seems to be another network may be how this cut shows it: first back to that one.
@@ -153,6 +162,7 @@ class Choosing:
             jitter_s=jitter_s,
             measured=measured,
             failed=self._failed,
+            barrier=barrier,
         )
         self._search = self._policy.search(self._question)
         return changed
@@ -216,6 +226,16 @@ class Choosing:
         return replace(self._policy.chosen_plan(choice, question), cut=None)
 
     @property
+    def awaited(self) -> Choice | None:
+        """What is wanted and not in force yet."""
+        return self._wanted if self._awaited else None
+
+    @property
+    def wanted(self) -> Choice | None:
+        """What is wanted, in force or not, and what was predicted of it; None before there is a choice."""
+        return self._wanted
+
+    @property
     def at_rest(self) -> bool:
         """Whether the cut in force is wanted and has been measured, and nothing better is being looked for."""
         wanted = self._wanted
@@ -240,13 +260,27 @@ class Choosing:
 
 
 def _changed(question: Question, profile: Profile, network: Network, size: int) -> bool:
-    """Whether what a choice was made from is another. `size` is that of the blocks that the job has."""
-    pairs = (
-        (question.network.transfer_s(size), network.transfer_s(size)),
+    """Whether what a choice was made from is another. `size` is that of the blocks that the job has.
+
+    In a job of milliseconds a tenth of what an iteration computes or sends is how far any two looks differ.
+    """
+    count = max(1.0, profile.total_bytes / size)
+    pairs_s = (
+        (count * question.network.transfer_s(size), count * network.transfer_s(size)),
         (question.profile.backward_s, profile.backward_s),
-        (question.profile.total_bytes, profile.total_bytes),
     )
-    return any(abs(a - b) > MATERIAL_CHANGE * max(a, b) for a, b in pairs)
+    if any(abs(a - b) > max(MATERIAL_CHANGE * max(a, b), MATERIAL_SHIFT_S) for a, b in pairs_s):
+        return True
+    before, after = question.profile.total_bytes, profile.total_bytes
+    return abs(before - after) > MATERIAL_CHANGE * max(before, after)
+
+
+def _delayed(before: Network, now: Network, size: int) -> bool:
+    """Whether acknowledgements come so much later or earlier that another number of blocks is to be in flight.
+
+    What iterations took with the blocks that there are still holds, so this is no other regime.
+    """
+    return abs(now.ack_delay_s - before.ack_delay_s) > max(LEAST_DELAY_S, now.transfer_s(size))
 
 
 def _of_one_size(network: Network, before: Network, size: int) -> Network:

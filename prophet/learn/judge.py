@@ -14,12 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.choice import Choice
 from prophet.core.cut import Cut
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 WORSE = 0.005
 """A former cut is better where it took less by more than this."""

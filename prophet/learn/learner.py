@@ -7,10 +7,10 @@ simulator on its virtual one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.plan import Plan
 from prophet.learn.bandwidth import BandwidthMonitor, NicSample
@@ -18,7 +18,9 @@ from prophet.learn.profiler import JobProfiler
 from prophet.learn.replan import plan_changed
 
 if TYPE_CHECKING:
-    from prophet.core.choice import Shape
+    from numpy.typing import NDArray
+
+    from prophet.core.choice import Choice, Shape
     from prophet.core.cut import Cut, Refusal
     from prophet.core.network import Network
     from prophet.core.policy import Policy
@@ -50,8 +52,8 @@ class Learner:
     `forward_ids`: see JobProfiler. `arena`: whether ids are places in the arena, in UNIT_BYTES (prophet/core/cut.py);
     otherwise they count gradients. `shape`: of the cluster, None where it is not known, and then nothing is predicted.
     `adapts`: plans may ask for another cut, as those of the worker whose word counts may in a job whose blocks adapt.
-    `recuts`: how many of them; None for few. `monitor` measures the network; None for as a worker of parameter servers
-    sees it.
+    `recuts`: how many of them; None for few. `follows`: the cut and the credit are chosen by another worker, and this
+    one only measures. `monitor` measures the network; None for as a worker of parameter servers sees it.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Learner:
         arena: bool = True,
         shape: Shape | None = None,
         adapts: bool = False,
+        follows: bool = False,
         recuts: Recuts | None = None,
         monitor: Monitor | None = None,
     ) -> None:
@@ -70,15 +73,17 @@ class Learner:
         self.monitor: Monitor = monitor if monitor is not None else BandwidthMonitor()
         self.plan = policy.plan(None, None)
         self._monitor_s = monitor_s
+        self._follows = follows
         self._judged_at = -float("inf")
         self._since = -float("inf")
         self._changed_s: float | None = None
         self._knows_network = False
+        self._barrier = False
         self._watches = False
         self._prior: Prior | None = None
         self._cut: Cut | None = None
         self._choosing: Choosing | None = None
-        if shape is not None:
+        if shape is not None and not follows:
             # Few policies need it.
             from prophet.core.choice import ChoosingPolicy
 
@@ -109,9 +114,20 @@ class Learner:
         return self._choosing.why if self._choosing is not None else ""
 
     @property
+    def wanted(self) -> Choice | None:
+        """The blocks that are wanted, and what was predicted of them; None where nothing predicts."""
+        return self._choosing.wanted if self._choosing is not None else None
+
+    @property
     def at_rest(self) -> bool:
         """Whether blocks were chosen, and are as they were measured to be best."""
         return self._choosing is not None and self._choosing.at_rest
+
+    @property
+    def credit(self) -> int | None:
+        """The bytes in flight that go with the cut that the last plan wants; None where there is no limit."""
+        wanted = self._choosing.awaited if self._choosing is not None else None
+        return wanted.credit if wanted is not None else self.plan.push.credit
 
     def reordered(self, now: float) -> None:
         """The same blocks travel in another sequence from now on: what iterations took before says nothing of it."""
@@ -127,12 +143,15 @@ class Learner:
         cut: Cut | None = None,
         networks: Sequence[Network] = (),
         refusals: Sequence[Refusal] = (),
+        credit: int | None = None,
+        barrier: bool = False,
     ) -> Plan | None:
         """Takes in what happened since the last turn; a new plan where one is due.
 
         `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs. The slowest is
         planned for, since every iteration waits for it. `refusals` are cuts that the engine cannot give the job as
-        things are: another is chosen then.
+        things are: another is chosen then. `credit` is what the one that chooses wants in flight, in bytes; None while
+        it has not said. `barrier`: iterations wait for all averages, as far as is known.
         """
         if cut != self._cut and self._cut is not None:
             # Ids are others from here on, and these events are of both.
@@ -141,7 +160,7 @@ class Learner:
             self.profiler.observe(events)
         self._cut = cut
         self._watch(events, nic)
-        due = now - self._judged_at >= self._monitor_s
+        due = now - self._judged_at >= self._monitor_s or barrier != self._barrier
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
             choosing.refused(refusals)
@@ -158,12 +177,16 @@ class Learner:
         plan = None
         if choosing is not None:
             if due and profile is not None and network is not None:
-                self._judged_at = now
-                if choosing.ask(profile, _slowest(network, networks), self.profiler.jitter_s):
+                self._judged_at, self._barrier = now, barrier
+                if choosing.ask(profile, _slowest(network, networks), self.profiler.jitter_s, barrier):
                     self._changed_s = now
             plan = choosing.turn()
         elif profile is not None and (due or (not self._knows_network and network is not None)):
+            self._barrier = barrier
             plan = self._plan(now, profile, _slowest(network, networks) if network is not None else None)
+        if self._follows:
+            plan = plan or self.plan
+            plan = replace(plan, push=replace(plan.push, credit=credit or self.plan.push.credit))
         if plan is None or not plan_changed(self.plan, plan):
             return None
         self.plan = plan

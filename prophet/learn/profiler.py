@@ -13,14 +13,16 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind, unbroken
 from prophet.core.profile import GradientProfile, Profile
 from prophet.core.steps import split_times
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 WINDOW = 50
 """The estimate is made from so many iterations at most; the paper profiles 50."""

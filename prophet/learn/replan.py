@@ -10,7 +10,8 @@ from prophet.core.plan import Plan
 MATERIAL_CHANGE = 0.10
 """A plan is swapped only for a change of more than a tenth in what it was made from."""
 MATERIAL_SHIFT_S = 0.002
-"""And for a deadline that moved by more than this, which is about how exact predictions are."""
+"""And for a deadline that moved by more than this, which is about how exact predictions are; nor is a choice made anew
+for less."""
 
 
 def plan_changed(old: Plan, new: Plan) -> bool:

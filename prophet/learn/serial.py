@@ -20,15 +20,16 @@ out, as far as they are not the rule.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.events import EventKind, QueueKind
-from prophet.core.network import Network
+from prophet.core.network import Network, Probe
 from prophet.learn.bandwidth import NicSample
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 TOGETHER = 6
 """Operations in one observation at most."""
@@ -43,14 +44,6 @@ OUTLIER = 3.0
 FITS = 4
 WAKING_S = 2e-3
 """As much of a delay may be threads that wake up, on all ranks: that is work, which more at once do not make less."""
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What an operation of `size_bytes` took, in seconds, with nothing else under way."""
-
-    size_bytes: int
-    seconds: float
 
 
 class SerialMonitor:

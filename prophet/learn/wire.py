@@ -25,10 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Column = NDArray[Any]
 
 LOW = 0.1
 """The quantile of acknowledgements that are taken to be in time."""
@@ -64,8 +68,6 @@ WELL_EXPLAINED = 0.003
 """No other explanation is looked for where deviations are below this share of what a push costs."""
 MOST_RATE = 1e11
 """Bytes per second; what seems to be faster has never waited for the wire."""
-
-Column = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import prophet.engines
+from prophet.core import settings
 from prophet.core.errors import UserError
 from prophet.engines.registry import engine_of, engines, peers, scheduled_engine
 from prophet.engines.spec import STOCK, EngineSpec, Framework, RunNetwork, Variant, is_worker
@@ -47,9 +48,9 @@ def contender(variant: Variant, framework: Framework) -> Contender:
 
 
 def test_the_folders_are_the_engines() -> None:
-    assert list(engines()) == ["byteps", "ddp", "kvstore"]
+    assert list(engines()) == ["byteps", "byteps_async", "ddp", "kvstore"]
     assert scheduled_engine().name == "byteps"
-    assert {spec.name for spec in peers().values()} == {"ddp", "kvstore"}
+    assert {spec.name for spec in peers().values()} == {"byteps_async", "ddp", "kvstore"}
     assert {"ddp-gloo", "ddp-gloo-25", "ddp-prophet", "mxnet-kvstore", "mxnet-p3"} <= set(peers())
 
 
@@ -131,7 +132,8 @@ def test_its_exchange_is_there_for_each_of_its_frameworks(engine: EngineSpec, va
 def test_a_contenders_settings_come_last_and_only_its_engines_own_are_taken(
     engine: EngineSpec, variant: Variant
 ) -> None:
-    names = [*variant.env, f"{engine.settings[0]}MINE"]
+    # Which policy runs is said by `base`.
+    names = [*(name for name in variant.env if name != settings.SCHEDULER), f"{engine.settings[0]}MINE"]
     entry = ContenderEntry(name="mine", base=variant.name, env=dict.fromkeys(names, "77"))
     (mine,) = expand_policies([entry], engine.frameworks[0], Path("config.yaml"), "")
     env = environment(mine, "worker0", NETWORK, {})
@@ -241,7 +243,7 @@ def with_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.mark.usefixtures("with_a_new_folder")
 def test_a_new_engine_as_a_contender_is_one_folder() -> None:
-    assert list(engines()) == ["byteps", "ddp", "kvstore", "toy"]
+    assert list(engines()) == ["byteps", "byteps_async", "ddp", "kvstore", "toy"]
     assert known_policies()[-1] == "toy-ring"
     mine = contender(engines()["toy"].variants[0], "torch")
     assert nodes_of(mine.engine, CLUSTER) == ["worker0", "worker1", "worker2"]

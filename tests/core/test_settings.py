@@ -21,6 +21,11 @@ ON = {"BYTEPS_SCHEDULER": "prophet"}
         ("PROPHET_PARTITION_BYTES", "1e12"),
         ("PROPHET_STALL_S", "0"),
         ("PROPHET_FUSION", "yes"),
+        ("PROPHET_STATUS", "off"),
+        ("PROPHET_METRICS_PORT", "http"),
+        ("PROPHET_METRICS_PORT", "0"),
+        ("PROPHET_METRICS_PORT", "65536"),
+        ("PROPHET_METRICS_HOST", "my.host"),
         ("BYTEPS_PARTITION_BYTES", "4MB"),
         ("BYTEPS_PARTITION_BYTES", "0"),
         ("BYTEPS_PARTITION_BYTES", "-1"),
@@ -41,6 +46,18 @@ def test_bytepss_own_partition_size_comes_first() -> None:
     inherited = {**ON, "BYTEPS_PARTITION_BYTES": "4096000", CHOSEN: "4096000"}
     assert from_environ(inherited).partition_bytes is None, "that of a parent process"
     assert from_environ({**inherited, CHOSEN: "131072"}).partition_bytes == 4096000
+
+
+def test_what_a_process_says_of_itself() -> None:
+    plain = from_environ(ON)
+    assert (plain.status, plain.record, plain.metrics_port, plain.metrics_host) == (True, None, None, "127.0.0.1")
+    assert plain.watched and not from_environ({**ON, "PROPHET_STATUS": "0"}).watched
+    asked = {**ON, "PROPHET_STATUS": "0", "PROPHET_RECORD": "here", "PROPHET_METRICS_PORT": "9400"}
+    told = from_environ({**asked, "BYTEPS_LOCAL_RANK": "3", "PROPHET_METRICS_HOST": "::1"})
+    assert told.watched and told.record == Path("here").absolute()
+    assert (told.metrics_port, told.metrics_host) == (9403, "::1"), "a port for each process of the machine"
+    with pytest.raises(UserError, match="PROPHET_METRICS_PORT is '65535'; process 1 of this machine has no port"):
+        from_environ({**ON, "PROPHET_METRICS_PORT": "65535", "BYTEPS_LOCAL_RANK": "1"})
 
 
 def test_a_stall_has_no_limit_unless_it_is_given_one() -> None:

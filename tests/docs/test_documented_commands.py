@@ -32,6 +32,7 @@ from prophet.engines.registry import engines
 from prophet.lab.config import load_experiment
 from prophet.models.profiles import resnet50, save_profile
 from prophet.policies import all_definitions
+from support.job_records import write_job_record
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -110,7 +111,7 @@ def test_the_pages_have_commands() -> None:
 
 
 def test_nothing_of_the_extras_is_in_sight_of_the_base() -> None:
-    extras = ["matplotlib", "scipy", "sklearn", "torch", "mxnet", "pytest"]
+    extras = ["matplotlib", "plotly", "scipy", "sklearn", "torch", "mxnet", "pytest"]
     needed = ["numpy", "pydantic", "yaml", "rich", "typer", "psutil", "prophet.core._native"]
     done = base(Path(), "--in-sight", *extras, *needed)
     assert (done.returncode, done.stdout) == (0, f"{needed}\n"), done.stderr
@@ -139,6 +140,14 @@ def test_a_simulation_without_matplotlib_keeps_its_results(folder: Path) -> None
     written = {path.name for path in (folder / "out").iterdir()}
     assert {"results.json", "trace-0.json"} <= written
     assert not [name for name in written if name.endswith(".png")]
+
+
+def test_a_report_without_plotly_is_one_line(folder: Path) -> None:
+    write_job_record(folder / "record", iterations=1)
+    done = base(folder, "report", "record")
+    line = "prophet: prophet report: plotly is not installed; `pip install plotly`\n"
+    assert (done.returncode, done.stderr) == (2, line)
+    assert not (folder / "record" / "report.html").exists()
 
 
 @pytest.mark.parametrize(

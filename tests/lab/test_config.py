@@ -25,14 +25,15 @@ BAD: list[tuple[str, Any, str]] = [
     ("cluster", None, "cluster: is missing"),
     ("cluster.bandwidth", None, "cluster.bandwidth: is missing"),
     ("job.kind", None, "job.kind: is missing"),
-    ("job.kind", "video", "job.kind: 'video' is no kind of job; write digits, synthetic, transformer, replay"),
+    ("job.compression", "fp8", "job.compression: it must be 'none' or 'fp16', not 'fp8'"),
+    ("job.kind", "video", "job.kind: 'video' is no kind of job; write digits, synthetic, transformer, replay, asynchr"),
     ("repeats", "two", "repeats: it must be a valid integer, not 'two'"),
     ("repeats", True, "repeats: it must be a valid integer, not True"),
     ("repeats", 0, "repeats: it must be greater than or equal to 1, not 0"),
     ("time_limit_s", "soon", "time_limit_s: it must be a valid number, not 'soon'"),
     ("time_limit_s", float("inf"), "time_limit_s: it must be a finite number"),
     ("name", "a/b", "name: it must match pattern"),
-    ("engine", "horovod", "engine: it must be 'byteps' or 'ddp' or 'kvstore' or 'simulator', not 'horovod'"),
+    ("engine", "horovod", "engine: it must be 'byteps' or 'byteps_async' or 'ddp' or 'kvstore' or 'simulator'"),
     ("job", 3, "job: it must be a mapping"),
     ("cluster.workers", 0, "cluster.workers: it must be greater than or equal to 1, not 0"),
     ("cluster.workers", 2.5, "cluster.workers: it must be a valid integer, not 2.5"),
@@ -119,7 +120,7 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "policies",
         [{"name": "mine", "base": "mxnet-p3", "framework": "torch"}],
-        r"policies\[0\].framework: mxnet-p3 is for mxnet only; for torch take ddp-gloo",
+        r"policies\[0\].framework: mxnet-p3 is for mxnet only; for torch take async-stock",
     ),
     ("policies", [{"name": "stock", "framework": "jax"}], r"policies\[0\].framework: it must be 'torch' or 'mxnet'"),
     (
@@ -402,6 +403,14 @@ def test_a_synthetic_job_is_a_known_model_on_images_that_it_can_take(tmp_path: P
         loaded(changed(REPLAY, "job", {**job, "image_size": 16}), tmp_path)
     with pytest.raises(UserError, match=r"job.model: it must be 'resnet18' or 'resnet50', not 'vgg19'"):
         loaded(changed(REPLAY, "job", {**job, "model": "vgg19"}), tmp_path)
+
+
+def test_half_precision_is_for_the_framework_whose_engines_have_it(tmp_path: Path) -> None:
+    raw = {**REPLAY, "policies": ["ddp-gloo", "ddp-prophet", "stock"]}
+    (cell, _) = loaded({**raw, "sweep": [{"job": {"compression": "fp16"}}, {}]}, tmp_path).cells
+    assert cell.setting["compression"] == "fp16"
+    with pytest.raises(UserError, match=r"job.compression: fp16 is for policies in torch, and mxnet-kvstore trains in"):
+        loaded(changed({**raw, "policies": ["mxnet-kvstore"]}, "job.compression", "fp16"), tmp_path)
 
 
 def test_a_transformer_is_for_the_framework_that_has_a_script_for_it(tmp_path: Path) -> None:

@@ -142,6 +142,16 @@ def test_an_exchange_that_cannot_be_loaded_is_a_line_and_status_2(
     assert f"{path!r} cannot be loaded" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("compression", ["none", "fp16"])
+def test_an_exchange_is_told_what_gradients_travel_as(
+    compression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps({"iterations": 3, "seed": 0, "batch_size": 8, "compression": compression}))
+    monkeypatch.setattr("sys.argv", ["job", "--spec", str(spec), "--out", "out.json", "--exchange", "builtins:dict"])
+    assert arguments(None).exchange() == ({} if compression == "none" else {"compression": compression})
+
+
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_the_digits_models_fit_the_data_and_are_a_few_megabytes(kind: str) -> None:
     pytest.importorskip("sklearn")
@@ -269,3 +279,26 @@ def test_the_transformers_have_the_sizes_that_are_said_and_no_decay_of_norms() -
     assert {param.dim() for param in others["params"]} == {1}
     rates = [rate_of(step, 4) for step in range(64)]
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0] and rates[15] == 0.5 and rates[63] == 0.25
+
+
+def test_computing_is_slowed_by_chance_and_alike_whatever_the_speed() -> None:
+    from prophet.lab.jobs.pytorch.asynchronous import SlowComputing
+
+    computing = SlowComputing(0.1, 0.25, 4.0, seed=3, rank=1)
+    times = [computing.next_s() for _ in range(400)]
+    assert set(times) == {0.1, 0.4}
+    assert 0.15 < times.count(0.4) / len(times) < 0.35
+    again = SlowComputing(0.1, 0.25, 4.0, seed=3, rank=1)
+    assert [again.next_s() for _ in range(400)] == times
+    other = SlowComputing(0.1, 0.25, 4.0, seed=3, rank=2)
+    assert [other.next_s() for _ in range(400)] != times
+
+
+def test_random_features_are_the_same_on_every_worker_and_of_length_one() -> None:
+    from prophet.lab.jobs.pytorch.asynchronous import Features
+
+    images = torch.rand(3, 1, 8, 8)
+    made = Features(4096).of(images)
+    assert made.shape == (3, 4096)
+    assert torch.equal(made, Features(4096).of(images))
+    assert torch.allclose(made.norm(dim=1), torch.ones(3), atol=0.05), "cosines of random phases"

@@ -226,6 +226,17 @@ def test_a_fit_holds_for_a_while_however_often_it_is_asked_for(monkeypatch: pyte
     assert len(fits) == 4
 
 
+def test_a_delay_that_one_fit_does_not_see_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = iter([0.008, 0.0, 0.0078, 0.0, 0.0])
+    monkeypatch.setattr(TransferFit, "fit", lambda self: Network(1e9, 0.0, next(seen)))
+    monitor, delays = BandwidthMonitor(), []
+    for number in range(5):
+        monitor.observe(transfers([1000] * 4, bandwidth=30e6, overhead_s=0.0, began=3.0 * number))
+        assert monitor.network is not None
+        delays.append(monitor.network.ack_delay_s)
+    assert delays == [0.008, 0.008, 0.0078, 0.0, 0.0]
+
+
 def test_two_rates_that_take_turns_are_no_change_and_no_error() -> None:
     """Half of the newest pushes at half of the rate before, half at a quarter: none is near the median of these."""
     pace = np.repeat([1.0] * 12 + [2.0, 4.0] * 4, bandwidth.STRETCH)

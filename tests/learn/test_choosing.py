@@ -35,7 +35,10 @@ class Search:
 
 
 class Policy:
-    """Finds the smallest blocks the best, each size by a tenth better than the next larger one."""
+    """Finds the smallest blocks the best, each size by a tenth better than the next larger one.
+
+    What it wants in flight is 1 MiB, and as much again for each millisecond of delay after the first.
+    """
 
     name = "smallest"
 
@@ -43,8 +46,8 @@ class Policy:
         return Plan()
 
     def search(self, question: Question) -> Search:
-        sizes = (128, 256, 512, 1024)
-        return Search([Choice(uniform(size), 1 << 20, 1.1**place) for place, size in enumerate(sizes)])
+        sizes, credit = (128, 256, 512, 1024), round(question.network.ack_delay_s / 1e-3) << 20
+        return Search([Choice(uniform(size), credit, 1.1**place) for place, size in enumerate(sizes)])
 
     def chosen_plan(self, choice: Choice, question: Question) -> Plan:
         return Plan(push=QueuePlan(credit=choice.credit), cut=choice.cut)
@@ -58,6 +61,7 @@ class Job:
         self.cut = self.wanted = begins_with
         self.refusals: tuple[Refusal, ...] = ()
         self.takes_s: dict[Cut, float] = {}
+        self.network = NETWORK
 
     def turns(self, count: int) -> list[Cut]:
         """What was wanted at the end of each."""
@@ -68,7 +72,7 @@ class Job:
             self.choosing.refused(self.refusals)
             self.choosing.in_force(self.cut, np.full(20, self.takes_s.get(self.cut, 1.0)))
             if self.choosing.may_ask(warm=False):
-                self.choosing.ask(PROFILE, NETWORK, 0.0)
+                self.choosing.ask(PROFILE, self.network, 0.0)
             plan = self.choosing.turn()
             if plan is not None and plan.cut is not None:
                 self.wanted = plan.cut
@@ -133,3 +137,17 @@ def test_nothing_is_asked_while_a_cut_is_awaited_whose_blocks_need_another_credi
     job.turns(1)
     assert job.cut == uniform(128)
     assert job.choosing.may_ask(warm=False)
+
+
+@pytest.mark.parametrize(("delay_s", "credit"), [(0.004, 1 << 20), (0.009, 9 << 20)])
+def test_another_delay_asks_for_another_credit_and_forgets_nothing(delay_s: float, credit: int) -> None:
+    """A block of 128 KiB takes 5 ms on this wire: less than that makes no difference to how many are in flight."""
+    job = Job(uniform(1024))
+    job.turns(8)
+    assert (job.cut, job.choosing.at_rest) == (uniform(128), True)
+    taken = job.choosing._judge.iteration_s(job.cut)
+    job.network = Network(NETWORK.bandwidth, NETWORK.overhead_s, delay_s)
+    job.turns(2)
+    assert job.choosing._wanted is not None
+    assert (job.choosing._wanted.cut, job.choosing._wanted.credit) == (uniform(128), credit)
+    assert job.choosing._judge.iteration_s(job.cut) == taken is not None

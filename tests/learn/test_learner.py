@@ -64,24 +64,23 @@ def test_it_plans_again_only_when_the_time_has_come_and_something_changed() -> N
     assert subject.turn(26.0, NOTHING, None) is not None
 
 
-def test_a_worker_that_does_not_decide_plans_for_every_cut_that_another_has_decided_on() -> None:
-    subject = Learner(get_policy("prophet"), 5.0, arena=False, shape=Shape(2, 1), adapts=False)
-    credits = []
-    for number, size in enumerate((512 * 1024, 128 * 1024, 512 * 1024)):
-        cut = Cut.uniform(size)
-        for second in range(12):
-            now = 12.0 * number + second
+def test_a_worker_that_follows_has_in_flight_what_the_one_that_decides_wants() -> None:
+    """From the turn after a cut came, though its own events cannot have told it anything of that cut yet."""
+    subject = Learner(get_policy("prophet"), 5.0, shape=Shape(2, 1), follows=True)
+    begun_with = subject.plan.push.credit
+    credits: list[int | None] = []
+    said = {0: None, 1: 128 * 1024, 2: 128 * 1024, 3: 1 << 20}
+    for number, size in enumerate((512 * 1024, 64 * 1024, 64 * 1024, 512 * 1024)):
+        for second in range(8):
+            now = 8.0 * number + second
             sent = transfers([size, 4000] * 20, 30e6, 0.0005, began=now + 0.4)
             turn = np.concatenate([some_iterations(1, now), sent])
             turn.sort(order="time_s", kind="stable")
-            plan = subject.turn(now + 1.0, turn, None, cut=cut)
-            if plan is not None:
-                assert plan.cut is None, "it has no say in that"
-                credits.append((number, plan.push.credit))
-        assert subject._choosing is not None and subject._choosing.may_ask(warm=False), "this cut has been measured"
-    assert [number for number, _ in credits][-3:] == [0, 1, 2]
-    (_, large), (_, small), (_, again) = credits[-3:]
-    assert large is not None and small is not None and small < large == again
+            plan = subject.turn(now + 1.0, turn, None, cut=Cut.uniform(size), credit=said[number])
+            assert plan is None or plan.cut is None, "it has no say in that"
+            credits.append(subject.plan.push.credit)
+    assert credits == [said[number] or begun_with for number in range(4) for _ in range(8)]
+    assert subject.monitor.network is not None, "which all workers are to know"
 
 
 def test_what_iterations_took_on_another_network_does_not_count_any_more() -> None:

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
-from prophet.learn.serial import Probe, SerialMonitor
+from prophet.core.network import Probe
+from prophet.learn.serial import SerialMonitor
 
 MIXED = (256 << 10, 512 << 10, 1 << 20, 2 << 20)
 

@@ -160,6 +160,13 @@ uint32_t BytePSScheduledQueue::pendingSize() {
   return tasks.size();
 }
 
+// A stage of the entry is done: on to the next.
+void FinishOrProceed(std::shared_ptr<TensorTableEntry> entry) {
+  BytePSGlobal::GetScheduledQueue(entry->queue_list[0])->reportFinish(entry->len);
+  entry->queue_list.erase(entry->queue_list.begin());
+  BytePSGlobal::GetScheduledQueue(entry->queue_list[0])->addTask(entry);
+}
+
 // Exported only so that the hook can tell the C++ ABI by its name.
 void* GetContextFromName(const std::string& name);
 void* GetContextFromName(const std::string&) { return nullptr; }
@@ -244,10 +251,7 @@ int64_t core_get(int stage) {
 
 // What happens when the last one that core_get gave is acknowledged: on to its next stage.
 void core_finish(int stage) {
-  auto entry = std::move(held[own(stage)]);
-  BytePSGlobal::GetScheduledQueue(own(stage))->reportFinish(entry->len);
-  entry->queue_list.erase(entry->queue_list.begin());
-  BytePSGlobal::GetScheduledQueue(entry->queue_list[0])->addTask(entry);
+  byteps::common::FinishOrProceed(std::move(held[own(stage)]));
 }
 
 // The last one that core_get gave is never acknowledged.

@@ -11,6 +11,7 @@ torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10))
 ddp = DistributedDataParallel(model)
 params = list(ddp.parameters())
+kept = [p.data for p in params]
 optimizer = torch.optim.SGD(params, lr=0.1, momentum=0.9)
 
 torch.manual_seed(100 + dist.get_rank())
@@ -20,7 +21,12 @@ for iteration in range(14):
     optimizer.zero_grad()
     nn.functional.cross_entropy(ddp(inputs), labels).backward()
     rank = dist.get_rank()
-    if iteration % 7 == 2:
+    if iteration % 7 == 1:
+        # As wrappers of a process group do it, past torch.distributed's own functions.
+        for p in params[::2]:
+            dist.group.WORLD.allreduce([p.grad]).wait()
+        dist.group.WORLD.broadcast(params[1].grad, 1).wait()
+    elif iteration % 7 == 2:
         for p in params:
             dist.all_reduce(p.grad, op=dist.ReduceOp.MAX)
     elif iteration % 7 == 3:
@@ -44,6 +50,8 @@ for iteration in range(14):
             received = torch.empty_like(params[3])
             dist.recv(received, 1)
             seen.append(received.sum().item())
+        dist.group.WORLD.allreduce([kept[4]]).wait()
+        kept[4] /= 2
         gathered = [None, None]
         dist.all_gather_object(gathered, params[5])
         seen += [each.sum().item() for each in gathered]

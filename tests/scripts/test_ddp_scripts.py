@@ -38,6 +38,7 @@ NOT_OVER_DDP = {
     "torch_func_grad": "torch's reducer cannot be within a transform of torch.func",
     "torch_func_grad_kept": "its module is never called, so nothing is averaged",
     "torch_jit": "a trace of the wrapper is another one than that of the module",
+    "torch_parallel": "BytePS's own wrapper is another one than torch's",
     "torch_l2sp": "torch's own wrapper writes to parameters that its graph holds already",
     **dict.fromkeys(
         ("torch_compile_blocks", "torch_compile_in_place", "torch_compile_whole"), "slow; ddp_compile has their ways"

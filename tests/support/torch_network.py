@@ -27,11 +27,15 @@ class NoCompression:
     pass
 
 
+class HalfPrecision:
+    pass
+
+
 class Network:
     """byteps.torch as the front end sees it."""
 
     __name__ = "byteps.torch"
-    Compression = types.SimpleNamespace(none=NoCompression, fp16=object())
+    Compression = types.SimpleNamespace(none=NoCompression, fp16=HalfPrecision)
 
     def __init__(self, newest_first: bool = False) -> None:
         self.newest_first = newest_first
@@ -164,17 +168,18 @@ def loss_of(model: nn.Module, number: int) -> torch.Tensor:
 
 
 class Plain:
-    """The truth: the same optimizer in one process, on gradients averaged in place."""
+    """The truth: the same optimizer in one process, on gradients averaged in place, as `half` where that travels."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, half: torch.dtype | None = None) -> None:
         self.optimizer = optimizer
+        self.half = half
 
     def synchronize(self) -> None:
         for group in self.optimizer.param_groups:
             for p in group["params"]:
                 if p.grad is None:
                     p.grad = torch.zeros_like(p)
-                p.grad.copy_(average(p.grad))
+                p.grad.copy_(average(p.grad if self.half is None else p.grad.to(self.half)))
 
     def step(self) -> None:
         self.synchronize()

@@ -9,7 +9,8 @@ A script's data loaders and evaluations import BytePS too and send nothing. So w
 imported when it begins to: with bps.init(), in the program's own thread. The agent's might be in the middle of an
 import when the program forks, and then the child could never import that module.
 
-Order, credit, groups and deadlines are each worker's own. Blocks and tensors are the job's: they come from the
+Order, groups and deadlines are each worker's own, and so is the credit of blocks that never change; where they do, it
+comes with the cut from the worker that decides. Blocks and tensors are the job's: they come from the
 settings, the front end and the cut that the workers have agreed on (docs/decisions/sizes-of-the-job.md). What a plan
 says of the cut is a wish, left on the board (cutting.py). So a worker without the hook cuts as the others do, and where
 the front end fails the workers agree, or end, before anything is sent.
@@ -32,13 +33,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet import __version__
 from prophet.core import settings as names
 from prophet.core.cut import Cut, learning_cut
 from prophet.core.errors import UserError
-from prophet.core.events import DRAIN_S, UNPROFILED_GRADIENT, EventKind, name_of
+from prophet.core.events import DRAIN_S, EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, name_of
 from prophet.core.plan import Plan
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.core.status import AgentStatus, HookStatus, LaneStatus
@@ -50,12 +50,16 @@ from prophet_byteps.cutting import CutBoard, decider
 from prophet_byteps.hook import Hook, HookError, Library
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from prophet.core.choice import Shape
     from prophet.core.event_record import RecordBuffer
     from prophet.core.policy import Policy
     from prophet.core.profile import Profile
     from prophet.frontends.warm import WarmStart
     from prophet.learn.learner import Learner
+    from prophet.watch.observer import Observer
+    from prophet.watch.status import Predicted
     from prophet_byteps.stall import Oldest, StallDetector
 
 EVENTS_KEPT = 2_000_000
@@ -67,6 +71,9 @@ threads hand over in any order."""
 
 EXIT_LIMIT_S = 5.0
 """How long a process that ends waits for workers that have yet to answer a topic."""
+
+TURN_LIMIT_S = 1.0
+"""How long it waits for a turn of the agent's under way."""
 
 logger = logging.getLogger("prophet")
 
@@ -90,6 +97,7 @@ class Agent:
         self._profile_in = profile
         self._warm: WarmStart | None = None
         self._began_warm = False
+        self._begun = False
         self._board = CutBoard(self._sizes.fixed, self._first_cut)
         self._recuts = 0
         self._last_recut_s: float | None = None
@@ -102,6 +110,10 @@ class Agent:
         self._no_hook = no_hook
         self._interface: str | None = None
         self._stop = threading.Event()
+        self._woken = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._observer: Observer | None = None
+        self._predicted: Predicted | None = None
         self._aside = ""
         self._busy_s = 0.0
         self._plans = 0
@@ -179,7 +191,8 @@ class Agent:
         except Exception as error:
             self._not_compared(error)
         atexit.register(self._finish)
-        threading.Thread(target=self._run, name="prophet-agent", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="prophet-agent", daemon=True)
+        self._thread.start()
 
     def _attach(self) -> None:
         if self._hook is not None and self._library is not None:
@@ -249,7 +262,11 @@ class Agent:
             self._hook.step_aside(why)
 
     def _run(self) -> None:
-        while not self._stop.wait(DRAIN_S):
+        while True:
+            self._woken.wait(DRAIN_S)
+            self._woken.clear()
+            if self._stop.is_set():
+                return
             before = time.thread_time()
             try:
                 self._turn()
@@ -266,6 +283,7 @@ class Agent:
     def _turn(self) -> None:
         agreement.poll()
         if self._hook is None:
+            self._observe(time.monotonic(), np.zeros(0, EVENT_DTYPE))
             return
         events = self._hook.drain()
         if self._kept is not None:
@@ -275,6 +293,7 @@ class Agent:
             self._begin()  # Nothing to do, unless the program started BytePS in a way of its own.
         if self._learner is not None:
             self._learn(self._hook, self._learner, now, events)
+        self._observe(now, events)
         status = self._hook.status()
         if status.why_aside and not self._aside:
             self.step_aside(status.why_aside)
@@ -289,7 +308,12 @@ class Agent:
         self._watch_for_a_stall(now, bool(np.any(events["kind"] == EventKind.FINISH)), status)
 
     def _begin(self) -> None:
-        """Makes what a job that sends needs, the first time: the learner, and the detector of stalls. Needs a hook."""
+        """Makes what a job that sends needs, the first time: what says how it goes, and with a hook the learner and the
+        detector of stalls.
+        """
+        if not self._begun:
+            self._begun = True
+            self._begin_to_observe()
         if self._hook is None or self._learner is not None:
             return
         from prophet.learn.learner import Learner
@@ -299,13 +323,15 @@ class Agent:
         self._stall = StallDetector(self._settings.stall_s)
         scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
         self._interface = interface_towards(scheduler_host) if scheduler_host else None
+        adapts = self._sizes.fixed is None
         self._learner = Learner(
             self._policy,
             self._settings.monitor_s,
             forward_ids=self._framework in FORWARD_IDS,
             arena=not self._whole_gradients,
             shape=shape_of(os.environ),
-            adapts=self._sizes.fixed is None and decides(os.environ),
+            adapts=adapts and decides(os.environ),
+            follows=adapts and not decides(os.environ),
         )
 
     def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
@@ -319,7 +345,15 @@ class Agent:
             self._began_warm = True
         if board.recuts > self._recuts:
             self._recuts, self._last_recut_s = board.recuts, now
-        plan = learner.turn(now, events, nic, cut=board.in_force, networks=board.networks, refusals=board.refusals)
+        plan = learner.turn(
+            now,
+            events,
+            nic,
+            cut=board.in_force,
+            networks=board.networks,
+            refusals=board.refusals,
+            credit=board.credit,
+        )
         if learner.monitor.network is not None:
             board.measured(learner.monitor.network)
         if warm is not None:
@@ -328,8 +362,55 @@ class Agent:
             self._plan = plan
             self._take_up(hook, plan)
             self._plans += 1
+            self._predict(learner)
             if plan.cut is not None:
-                board.want(plan.cut, learner.why)
+                board.want(plan.cut, learner.why, learner.credit)
+            elif learner.credit is not None:
+                board.want_credit(learner.credit)
+
+    def _predict(self, learner: Learner) -> None:
+        """What the plan is predicted to come to, for who asks."""
+        if self._observer is None:
+            return
+        from prophet.policies.algorithms.stock import stock_iteration_s
+        from prophet.watch.status import predicted_of
+
+        profile, network = learner.profiler.latest, learner.monitor.network
+        if profile is not None and network is not None:
+            self._predicted = predicted_of(learner.wanted, stock_iteration_s(profile, network, collectives=False))
+
+    def _begin_to_observe(self) -> None:
+        if not self._settings.watched:
+            return
+        try:
+            from prophet.watch.observer import Observer, worker_name
+
+            rank, workers, local_rank = place_of(os.environ)
+            port = os.environ.get("DMLC_PS_ROOT_PORT", "")
+            worker = worker_name("byteps", self._framework, rank, workers, local_rank, port)
+            arena = not self._whole_gradients
+            self._observer = Observer.begin(worker, self._settings, self._status, self._woken.set, arena)
+        except Exception as error:
+            logger.warning("Prophet does not say what it does: %s: %s", type(error).__name__, error)
+
+    def _end_observing(self) -> None:
+        observer, hook = self._observer, self._hook
+        if observer is None:
+            return
+        if self._thread is not None:
+            self._woken.set()
+            self._thread.join(TURN_LIMIT_S)
+        if hook is not None and (self._thread is None or not self._thread.is_alive()):
+            events = hook.drain()
+            if self._kept is not None:
+                self._kept.keep(events)
+            self._observe(time.monotonic(), events)
+        observer.close()
+
+    def _observe(self, now: float, events: NDArray[Any]) -> None:
+        if self._observer is not None:
+            periods_s = self._learner.profiler.periods_s if self._learner is not None else None
+            self._observer.turn(now, events, self._predicted, periods_s)
 
     def _watch_for_a_stall(self, now: float, finished: bool, status: HookStatus) -> None:
         if self._stall is None:
@@ -352,6 +433,7 @@ class Agent:
     def _finish(self) -> None:
         """Writes what was asked for; a failure here is a warning, never a failed job."""
         self._stop.set()
+        self._end_observing()
         try:
             out = self._settings
             learner = self._learner
@@ -373,8 +455,12 @@ class Agent:
             logger.warning("Prophet could not write its records: %s", error)
 
     def _write_status(self, path: Path) -> None:
+        path.write_text(json.dumps(dataclasses.asdict(self._status()), indent=2) + "\n", encoding="utf-8")
+
+    def _status(self) -> AgentStatus:
+        """By now; from any thread."""
         cut = self._board.in_force
-        status = AgentStatus(
+        return AgentStatus(
             policy=self._settings.policy,
             stepped_aside=self._aside,
             plans=self._plans,
@@ -394,7 +480,6 @@ class Agent:
             began_warm=self._began_warm,
             kept_was_dropped=self._learner.kept_was_dropped if self._learner else "",
         )
-        path.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n", encoding="utf-8")
 
 
 def shape_of(environ: Mapping[str, str]) -> Shape | None:
@@ -405,6 +490,18 @@ def shape_of(environ: Mapping[str, str]) -> Shape | None:
     if not all(count.isdecimal() and int(count) > 0 for count in counts):
         return None
     return Shape(*map(int, counts))
+
+
+def place_of(environ: Mapping[str, str]) -> tuple[int, int | None, int]:
+    """(number in the job, of how many, number on its machine) of this process, as far as its environment says."""
+
+    def read(name: str, default: int) -> int:
+        text = environ.get(name, "")
+        return int(text) if text.isdecimal() else default
+
+    local_rank, local_size = read(names.BYTEPS_LOCAL_RANK, 0), read(names.BYTEPS_LOCAL_SIZE, 1)
+    machines = read(names.DMLC_NUM_WORKER, 0)
+    return read(names.DMLC_WORKER_ID, 0) * local_size + local_rank, machines * local_size or None, local_rank
 
 
 def where_it_runs(environ: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 FRAMEWORKS = {"byteps.torch": "torch", "byteps.mxnet": "mxnet"}
 """BytePS modules that bring a scheduled queue with them, and the folder of their library."""
@@ -37,6 +37,13 @@ _JOB = (
 logger = logging.getLogger("prophet")
 
 _hooked: str | None = None  # the framework whose part of BytePS the hook was loaded for
+
+
+class ProcessAgent(Protocol):
+    """Prophet in a process of a job."""
+
+    def start(self, module: ModuleType) -> None: ...
+    def step_aside(self, why: str) -> None: ...
 
 
 class _Loader(importlib.abc.Loader):
@@ -55,13 +62,12 @@ class _Loader(importlib.abc.Loader):
             self._keep_apart()
             self._inner.exec_module(module)
             return
-        job = None
+        job: ProcessAgent | None = None
         try:
             from prophet.core.errors import UserError
-            from prophet_byteps.agent import Agent
 
             try:
-                job = Agent.prepare(self._framework, os.environ)
+                job = _prepare(self._framework)
                 _hooked = self._framework
             except UserError as error:
                 self._refuse(module, str(error))
@@ -81,7 +87,9 @@ class _Loader(importlib.abc.Loader):
 
         say(why)
         try:
-            if all(os.environ.get(name) for name in _JOB) and os.environ["DMLC_NUM_WORKER"] != "1":
+            # An asynchronous server answers before all have sent, so nothing can be compared through it.
+            in_step = os.environ.get("BYTEPS_ENABLE_ASYNC", "0") == "0"
+            if in_step and all(os.environ.get(name) for name in _JOB) and os.environ["DMLC_NUM_WORKER"] != "1":
                 from prophet_byteps.agreement import START_LIMIT_S
                 from prophet_byteps.exchange import limit, refuse_to_start
 
@@ -103,6 +111,17 @@ class _Loader(importlib.abc.Loader):
             logger.warning("%s", say)
         except Exception as error:
             logger.warning("%s, which may fail: %s", say, error)
+
+
+def _prepare(framework: str) -> ProcessAgent:
+    """What Prophet is in this process, by BYTEPS_SCHEDULER. Raises UserError for a setting that is wrong."""
+    if os.environ["BYTEPS_SCHEDULER"].strip().lower() == "mlfabric":  # no policy of a worker's queue
+        from prophet_byteps.asynchronous import AsynchronousAgent
+
+        return AsynchronousAgent.prepare(framework, os.environ)
+    from prophet_byteps.agent import Agent
+
+    return Agent.prepare(framework, os.environ)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -11,13 +11,16 @@ cut; the sum has all. Before the next round's first block it waits for that sum,
 and takes up the cut that it finds: all workers read the same page before the same round.
 
 The cut is the job's and not the worker's: a worker whose agent or hook has failed sends and follows all the same, and
-if that is the decider, the cut stays as it is.
+if that is the decider, the cut stays as it is. How much is in flight under it is the decider's choice as well, and
+holds from the same round on: each worker by itself found the credit for a new cut seconds later, when its own events
+had told it enough, and until then all others waited for what it had in flight too much.
 
-A page has PAGE_BYTES: the cut in its first half (`Cut.encode`; zeros where nothing is wanted), and in the other a row
-of 16 bytes a worker, by rank: bandwidth, overhead and acknowledgement delay of its network as 32-bit floats, then the
-room that its machine has in shared memory, in MiB as a 32-bit number, 0 where it is not known. Workers beyond the
-MOST_ROWS-th have none. An optimizer has two pages and uses them in turn, as a gradient its two keys: a server's sum is
-overwritten at the next round's first push (docs/decisions/two-keys-a-gradient.md).
+A page has PAGE_BYTES: the cut in its first half (`Cut.encode`; zeros where nothing is wanted), whose last 8 bytes are
+the credit (bytes, 0 where nothing is said), and in the other a row of 16 bytes a worker, by rank: bandwidth, overhead
+and acknowledgement delay of its network as 32-bit floats, then the room that its machine has in shared memory, in MiB
+as a 32-bit number, 0 where it is not known. Workers beyond the MOST_ROWS-th have none. An optimizer has two pages and
+uses them in turn, as a gradient its two keys: a server's sum is overwritten at the next round's first push
+(docs/decisions/two-keys-a-gradient.md).
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import logging
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
 from prophet.core.errors import UserError
@@ -35,18 +39,34 @@ from prophet_byteps import agreement, shared_memory
 from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
 
 _ROW = struct.Struct("<3fI")
+_CREDIT = struct.Struct("<Q")
 _ROWS_AT = PAGE_BYTES // 2
+_CREDIT_AT = _ROWS_AT - _CREDIT.size
 MOST_ROWS = (PAGE_BYTES - _ROWS_AT) // _ROW.size
 
 logger = logging.getLogger("prophet")
 
 
-def encode_page(rank: int, cut: Cut | None, network: Network | None, room: int | None = None) -> bytes:
-    """What the worker of this rank adds to a page. `cut` is the decider's, and None on all others; `room` is bytes."""
+class Wish(NamedTuple):
+    """What the decider wants: another cut, and the bytes in flight under it; each None where nothing is to be said.
+
+    A credit without a cut is for the one in force.
+    """
+
+    cut: Cut | None = None
+    credit: int | None = None
+
+
+NOTHING = Wish()
+
+
+def encode_page(rank: int, wish: Wish, network: Network | None, room: int | None = None) -> bytes:
+    """What the worker of this rank adds to a page. `wish` is the decider's, NOTHING on all others; `room` is bytes."""
     page = bytearray(PAGE_BYTES)
-    if cut is not None:
-        encoded = cut.encode()
+    if wish.cut is not None:
+        encoded = wish.cut.encode()
         page[: len(encoded)] = encoded
+    _CREDIT.pack_into(page, _CREDIT_AT, wish.credit or 0)
     if rank < MOST_ROWS:
         speed = (network.bandwidth, network.overhead_s, network.ack_delay_s) if network is not None else (0.0, 0.0, 0.0)
         mebibytes = 0 if room is None else min(max(1, room >> 20), (1 << 32) - 1)
@@ -54,9 +74,10 @@ def encode_page(rank: int, cut: Cut | None, network: Network | None, room: int |
     return bytes(page)
 
 
-def cut_of_page(page: bytes) -> Cut | None:
-    """The cut that a sum has, None where none was wanted. Raises ValueError where it is not one."""
-    return Cut.decode(page[:_ROWS_AT])
+def wish_of_page(page: bytes) -> Wish:
+    """What a sum says is wanted. Raises ValueError where that is no cut."""
+    (credit,) = _CREDIT.unpack_from(page, _CREDIT_AT)
+    return Wish(Cut.decode(page[:_CREDIT_AT]), credit or None)
 
 
 def networks_of_page(page: bytes) -> tuple[Network, ...]:
@@ -102,7 +123,8 @@ class CutBoard:
         self.fixed = fixed
         self._first_cut = first_cut
         self._lock = threading.Lock()
-        self._wanted: Cut | None = None
+        self._wanted = NOTHING
+        self._credit: int | None = None
         self._why = self._why_in_force = ""
         self._network: Network | None = None
         self._networks: tuple[Network, ...] = ()
@@ -115,10 +137,15 @@ class CutBoard:
 
     # The agent's.
 
-    def want(self, cut: Cut, why: str = "") -> None:
-        """From some later round on, if this worker decides; `why` in a few words."""
+    def want(self, cut: Cut, why: str = "", credit: int | None = None) -> None:
+        """From some later round on, if this worker decides; `why` in a few words, `credit` in bytes."""
         with self._lock:
-            self._wanted, self._why = cut, why
+            self._wanted, self._why = Wish(cut, credit), why
+
+    def want_credit(self, credit: int) -> None:
+        """The same, of the bytes in flight alone."""
+        with self._lock:
+            self._wanted = self._wanted._replace(credit=credit)
 
     def measured(self, network: Network) -> None:
         """What this worker measured, for the others to know."""
@@ -136,6 +163,12 @@ class CutBoard:
         """The cut of the latest round of the first optimizer; None before its first, unless it is fixed."""
         with self._lock:
             return self._in_force
+
+    @property
+    def credit(self) -> int | None:
+        """The bytes in flight that the deciding worker wants of all under the cut in force; None before it has said."""
+        with self._lock:
+            return self._credit
 
     @property
     def recuts(self) -> int:
@@ -173,8 +206,8 @@ class CutBoard:
 
     # CutControl's.
 
-    def said(self) -> tuple[Cut | None, Network | None]:
-        """What this worker has to say: (the wanted cut, its network)."""
+    def said(self) -> tuple[Wish, Network | None]:
+        """What this worker has to say: (what it wants, its network)."""
         with self._lock:
             return self._wanted, self._network
 
@@ -188,16 +221,17 @@ class CutBoard:
             if number == self._leader:
                 self._in_force = cut
 
-    def taken_up(self, number: int, cut: Cut) -> None:
-        """Optimizer `number` cuts so from its next round on."""
+    def taken_up(self, number: int, cut: Cut, credit: int | None = None) -> None:
+        """Optimizer `number` cuts so from its next round on, with so many bytes in flight if that was said."""
         with self._lock:
             if self._leader is None:
                 self._leader = number
             if number == self._leader:
                 if self._in_force not in (None, cut):
                     self._recuts += 1
-                    self._why_in_force = self._why if cut == self._wanted else ""
+                    self._why_in_force = self._why if cut == self._wanted.cut else ""
                 self._in_force = cut
+                self._credit = credit or self._credit
 
     def refuse(self, refusal: Refusal) -> None:
         """No worker takes up this cut."""
@@ -283,10 +317,10 @@ class CutControl:
             self._cut, self._answer = None, None
             self._rounds = self._sent = 0
             wanted, network = self._wanted_and_network()
-            if self._rank == self._decider and wanted is None:
-                wanted = own
+            if self._rank == self._decider and wanted.cut is None:
+                wanted = Wish(own)
             self._send(wanted, network)
-            cut = self._receive() or Cut.uniform(DEFAULT_PARTITION_BYTES)
+            cut = self._receive().cut or Cut.uniform(DEFAULT_PARTITION_BYTES)
         else:
             cut = self._fixed
         self._cut = cut
@@ -322,8 +356,10 @@ class CutControl:
         """
         if self._answer is None:
             return None
-        cut = self._receive()
+        cut, credit = self._receive()
         if cut is None or cut == self._cut:
+            if self._cut is not None and credit is not None:
+                self._board.taken_up(self._number, self._cut, credit)
             return None
         why = why_not(cut)
         refusal = Refusal(cut, why) if why else self._no_room(cut)
@@ -332,7 +368,7 @@ class CutControl:
             return None
         self._cut = cut
         self._had.add(cut)
-        self._board.taken_up(self._number, cut)
+        self._board.taken_up(self._number, cut, credit)
         return cut
 
     @property
@@ -355,24 +391,26 @@ class CutControl:
     def _name(self, slot: int) -> str:
         return f"prophet.cut.{self._number}.{slot}"
 
-    def _wanted_and_network(self) -> tuple[Cut | None, Network | None]:
+    def _wanted_and_network(self) -> tuple[Wish, Network | None]:
         """This worker's part of the next page. Plans count places in the ids of all optimizers, a page in its own."""
         wanted, network = self._board.said()
-        if wanted is None or self._rank != self._decider:
-            return None, network
-        return cut_from(wanted, self._place), network
+        if self._rank != self._decider:
+            return NOTHING, network
+        if wanted.cut is not None:
+            wanted = wanted._replace(cut=cut_from(wanted.cut, self._place))
+        return wanted, network
 
-    def _send(self, cut: Cut | None, network: Network | None) -> None:
+    def _send(self, wish: Wish, network: Network | None) -> None:
         assert self._exchange is not None
         if self._answer is not None:
             raise RuntimeError("a round ended that was not begun: a page of the cut is sent before the last is back")
         self._answer = self._exchange.send(
-            self._name(self._sent % 2), encode_page(self._rank, cut, network, self._room())
+            self._name(self._sent % 2), encode_page(self._rank, wish, network, self._room())
         )
         self._sent += 1
 
-    def _receive(self) -> Cut | None:
-        """Waits for the page that was sent. None where nothing is wanted, or what came is no cut."""
+    def _receive(self) -> Wish:
+        """Waits for the page that was sent. NOTHING where nothing is wanted, or what came is no cut."""
         answer, pages = self._answer, list[bytes]()
         assert answer is not None
 
@@ -391,8 +429,8 @@ class CutControl:
         if self._room_for_more:
             self._board.room_again()
         try:
-            return cut_of_page(pages[0])
+            return wish_of_page(pages[0])
         except ValueError as error:
             # All workers read the same bytes, so the cut stays on all of them.
             self._board.complain(f"blocks stay as they are, since what all workers read is no cut ({error})")
-            return None
+            return NOTHING

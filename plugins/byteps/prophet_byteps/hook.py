@@ -18,16 +18,18 @@ import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core import plan_codec
 from prophet.core.events import EVENT_DTYPE, EVENT_VERSION, QueueKind
 from prophet.core.plan import Plan
 from prophet.core.plan_codec import encode_plan
 from prophet.core.status import HookStatus, LaneStatus
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _NEW_STRING_ABI = b"_ZN6byteps6common18GetContextFromNameERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE\0"
 _OLD_STRING_ABI = b"_ZN6byteps6common18GetContextFromNameERKSs\0"
@@ -61,6 +63,8 @@ UNKNOWN_TRAINER = "in MXNet a BytePS without compression, as before 0.2.5, scale
 
 _OLD_STRINGS, _WITHOUT_COMPRESSION = 1, 2
 """What prophet_hook_attach is told of the library."""
+PUSH_ONLY, PULL_ONLY = -(1 << 30), -(1 << 30) - 1
+"""Priorities of what is pushed and not pulled, or pulled and not pushed (hook.cc has the same)."""
 _DRAIN_EVENTS = 1 << 16
 """Events taken at a time (24 bytes each)."""
 POLL_S = 0.001
@@ -289,6 +293,11 @@ class Hook:
     def set_identity(self, by: str) -> None:
         """Where a task's gradient id comes from: "priority" (id = -priority - 1) or "key" (declared key)."""
         self._native.prophet_hook_identity(int({"priority": True, "key": False}[by]))
+
+    @property
+    def goes_one_way(self) -> bool:
+        """Whether PUSH_ONLY and PULL_ONLY do what they say; where not, such a task goes both ways."""
+        return bool(self._native.prophet_hook_one_way())
 
     def set_plan(self, plan: Plan) -> TakenPlan:
         """Swaps in both halves of the plan. Raises HookError, and the plan before stays, where it cannot be taken."""

@@ -2,7 +2,7 @@
 
 Rule of this file: the edges (thread, clock, files) around a pure Learner, one for each module whose blocks this rank
 decides about. Once a second it drains the module's events and, where there is something better, tells control.py what
-is wanted. The first rank of a module's group decides, so the others have no agent.
+is wanted. The first rank of a module's group decides, so the others have no agent but one that says what happens there.
 
 A failure in here is one warning, and from then on blocks and their sequence stay as they are.
 """
@@ -18,16 +18,11 @@ import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from prophet.core.arena import generations_at
-from prophet.core.choice import Shape
 from prophet.core.cut import Block, Cut
 from prophet.core.events import DRAIN_S
-from prophet.core.network import Network
+from prophet.core.network import Network, Probe
 from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
-from prophet.learn.judge import MANY_RECUTS
-from prophet.learn.learner import Learner
-from prophet.learn.serial import Probe, SerialMonitor
-from prophet.policies.algorithms.collective import CollectivePolicy
 from prophet.policies.algorithms.sequence import (
     IssueOrder,
     iteration_s,
@@ -35,6 +30,8 @@ from prophet.policies.algorithms.sequence import (
     operations_at_once,
     play_sequence,
 )
+from prophet.policies.algorithms.stock import stock_iteration_s
+from prophet.watch.status import predicted_of
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.wide_gloo import THREADS
@@ -42,6 +39,7 @@ from prophet_ddp.wide_gloo import THREADS
 if TYPE_CHECKING:
     from prophet.frontends.warm import WarmStart
     from prophet.learn.kept import Kept
+    from prophet.policies.algorithms.collective import CollectivePolicy
 
 BETTER = 0.005
 """A sequence is changed for one that is predicted to save this share of the iteration."""
@@ -68,6 +66,12 @@ class ModuleAgent:
         warm: WarmStart | None = None,
         alone: Probe | None = None,
     ) -> None:
+        # Of all ranks one needs it, and starts the later for it.
+        from prophet.core.choice import Shape
+        from prophet.learn.judge import MANY_RECUTS
+        from prophet.learn.learner import Learner
+        from prophet.learn.serial import SerialMonitor
+
         self._reference = weakref.ref(rounds)
         self._record = rounds.record
         self._warm = warm
@@ -84,6 +88,7 @@ class ModuleAgent:
         )
         rounds.record.learner = self.learner
         self._judged_at = -float("inf")
+        self._barrier = False
         self._seen: tuple[Cut | None, tuple[int, ...]] = None, ()
         self.decided = False
         self.at_rest: Cut | None = None
@@ -133,7 +138,8 @@ class ModuleAgent:
             warm.turn(now, cut, lambda: (self.learner.profiler.latest, self.learner.monitor.network))
         events = rounds.log.drain()
         rounds.record.keep(events)
-        plan = self.learner.turn(now, events, None, cut=cut)
+        self._barrier = rounds.waits.holds
+        plan = self.learner.turn(now, events, None, cut=cut, barrier=self._barrier)
         network = self.learner.monitor.network
         # In the first rounds under another cut that of the former one, which says enough of any blocks of this arena.
         profile = self.learner.profiler.latest
@@ -145,6 +151,8 @@ class ModuleAgent:
         if plan is not None:
             self._judged_at = now
             rounds.record.planned(plan, self.learner.why)
+            stock_s = stock_iteration_s(profile, network, collectives=True)
+            rounds.record.predicted = predicted_of(self.learner.wanted, stock_s)
             self.decided = True
             wanted = plan.cut if plan.cut is not None else cut
             sequence = self._sequence(rounds, wanted, profile, network)
@@ -155,7 +163,9 @@ class ModuleAgent:
 
     def _sequence(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> IssueOrder:
         blocks = profile_of(rounds.blocks_under(cut), profile)
-        return make_sequence(blocks, network, self._policy.plan(blocks, network, self.learner.profiler.jitter_s))
+        jitter_s = self.learner.profiler.jitter_s
+        plan = self._policy.ordered(blocks, network, jitter_s, barrier=self._barrier)
+        return make_sequence(blocks, network, plan)
 
     def _look_again(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> None:
         """Whether another sequence of the same blocks is better by now, or the delay has become another."""
@@ -165,7 +175,8 @@ class ModuleAgent:
             return  # It was cut anew meanwhile.
         other = self._sequence(rounds, cut, profile, network)
         present = play_sequence(blocks, network, order)
-        if iteration_s(blocks, other) < iteration_s(blocks, present) * (1 - BETTER):
+        present_s, other_s = (iteration_s(blocks, sequence, self._barrier) for sequence in (present, other))
+        if other_s < present_s * (1 - BETTER):
             rounds.control.want(decision_of(rounds, cut, other, network))
             return
         wanted, held = decision_of(rounds, cut, present, network), rounds.decision
@@ -191,6 +202,31 @@ def profile_of(blocks: list[Block], profile: Profile) -> Profile:
         for block, generation_s in zip(blocks, generations, strict=True)
     ]
     return Profile(profile.name, tuple(rows), tuple(block.id for block in blocks))
+
+
+class WatchingAgent:
+    """Of one module about whose blocks another rank decides: what happens here is only said, to who asks."""
+
+    decided = True
+
+    def __init__(self, rounds: ModuleRounds) -> None:
+        self._reference = weakref.ref(rounds)
+
+    def turn(self, now: float) -> bool:
+        """Takes in what happened. False where the module is gone."""
+        rounds = self._reference()
+        if rounds is not None:
+            rounds.record.keep(rounds.log.drain())
+        return rounds is not None
+
+    def end(self) -> None:
+        """No more turns will come."""
+        rounds = self._reference()
+        if rounds is not None:
+            rounds.log.close()
+
+    def leave(self) -> None:
+        """The module or the process ends."""
 
 
 class Turning(Protocol):
@@ -220,11 +256,16 @@ class Agents:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._modules: list[Turning] = []
-        self._stop = threading.Event()
+        self._stop = False
+        self._woken = threading.Event()
         self._thread: threading.Thread | None = None
         self._pid = 0
         self._over = False
         self.busy_s = 0.0
+
+    def wake(self) -> None:
+        """The next turn comes at once. From any thread."""
+        self._woken.set()
 
     def add(self, agent: Turning) -> None:
         """From now on it has its turns."""
@@ -242,14 +283,19 @@ class Agents:
     def _end(self) -> None:
         """At the end of the process, which must not take the interpreter away from a thread at work."""
         if self._thread is not None and os.getpid() == self._pid:
-            self._stop.set()
+            self._stop = True
+            self.wake()
             self._thread.join(END_LIMIT_S)
             if not self._thread.is_alive() and not self._over:
                 for agent in self._modules:
                     agent.leave()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._pause_s()):
+        while True:
+            self._woken.wait(self._pause_s())
+            self._woken.clear()
+            if self._stop:
+                return
             before = time.thread_time()
             try:
                 self._turn()

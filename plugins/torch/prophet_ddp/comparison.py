@@ -17,8 +17,6 @@ from enum import Enum, auto
 
 import numpy as np
 
-from prophet.learn.judge import median_error_s
-
 FOR_GOOD = -1
 """In place of a number of iterations: torch's reducer stays."""
 
@@ -124,6 +122,8 @@ class Comparison:
 
 def clearly_faster(periods_s: Sequence[float], than_s: Sequence[float]) -> bool:
     """Whether iterations of the first kind are faster, beyond their scatter and by a share that matters."""
+    from prophet.learn.judge import median_error_s  # The rank that decides needs it, and only in the end.
+
     ours, others = np.array(periods_s), np.array(than_s)
     ours_s, others_s = float(np.median(ours)), float(np.median(others))
     error_s = math.hypot(median_error_s(ours, ours_s), median_error_s(others, others_s))

@@ -31,10 +31,13 @@ _METHODS = (
 """Of DistributedDataParallel: called or watched by takeover.py."""
 _ATTRIBUTES = (
     *("process_group", "reducer", "logger", "static_graph", "find_unused_parameters"),
-    *("gradient_as_bucket_view", "_static_graph_delay_allreduce_enqueued"),
+    *("gradient_as_bucket_view", "_static_graph_delay_allreduce_enqueued", "_comm_hooks"),
 )
 """Of its objects: read, the two that are replaced, and the two that are set while torch's reducer is made anew."""
-_OF_DISTRIBUTED = ("get_process_group_ranks", "new_group", "BroadcastOptions", "DistError", "destroy_process_group")
+_OF_DISTRIBUTED = (
+    *("get_process_group_ranks", "new_group", "BroadcastOptions", "DistError", "destroy_process_group"),
+    "_register_comm_hook",
+)
 _OF_C10D = ("PrefixStore", "_get_default_store")
 _NEVER_ASKED = frozenset(
     {

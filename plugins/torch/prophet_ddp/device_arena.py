@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
+import torch
+
 from prophet.frontends.torch.arena import ArenaBlock, Slot
 from prophet.frontends.torch.streams import Event, Streams
 from prophet_ddp.device import DeviceStreams, EventWatch
@@ -85,8 +87,9 @@ class DeviceArena(DdpArena):
         log: EventLog,
         readies: EventWatch,
         ends: EventWatch,
+        half: torch.dtype | None = None,
     ) -> None:
-        super().__init__(slots, fusion, streams, issuer, log)
+        super().__init__(slots, fusion, streams, issuer, log, half)
         self._streams = cast(DeviceStreams, slots[0].streams)
         self._readies, self._ends = readies, ends
 

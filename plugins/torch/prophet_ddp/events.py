@@ -7,12 +7,14 @@ clock, sizes bytes. An all-reduce is a push and its pull at once: it starts as t
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MOST_EVENTS = 1 << 20
 
@@ -44,6 +46,11 @@ class EventLog:
         with self._lock:
             self._open = False
             self._rows = []
+
+    def reopen(self) -> None:
+        """Somebody will."""
+        with self._lock:
+            self._open = True
 
     def drain(self) -> NDArray[Any]:
         """All events so far (EVENT_DTYPE), in order of time."""

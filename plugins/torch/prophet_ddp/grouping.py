@@ -11,15 +11,15 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from prophet.core.policy import Policy
-from prophet.learn.profiler import JobProfiler
-from prophet.learn.serial import SerialMonitor
-from prophet.policies.algorithms.collective_groups import LEARNING_ITERATIONS, make_grouping, with_forward
-from prophet_ddp.agent import Turning
 from prophet_ddp.control import Decision
-from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.trace import ForwardTrace
+
+if TYPE_CHECKING:
+    from prophet.core.policy import Policy
+    from prophet_ddp.agent import Turning
+    from prophet_ddp.rounds import ModuleRounds
+    from prophet_ddp.trace import ForwardTrace
 
 TORCH_AT_ONCE = 2
 """Messages of such a policy under way at most, as in the group of torch's that its authors had."""
@@ -34,6 +34,11 @@ class GroupingAgent:
     """
 
     def __init__(self, rounds: ModuleRounds, policy: Policy, trace: ForwardTrace | None = None) -> None:
+        from prophet.learn.profiler import JobProfiler
+        from prophet.learn.serial import SerialMonitor
+        from prophet.policies.algorithms import collective_groups
+
+        self._groups = collective_groups
         self._reference = weakref.ref(rounds)
         self._policy = policy
         # The groups of these systems are neighbours in the order of generation, which the arena's is turned round.
@@ -57,7 +62,7 @@ class GroupingAgent:
             self.monitor.observe(events[events["time_s"] >= self.profiler.warmed_up_s])
         profile = self.profiler.profile
         network = self.monitor.network
-        if self.profiler.iterations < LEARNING_ITERATIONS or profile is None or network is None:
+        if self.profiler.iterations < self._groups.LEARNING_ITERATIONS or profile is None or network is None:
             return True
         sizes, kinds = rounds.layout
         if self._trace is not None:
@@ -65,8 +70,8 @@ class GroupingAgent:
                 return True
             forward_s = self._trace.forward_s()
             if forward_s is not None:  # It was given up where not, and the profile's own estimate has to do.
-                profile = with_forward(profile, sizes, kinds, forward_s)
-        made = make_grouping(self._policy, profile, network, self.profiler.jitter_s, sizes, kinds)
+                profile = self._groups.with_forward(profile, sizes, kinds, forward_s)
+        made = self._groups.make_grouping(self._policy, profile, network, self.profiler.jitter_s, sizes, kinds)
         together = tuple(len(places) for places in made.collectives)
         order = tuple(itertools.chain(*made.collectives))
         rounds.control.want(Decision(made.cut, order, together, TORCH_AT_ONCE))
@@ -88,6 +93,9 @@ class WaitingAgent:
     """Of one module, to which `make` gives its agent once the trace is done; None where the module is gone by then."""
 
     def __init__(self, trace: ForwardTrace, make: Callable[[], Turning | None]) -> None:
+        # For `make`, which another thread calls: the program might fork in the middle of an import there.
+        from prophet.learn import judge, learner, serial  # noqa: F401
+
         self._trace = trace
         self._make = make
         self._agent: Turning | None = None

@@ -14,16 +14,17 @@ from __future__ import annotations
 import datetime
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from prophet.core.settings import DDP_NCCL, Settings
 from prophet.policies import get_definition
-from prophet_ddp.device import DeviceStreams, EventWatcher
-from prophet_ddp.device_arena import DeviceArena
-from prophet_ddp.rounds import DdpArena
+
+if TYPE_CHECKING:
+    from prophet_ddp.device import DeviceStreams, EventWatcher
+    from prophet_ddp.rounds import DdpArena
 
 BACKEND = "cpu:gloo,cuda:nccl"
 SERVED = ("nccl", "cuda:nccl", BACKEND)
@@ -91,6 +92,8 @@ class OnGpu:
 
     def connect(self, group: dist.ProcessGroup) -> None:
         """Makes the communicator, while nothing else of this process can be under way in it."""
+        from prophet_ddp.device import DeviceStreams, EventWatcher  # A job on processors needs none of it.
+
         group.allreduce([torch.zeros(1, device=self._device)]).wait()
         torch.cuda.synchronize(self._device)
         self._made = DeviceStreams(self._device)
@@ -104,6 +107,8 @@ class OnGpu:
     @property
     def arena(self) -> Callable[..., DdpArena]:
         """What makes its arena. After `connect`."""
+        from prophet_ddp.device_arena import DeviceArena
+
         readies, ends = self._watchers
         return functools.partial(DeviceArena, readies=readies, ends=ends)
 

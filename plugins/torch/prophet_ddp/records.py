@@ -5,6 +5,8 @@ Rule of this file: what is kept for them while the job runs, and writing them. T
 that Prophet was to take over. Every rank has a status. Events and profile are on the first rank of the module's group,
 which learns and decides for all. Times are seconds of the steady clock.
 
+What it says while it runs, where that is asked for (prophet/watch), is of the same module and from the same values.
+
 A failure in here is one warning, never a failed job.
 """
 
@@ -14,19 +16,24 @@ import atexit
 import dataclasses
 import json
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from numpy.typing import NDArray
-
+from prophet.core import settings as names
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.core.errors import UserError
-from prophet.core.event_record import RecordBuffer, save_record
 from prophet.core.settings import Settings
 from prophet.core.status import AgentStatus
+from prophet.learn.barrier import BarrierWatch
+from prophet.watch.observer import Observer, worker_name
+from prophet.watch.status import Predicted, WorkerName
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from prophet.core.event_record import RecordBuffer
     from prophet.core.plan import Plan
     from prophet.learn.learner import Monitor
     from prophet.learn.profiler import JobProfiler
@@ -56,14 +63,21 @@ class ModuleRecord:
         self.why = ""
         """Why the last cut was wanted."""
         self.plans = 0
+        self.waits = BarrierWatch()
         self.plan: Plan | None = None
         self.learner: Learned | None = None
         self.began_warm = False
         self.kept_was_dropped = ""
         """Why nothing of what was kept is used any more."""
         self.drain: Callable[[], NDArray[Any]] | None = None
-        """The events since the last call."""
+        """The events since the last call, where any are kept."""
+        self.decides = True
+        """Whether this rank does, for all; others leave no events."""
         self.events: RecordBuffer | None = None
+        self.predicted = Predicted()
+        """What came of the last plan, predicted."""
+        self.observe: Callable[[NDArray[Any]], None] | None = None
+        """Takes in what happened since the last call, where this process says what it does."""
 
     def took_up(self, cut: Cut) -> None:
         """This cut is in force from here on."""
@@ -76,6 +90,8 @@ class ModuleRecord:
         """Events that were drained."""
         if self.events is not None:
             self.events.keep(events)
+        if self.observe is not None:
+            self.observe(events)
 
     def planned(self, plan: Plan, why: str) -> None:
         """A plan was taken up; `why` is empty where it wants no other cut."""
@@ -86,10 +102,14 @@ class ModuleRecord:
 
 
 class Records:
-    """This process's. `agent_cpu_s` says what Prophet's thread has used so far."""
+    """This process's. `agent_cpu_s` says what Prophet's thread has used so far, `wake` has it make a turn at once."""
 
-    def __init__(self, agent_cpu_s: Callable[[], float]) -> None:
+    def __init__(self, agent_cpu_s: Callable[[], float], wake: Callable[[], None] = lambda: None) -> None:
         self._agent_cpu_s = agent_cpu_s
+        self._wake = wake
+        self._observer: Observer | None = None
+        self._worker: WorkerName | None = None
+        self._ranks = 1
         self._settings: Settings | None = None
         self._module: ModuleRecord | None = None
         self._aside = ""
@@ -101,12 +121,48 @@ class Records:
             self._settings = settings
             atexit.register(self.write)
 
-    def follow(self, record: ModuleRecord) -> None:
-        """Of a module that is taken over; the first one counts."""
-        if self._module is None and not self._aside:
-            self._module = record
-            if self._settings is not None and self._settings.events_out is not None and record.drain is not None:
-                record.events = RecordBuffer(EVENTS_KEPT)
+    def observes_next(self) -> bool:
+        """Whether the next module that is taken over is the one that this process says something of while it runs."""
+        return self._settings is not None and self._settings.watched and self._module is None and not self._aside
+
+    def follow(self, record: ModuleRecord, rank: int = 0, workers: int = 1, ranks: int = 1) -> None:
+        """Of a module that is taken over, whose group has so many `ranks`; the first one counts. `rank` of so many
+        `workers` is this process in its job.
+        """
+        if self._module is not None or self._aside:
+            return
+        observes = self.observes_next()
+        self._module = record
+        if (
+            self._settings is not None
+            and self._settings.events_out is not None
+            and record.decides
+            and record.drain is not None
+        ):
+            from prophet.core.event_record import RecordBuffer
+
+            record.events = RecordBuffer(EVENTS_KEPT)
+        if observes and self._settings is not None:
+            number, port = os.environ.get(names.LOCAL_RANK, ""), os.environ.get("MASTER_PORT", "")
+            local_rank = int(number) if number.isdecimal() else 0
+            self._worker = worker_name("ddp", "torch", rank, workers, local_rank, port)
+            self._ranks = ranks
+            self.watch_by(self._settings)
+
+    def watch_by(self, settings: Settings) -> None:
+        """From now on this process says what these settings ask for of the module that is followed, and no more."""
+        if self._observer is not None:
+            self._observer.close()
+            self._observer = None
+        if self._worker is not None and self._module is not None:
+            self._observer = Observer.begin(
+                self._worker, settings, self.status, self._wake, all_reduce_ranks=self._ranks
+            )
+            self._module.observe = self._observe if self._observer is not None else None
+
+    def _observe(self, events: NDArray[Any]) -> None:
+        if self._observer is not None and self._module is not None:
+            self._observer.turn(time.monotonic(), events, self._module.predicted)
 
     def stepped_aside(self, why: str, record: ModuleRecord | None = None) -> None:
         """A module has torch's reducer: from its start, or `record`'s from here on."""
@@ -120,6 +176,10 @@ class Records:
 
     def write(self) -> None:
         """Writes what was asked for."""
+        if self._observer is not None:
+            if self._module is not None and self._module.drain is not None:
+                self._module.keep(self._module.drain())
+            self._observer.close()
         out = self._settings
         if out is None:
             return
@@ -136,6 +196,8 @@ class Records:
 
             save_profile(latest, out.profile_out, source="learned by Prophet from a running job")
         if out.events_out is not None and module is not None and module.events is not None:
+            from prophet.core.event_record import save_record
+
             if module.drain is not None:
                 module.keep(module.drain())
             save_record(module.events.record(out.watchdog_s, None, agreed=True), out.events_out)
@@ -165,4 +227,5 @@ class Records:
             began_warm=module.began_warm,
             kept_was_dropped=module.kept_was_dropped,
             given_back=self._given_back,
+            barrier=module.waits.holds,
         )

@@ -1,18 +1,16 @@
 """The gradients of one DistributedDataParallel: rounds that end where its reducer's would, without a wait.
 
-Rule of this file: when gradients leave, in which sequence, and when their averages are in `.grad`. How updates come
-late is prophet/frontends/torch/updates.py's, what DistributedDataParallel asks of a reducer is reducer.py's.
+Rule of this file: when gradients leave, and in which sequence. When their averages are in `.grad` is
+prophet/frontends/torch/awaited.py's, what DistributedDataParallel asks of a reducer is reducer.py's.
 
 A round is what a reducer calls a reduction: from the first gradient after a synchronised forward pass until all
 gradients of the module are there, which may take several backward passes. torch's reducer then waits for all averages;
-here backward returns, and each `.grad` is *awaited*: whoever looks at it waits for that one (guards.py), and step()
-passes it on to an update that comes when the parameter is next used. The average is torch's: a gradient is multiplied
-by 1 / ranks on its way in, and what comes back is the sum.
+here backward returns. The average is torch's: a gradient is multiplied by 1 / ranks on its way in, or as one of torch's
+hooks does it (compression.py), and what comes back is the sum.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -20,13 +18,15 @@ from typing import Any
 import torch
 
 from prophet.core.cut import Block, Cut, blocks_of
-from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
+from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet.frontends.torch.streams import Streams, streams_of
-from prophet.frontends.torch.updates import COMPLAIN_S, PROBATION_STEPS, unseen_use
+from prophet.frontends.torch.updates import unseen_use
 from prophet.policies.algorithms.sequence import backward_order
+from prophet.watch import training
+from prophet_ddp.compression import CommHook
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
@@ -34,22 +34,20 @@ from prophet_ddp.records import ModuleRecord
 from prophet_ddp.trace import ForwardTrace
 from prophet_ddp.turns import Turns
 
-WAIT_LIMIT_S = 0.05
-"""Longest sleep between two looks at an operation whose end is told."""
-
-Compression = Callable[[torch.Tensor, int], "tuple[torch.Tensor, Callable[[], None]]"]
-"""(what travels in place of a block's data, what puts the result back), of the data and the number of ranks."""
-
 
 class DdpArena(Arena):
     """Blocks that travel as all-reduces."""
 
     def __init__(
-        self, slots: Sequence[Slot], fusion: bool, streams: Callable[[Any], Streams], issuer: Issuer, log: EventLog
+        self,
+        slots: Sequence[Slot],
+        fusion: bool,
+        streams: Callable[[Any], Streams],
+        issuer: Issuer,
+        log: EventLog,
+        half: torch.dtype | None = None,
     ) -> None:
-        super().__init__(slots, fusion, streams)
-        self.compression: Compression | None = None
-        self.ranks = 1
+        super().__init__(slots, fusion, streams, half=half)
         self._issuer = issuer
         self._log = log
         self._operations: dict[ArenaBlock, JointOperation] = {}
@@ -68,7 +66,6 @@ class DdpArena(Arena):
 
     def _operation(self, blocks: Sequence[ArenaBlock]) -> JointOperation:
         parts = [block.data for block in blocks]
-        compression = self.compression
         after = list[Callable[[], None]]()
 
         def start() -> Any:
@@ -77,11 +74,7 @@ class DdpArena(Arena):
                 # What does not lie together is brought together, and goes back where it came from.
                 whole = torch.cat(parts)
                 after.append(lambda: _part(whole, parts))
-            if compression is None:
-                return self._issuer.all_reduce(whole)
-            small, put_back = compression(whole, self.ranks)
-            after.insert(0, put_back)
-            return self._issuer.all_reduce(small)
+            return self._issuer.all_reduce(whole)
 
         def then() -> None:
             for step in after:
@@ -119,7 +112,7 @@ def _part(data: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
             part.copy_(own)
 
 
-class ModuleRounds:
+class ModuleRounds(AwaitedRounds):
     """One module's. `named` are the parameters that are averaged, in forward order; `ranks` how many there are.
 
     `uses_vary`: parameters may have no gradient in a round (find_unused_parameters), and then what no rank used keeps
@@ -142,9 +135,8 @@ class ModuleRounds:
         streams: Callable[[torch.device], Streams] = streams_of,
         arena: Callable[..., DdpArena] = DdpArena,
     ) -> None:
-        self.number = number
+        super().__init__(named, number)
         self.ranks = ranks
-        self._slots = [Slot(self, name, param, place) for place, (name, param) in enumerate(named)]
         self._issuer = issuer
         self.control = control
         self.log = log
@@ -155,10 +147,9 @@ class ModuleRounds:
         self._fusion = fusion
         self._make_streams = streams
         self._make_arena = arena
-        self._lock = threading.RLock()
         self._streams: dict[torch.device, Streams] = {}
         self._arena: DdpArena | None = None
-        self._compression: Compression | None = None
+        self._comm_hook: CommHook | None = None
         self._decision: Decision | None = None
         self.trace: ForwardTrace | None = None
         """Of the forward passes, while there is to be one."""
@@ -181,44 +172,25 @@ class ModuleRounds:
         self._used_known: JointOperation | None = None
         self._without: list[Slot] = []
         """Slots that had no gradient in the round, of which it is to be found out what others had."""
-        self._fresh = False
-        self._probation = PROBATION_STEPS
-        torch_guards.watch(self, self._slots)
-        if torch_guards.after_compilation():
-            self.keep_barrier()
-        self._hooks: list[Any] = []
-        self._accumulations: list[Any] = []
-        self._ends: list[Any] = []
-        for slot in self._slots:
-            param: Any = slot.param
-            slot.watched.memory.note(param)
-            self._hooks.append(param.register_hook(slot.hook("_gradient_comes")))
-            # Of the node that adds to `.grad`, as torch's reducer does: after all hooks of the tensor, which may change
-            # the gradient. Nobody else keeps the node.
-            with torch.enable_grad():
-                accumulation = param.view_as(param).grad_fn.next_functions[0][0]
-            self._accumulations.append(accumulation)
-            self._ends.append(accumulation.register_hook(slot.hook("_gradient_ready")))
-
-    @property
-    def slots(self) -> Sequence[Slot]:
-        """In forward order."""
-        return self._slots
+        self.waits = self.record.waits
+        self._round_seen = 0
+        self._outlasted = False
+        """An update of the last round outlasted its step(), or would have but for the probation."""
+        self.watch()
 
     @property
     def barrier(self) -> bool:
-        """Whether step() waits for all updates."""
-        return self._probation != 0 or self.trace is not None
+        return super().barrier or self.trace is not None
 
     @property
     def plain(self) -> bool:
-        """Whether every round averages all gradients as they are. The same on all ranks."""
-        return not self._uses_vary and self._compression is None
+        """Whether every round averages all gradients. The same on all ranks."""
+        return not self._uses_vary
 
     @property
-    def compression(self) -> Compression | None:
-        """How blocks travel; None for as they are."""
-        return self._compression
+    def comm_hook(self) -> CommHook | None:
+        """The hook of torch's by which gradients are averaged; None where the program has registered none."""
+        return self._comm_hook
 
     @property
     def cut(self) -> Cut | None:
@@ -249,13 +221,11 @@ class ModuleRounds:
         """The graph is static: the first backward pass says how many gradients each parameter gets in every one."""
         self._uses_vary = self._counted = True
 
-    def compress(self, compression: Compression | None) -> None:
-        """From the next round on blocks travel so; None for as they are."""
-        if self.turns is not None:
-            self.turns.stop()
-        self._compression = compression
+    def average_by(self, hook: CommHook) -> None:
+        """From the first round on, which has not begun, gradients are averaged as this hook does it."""
         if self._arena is not None:
-            self._set_compression(self._arena)
+            raise RuntimeError("gradients have travelled in another type")
+        self._comm_hook = hook
 
     def rest(self) -> None:
         """Between two rounds: nothing is under way, and nothing is gathered until `resume`."""
@@ -265,6 +235,7 @@ class ModuleRounds:
     def resume(self) -> None:
         """Between two rounds of torch's: what was used meanwhile says nothing of how this one's are."""
         self.resting = False
+        training.paused()
         for slot in self._slots:
             slot.touched = slot.late = False
 
@@ -292,6 +263,10 @@ class ModuleRounds:
         """Before a synchronised forward pass. Raises RuntimeError where the last round never came to its end."""
         if self._open:
             raise RuntimeError(self._incomplete())
+        if self.ended != self._round_seen:
+            self._round_seen = self.ended
+            self.waits.iteration(not self._outlasted and not any(slot.awaited for slot in self._slots))
+            self._outlasted = False
         if self.turns is not None and self.turns.forward_begins():
             return
         if self.trace is not None:
@@ -309,14 +284,9 @@ class ModuleRounds:
         for slot in self._unused:  # No gradient comes, but what they have is sent.
             self._bring_home(slot)
 
-    def backward_ends(self) -> None:
-        """The outermost backward pass has returned."""
-        if not self._fresh:
-            return
-        self._fresh = False
+    def _gathered(self) -> None:
         if self._without and self._staged == 0:
             self._settle_unused()
-        torch_guards.keep_gradients(self, [slot for slot in self._slots if slot.awaited])
 
     def static_backward_ends(self) -> None:
         """The first backward pass of a static graph: what it made is what every later one makes."""
@@ -328,18 +298,8 @@ class ModuleRounds:
     # Gradients on their way out.
 
     def _gradient_comes(self, slot: Slot) -> None:
-        """A gradient is about to be added to `.grad`, in which the average of the last round belongs first."""
-        if self.resting:
-            return
-        slot.late |= slot.pending
-        self._bring_home(slot)
-
-    def _bring_home(self, slot: Slot) -> None:
-        """Makes the update or the average that is to come of the last round."""
-        if slot.pending:
-            slot.owner.finish([slot])
-        elif slot.awaited:
-            self.settle([slot])
+        if not self.resting:
+            super()._gradient_comes(slot)
 
     def _gradient_ready(self, slot: Slot) -> None:
         if self.resting:
@@ -397,8 +357,15 @@ class ModuleRounds:
         """Opens a round, in the cut and the sequence that all ranks hold from here on."""
         self._without = []
         if self._arena is None:
-            self._arena = arena = self._make_arena(self._slots, self._fusion, self._streams_of, self._issuer, self.log)
-            self._set_compression(arena)
+            hook = self._comm_hook
+            half = hook.half if hook is not None else None
+            self._arena = arena = self._make_arena(
+                self._slots, self._fusion, self._streams_of, self._issuer, self.log, half=half
+            )
+            if hook is None:
+                arena.scale = 1.0 / self.ranks
+            else:
+                arena.divisor = self.ranks
             cut = self.first_cut(arena.sizes)
             self._take_up(Decision(cut, backward_order(len(self.blocks_under(cut)))))
         else:
@@ -437,6 +404,7 @@ class ModuleRounds:
         """All gradients of the round are there."""
         assert self._arena is not None
         self.ended += 1
+        training.iteration_ended(self.number, time.monotonic())
         self._expects = False
         self._open = False
         self._has_part = [False] * len(self._slots)
@@ -445,11 +413,6 @@ class ModuleRounds:
             self._issuer.ready(self._used_known)
         self._issuer.append(self.control.round_ends())
         self._arena.next_round()
-
-    def _set_compression(self, arena: DdpArena) -> None:
-        arena.compression, arena.ranks = self._compression, self.ranks
-        # A compressed block is divided after it was made small, as torch's hooks do.
-        arena.scale = None if self._compression is not None else 1.0 / self.ranks
 
     def _streams_of(self, device: torch.device) -> Streams:
         if device not in self._streams:
@@ -476,29 +439,6 @@ class ModuleRounds:
 
     # Averages on their way back.
 
-    def settle(self, slots: Iterable[Slot]) -> None:
-        """Waits until `.grad` of these is their average. What belongs to a round that is open stays this rank's own, as
-        it does in torch: a later backward pass makes the rest.
-        """
-        with self._lock, references.blind(), torch.no_grad():
-            for slot in slots:
-                if slot.awaited and not slot.staged:
-                    self._wait_for(slot)
-                    self._land(slot)
-            self.let_go()
-
-    def let_go(self) -> None:
-        """Where no average is under way to a `.grad`, none is watched."""
-        if not any(slot.awaited for slot in self._slots):
-            torch_guards.release(self)
-
-    def _land(self, slot: Slot) -> None:
-        slot.awaited = False
-        slot.streams.before_average(slot.ends())
-        slot.bring_home()
-        slot.updated = slot.streams.mark()
-        slot.streams.before_look(slot.updated)
-
     def _settle_unused(self) -> None:
         """Finds out what other ranks had for parameters that this one did not use; what nobody had stays as it was."""
         assert self._used is not None and self._used_known is not None
@@ -510,29 +450,17 @@ class ModuleRounds:
                 self._wait_for(slot)
                 slot.streams.before_average(slot.ends())
                 if slot.param.grad is None:
-                    slot.param.grad = slot.view.clone()
+                    slot.param.grad = slot.view.to(slot.param.dtype, copy=True)
                 else:
                     slot.param.grad.copy_(slot.view)
                 slot.see(slot.param.grad)
                 slot.updated = slot.streams.mark()
             self._without = []
 
-    def flush(self, patience_s: float | None = None) -> bool:
-        """Brings home every average that is under way to a `.grad`, and every update of these parameters."""
-        whole = True
-        for owner in {slot.owner for slot in self._slots if slot.pending}:
-            whole = owner.flush(patience_s) and whole
-        self.settle(self._slots)
-        return whole
-
     def keep_barrier(self) -> None:
-        """From now on no update outlasts step()."""
-        self._probation = -1
         if self.trace is not None:
             self.trace.remove()
-        torch_guards.learned(self)
-        for owner in {slot.owner for slot in self._slots if slot.pending}:
-            owner.flush()
+        super().keep_barrier()
 
     def before_compilation(self) -> None:
         """A module that is compiled is not to have hooks; who traces forward does without, and waits."""
@@ -540,13 +468,9 @@ class ModuleRounds:
             self.keep_barrier()
 
     def stepped(self) -> None:
-        """An optimizer of these parameters has stepped."""
-        for slot in self._slots:
-            slot.touched = slot.late = False
-        if self._probation > 0:
-            self._probation -= 1
-            if self._probation == 0:
-                torch_guards.learned(self)
+        on_probation = self._probation > 0 or self.trace is not None
+        self._outlasted |= on_probation or any(slot.pending for slot in self._slots)
+        super().stepped()
 
     # The wire, for updates.
 
@@ -569,16 +493,6 @@ class ModuleRounds:
 
     def _wait(self, operation: JointOperation) -> None:
         while not operation.done:
-            self._wait_activity()
-
-    def _wait_for(self, slot: Slot) -> None:
-        assert self._arena is not None
-        complain_at: float | None = None
-        while not self.arrived(slot):
-            now = time.monotonic()
-            complain_at = complain_at or now + COMPLAIN_S
-            if now > complain_at:
-                warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
             self._wait_activity()
 
     def _incomplete(self) -> str:

@@ -29,17 +29,18 @@ from prophet import __version__
 from prophet.core import settings as names
 from prophet.core.cut import Borders, Cut, learning_cut
 from prophet.core.errors import UserError
+from prophet.core.network import Probe
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, end_process, say
+from prophet.frontends.torch import steps
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.frontends.torch.streams import streams_of
 from prophet.frontends.warm import WarmStart
-from prophet.learn.serial import Probe
 from prophet.policies import Blocks, get_definition, policy_from_environ
-from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
-from prophet_ddp import autoload, nccl, optimizers
-from prophet_ddp.agent import Agents, ModuleAgent, Turning
+from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
+from prophet_ddp import autoload, nccl
+from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
@@ -65,12 +66,11 @@ STILL_LIMIT_S = 2.0
 
 logger = logging.getLogger("prophet")
 _agents = Agents()
-_records = Records(lambda: _agents.busy_s)
+_records = Records(lambda: _agents.busy_s, lambda: _agents.wake())
 _issuers: list[Issuer] = []
 """Of all modules that ever were: one may be gone while its last averages are under way."""
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those with something in flight live until it has ended, also where their module is gone."""
-_in_backward = 0
 _installed = False
 _counts: dict[str, int] = {}
 
@@ -102,7 +102,8 @@ def take_over(ddp: Any, told: Settings) -> None:
     named = _named(ddp)
     rows = "\n".join(f"{name} {tuple(param.shape)} {param.dtype}" for name, param in named)
     digest = hashlib.sha256(rows.encode()).hexdigest()[:8]
-    terms = f"Prophet {__version__}, policy {told.policy}, {told.partition_bytes or 'adaptive'}, layout {digest}"
+    blocks = f"{told.partition_bytes or 'adaptive'}, fusion {'on' if told.fusion else 'off'}"
+    terms = f"Prophet {__version__}, policy {told.policy}, {blocks}, layout {digest}"
     others = _agree(group, f"torch's reducer, since {reason}" if reason is not None else terms)
     if any(text != terms for text in others):
         rank, text = next((rank, text) for rank, text in enumerate(others) if text != terms)
@@ -218,7 +219,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         logger.warning(nccl.NOTICE)
         alone = None  # Blocks go another way.
     decides = group.rank() == 0
-    log = EventLog(open=decides)
+    observes = _records.observes_next()
+    log = EventLog(open=decides or observes)
     issuer = Issuer(own, log)
     _issuers.append(issuer)
     issuer.closing = gpu.close if gpu is not None else None
@@ -253,20 +255,23 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     ddp.reducer = LateReducer(rounds)
     ddp.logger = SilentLogger()
     _taken.add(ddp)
-    optimizers.install()
+    steps.install()
     weakref.finalize(ddp, rounds.retire).atexit = False
+    rounds.record.decides = decides
+    rounds.record.drain = log.drain if decides or observes else None
     if decides:
         if definition.traced or definition.of_graph is not None:
             params = [param for _, param in named]
             rounds.trace = ForwardTrace(ddp.module, params, with_graph=definition.of_graph is not None)
-        rounds.record.drain = log.drain
         agent = _agent_of(rounds, told, adapts, members, alone)
         _agents.add(agent)
+    elif observes:
+        _agents.add(WatchingAgent(rounds))
     if adapts and told.fusion and gpu is None:
         rounds.turns = Turns(ddp, rounds, _give_back_faster)
         if decides and isinstance(agent, ModuleAgent):
             rounds.turns.compare(Comparison(), agent)
-    _records.follow(rounds.record)
+    _records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), group.size())
 
 
 def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[int], alone: Probe | None) -> Turning:
@@ -276,8 +281,9 @@ def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[
     if definition.groups:
         return GroupingAgent(rounds, policy, rounds.trace)
     if definition.of_graph is None or rounds.trace is None:
-        order = ForwardOrder() if told.policy == "prophet" else policy
-        return ModuleAgent(rounds, CollectivePolicy(order), told, adapts, _warm_start(rounds, told, members), alone)
+        own = told.policy == "prophet"
+        chosen = CollectivePolicy(ForwardOrder(), ArrivalOrder()) if own else CollectivePolicy(policy)
+        return ModuleAgent(rounds, chosen, told, adapts, _warm_start(rounds, told, members), alone)
     trace, module = rounds.trace, weakref.ref(rounds)
 
     def with_graph() -> Turning | None:
@@ -315,10 +321,7 @@ def _give_back(ddp: Any) -> None:
     rounds.remove()
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
-    make_torch_reducer(ddp, rounds.slots)
-    for hook, compression in KNOWN.items():
-        if compression is not None and compression is rounds.compression:
-            ddp.register_comm_hook(ddp.process_group, hook)
+    make_torch_reducer(ddp, rounds.slots, rounds.comm_hook)
 
 
 def _give_back_faster(ddp: Any, why: str) -> None:
@@ -332,7 +335,6 @@ def _install() -> None:
     if _installed:
         return
     _installed = True
-    _watch_backward()
     ddp_class: Any = torch.nn.parallel.DistributedDataParallel
     # Of join(), and of torch's Join besides.
     _before(ddp_class, "join_hook", lambda ddp: _plain(ddp, "join() is used"))
@@ -437,31 +439,17 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
     @functools.wraps(original)
     def wrapper(self: Any, state: object, hook: Any) -> Any:
         if self in _taken:
-            if hook in KNOWN and (state is None or state is self.process_group):
+            rounds: ModuleRounds = self.reducer.rounds
+            # Without a group the hook means that of all ranks.
+            group = state if state is not None else dist.group.WORLD
+            begun = rounds.cut is not None or rounds.comm_hook is not None
+            if hook in KNOWN and group is self.process_group and not begun:
                 self._check_comm_hook(hook)
-                self.reducer.rounds.compress(KNOWN[hook])
+                rounds.average_by(KNOWN[hook])
+                self._comm_hooks.append((hook, state))
                 return None
-            _plain(self, f"{getattr(hook, '__qualname__', hook)} is registered for its gradients")
+            when = " after the first ones have left" if hook in KNOWN and begun else ""
+            _plain(self, f"{getattr(hook, '__qualname__', hook)} is registered for its gradients{when}")
         return original(self, state, hook)
 
     ddp_class.register_comm_hook = wrapper
-
-
-def _watch_backward() -> None:
-    """Where all backward passes go through, however the program came by torch's functions."""
-    autograd: Any = torch.autograd
-    original = autograd._engine_run_backward
-
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        global _in_backward
-        _in_backward += 1
-        try:
-            return original(*args, **kwargs)
-        finally:
-            _in_backward -= 1
-            if _in_backward == 0:
-                for ddp in list(_taken):
-                    ddp.reducer.rounds.backward_ends()
-
-    autograd._engine_run_backward = run

@@ -16,16 +16,16 @@ import statistics
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_leaves
 
-from prophet.core.graph import Graph
-from prophet.models.graph_autograd import graph_of_steps, steps_of_outputs
-from prophet.models.graph_patterns import ForwardStep
+if TYPE_CHECKING:
+    from prophet.core.graph import Graph
+    from prophet.models.graph_patterns import ForwardStep
 
 PASSED_OVER = 3
 """First iterations, in which memory is allocated, and of which some waited."""
@@ -103,6 +103,8 @@ class ForwardTrace:
         if forward_s is None or any(size and name not in seen for name, size in self._sizes.items()):
             return None
         layer_s = {_name(place): seconds for place, seconds in enumerate(forward_s)}
+        from prophet.models.graph_autograd import graph_of_steps  # Few policies need it.
+
         return graph_of_steps("traced", self._steps, self._sizes, layer_s)
 
     def _used_at(self, row: dict[int, float]) -> list[float]:
@@ -122,6 +124,8 @@ class ForwardTrace:
     def _returned(self, module: nn.Module, _inputs: Any, outputs: Any) -> None:
         last = len(self._rows) == PASSED_OVER + TRACED - 1
         if last and self._open is not None and not torch.compiler.is_compiling() and module is self._whole():
+            from prophet.models.graph_autograd import steps_of_outputs
+
             found = [output for output in tree_leaves(outputs) if isinstance(output, torch.Tensor)]
             self._steps = steps_of_outputs(found, self._name_of)
 

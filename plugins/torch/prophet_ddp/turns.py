@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch.distributed as dist
+
 from prophet.core.cut import Cut
 from prophet.frontends.ending import say
 from prophet.frontends.torch import guards as torch_guards
@@ -23,6 +25,7 @@ from prophet_ddp.comparison import FOR_GOOD, Comparison
 
 if TYPE_CHECKING:
     from prophet.frontends.torch.arena import Slot
+    from prophet_ddp.compression import CommHook
     from prophet_ddp.rounds import ModuleRounds
 
 
@@ -52,13 +55,6 @@ class Turns:
     def compare(self, comparison: Comparison, settling: Settling) -> None:
         """This rank decides, by this comparison."""
         self._comparison, self._settling = comparison, settling
-
-    def stop(self) -> None:
-        """No more turns, nor the rest of this one. On all ranks alike."""
-        self._comparison = None
-        ddp = self._ddp()
-        if self._late is not None and ddp is not None:
-            self._end(ddp)
 
     # While Prophet's reducer has its turn.
 
@@ -91,7 +87,7 @@ class Turns:
         # `.grad` must not become a part of what torch's reducer keeps: Prophet writes there again.
         as_view, ddp.gradient_as_bucket_view = ddp.gradient_as_bucket_view, False
         try:
-            make_torch_reducer(ddp, self._rounds.slots)
+            make_torch_reducer(ddp, self._rounds.slots, self._rounds.comm_hook)
         finally:
             ddp.gradient_as_bucket_view = as_view
         ddp.reducer = TurnReducer(ddp.reducer, self._rounds, self)
@@ -173,11 +169,16 @@ class TurnReducer:
         return getattr(self.torch_reducer, name)
 
 
-def make_torch_reducer(ddp: Any, slots: Sequence[Slot]) -> None:
-    """Gives the module a reducer and a logger as its constructor made them, of the parameters that it had then."""
+def make_torch_reducer(ddp: Any, slots: Sequence[Slot], hook: CommHook | None) -> None:
+    """Gives the module a reducer and a logger as its constructor made them, of the parameters that it had then, and the
+    hook that the program has registered.
+    """
     names = {slot.place: slot.name for slot in slots}
     ddp._ddp_init_helper([slot.param for slot in slots], [False] * len(slots), names, ddp.static_graph)
     if ddp.static_graph:
         ddp._static_graph_delay_allreduce_enqueued = False  # It counts anew in its first iteration.
         ddp.reducer._set_static_graph()
         ddp.logger._set_static_graph()
+    if hook is not None:
+        register: Any = dist._register_comm_hook  # type: ignore[attr-defined]
+        register(ddp.reducer, ddp.process_group, hook.function)

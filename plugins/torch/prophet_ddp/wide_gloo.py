@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from prophet.learn.serial import Probe
+from prophet.core.network import Probe
 from prophet.policies.algorithms.sequence import MOST_AT_ONCE
 
 NAME = "prophet_gloo"

@@ -12,10 +12,11 @@ import torch
 class BytePSInTorch:
     """As in BytePS's examples: broadcast the parameters, wrap the optimizer; synchronize before a clip."""
 
-    def __init__(self) -> None:
+    def __init__(self, compression: str = "none") -> None:
         import byteps.torch as bps
 
         bps.init()
+        self._compression = getattr(bps.Compression, compression)
         self._bps = bps
         self.rank: int = bps.rank()
         self.size: int = bps.size()
@@ -24,7 +25,9 @@ class BytePSInTorch:
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         self._bps.broadcast_parameters(model.state_dict(), root_rank=0)
-        return model, self._bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        return model, self._bps.DistributedOptimizer(
+            optimizer, named_parameters=model.named_parameters(), compression=self._compression
+        )
 
     @contextmanager
     def averaged(self, optimizer: Any) -> Iterator[None]:

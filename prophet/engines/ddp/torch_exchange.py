@@ -7,24 +7,31 @@ import os
 from typing import Any
 
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from prophet.engines.ddp import BUCKET_CAP_MB
+
+HOOKS = {"fp16": default_hooks.fp16_compress_hook}
 
 
 class DdpInTorch:
     """As PyTorch's tutorial of it says: a process group from the environment, wrap the model."""
 
-    def __init__(self) -> None:
+    def __init__(self, compression: str = "none") -> None:
         torch.distributed.init_process_group("gloo")
         self.rank = torch.distributed.get_rank()
         self.size = torch.distributed.get_world_size()
+        self._hook = HOOKS.get(compression)
 
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         cap = os.environ.get(BUCKET_CAP_MB)
         more: dict[str, Any] = {} if cap is None else {"bucket_cap_mb": float(cap)}
-        return torch.nn.parallel.DistributedDataParallel(model, **more), optimizer
+        ddp = torch.nn.parallel.DistributedDataParallel(model, **more)
+        if self._hook is not None:
+            ddp.register_comm_hook(None, self._hook)
+        return ddp, optimizer
 
     def averaged(self, optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()  # They are when backward() has returned.

@@ -10,6 +10,10 @@ Backward copies a gradient to its place; a block leaves when all gradients are t
 comes back to the same place, and a parameter's update is due when all its blocks are back. Copying elements next to
 each other mixes none of them, and engines add and divide element by element, so the bits do not depend on the cut.
 
+What lies there is what travels: where a job sends half precision, a gradient is rounded on its way in and its average
+put back into the parameter's type on its way out. So all bytes that are cut, learned and planned for are those of the
+wire.
+
 Another cut. Between two rounds, when nothing is on its way, the same memory can be seen as other blocks. A block is
 known by its range, and one that was in use before is the same object again.
 """
@@ -27,12 +31,16 @@ from prophet.core.cut import Block, Cut, blocks_of
 from prophet.frontends.torch.streams import Event, Streams
 
 _FUSIBLE = (torch.float32, torch.float64)
-"""In half precision a sum may be rounded differently at another offset."""
+"""Parameters of half precision have their gradients by themselves."""
 
 
-def fusible_kind(param: torch.Tensor) -> Hashable | None:
-    """What prophet.core.cut.blocks_of compares: tensors of one dtype and device may travel together."""
-    return (param.dtype, param.device) if param.dtype in _FUSIBLE else None
+def fusible_kind(param: torch.Tensor, dtype: torch.dtype) -> Hashable | None:
+    """What prophet.core.cut.blocks_of compares: what travels as one `dtype` from one device may travel together.
+
+    Gradients that are rounded for the wire may, too: gloo, NCCL and BytePS's servers round a sum of halves to the
+    nearest, to even, at any offset.
+    """
+    return (dtype, param.device) if param.dtype in _FUSIBLE else None
 
 
 class Slot:
@@ -118,8 +126,12 @@ class Slot:
         """On an engine that marks them, the ends of its blocks' last transfers. To be asked when it has arrived."""
         return (block.end for block in self.blocks)
 
+    def average(self) -> torch.Tensor:
+        """`view` in the parameter's own type: itself, or a copy of its own where less than that travels."""
+        return self.view.to(self.param.dtype)
+
     def bring_home(self) -> None:
-        """Copies the average there."""
+        """Copies the average to the gradient that was staged."""
         grad = self.sent()
         if grad is not None:
             with torch.no_grad():
@@ -154,13 +166,22 @@ class ArenaBlock:
         self.copies = []
 
 
+def travelling_bytes(slots: Sequence[Slot], half: torch.dtype | None = None) -> list[int]:
+    """What each gradient takes on the wire; `half` is what it is rounded to, None for nothing."""
+    return [slot.param.numel() * _travels_in(slot.param, half).itemsize for slot in slots]
+
+
+def _travels_in(param: torch.Tensor, half: torch.dtype | None) -> torch.dtype:
+    return half if half is not None and param.is_floating_point() else param.dtype
+
+
 class _Buffer:
     """The memory of one kind, allocated for all its slots at once; a view for each with the parameter's own strides."""
 
-    def __init__(self, slots: Sequence[Slot], pinned: bool) -> None:
+    def __init__(self, slots: Sequence[Slot], dtype: torch.dtype, pinned: bool) -> None:
         first = slots[0].param
         count = sum(slot.param.numel() for slot in slots)
-        self.data = torch.zeros(count, dtype=first.dtype, device=first.device, pin_memory=pinned and first.is_cpu)
+        self.data = torch.zeros(count, dtype=dtype, device=first.device, pin_memory=pinned and first.is_cpu)
         self.item_bytes = self.data.element_size()
         self.starts: dict[int, int] = {}
         """By place of a slot: where in the buffer its gradient begins, in elements."""
@@ -178,11 +199,14 @@ class Arena:
     """Gradients, and the blocks of the cut that holds. An engine's own says how blocks travel (`_accept` to `_back`).
 
     `slots` are in forward order. Without `fusion` each gradient is of its own kind. `streams(device)` gives a device's
-    streams. To be made when the parameters are where they will be trained. `sizes` are the gradients' bytes, `first_id`
-    is the first of its blocks' ids. `scale`, where there is one, is what gradients are multiplied by on their way in.
+    streams. To be made when the parameters are where they will be trained. `half`, where there is one, is what all
+    gradients are rounded to on their way in, and `sizes` are their bytes as they travel. `first_id` is the first of its
+    blocks' ids. `scale` is what gradients are multiplied by before they are rounded, `divisor` what they are divided by
+    afterwards; None for neither.
     """
 
     scale: float | None = None
+    divisor: int | None = None
 
     def __init__(
         self,
@@ -191,10 +215,14 @@ class Arena:
         streams: Callable[[Any], Streams],
         first_id: int = 0,
         pinned: bool = False,
+        half: torch.dtype | None = None,
     ) -> None:
         self.slots = slots
-        self.sizes = [slot.param.nbytes for slot in slots]
-        self.kinds = [fusible_kind(slot.param) if fusion else None for slot in slots]
+        self.sizes = travelling_bytes(slots, half)
+        dtypes = [_travels_in(slot.param, half) for slot in slots]
+        self.kinds = [
+            fusible_kind(slot.param, dtype) if fusion else None for slot, dtype in zip(slots, dtypes, strict=True)
+        ]
         self.first_id = first_id
         self.cut: Cut | None = None
         self.blocks: list[ArenaBlock] = []
@@ -206,7 +234,7 @@ class Arena:
             slot.streams = streams(slot.param.device)
             members.setdefault(("alone", slot.place) if kind is None else ("kind", kind), []).append(slot)
         for together in members.values():
-            buffer = _Buffer(together, pinned)
+            buffer = _Buffer(together, dtypes[together[0].place], pinned)
             self._buffers.update((slot.place, buffer) for slot in together)
 
     # The engine's part.
@@ -288,6 +316,8 @@ class Arena:
             slot.view.copy_(grad)
         else:
             torch.mul(grad, self.scale, out=slot.view)
+        if self.divisor is not None:
+            slot.view.div_(self.divisor)
         slot.see(grad)
         slot.staged = True
         copied = slot.streams.mark()

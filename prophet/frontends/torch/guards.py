@@ -407,10 +407,37 @@ def _call_before(holder: Any, name: str, first: Callable[[Any], None]) -> None:
     setattr(holder, name, wrapper)
 
 
+_OF_PROCESS_GROUPS = (
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "send", "recv", "alltoall", "alltoall_base"),
+    *("allgather", "allgather_coalesced", "_allgather_base", "gather", "scatter", "reduce_scatter"),
+    *("_reduce_scatter_base", "allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"),
+)
+"""Methods that take tensors. The functions of torch.distributed are seen without this."""
+
+
+def _look_at_arguments(holder: Any, name: str) -> None:
+    """Calls of `holder.name` count as uses of the tensors that they are given; nothing where there is no such name."""
+    original = getattr(holder, name, None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            references.look(args[1:])
+            references.look(kwargs.values())
+        return original(*args, **kwargs)
+
+    setattr(holder, name, wrapper)
+
+
 def _patch_what_modes_do_not_see() -> None:
-    """TorchScript, transforms of torch.func, and what pickles tensors for another process."""
+    """TorchScript, process groups, transforms of torch.func, and what pickles tensors for another process."""
     from torch._functorch import eager_transforms, vmap
 
+    if torch.distributed.is_available():
+        for name in _OF_PROCESS_GROUPS:
+            _look_at_arguments(torch.distributed.ProcessGroup, name)
     for script in (torch._C.ScriptFunction, torch._C.ScriptMethod):
         _call_before(script, "__call__", lambda self: _flush_all())
     # A CUDA graph reads and writes the memory that it was captured with.

@@ -97,6 +97,13 @@ class _References(TorchFunctionMode):
                 self._look(kwargs.values())
         return func(*args, **kwargs) if kwargs else func(*args)
 
+    def look(self, values: Iterable[Any]) -> None:
+        """What a function of torch would do with these arguments before it begins."""
+        values = list(values)
+        if self._learning:
+            self._note(values)
+        self._look(values)
+
     def _look(self, values: Iterable[Any]) -> None:
         for tensor in _tensors(values):
             pending = self._pending.get(storage_key(tensor))
@@ -151,6 +158,13 @@ def stop_here() -> None:
         if _stack.height() and _stack.top() is mode:
             _stack.pop()
             _here.mode = None
+
+
+def look(values: Iterable[Any]) -> None:
+    """Counts these, in this thread, as used: what gets them is no function that a mode sees."""
+    mode = _here.mode
+    if mode is not None and not _here.blind:
+        mode.look(values)
 
 
 def watching_here() -> bool:

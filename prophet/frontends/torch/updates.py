@@ -25,6 +25,7 @@ from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.streams import Event, Streams
+from prophet.watch import training
 
 PROBATION_STEPS = 2
 """Steps that keep the barrier, while gradients show how the program reaches each parameter."""
@@ -176,11 +177,15 @@ class Updates:
                     since, moved, complain_at = now, self._wire.progress(), now + COMPLAIN_S
                 if patience_s is not None and now - since > patience_s:
                     if self._wire.progress() == moved:
+                        training.over(now)
                         return False
                     since, moved = now, self._wire.progress()
                 if now > complain_at:
                     warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
+                training.waiting(slot.name, now, slot.blocks)
                 self._wire.wait_activity(WAIT_LIMIT_S)
+        if since is not None:
+            training.over(time.monotonic())
         return True
 
     def _back_meanwhile(self, awaited: Sequence[Slot]) -> list[Slot]:
@@ -238,7 +243,7 @@ class Updates:
         before = [(slot, slot.param.grad) for slot in due]
         try:
             for slot in due:
-                slot.param.grad = slot.view
+                slot.param.grad = slot.average()
             self._run_optimizer(work)
         finally:
             for slot, grad in before:

@@ -7,6 +7,7 @@ one that Prophet's events are on, so that both can be laid over each other.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import itertools
 import pkgutil
@@ -21,7 +22,7 @@ import psutil
 from numpy.typing import NDArray
 
 from prophet.lab.jobs import progress_path
-from prophet.lab.jobs.record import Mark, Spec, WorkerRecord, read_spec, write_record
+from prophet.lab.jobs.record import Convergence, Mark, Spec, WorkerRecord, read_spec, write_record
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,11 @@ def arguments(description: str | None) -> Arguments:
         "--exchange", type=_exchange, required=True, help="what moves the gradients, package.module:name"
     )
     options = parser.parse_args()
-    return Arguments(read_spec(options.spec), options.out, options.exchange)
+    spec = read_spec(options.spec)
+    exchange = options.exchange
+    if spec.compression != "none":
+        exchange = functools.partial(exchange, compression=spec.compression)
+    return Arguments(spec, options.out, exchange)
 
 
 def _exchange(path: str) -> Callable[[], Any]:
@@ -89,11 +94,19 @@ class Recorder:
         self._processor_s.append(time.process_time())
         self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
 
-    def write(self, parameters: Mapping[str, int], digest: str, rank: int, accuracy: float | None = None) -> None:
+    def write(
+        self,
+        parameters: Mapping[str, int],
+        digest: str | None,
+        rank: int,
+        accuracy: float | None = None,
+        convergence: Convergence | None = None,
+    ) -> None:
         """Writes the result: marks, start-up time, memory, weights, and how to read an engine's trace.
 
-        `parameters` has the bytes of the model's parameters by name, in order, `digest` is that of its final weights,
-        `accuracy` what it reached, in a job that can be scored.
+        `parameters` has the bytes of the model's parameters by name, in order, `digest` is that of its final weights
+        (None where workers may end with different ones), `accuracy` what it reached, in a job that can be scored,
+        `convergence` its loss against time, where it is kept.
         """
         marks = [Mark(**mark) for mark in self._marks]
         record = WorkerRecord(
@@ -108,6 +121,7 @@ class Recorder:
             weights_sha256=digest,
             rank=rank,
             accuracy=accuracy,
+            convergence=convergence,
         )
         write_record(record, self._out)
 

@@ -34,6 +34,17 @@ class Spec:
     compile_backend: str = ""
     profile: str = ""
     """The file of the profile to replay."""
+    compression: str = "none"
+    """What gradients travel as, in the words of a config."""
+    features: int = 0
+    """Inputs of each class of a logistic regression."""
+    compute_s: float = 0.0
+    """What a computation lasts."""
+    slow_chance: float = 0.0
+    slow_factor: float = 1.0
+    """With this chance, from 0 to 1, it lasts so many times as long."""
+    delay_constant: float = 0.0
+    """c of learning rates that follow delays (prophet/frontends/torch/step_size.py); 0 for constant ones."""
 
 
 def read_spec(path: Path) -> Spec:
@@ -51,6 +62,32 @@ class Mark:
     backward_end: float
 
 
+@dataclass
+class Convergence:
+    """The loss that a worker saw of the model, and what became of its updates, where it is not in step with others.
+
+    At `times_s[i]`, on the clock of the marks, its weights had the loss `losses[i]` and, without step, the version
+    `versions[i]`: the updates of all workers in them. Of its own updates `sent` went to the server, of those
+    `uncoordinated` without a coordinator's grant, `dropped` went nowhere, and `applied` the server has at the end.
+    `greatest_delay` is in versions (Eq. 9 of MLfabric).
+    """
+
+    times_s: list[float] = dataclasses.field(default_factory=list)
+    losses: list[float] = dataclasses.field(default_factory=list)
+    versions: list[int] = dataclasses.field(default_factory=list)
+    sent: int | None = None
+    dropped: int | None = None
+    uncoordinated: int | None = None
+    applied: int | None = None
+    greatest_delay: int | None = None
+
+    def keep(self, time_s: float, loss: float, version: int | None) -> None:
+        self.times_s.append(time_s)
+        self.losses.append(loss)
+        if version is not None:
+            self.versions.append(version)
+
+
 @dataclass(frozen=True)
 class WorkerRecord:
     """What one worker leaves. `iteration_s` has one entry less than `marks`: the last iteration has no end.
@@ -58,7 +95,7 @@ class WorkerRecord:
     `start_s` is how long the process needed until its first iteration was over, `resident_bytes` its memory after each,
     `processor_s` the processor time of all its threads until then,
     `wall_minus_steady_s` how far the wall clock was ahead, to read a trace of BytePS. A simulated worker has times
-    alone, and only a job that can be scored an `accuracy`.
+    alone, and only a job that can be scored an `accuracy`, one that keeps its loss against time a `convergence`.
     """
 
     iteration_s: list[float]
@@ -72,6 +109,7 @@ class WorkerRecord:
     accuracy: float | None = None
     parameter_bytes: list[int] = dataclasses.field(default_factory=list)
     processor_s: list[float] = dataclasses.field(default_factory=list)
+    convergence: Convergence | None = None
 
 
 def write_record(record: WorkerRecord, path: Path) -> None:

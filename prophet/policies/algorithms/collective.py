@@ -47,15 +47,25 @@ def learning_sizes(total_bytes: int) -> tuple[int, ...]:
 
 
 class CollectivePolicy:
-    """`policy`, whose plans give the order, with blocks of the size that is predicted to be the best."""
+    """`policy`, whose plans give the order, with blocks of the size that is predicted to be the best.
 
-    def __init__(self, policy: Policy) -> None:
+    `at_barrier` gives the order where every iteration waits for all averages; None for the same as always.
+    """
+
+    def __init__(self, policy: Policy, at_barrier: Policy | None = None) -> None:
         self.name = policy.name
         self._policy = policy
+        self._at_barrier = at_barrier or policy
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        plan = self._policy.plan(profile, network, jitter_s)
-        return replace(plan, cut=None)
+        return self.ordered(profile, network, jitter_s, barrier=False)
+
+    def ordered(
+        self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0, *, barrier: bool
+    ) -> Plan:
+        """As `plan`, of a job whose iterations wait for all averages or do not."""
+        policy = self._at_barrier if barrier else self._policy
+        return replace(policy.plan(profile, network, jitter_s), cut=None)
 
     def search(self, question: Question) -> CollectiveSearch:
         return CollectiveSearch(self, question)
@@ -63,7 +73,7 @@ class CollectivePolicy:
     def chosen_plan(self, choice: Choice, question: Question) -> Plan:
         """The order of the blocks of this choice, and its cut."""
         profile = profile_under(question.profile, choice.cut)
-        plan = self.plan(profile, question.network, question.jitter_s)
+        plan = self.ordered(profile, question.network, question.jitter_s, barrier=question.barrier)
         return replace(plan, push=replace(plan.push, credit=choice.credit), cut=choice.cut)
 
 
@@ -77,7 +87,10 @@ class CollectiveSearch:
         self._network = replace(network, overhead_s=max(network.overhead_s, LEAST_OVERHEAD_S))
         cuts = list(question.cuts)
         if question.anew:
-            cuts += [Cut.uniform(size) for size in SIZES if size >= LEAST_SIZE]
+            # Of those in which all gradients are one block, the first: others would be the same blocks again.
+            total = question.profile.total_bytes
+            least_whole = next((size for size in SIZES if size >= max(total, LEAST_SIZE)), SIZES[-1])
+            cuts += [Cut.uniform(size) for size in SIZES if LEAST_SIZE <= size <= least_whole]
         self._cuts = list(dict.fromkeys(cuts))
         self._done: list[Choice] = []
 
@@ -97,8 +110,8 @@ class CollectiveSearch:
     def _judge(self, cut: Cut) -> tuple[Choice, int]:
         question = self._question
         profile = profile_under(question.profile, cut)
-        plan = self._policy.plan(profile, question.network, question.jitter_s)
-        predicted_s = iteration_s(profile, make_sequence(profile, self._network, plan))
+        plan = self._policy.ordered(profile, question.network, question.jitter_s, barrier=question.barrier)
+        predicted_s = iteration_s(profile, make_sequence(profile, self._network, plan), question.barrier)
         if profile.total_bytes <= MOST_BLOCK_BYTES:
             predicted_s += PROCESSOR_S * len(profile.gradients)
         credit = IN_FLIGHT * cut.typical_bytes(profile.total_bytes)
@@ -113,3 +126,17 @@ class ForwardOrder:
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
         """Forward order, and no deadlines: an agreed sequence has no moments to wait for."""
         return Plan(push=QueuePlan(order=profile.rank_by_id if profile else {}), policy=self.name)
+
+
+class ArrivalOrder:
+    """The same where every iteration waits for all averages: what is generated first goes first.
+
+    Then the last of them is back no later than in any other order of these blocks, and none is ever waited for that
+    the pattern had sooner.
+    """
+
+    name = "prophet"
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        """The order of arrival, which plans say by none."""
+        return Plan(policy=self.name)

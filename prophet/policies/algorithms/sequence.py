@@ -95,10 +95,12 @@ def play_sequence(profile: Profile, network: Network, order: Sequence[int]) -> I
     return IssueOrder(tuple(order), tuple(ends_s))
 
 
-def iteration_s(profile: Profile, sequence: IssueOrder) -> float:
+def iteration_s(profile: Profile, sequence: IssueOrder, barrier: bool = False) -> float:
     """Seconds from the beginning of backward to the end of the next forward pass, in which each layer waits for its
-    gradient (paper, Eq. 3).
+    gradient (paper, Eq. 3); with a `barrier` the first layer waits for all of them.
     """
+    if barrier:
+        return max(profile.backward_s, *sequence.ends_s) + profile.forward_s
     now = profile.backward_s
     for gradient, end_s in zip(profile.gradients, sequence.ends_s, strict=True):
         now = max(now, end_s) + gradient.forward_s

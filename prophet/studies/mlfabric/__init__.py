@@ -1,18 +1,16 @@
-"""MLfabric (Viswanathan, Akella, arXiv:1907.00434): one scheduler for all transfers of a training job.
+"""MLfabric simulated: jobs of many workers on a virtual clock, scheduled by prophet/mlfabric.
 
-`network` says what is left of every NIC over time; `ordering`, `aggregation`, `replication` and `distribution` are the
-paper's algorithms and `scheduler` runs them for each batch of updates. `cluster` trains with them on a virtual clock
-(`settings`, `wire`, `sharing`), `training` is a real SGD problem to train, `tables` and `figures` are what the paper
-reports. It schedules whole updates of many workers, not one worker's gradients, so it is no policy for the queue.
+`cluster` trains with the paper's algorithms (`settings`, `wire`, `sharing`), `training` is a real SGD problem to train,
+`tables` and `figures` are what the paper reports. The algorithms' names are here too, so that a study is one import.
 """
 
-from prophet.studies.mlfabric.aggregation import Aggregation, Group, aggregate
+from prophet.mlfabric.aggregation import Aggregation, Group, aggregate
+from prophet.mlfabric.distribution import Distribution, Hop, distribute
+from prophet.mlfabric.network import Link, NetworkState
+from prophet.mlfabric.ordering import Ordering, Update, order_updates, shortest_first
+from prophet.mlfabric.replication import DivergenceLedger, Replication, replicate
+from prophet.mlfabric.scheduler import Arrival, BatchSchedule, Kind, PlannedTransfer, Scheduler
 from prophet.studies.mlfabric.cluster import Consistency, Counting, Method, Record, Trainee, Transport, mlfabric_a, run
-from prophet.studies.mlfabric.distribution import Distribution, Hop, distribute
-from prophet.studies.mlfabric.network import Link, NetworkState
-from prophet.studies.mlfabric.ordering import Ordering, Update, order_updates, shortest_first
-from prophet.studies.mlfabric.replication import DivergenceLedger, Replication, replicate
-from prophet.studies.mlfabric.scheduler import Arrival, BatchSchedule, Kind, PlannedTransfer, Scheduler
 from prophet.studies.mlfabric.settings import COMPUTE, NETWORK, Setting, Stragglers, TrafficMix
 from prophet.studies.mlfabric.training import LossCurve, Sgd, SgdProblem, StepSize, Trained, loss_curves, train
 

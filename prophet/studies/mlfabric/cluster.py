@@ -26,11 +26,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from prophet.core.errors import UserError
+from prophet.mlfabric.distribution import distribute
+from prophet.mlfabric.network import FREE, end_of
+from prophet.mlfabric.ordering import Update
+from prophet.mlfabric.scheduler import BatchSchedule, Scheduler
 from prophet.simulate.collectives import ring
-from prophet.studies.mlfabric.distribution import distribute
-from prophet.studies.mlfabric.network import FREE, end_of
-from prophet.studies.mlfabric.ordering import Update
-from prophet.studies.mlfabric.scheduler import BatchSchedule, Scheduler
 from prophet.studies.mlfabric.settings import Computations, Rates, Setting
 from prophet.studies.mlfabric.sharing import SharedNetwork
 from prophet.studies.mlfabric.wire import Sent, Wire

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from prophet.core.errors import UserError
-from prophet.studies.mlfabric.network import Link, NetworkState, Node
+from prophet.mlfabric.network import Link, NetworkState, Node
 
 GBIT = 1e9 / 8
 """Bytes per second."""

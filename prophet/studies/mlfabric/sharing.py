@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.studies.mlfabric.network import Node
+from prophet.mlfabric.network import Node
 
 ROUNDING_S = 1e-9
 """A flow with less than this left has ended."""

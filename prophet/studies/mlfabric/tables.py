@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from prophet.mlfabric.network import NetworkState
+from prophet.mlfabric.ordering import Update
 from prophet.studies.mlfabric.cluster import RR_SYNC, Method, mlfabric_a, run
-from prophet.studies.mlfabric.network import NetworkState
-from prophet.studies.mlfabric.ordering import Update
 from prophet.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK, Setting
 from prophet.studies.mlfabric.training import SgdProblem, best_step
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prophet.studies.mlfabric.network import NetworkState, Node, Piece
+from prophet.mlfabric.network import NetworkState, Node, Piece
 from prophet.studies.mlfabric.settings import Rates
 
 

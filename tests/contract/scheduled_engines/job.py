@@ -54,8 +54,15 @@ class Forced(Protocol):
         ...
 
 
-def train(exchange: TorchJobExchange, after: Callable[[Any], None] = lambda called: None) -> None:
-    """The job; `after` each step it is called with what forward is called of."""
+CLIP_NORM = 0.05
+
+
+def train(
+    exchange: TorchJobExchange, after: Callable[[Any], None] = lambda called: None, clip_norm: float | None = None
+) -> None:
+    """The job; `after` each step it is called with what forward is called of. `clip_norm`: the norm that all gradients
+    together have at most.
+    """
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(64, 4096), torch.nn.Tanh(), torch.nn.Linear(4096, 64))
     called, optimizer = exchange.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
@@ -63,7 +70,12 @@ def train(exchange: TorchJobExchange, after: Callable[[Any], None] = lambda call
     for _ in range(ROUNDS):
         optimizer.zero_grad()
         called(torch.randn(8, 64)).square().mean().backward()
-        optimizer.step()
+        if clip_norm is None:
+            optimizer.step()
+        else:
+            with exchange.averaged(optimizer):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+                optimizer.step()
         after(called)
     digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values()))
     print("weights", digest.hexdigest(), flush=True)
@@ -73,6 +85,11 @@ def train(exchange: TorchJobExchange, after: Callable[[Any], None] = lambda call
 def alone(engine: str, rank: int) -> None:
     """The job as it is, with or without Prophet."""
     train(exchange_of(engine))
+
+
+def half_and_clipped(engine: str, rank: int) -> None:
+    """Gradients travel in half precision, and every iteration looks at all averages before it uses any."""
+    train(exchange_of(engine, compression="fp16"), clip_norm=CLIP_NORM)
 
 
 def agent_fails(engine: str, rank: int) -> None:
@@ -95,8 +112,8 @@ def recuts(engine: str, rank: int) -> None:
     print("held", json.dumps(held), flush=True)
 
 
-def exchange_of(engine: str) -> TorchJobExchange:
-    exchange: TorchJobExchange = pkgutil.resolve_name(engines()[engine].exchanges["torch"])()
+def exchange_of(engine: str, **how: str) -> TorchJobExchange:
+    exchange: TorchJobExchange = pkgutil.resolve_name(engines()[engine].exchanges["torch"])(**how)
     return exchange
 
 
@@ -120,7 +137,7 @@ class ForcedBytePS:
 
     def recut(self, rank: int) -> Callable[[Any], object]:
         from prophet.policies import prophet as policy
-        from prophet_byteps.cutting import CutBoard
+        from prophet_byteps.cutting import CutBoard, Wish
 
         boards: list[CutBoard] = []
         make: Any = CutBoard.__init__
@@ -133,7 +150,7 @@ class ForcedBytePS:
         network = Network(bandwidth=1e6 * (1 + rank))
         forced: Any = CutBoard
         forced.__init__ = make_and_keep
-        forced.said = lambda board: (next(wanted), network)
+        forced.said = lambda board: (Wish(next(wanted)), network)
         of_file: Any = policy.POLICIES
         of_file["prophet"] = dataclasses.replace(of_file["prophet"], build=lambda options, size: ForwardOrder())
 
@@ -201,5 +218,5 @@ def _failing(holder: Any, method: str) -> threading.Event:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     number = int(os.environ.get("DMLC_WORKER_ID") or os.environ["RANK"])
-    known = {case.__name__: case for case in (alone, agent_fails, recuts)}
+    known = {case.__name__: case for case in (alone, half_and_clipped, agent_fails, recuts)}
     known[os.environ["CONTRACT_CASE"]](os.environ["CONTRACT_ENGINE"], number)

@@ -27,9 +27,11 @@ from prophet.core.event_record import load_events
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.engines.registry import engines
 from prophet.lab.records import read_status
+from prophet.lab.report import story_of
 from support.roles import WORKERS, Ended
 
-RECORDS = {"PROPHET_STATUS_OUT": "status.json", "PROPHET_EVENTS_OUT": "events.npz"}
+RECORDS = {"PROPHET_STATUS_OUT": "status.json", "PROPHET_EVENTS_OUT": "events.npz", "PROPHET_RECORD": "."}
+BYTES = 4 * (64 * 4096 + 4096 + 4096 * 64 + 64)
 WRONG = {"PROPHET_MONITOR_S": "x"}
 
 
@@ -46,10 +48,13 @@ class Cases:
         return self._folder / name / worker
 
     def ends(self, name: str) -> list[Ended]:
-        """`stock` is the engine alone, `wrong` a setting that is; others are cases of job.py under Prophet."""
+        """`stock` is the engine alone, `stock CASE` a case of job.py without Prophet, `wrong` a setting that is; others
+        are cases under Prophet.
+        """
         if name not in self._ends:
-            case = "alone" if name in ("stock", "wrong") else name
-            on = {} if name == "stock" else {self.engine.switch: "prophet", **RECORDS}
+            stock, _, own = name.rpartition(" ")
+            case = "alone" if name in ("stock", "wrong") else own
+            on = {} if "stock" in (stock, own) else {self.engine.switch: "prophet", **RECORDS}
             more = WRONG if name == "wrong" else {}
             self._ends[name] = self._run(case, self._folder / name, {**on, **more})
         return self._ends[name]
@@ -101,6 +106,20 @@ def test_what_is_ready_and_first_in_the_sequence_goes_first(cases: Cases) -> Non
     assert waited > 0, "nothing ever had to wait, which shows nothing"
 
 
+def test_half_precision_and_clipping_have_the_engines_own_bits(cases: Cases) -> None:
+    for end in cases.ends("half_and_clipped"):
+        assert end.status == 0 and not end.lines("Prophet"), end.log
+    assert cases.weights("half_and_clipped") == cases.weights("stock half_and_clipped") != cases.weights("stock")
+
+
+def test_where_one_sequence_is_agreed_on_it_is_seen_that_iterations_wait_for_all(cases: Cases) -> None:
+    for name, waits in (("half_and_clipped", True), ("recuts", False)):
+        cases.ends(name)
+        for worker in WORKERS:
+            (record,) = cases.place(name, worker).glob("status*.json")
+            assert read_status(record).barrier == (cases.engine.one_order and waits)
+
+
 def test_the_scheduler_takes_no_part_in_what_failed_and_says_so_once(cases: Cases) -> None:
     deciding, other = cases.ends("agent_fails")
     assert (deciding.status, other.status) == (0, 0), deciding.log + other.log
@@ -125,12 +144,27 @@ def test_each_worker_ends_by_itself_and_leaves_its_records_and_nothing_else(case
         status = read_status(record)
         assert (status.policy, status.stepped_aside, status.arena) == ("prophet", "", True)
         assert status.recuts >= ROUNDS // 4 - 2
-        assert {path.name for path in place.iterdir()} <= {"log", record.name, "events.npz"}
+        assert {path.name for path in place.iterdir()} <= {"log", record.name, "events.npz", f"{worker}.jsonl"}
         left = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 left += [process] if Path(process.cwd()) == place else []
         assert not left
+
+
+def test_each_worker_writes_down_what_it_did(cases: Cases) -> None:
+    cases.ends("recuts")
+    for number, worker in enumerate(WORKERS):
+        (chapter,) = story_of(cases.place("recuts", worker)).chapters
+        assert chapter.name == f"worker {number}"
+        assert len(chapter.laps) == ROUNDS - 1
+        assert sum(row.sent_bytes for row in chapter.traffic) >= ROUNDS * BYTES
+        assert chapter.moments and chapter.cuts
+        events = events_of(cases.place("recuts", worker))
+        if len(events):
+            ended = int((events["kind"] == EventKind.FINISH).sum())
+            kept = [t for moment in chapter.moments for t in moment.transfers if t.queue is QueueKind.PUSH]
+            assert len(kept) <= ended
 
 
 def events_of(place: Path) -> NDArray[Any]:

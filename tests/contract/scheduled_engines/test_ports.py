@@ -16,14 +16,15 @@ from prophet.core.cut import Cut
 from prophet.core.ports import EventSource, Wishes
 from prophet.frontends.torch.arena import Arena
 from prophet.frontends.torch.ports import Awaited, GradientSource, UpdateOwner, Watcher
+from prophet.frontends.torch.steps import ModuleUpdates
 from prophet.frontends.torch.updates import AverageSource, Updates
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.hook import Hook
 from prophet_byteps.torch.keyed_arena import KeyedArena
+from prophet_byteps.torch.modules import KeyedModuleRounds
 from prophet_byteps.torch.rounds import OptimizerRounds
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
-from prophet_ddp.optimizers import DdpUpdates
 from prophet_ddp.rounds import DdpArena, ModuleRounds
 
 
@@ -39,7 +40,16 @@ def byteps(hook: Hook, board: CutBoard, arena: KeyedArena, rounds: OptimizerRoun
     del events, wishes, blocks, watcher, gradients, updates, averages
 
 
-def ddp(log: EventLog, control: Control, arena: DdpArena, rounds: ModuleRounds, updating: DdpUpdates) -> None:
+def byteps_modules(rounds: KeyedModuleRounds) -> None:
+    """A module's rounds; its updates are the library's."""
+    watcher: Watcher = rounds
+    gradients: GradientSource = rounds
+    awaited: Awaited = rounds
+    averages: AverageSource = rounds
+    del watcher, gradients, awaited, averages
+
+
+def ddp(log: EventLog, control: Control, arena: DdpArena, rounds: ModuleRounds, updating: ModuleUpdates) -> None:
     """A module's rounds, and an optimizer's updates, whose parameters may be of several modules."""
     events: EventSource = log
     wishes: Wishes[Decision] = control
@@ -60,13 +70,13 @@ def test_an_arena_says_how_a_block_travels_and_when_it_is_back(arena: type[Arena
         assert list(inspect.signature(own).parameters) == list(inspect.signature(base).parameters)
 
 
-@pytest.mark.parametrize("rounds", [OptimizerRounds, ModuleRounds])
+@pytest.mark.parametrize("rounds", [OptimizerRounds, KeyedModuleRounds, ModuleRounds])
 def test_what_a_parameters_hooks_call_is_there_by_name(rounds: type) -> None:
     for name in ("_gradient_comes", "_gradient_ready"):
         assert callable(getattr(rounds, name)), "Slot.hook finds it by name alone"
 
 
-@pytest.mark.parametrize("updates", [OptimizerRounds, DdpUpdates])
+@pytest.mark.parametrize("updates", [OptimizerRounds, ModuleUpdates])
 def test_updates_are_those_of_the_library(updates: type) -> None:
     assert issubclass(updates, Updates)
     for name in ("finish", "state_of"):

@@ -19,7 +19,7 @@ from prophet.core.cut import Cut, Segment
 from prophet.core.network import Network
 from prophet.policies import Blocks
 from prophet.policies import prophet as policy
-from prophet_byteps.cutting import CutBoard
+from prophet_byteps.cutting import CutBoard, Wish
 
 CUTS = (
     Cut.uniform(64 * 1024),
@@ -43,7 +43,7 @@ become = os.execv
 os.execv = lambda path, words: become(path, [*words[:2], __file__, *words[2:]])  # type: ignore[assignment]
 policy.POLICIES["prophet"] = dataclasses.replace(policy.POLICIES["prophet"], blocks=Blocks.ADAPTIVE)
 CutBoard.__init__ = make_and_keep  # type: ignore[method-assign, assignment]
-CutBoard.said = lambda board: (next(wanted), network)  # type: ignore[method-assign, assignment]
+CutBoard.said = lambda board: (Wish(next(wanted)), network)  # type: ignore[method-assign, assignment]
 del sys.argv[0]
 sys.path[0:0] = [str(Path(sys.argv[0]).parent)]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,15 +1,18 @@
 """Sends arrays of MXNet the moment they are made, which its engine has yet to allocate, and checks what comes back.
 
 Rule of this file: an ordinary BytePS program with MXNet. It knows nothing of Prophet and runs in a process of its own.
+The argument is how many.
 """
 
 from __future__ import annotations
+
+import sys
 
 import byteps.mxnet as bps
 import mxnet as mx
 import numpy as np
 
-ARRAYS = 400
+ARRAYS = int(sys.argv[1])
 
 bps.init()
 arrays = []

@@ -16,7 +16,7 @@ from pathlib import Path
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
-from prophet_byteps.hook import Hook, inspect_library, open_apart
+from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, Hook, inspect_library, open_apart
 
 REDUCE, COPY, PUSH, PULL, BROADCAST = 1, 2, 6, 7, 11
 """Stages of BytePS, as they are numbered since 0.2.5."""
@@ -179,6 +179,26 @@ def a_gradient_is_told_by_its_priority_where_the_front_end_passes_one(hook: Hook
     assert core.drain(PUSH) == [9, 8, 7]
     added = [int(e["gradient"]) for e in hook.drain() if e["kind"] == EventKind.ADD]
     assert added == [2, 0, 9 | UNPROFILED_GRADIENT]
+
+
+@case
+def what_goes_one_way_only_passes_the_other_stage_in_its_turn(hook: Hook, core: Core) -> None:
+    hook.set_identity("priority")
+    assert hook.goes_one_way
+    core.add(5, priority=PULL_ONLY)
+    assert core.get(PUSH) < 0
+    assert core.gradient(PULL) == 5
+    core.finish(PULL)
+    core.add(6, priority=PUSH_ONLY)
+    assert core.gradient(PUSH) == 6
+    core.finish(PUSH)
+    assert core.get(PULL) < 0
+    assert core.get(9) >> 16 == 5 and core.get(9) >> 16 == 6, "both are on to COPYH2D"
+    status = hook.status()
+    assert (status.pending, status.in_flight_bytes) == (0, 0), "a stage that is passed is finished as well"
+    hook.step_aside("for good")
+    core.add(7, priority=PULL_ONLY)
+    assert core.gradient(PUSH) == 7, "from then on all go both ways"
 
 
 @case

@@ -22,15 +22,17 @@ from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.settings import Settings
-from prophet.core.status import LaneStatus
+from prophet.core.status import AgentStatus, LaneStatus
 from prophet.frontends.ending import STALLED
 from prophet.lab.records import read_status
+from prophet.lab.report import story_of
 from prophet.learn.learner import Learner
 from prophet.models.profiles import load_profile
 from prophet.policies import get_policy
+from prophet.watch import training
 from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
-from prophet_byteps.cutting import CutBoard
+from prophet_byteps.cutting import CutBoard, Wish
 from prophet_byteps.stall import Oldest
 from support.virtual import events, iteration, transfers
 
@@ -229,23 +231,24 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     cut, network = Cut.uniform(1 << 20), Network(1e8)
     asked: list[tuple[Cut | None, tuple[Network, ...]]] = []
     refused: list[Refusal] = []
+    said: list[int | None] = []
+    plan = Plan(cut=cut)
 
     class Learner:
         monitor, profiler = SimpleNamespace(network=network), SimpleNamespace(profile=None)
-        why = "larger blocks cost less"
+        why, credit = "larger blocks cost less", 3 << 20
 
-        def turn(
-            self, now: float, events: Any, nic: Any, cut: Cut | None, networks: Any, refusals: tuple[Refusal, ...]
-        ) -> Plan:
-            asked.append((cut, networks))
-            refused.extend(refusals)
-            return Plan(cut=Cut.uniform(1 << 20))
+        def turn(self, now: float, events: Any, nic: Any, **others: Any) -> Plan:
+            asked.append((others["cut"], others["networks"]))
+            refused.extend(others["refusals"])
+            said.append(others["credit"])
+            return plan
 
     scheduled = Agent("torch", Settings(policy), get_policy(policy), None, None, "no hook")
     scheduled._take_up = lambda hook, plan: None  # type: ignore[method-assign]
     scheduled._learn(Hook(), Learner(), 3.0, [])  # type: ignore[arg-type]
     board = scheduled._board
-    assert board.said() == (cut, network)
+    assert board.said() == (Wish(cut, 3 << 20), network)
     first = None if policy == "prophet" and board.fixed is None else Cut.uniform(128 * 1024)
     assert asked == [(first, ())]
     for number in range(2):
@@ -256,6 +259,11 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     board.refuse(Refusal(cut, "no names"))
     scheduled._learn(Hook(), Learner(), 6.0, [])  # type: ignore[arg-type]
     assert refused == [Refusal(cut, "no names")]
+    board.taken_up(0, cut, 1 << 20)
+    plan, Learner.credit = Plan(), 2 << 20
+    scheduled._learn(Hook(), Learner(), 7.0, [])  # type: ignore[arg-type]
+    assert said == [None] * 4 + [1 << 20], "what the worker that decides wants in flight"
+    assert board.said()[0] == Wish(cut, 2 << 20), "a plan that leaves the cut as it is"
 
 
 def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float], tmp_path: Path) -> None:
@@ -300,6 +308,48 @@ def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:
     assert (status.policy, status.plans, status.hook, status.network) == ("p3", 0, None, None)
     assert status.cut == Cut.uniform(status.partition_bytes).segments
     assert (status.recuts, status.last_recut_s, status.recut_reason) == (0, None, "")
+
+
+def test_a_worker_says_what_it_does_with_a_hook_and_without(
+    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_log", None)
+    monkeypatch.setenv("DMLC_WORKER_ID", "3")
+    hook = Hook()
+    for number, hooked in enumerate((hook, None)):
+        folder = tmp_path / str(number)
+        settings = Settings("p3", record=folder)
+        scheduled: Any = Agent("mxnet", settings, get_policy("p3"), None, hooked, "no hook")  # type: ignore[arg-type]
+        scheduled._attach = lambda: None
+        hook.state.pending = 0
+        hook.events = transfers([1000, 2000], bandwidth=1e6, overhead_s=0.0, began=clock[0])
+        scheduled.step_aside("no hook") if hooked is None else None
+        scheduled._status = lambda scheduled=scheduled: AgentStatus("p3", scheduled._aside, 0, 0.0, 4096, 1)
+        scheduled._begin()
+        clock[0] += 1.0
+        scheduled._turn()
+        assert scheduled._observer.status().worker.rank == 3
+        hook.events = hook.events[:0]
+        scheduled._hook = None
+        scheduled._finish()
+        (chapter,) = story_of(folder).chapters
+        assert chapter.name == "worker 3" and not chapter.all_reduce
+        assert chapter.notes == ([] if hooked else ["Prophet stepped aside: no hook"])
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({}, (0, None, 0)),
+        ({"DMLC_WORKER_ID": "2", "DMLC_NUM_WORKER": "4"}, (2, 4, 0)),
+        (
+            {"DMLC_WORKER_ID": "1", "DMLC_NUM_WORKER": "2", "BYTEPS_LOCAL_RANK": "3", "BYTEPS_LOCAL_SIZE": "8"},
+            (11, 16, 3),
+        ),
+    ],
+)
+def test_which_worker_this_is(environ: dict[str, str], place: tuple[int, int | None, int]) -> None:
+    assert agent.place_of(environ) == place
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
+from prophet.core.cut import MOST_SEGMENTS, RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
 from prophet.core.network import Network
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, Answer
 from prophet_byteps.cutting import (
     MOST_ROWS,
+    NOTHING,
     CutBoard,
     CutControl,
+    Wish,
     cut_from,
-    cut_of_page,
     encode_page,
     networks_of_page,
+    wish_of_page,
 )
 
 SIZES = [300_000, 5_000_000, 12_000]
@@ -137,19 +139,22 @@ def cuts(draw: st.DrawFn) -> Cut:
 networks = st.builds(Network, st.floats(1024, 2.0**40, width=32), st.floats(0, 1, width=32), st.floats(0, 1, width=32))
 
 
-@given(st.integers(1, 20), st.none() | cuts(), st.data())
-def test_a_sum_of_pages_has_the_cut_and_everyones_network(workers: int, cut: Cut | None, data: st.DataObject) -> None:
+wishes = st.builds(Wish, st.none() | cuts(), st.none() | st.integers(1, (1 << 64) - 1))
+
+
+@given(st.integers(1, 20), wishes, st.data())
+def test_a_sum_of_pages_has_what_is_wanted_and_everyones_network(workers: int, wish: Wish, data: st.DataObject) -> None:
     said = data.draw(st.lists(st.none() | networks, min_size=workers, max_size=workers))
-    pages = [encode_page(rank, None if rank else cut, network) for rank, network in enumerate(said)]
+    pages = [encode_page(rank, NOTHING if rank else wish, network) for rank, network in enumerate(said)]
     page = bytes(sum(values) for values in zip(*pages, strict=True))
-    assert cut_of_page(page) == cut
+    assert wish_of_page(page) == wish
     assert networks_of_page(page) == tuple(network for network in said if network is not None)
 
 
 def test_workers_beyond_the_rows_of_a_page_say_nothing() -> None:
     network = Network(1e8)
-    assert networks_of_page(encode_page(MOST_ROWS - 1, None, network)) == (network,)
-    assert encode_page(MOST_ROWS, None, network) == bytes(PAGE_BYTES)
+    assert networks_of_page(encode_page(MOST_ROWS - 1, NOTHING, network)) == (network,)
+    assert encode_page(MOST_ROWS, NOTHING, network) == bytes(PAGE_BYTES)
 
 
 @given(cuts(), st.integers(0, 1 << 21), st.integers(0, 1 << 21))
@@ -182,6 +187,48 @@ def test_every_worker_has_the_same_cut_in_every_round(monkeypatch: pytest.Monkey
     assert all(worker.board.networks == expected for worker in group)
     assert turns.waits > 0 or server.workers == 1
     assert server.declared[0] == ["prophet.cut.0.0", "prophet.cut.0.1"]
+
+
+def test_a_page_has_room_for_the_longest_cut_and_its_credit() -> None:
+    longest = Cut(tuple(Segment(UNIT_BYTES * place, UNIT_BYTES) for place in range(MOST_SEGMENTS)))
+    wish = Wish(longest, (1 << 64) - 1)
+    assert wish_of_page(encode_page(0, wish, Network(1e8))) == wish
+
+
+def test_every_worker_has_the_credit_of_the_cut_from_the_same_round_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, server = Turns(monkeypatch, 7), Server(3)
+    group = [Worker(server, rank) for rank in range(3)]
+    credits: list[list[int | None]] = [[] for _ in group]
+
+    def before(worker: Worker) -> Callable[[int], None]:
+        def note_and_want(number: int) -> None:
+            credits[worker.rank].append(worker.board.credit)
+            if number == 0:
+                worker.board.want(LARGE, "larger", 1000 + worker.rank)
+            if number == RECUT_ROUNDS:
+                worker.board.want_credit(2000 + worker.rank)
+            if number == 2 * RECUT_ROUNDS:
+                worker.board.want(SMALL)  # of which no credit is known
+
+        return note_and_want
+
+    turns.play(*(worker.run(4 * RECUT_ROUNDS, before(worker)) for worker in group))
+    assert credits[0] == credits[1] == credits[2]
+    assert credits[0] == [None] * RECUT_ROUNDS + [1000] * RECUT_ROUNDS + [2000] * 2 * RECUT_ROUNDS
+    assert group[1].board.recuts == 2
+
+
+def test_what_cannot_be_had_leaves_the_credit_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, server = Turns(monkeypatch, 5), Server(2)
+    group = [Worker(server, rank) for rank in range(2)]
+    for worker in group:
+        begins = worker.control.round_begins
+        worker.control.round_begins = functools.partial(begins, lambda cut: "no names")  # type: ignore[method-assign]
+    turns.play(
+        group[0].run(2 * RECUT_ROUNDS, lambda number: group[0].board.want(LARGE, "", 1000)),
+        group[1].run(2 * RECUT_ROUNDS),
+    )
+    assert [worker.board.credit for worker in group] == [None, None]
 
 
 def test_a_fixed_cut_sends_nothing_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:

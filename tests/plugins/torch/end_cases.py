@@ -118,6 +118,12 @@ def differing(rank: int) -> None:
     trained(DistributedDataParallel(model()), 3)
 
 
+def differing_fusion(rank: int) -> None:
+    """Only one rank lets small gradients travel together."""
+    mark()
+    trained(DistributedDataParallel(model()), 3)
+
+
 def unknown(rank: int) -> None:
     """An unknown policy: this comes before any process group is needed."""
     mark()
@@ -347,6 +353,8 @@ def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
     policy = {"unknown": "nonsense", "differing": ("prophet", "p3")[rank % 2]}.get(case, "prophet")
     if not plain and not (case == "without" and rank == 1):
         os.environ.update(PROPHET_SCHEDULER=policy, PROPHET_CACHE="off")
+        if case == "differing_fusion":
+            os.environ["PROPHET_FUSION"] = str(rank)
         import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
     if case != "unknown":
         dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUTS.get(case, 60.0)))

@@ -175,6 +175,7 @@ def given(name: str, rank: int, half: bool = False) -> dict[str, Any]:
             sum(rounds.blocks_under(wanted.cut)[place].size_bytes for place in places) for places in wanted.collectives
         ],
         "issued": issued,
+        "elements": sum(slot.param.numel() for slot in rounds.slots),
         "joined": sum(len(places) > 1 for places in wanted.collectives),
         "waits": rounds.barrier,
     }

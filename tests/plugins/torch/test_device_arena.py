@@ -17,13 +17,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from prophet.core.cut import Borders, Cut
 from prophet.core.events import EventKind
-from prophet.frontends.torch import guards, references
+from prophet.frontends.torch import guards, references, steps
 from prophet.frontends.torch.updates import Updates
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
-from prophet_ddp import device_arena, issuer, optimizers
+from prophet_ddp import device_arena, issuer
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.device import Told
@@ -133,8 +134,7 @@ class Job:
             ),
         )
         if small:
-            (compression,) = (value for hook, value in KNOWN.items() if hook.__name__ == "bf16_compress_hook")
-            self.rounds.compress(compression)
+            self.rounds.average_by(KNOWN[default_hooks.bf16_compress_hook])
         append = self.issuer.append
 
         def note(operations: list[JointOperation]) -> None:
@@ -154,7 +154,7 @@ class Job:
                 param.register_hook(functools.partial(self._to_its_stream, param))
                 end = self._ends[param] = _accumulation(param)
                 end.register_hook(lambda *_: setattr(self.device, "current", self.device.main))
-        made = optimizers._updates_of(self.optimizer)
+        made = steps._updates_of(self.optimizer)
         assert made is not None
         with LazyMode(self.device):
             for number in range(STEPS):
@@ -296,7 +296,7 @@ def test_readiness_and_what_is_learned_follow_the_device(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("seed", [5, 6, 7, 8])
 def test_an_update_is_made_before_its_average_is_there_and_waits_on_the_device(seed: int) -> None:
     job = Job(seed)
-    made = optimizers._updates_of(job.optimizer)
+    made = steps._updates_of(job.optimizer)
     assert made is not None
     with LazyMode(job.device):
         for _ in range(3):  # probation, and one that may be late
@@ -325,7 +325,7 @@ def test_what_nobody_waits_for_is_not_updated_before_it_has_landed(monkeypatch: 
 
     monkeypatch.setattr(Updates, "_update", update)
     job = Job(seed)
-    made = optimizers._updates_of(job.optimizer)
+    made = steps._updates_of(job.optimizer)
     assert made is not None
     with LazyMode(job.device):
         for number in range(6):

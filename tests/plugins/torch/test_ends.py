@@ -20,6 +20,7 @@ NAMES = (
     "late",
     "without",
     "differing",
+    "differing_fusion",
     "unknown",
     "other_models",
     "making_fails",
@@ -112,6 +113,14 @@ def test_ranks_with_different_policies_say_so_each(ends: Path) -> None:
     for number, rank in enumerate(ranks(ends, "differing")):
         assert rank.status == 2
         assert f"rank {1 - number} has" in rank.printed("prophet: the ranks of this job differ")
+
+
+def test_ranks_that_fuse_and_that_do_not_say_so_each(ends: Path) -> None:
+    for number, rank in enumerate(ranks(ends, "differing_fusion")):
+        assert rank.status == 2
+        line = rank.printed("prophet: the ranks of this job differ")
+        other, own = ("on", "off") if number == 0 else ("off", "on")
+        assert f"rank {1 - number} has" in line and line.index(f"fusion {other}") < line.index(f"fusion {own}")
 
 
 def test_an_unknown_policy_ends_each_rank_with_one_line(ends: Path) -> None:

@@ -19,7 +19,7 @@ JOB = Path(__file__).with_name("policies_job.py")
 LIMIT_S = 300.0
 RANKS = 2
 VARYING = ["vary:p3", "vary:fifo", "vary:caramel"]
-HALF = ["half:caramel", "half:pace"]
+HALF = ["half:caramel", "half:pace", "half:prophet"]
 LEARNING = ["learn:caramel", "learn:pace", "learn:tictac"]
 
 
@@ -69,6 +69,14 @@ def test_the_weights_are_those_without_prophet(runs: list[dict[str, dict[str, An
 def test_what_was_decided_is_what_travels_on_every_rank(runs: list[dict[str, dict[str, Any]]], name: str) -> None:
     assert all(of_rank[name]["decided"] for of_rank in runs)
     assert all(of_rank[name]["issued"] == runs[0][name]["wanted"] for of_rank in runs)
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_half_precision_takes_two_bytes_an_element(runs: list[dict[str, dict[str, Any]]], name: str) -> None:
+    for of_rank in runs:
+        row = of_rank[name]
+        assert row["issued"] == row["wanted"], "cut, learned and sent in the same bytes"
+        assert sum(row["issued"]) == 2 * row["elements"]
 
 
 @pytest.mark.parametrize("name", collective_policies())

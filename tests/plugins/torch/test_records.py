@@ -74,7 +74,7 @@ def test_every_rank_leaves_a_status_and_the_one_that_learns_the_rest(tmp_path: P
     first, second = read_status(tmp_path / "status.json"), read_status(tmp_path / "status.1.json")
     assert (first.policy, first.stepped_aside, first.arena) == ("prophet", "", True)
     assert first.plans >= 1 and first.network is not None and first.agent_cpu_s > 0
-    assert (second.plans, second.network, second.agent_cpu_s) == (0, None, 0.0)
+    assert (second.plans, second.network) == (0, None)
     assert second.cut == first.cut != () and second.recuts == first.recuts
     record = load_record(tmp_path / "events.npz")
     assert record.agreed and record.plans == {}

@@ -10,7 +10,13 @@ from prophet.core.network import Network
 from prophet.models.profiles import resnet50
 from prophet.policies import get_policy
 from prophet.policies.algorithms.chooser import AS_GOOD, SIZES
-from prophet.policies.algorithms.collective import LEAST_SIZE, CollectivePolicy, ForwardOrder, learning_sizes
+from prophet.policies.algorithms.collective import (
+    LEAST_SIZE,
+    ArrivalOrder,
+    CollectivePolicy,
+    ForwardOrder,
+    learning_sizes,
+)
 
 PROFILE = resnet50(100_000_000, backward_s=0.2, forward_s=0.1)
 POLICY = CollectivePolicy(ForwardOrder())
@@ -75,6 +81,23 @@ def test_of_those_as_good_the_largest_blocks_are_first() -> None:
 
 def test_a_search_by_turns_comes_to_the_same() -> None:
     assert choices(question(1e-3), events=1) == choices(question(1e-3))
+
+
+def test_behind_a_barrier_it_is_another_choice_in_the_order_of_arrival() -> None:
+    """Large blocks stand in nobody's way then; only the last ones must not be waited for long."""
+    policy = CollectivePolicy(ForwardOrder(), ArrivalOrder())
+    profile = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
+    by_barrier = {}
+    for barrier in (False, True):
+        asked = Question(profile, Network(31.25e6, 2e-3), Shape(2, 1), (), anew=True, barrier=barrier)
+        search = policy.search(asked)
+        while not search.work(1 << 40):
+            pass
+        by_barrier[barrier] = search.choices[0]
+        order = policy.chosen_plan(search.choices[0], asked).push.order
+        assert (order is None) == barrier
+    assert by_barrier[True].iteration_s > by_barrier[False].iteration_s
+    assert CollectivePolicy(ForwardOrder()).ordered(profile, None, barrier=True).push.order is not None
 
 
 def test_the_plan_of_a_choice_has_its_cut_and_the_order_of_its_blocks() -> None:

@@ -13,7 +13,7 @@ from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import GradientProfile, Profile
 from prophet.policies import get_policy
-from prophet.policies.algorithms.collective import ForwardOrder
+from prophet.policies.algorithms.collective import ArrivalOrder, ForwardOrder
 from prophet.policies.algorithms.sequence import (
     IssueOrder,
     backward_order,
@@ -92,6 +92,12 @@ def test_an_iteration_ends_when_forward_has_had_all() -> None:
     assert iteration_s(job, IssueOrder((0, 1), (0.1, 0.1))) == pytest.approx(0.4), "backward takes its time"
 
 
+def test_behind_a_barrier_forward_begins_when_the_last_is_back() -> None:
+    job = profile((1, 0.2), (1, 0.0))
+    assert iteration_s(job, IssueOrder((0, 1), (0.3, 0.9)), barrier=True) == pytest.approx(1.1)
+    assert iteration_s(job, IssueOrder((0, 1), (0.1, 0.1)), barrier=True) == pytest.approx(0.4)
+
+
 def test_another_order_comes_to_what_it_must() -> None:
     job = profile((1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0))
     played = play_sequence(job, NETWORK, (0, 1, 2, 3))
@@ -127,6 +133,17 @@ def test_no_sequence_beats_the_bound(job: Profile, network: Network, policy: str
     assert iteration_s(job, make_sequence(job, network, plan_of(policy, job, network))) >= bound_s
     order = data.draw(st.permutations(range(len(job.gradients))))
     assert iteration_s(job, play_sequence(job, network, order)) >= bound_s
+
+
+@given(job=PROFILES, network=NETWORKS, data=st.data())
+@settings(deadline=None)
+def test_behind_a_barrier_no_order_is_better_than_that_of_arrival(
+    job: Profile, network: Network, data: st.DataObject
+) -> None:
+    arrival = make_sequence(job, network, ArrivalOrder().plan(job, network))
+    order = data.draw(st.permutations(range(len(job.gradients))))
+    other_s = iteration_s(job, play_sequence(job, network, order), barrier=True)
+    assert iteration_s(job, arrival, barrier=True) <= other_s + 1e-9
 
 
 @given(job=PROFILES, network=NETWORKS)

@@ -185,6 +185,7 @@ FREE_RULES = (
 )
 
 _SPARE_REASON = "see docs/corrections.md: a fast worker's next push overwrote sums a slower worker had yet to receive"
+_WHOLE_REASON = "see docs/corrections.md: workers pulled weights that had half of another worker's update"
 _ANSWER_REASON = (
     "see docs/corrections.md: the compressor's one buffer was overwritten while an answer was still on its way"
 )
@@ -241,6 +242,81 @@ UpdateBuf& GetUpdateBuf(uint64_t key) {
     Rule("byteps/server/server.cc", "update_buf_[msg.key]", "GetUpdateBuf(msg.key)", "as above", 2),
 )
 
+ANSWER_RULES = (
+    Rule(
+        "byteps/server/server.cc",
+        """\
+    if (is_engine_blocking_ || !sync_mode_) {
+      SendPullResponse(type, key, req_meta, server);
+""",
+        """\
+    if (!sync_mode_) {
+      ps::KVPairs<char> answer;  // a copy: the next push is added in place, maybe before this has left
+      answer.keys = {EncodeKey(key)};
+      answer.lens = {static_cast<int>(stored->len)};
+      answer.vals.CopyFrom(reinterpret_cast<char*>(stored->tensor), stored->len);
+      server->Response(req_meta, answer);
+    } else if (is_engine_blocking_) {
+      SendPullResponse(type, key, req_meta, server);
+""",
+        "see docs/corrections.md: an asynchronous server ended at its first pull, looking for what was never set",
+    ),
+)
+
+WHOLE_RULES = (
+    Rule(
+        "byteps/server/server.cc",
+        "void BytePSHandler(const ps::KVMeta& req_meta,",
+        """\
+// What a worker has sent of an asynchronous update that is not there as a whole, by sender. One thread at a time.
+struct OpenUpdate {
+  bool open = false;
+  std::vector<std::pair<uint64_t, ps::KVPairs<char>>> parts;
+};
+std::unordered_map<int, OpenUpdate> open_updates_;
+constexpr int64_t kUpdateBegins = 0x50524f5048455442;  // PROPHETB
+constexpr int64_t kUpdateEnds = 0x50524f5048455445;    // PROPHETE
+
+// Takes an asynchronous push that begins or ends an update, or comes in between; false for any other.
+bool TakeIntoUpdate(uint64_t key, const ps::KVMeta& req_meta, const ps::KVPairs<char>& req_data,
+                    ps::KVServer<char>* server) {
+  int64_t word = 0;
+  if (req_data.vals.size() == sizeof(word)) memcpy(&word, req_data.vals.data(), sizeof(word));
+  auto& update = open_updates_[req_meta.sender];
+  if (word == kUpdateBegins) {
+    update.parts.clear();  // of a worker that ended amid an update
+    update.open = true;
+  } else if (word == kUpdateEnds) {
+    for (auto& part : update.parts) {
+      auto stored = GetStore(part.first);
+      auto bytes = std::min(stored->len, part.second.vals.size());
+      CHECK_GE(bps_reducer_->sum((void*)stored->tensor, (void*)part.second.vals.data(), bytes,
+                                 bps_reducer_->GetDataType(stored->dtype)),
+               0);
+    }
+    update.parts.clear();
+    update.open = false;
+  } else if (update.open) {
+    update.parts.emplace_back(key, req_data);
+  } else {
+    return false;
+  }
+  SendPushResponse(key, req_meta, server);
+  return true;
+}
+
+void BytePSHandler(const ps::KVMeta& req_meta,""",
+        _WHOLE_REASON,
+    ),
+    Rule(
+        "byteps/server/server.cc",
+        "    if (!stored->tensor) {\n      if (sync_mode_ &&",
+        "    if (!sync_mode_ && stored->tensor && TakeIntoUpdate(key, req_meta, req_data, server)) return;\n\n"
+        "    if (!stored->tensor) {\n      if (sync_mode_ &&",
+        _WHOLE_REASON,
+    ),
+)
+
 COPY_RULES = (
     Rule(
         "byteps/common/core_loops.cc",
@@ -263,6 +339,27 @@ ARRAY_RULES = (
 """,
         "  common::InitTensor(context, size, dtype, nullptr);\n",
         "see docs/corrections.md; where an array lies is asked again when MXNet's engine has made it",
+    ),
+)
+
+_COUNT_REASON = "what the last task belongs to may be gone once it has been handed over; see docs/corrections.md"
+
+COUNT_RULES = (
+    Rule(
+        "byteps/common/operations.cc",
+        "  unsigned int accumulated = 0;\n",
+        "  BPS_CHECK(e->tensor || e->output);\n"
+        "  const auto whole = (e->tensor ? e->tensor : e->output)->size();\n"
+        "  unsigned int accumulated = 0;\n",
+        _COUNT_REASON,
+    ),
+    Rule(
+        "byteps/common/operations.cc",
+        "  auto tensor = (e->tensor ? e->tensor : e->output);\n"
+        "  BPS_CHECK(tensor);\n"
+        "  BPS_CHECK_EQ(accumulated, tensor->size())\n",
+        "  BPS_CHECK_EQ(accumulated, whole)\n",
+        _COUNT_REASON,
     ),
 )
 
@@ -341,6 +438,15 @@ CORRECTIONS = (
         '#include "ops.h"\n',
     ),
     Correction(
+        "counting",
+        "a job of MXNet may crash or hang where the machine is busy: an array is asked that may be gone",
+        ("mxnet",),
+        COUNT_RULES,
+        b"byteps_mxnet_push_pull_async\0",
+        "byteps/common/operations.cc",
+        '#include "operations.h"\n',
+    ),
+    Correction(
         "summing",
         "workers may end with different weights: a server overwrites sums that are still on their way",
         ("server",),
@@ -349,6 +455,24 @@ CORRECTIONS = (
         "byteps/server/server.cc",
         '#include "server.h"\n',
         tells=True,  # the server before 0.2.5, which knows no compression, sums in another place
+    ),
+    Correction(
+        "answering",
+        "with BYTEPS_ENABLE_ASYNC a server ends at its first pull",
+        ("server",),
+        ANSWER_RULES,
+        b"byteps_server\0",
+        "byteps/server/server.cc",
+        '#include "server.h"\n',
+    ),
+    Correction(
+        "mixing",
+        "with BYTEPS_ENABLE_ASYNC workers pull weights that have half of another's update",
+        ("server",),
+        WHOLE_RULES,
+        b"byteps_server\0",
+        "byteps/server/server.cc",
+        '#include "server.h"\n',
     ),
     Correction(
         "copying",

@@ -31,12 +31,14 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import time
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 
 from prophet.core.cut import Cut
+from prophet.watch import training
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard, CutControl
 from prophet_byteps.hook import UNKNOWN_TRAINER
@@ -194,6 +196,7 @@ class _Rounds:
 
     def end(self) -> None:
         """All of the step's gradients have been handed over."""
+        training.iteration_ended(id(self), time.monotonic())
         if self._control is not None:
             self._control.round_ends()
 

@@ -23,6 +23,10 @@
 // waited or was in flight before belongs to an engine that is gone: it is forgotten when a queue is made, and when
 // Python says so (prophet_hook_reset). A call for a queue that is gone, from a late answer, does nothing.
 //
+// One way. A task with one of two priorities that no gradient has is pushed and not pulled, or pulled and not pushed: it
+// passes the other stage, in its turn, as if that were done. Asynchronous training asks for it; what a stage that is not
+// passed would send changes nothing there, so where BytePS does not export what this takes, tasks only go both ways.
+//
 // Errors. Anything unexpected hands all tasks back to BytePS in order of arrival and steps aside for good.
 #include <dlfcn.h>
 
@@ -68,6 +72,7 @@ constexpr size_t kReadyChecks = 256;                         // of tasks whose d
 constexpr auto kIdleWait = std::chrono::milliseconds(20);    // nothing to do: until an add, at most this
 constexpr auto kReadyPoll = std::chrono::microseconds(100);  // something there, but its data is not ready
 constexpr double kReadyPoll_s = 1e-4;
+constexpr int32_t kPushOnly = -(1 << 30), kPullOnly = -(1 << 30) - 1;  // hook.py has the same
 
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
@@ -352,6 +357,14 @@ Entry get_in_round(BytePSScheduledQueue* queue, Stage stage) {
   return entry;
 }
 
+// What a loop of PUSH or PULL is to work on: null where the task goes the other way only, and is on to its next stage.
+Entry unless_other_way(Stage stage, Entry entry) {
+  if (entry == nullptr || originals.proceed == nullptr) return entry;
+  if (fields_of(entry).priority != (stage == Stage::kPush ? kPullOnly : kPushOnly)) return entry;
+  originals.proceed(std::move(entry));
+  return nullptr;
+}
+
 thread_local bool tensor_completed = false;  // a tensor's last stage finished in this thread
 
 }  // namespace
@@ -397,8 +410,8 @@ std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
       return get_in_round(queue, stage);
     case Stage::kPush:
     case Stage::kPull:
-      if (std::optional<Entry> chosen = get_taken(queue, stage)) return *chosen;
-      break;  // stepped aside
+      if (std::optional<Entry> chosen = get_taken(queue, stage)) return unless_other_way(stage, std::move(*chosen));
+      break;  // stepped aside; then tasks go both ways
     default:
       break;
   }
@@ -479,6 +492,7 @@ int prophet_hook_attach(const char* library, int core, double watchdog_s, char* 
       return -1;
     }
   }
+  originals.proceed = reinterpret_cast<void (*)(Entry)>(dlsym(handle, prophet::kProceed));
   h.layout.name_bytes = core & kOldStrings ? 8 : 32;
   h.layout.compresses = (core & kWithoutCompression) == 0;
   h.queue = std::make_unique<prophet::TwoLaneQueue>(watchdog_s, kMostInFlight);
@@ -525,6 +539,9 @@ int64_t prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t 
   wake_lanes();
   return number;
 }
+
+// Whether tasks can go one way only.
+int prophet_hook_one_way() { return hook().active && originals.proceed != nullptr; }
 
 size_t prophet_hook_drain(Event* out, size_t capacity) {
   std::lock_guard<std::mutex> lock(hook().mutex);

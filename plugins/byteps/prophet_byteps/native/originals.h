@@ -57,7 +57,10 @@ struct Originals {
   std::shared_ptr<NcclGroupEntry> (*dequeue_group)(NcclManager*) = nullptr;
   bool (*is_key_ready)(ReadyTable*, uint64_t) = nullptr;
   ReadyTable** push_table = nullptr;
+  void (*proceed)(Entry) = nullptr;  // null where this BytePS does not export it; nothing else needs it
 };
+
+constexpr const char* kProceed = "_ZN6byteps6common15FinishOrProceedESt10shared_ptrINS0_16TensorTableEntryEE";
 
 struct Symbol {
   const char* name;

@@ -1,4 +1,4 @@
-"""The PyTorch front end: BytePS's DistributedOptimizer without the barrier in step().
+"""The PyTorch front end: BytePS's DistributedOptimizer and DistributedDataParallel without their barriers.
 
 Rule of this file: what the program sees, i.e. the function, the optimizer it returns, and when BytePS's
 own is used instead. Stock BytePS waits in step() until every averaged gradient is there. Here step()
@@ -10,14 +10,18 @@ docs/decisions/step-without-barrier.md why it is done so.
 Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of
 the forward pass.
 
-What such an optimizer is made of (optimizer.py and what it imports) is loaded when the first one is wrapped: a process
-that trains nothing, a data loader's say, needs none of it.
+BytePS's wrapper of a module, byteps.torch.parallel.DistributedDataParallel, waits at the end of backward instead. It
+stays BytePS's own but for its gradients, which modules.py has.
+
+What such an optimizer or module is made of (optimizer.py, modules.py and what they import) is loaded when the first one
+is wrapped: a process that trains nothing, a data loader's say, needs none of it.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import logging
 import os
 import sys
@@ -75,9 +79,58 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
             if bps.size() > 1:
                 engine().announce(f"with BytePS's barrier, since {reason}" if reason else "with BytePS's barrier")
             return original(optimizer, named, compression, backward_passes_per_step)  # type: ignore[no-any-return]
-        return wrap(optimizer, named or [], engine(), backward_passes_per_step, fusion)
+        half = _half_of(bps, compression)
+        return wrap(optimizer, named or [], engine(), backward_passes_per_step, fusion, half)
 
     bps.DistributedOptimizer = distributed_optimizer
+    _install_modules(bps, engine, fusion)
+
+
+def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> None:
+    """The same for BytePS's wrapper of modules, where this BytePS has one."""
+    name: str = bps.__name__
+    if sys.modules.get(name) is not bps:
+        return
+    try:
+        parallel: Any = importlib.import_module(f"{name}.parallel.distributed")
+    except ImportError:
+        return
+    wrapper_class = parallel.DistributedDataParallel
+    register, synchronize = wrapper_class._register_hooks, wrapper_class.synchronize
+
+    @functools.wraps(register)
+    def register_hooks(self: Any) -> None:
+        reason = _why_not_here(bps, self._compression)
+        if reason is None:
+            try:
+                from prophet.frontends.torch import steps
+                from prophet_byteps.torch import modules
+            except Exception as error:
+                reason = f"Prophet's cannot be loaded ({type(error).__name__}: {error})"
+        if reason is not None:
+            _warn_once(f"this module keeps BytePS's barrier: {reason}")
+            engine().announce(f"a module with BytePS's barrier, since {reason}")
+            register(self)
+            return
+        steps.install()
+        modules.average(self, engine(), fusion, _half_of(bps, self._compression))
+
+    @functools.wraps(synchronize)
+    def synchronize_rounds(self: Any) -> None:
+        modules = sys.modules.get("prophet_byteps.torch.modules")
+        rounds = modules.rounds_of(self) if modules is not None else None
+        if rounds is None:
+            synchronize(self)
+        else:
+            rounds.synchronize()
+
+    wrapper_class._register_hooks = register_hooks
+    wrapper_class.synchronize = synchronize_rounds
+
+
+def _half_of(bps: Any, compression: Any) -> torch.dtype | None:
+    """What gradients are rounded to by one of BytePS's compressions."""
+    return None if compression is bps.Compression.none else torch.float16
 
 
 def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None, compression: Any) -> str | None:
@@ -85,15 +138,23 @@ def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None
     names = [pair[0] for pair in named or [] if isinstance(pair, tuple)]
     if bps.size() == 1 or len(set(names)) != len(named or []):
         return ""  # Nothing to send; or an error, which BytePS's own checks report.
-    if compression is not bps.Compression.none:
-        return "it compresses gradients"
+    reason = _why_not_here(bps, compression)
+    if reason is not None:
+        return reason
+    from prophet.frontends.torch.optimizer import why_not_late
+
+    return why_not_late(optimizer)
+
+
+def _why_not_here(bps: Any, compression: Any) -> str | None:
+    """The same, as far as it is no optimizer's."""
+    if compression not in (bps.Compression.none, bps.Compression.fp16):
+        return "it compresses gradients in a way of its own"
     if int(os.environ.get("BYTEPS_ENABLE_ASYNC", "0")) != 0:
         return "BYTEPS_ENABLE_ASYNC is set"
     if "byteps.torch.cross_barrier" in sys.modules:
         return "byteps.torch.cross_barrier is in use"
-    from prophet.frontends.torch.optimizer import why_not_late
-
-    return why_not_late(optimizer)
+    return None
 
 
 def _warn_once(message: str) -> None:

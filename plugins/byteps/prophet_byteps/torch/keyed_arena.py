@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of, ids_taken
-from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
+from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot, travelling_bytes
 from prophet.frontends.torch.streams import Streams
 from prophet_byteps.torch.keys import Engine
 
@@ -56,10 +56,16 @@ class KeyedArena(Arena):
     """The gradients of optimizer `number`."""
 
     def __init__(
-        self, slots: Sequence[Slot], fusion: bool, engine: Engine, number: int, streams: Callable[[Any], Streams]
+        self,
+        slots: Sequence[Slot],
+        fusion: bool,
+        engine: Engine,
+        number: int,
+        streams: Callable[[Any], Streams],
+        half: torch.dtype | None = None,
     ) -> None:
-        first_id = engine.take_ids(ids_taken([slot.param.nbytes for slot in slots]))
-        super().__init__(slots, fusion, streams, first_id, engine.pins_memory)
+        first_id = engine.take_ids(ids_taken(travelling_bytes(slots, half)))
+        super().__init__(slots, fusion, streams, first_id, engine.pins_memory, half)
         self._engine = engine
         self._number = number
         self._names: list[str] = []

@@ -20,9 +20,16 @@ from prophet_byteps.torch.rounds import OptimizerRounds
 
 
 def wrap(
-    optimizer: torch.optim.Optimizer, named: list[tuple[str, torch.Tensor]], engine: Engine, passes: int, fusion: bool
+    optimizer: torch.optim.Optimizer,
+    named: list[tuple[str, torch.Tensor]],
+    engine: Engine,
+    passes: int,
+    fusion: bool,
+    half: torch.dtype | None = None,
 ) -> torch.optim.Optimizer:
-    """An object of a subclass of the optimizer's own class, sharing its groups and its state."""
+    """An object of a subclass of the optimizer's own class, sharing its groups and its state. `half`: see
+    OptimizerRounds.
+    """
     user_class = type(optimizer)
     # As BytePS names it: broadcast_optimizer_state recognises a wrapped optimizer by its module.
     namespace = {
@@ -36,7 +43,9 @@ def wrap(
     vars(wrapped).update({key: value for key, value in vars(optimizer).items() if key != "step"})
     trainable = {id(p): p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     chosen = [(name, trainable.pop(id(param))) for name, param in named if id(param) in trainable]
-    wrapped._prophet = OptimizerRounds(wrapped, user_class, chosen, list(trainable.values()), engine, passes, fusion)
+    wrapped._prophet = OptimizerRounds(
+        wrapped, user_class, chosen, list(trainable.values()), engine, passes, fusion, half
+    )
     for group in optimizer.param_groups:
         group["params"] = torch_guards.GroupParameters(group["params"])
     return wrapped  # type: ignore[no-any-return]

@@ -325,7 +325,7 @@ def test_workers_whose_gradients_are_of_other_kinds_differ(monkeypatch: pytest.M
             network, _ = install(patches, [Cut.uniform(UNIT_BYTES)])
             patches.setattr(torch_engine.Engine, "agree", lambda self, topic, text: texts.append(text))
             if split:
-                patches.setattr(arena, "fusible_kind", lambda param: (param.dtype, param.numel() < 1000))
+                patches.setattr(arena, "fusible_kind", lambda param, dtype: (dtype, param.numel() < 1000))
             model = Mixed()
             optimizer = wrap(network, model, make(model))
             nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()

@@ -91,6 +91,44 @@ def test_groups_and_schedulers(any_order: Network, fusion: bool) -> None:
     assert same_model(model, truth)
 
 
+@pytest.mark.parametrize("fusion", [False, True])
+def test_half_precision_has_the_bits_of_bytepss_and_half_of_the_bytes(any_order: Network, fusion: bool) -> None:
+    """Compression.fp16 rounds a gradient, BytePS averages what it rounded, and the average is put back."""
+    front_end.install(any_order, fusion)
+    truth, model = make_model(), make_model()
+    plain = Plain(ADAM(truth.parameters(), lr=1e-2), half=torch.float16)
+    optimizer = wrap(any_order, model, ADAM(model.parameters(), lr=1e-2), compression=any_order.Compression.fp16)
+    train(truth, plain)
+    train(model, optimizer)
+    assert not any_order.fell_back
+    assert {tensor.dtype for _, tensor, _ in any_order.flying.values()} == {torch.float16}
+    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
+    assert same_model(model, truth)
+    ranges = set(any_order.memory.values())
+    assert sum(end - begin for begin, end in ranges) == sum(param.nbytes for param in model.parameters()) // 2
+
+
+def test_half_precision_and_gradients_that_a_program_looks_at(network: Network) -> None:
+    truth, model = make_model(), make_model()
+    plain = Plain(SGD(truth.parameters(), 0.1), half=torch.float16)
+    optimizer = wrap(network, model, SGD(model.parameters(), 0.1), compression=network.Compression.fp16)
+    for number in range(4):
+        loss_of(model, number).backward()
+        loss_of(truth, number).backward()
+        optimizer.synchronize()
+        plain.synchronize()
+        for mine, other in zip(model.parameters(), truth.parameters(), strict=True):
+            assert torch.equal(gradient_of(mine), gradient_of(other))
+            assert gradient_of(mine).dtype == torch.float32
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        nn.utils.clip_grad_norm_(truth.parameters(), 0.5)
+        optimizer.step()
+        plain.optimizer.step()
+        optimizer.zero_grad()
+        plain.zero_grad()
+    assert same_model(model, truth)
+
+
 def test_scheduler_of_the_optimizer_before_wrapping(network: Network) -> None:
     truth, model = make_model(), make_model()
     bare = torch.optim.SGD(model.parameters(), 0.1)

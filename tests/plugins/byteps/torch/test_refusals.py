@@ -41,7 +41,7 @@ class OwnName(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"compression": Network.Compression.fp16}, "compresses"),
+        ({"compression": OwnName}, "compresses gradients in a way of its own"),
         ({"environ": "BYTEPS_ENABLE_ASYNC"}, "BYTEPS_ENABLE_ASYNC"),
         ({"module": "byteps.torch.cross_barrier"}, "cross_barrier"),
         ({"make": OwnStep}, "OwnStep has a step()"),

@@ -169,7 +169,8 @@ class StreamedNetwork(Network):
 
 
 def blocks() -> list[ArenaBlock]:
-    return [block for owner in torch_guards.owners() if owner._arena is not None for block in owner._arena.blocks]
+    arenas = [owner._keyed.arena for owner in torch_guards.owners()]
+    return [block for arena in arenas if arena is not None for block in arena.blocks]
 
 
 class Layer(nn.Linear):

@@ -1,0 +1,282 @@
+"""Prophet in a worker that trains asynchronously: MLfabric over BytePS's asynchronous servers.
+
+Rule of this file: the start of such a process and its end, the edges around prophet/frontends/torch/asynchronous.py.
+autoload.py makes one of these in place of agent.py's Agent where BYTEPS_SCHEDULER says `mlfabric`.
+
+A wrong setting ends the process before anything is sent. Without the hook a pull also pushes (zeros) and a push also
+pulls: the weights are the same, and what is saved is not. Without a coordinator updates go in order of arrival. Each is
+one warning.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import ipaddress
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from prophet.core import settings as names
+from prophet.core.errors import UserError
+from prophet.core.optional import MissingPackage, require
+from prophet.core.plan import Plan
+from prophet.core.settings import Settings, coordinator_from_environ, from_environ
+from prophet.core.status import AgentStatus
+from prophet.frontends.ending import WRONG, end_process
+from prophet.mlfabric.ports import CoordinatorPort
+from prophet_byteps import hook as hook_module
+from prophet_byteps.hook import Hook, HookError, Library
+
+POLICY = "mlfabric"
+ASYNCHRONOUS = "BYTEPS_ENABLE_ASYNC"
+WELCOME_S = 5.0
+"""How long a worker waits for its coordinator at the start of a job, before it goes on without."""
+BYTEPS_BLOCK_BYTES = "4096000"
+"""BytePS's own partition size: no block is larger, so each is one key."""
+
+logger = logging.getLogger("prophet")
+
+
+class AsynchronousAgent:
+    """Prophet in one worker of an asynchronous job."""
+
+    def __init__(self, settings: Settings, library: Library | None, hook: Hook | None, no_hook: str = "") -> None:
+        self._settings = settings
+        self._library = library
+        self._hook = hook
+        self._aside = no_hook
+        self._coordinator: CoordinatorPort | None = None
+        self._taken = False
+        self._closes: list[Callable[[], None]] = []
+
+    @classmethod
+    def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> AsynchronousAgent:
+        """Checks the settings and loads the hook, before BytePS's library is loaded. Raises UserError with one line."""
+        settings = from_environ(environ)
+        check_job(framework, environ)
+        library, hook, no_hook = None, None, ""
+        try:
+            library = hook_module.find_library(framework)
+            hook = Hook.load()
+        except Exception as error:
+            no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
+        environ[names.BYTEPS_PARTITION_BYTES] = BYTEPS_BLOCK_BYTES
+        environ[names.CHOSEN] = BYTEPS_BLOCK_BYTES
+        return cls(settings, library, hook, no_hook)
+
+    def start(self, module: ModuleType) -> None:
+        """Takes over what is to go one way only, and how the BytePS module just imported wraps optimizers."""
+        if self._hook is not None and self._library is not None:
+            try:
+                self._hook.attach(self._library, self._settings.watchdog_s)
+                hook_module.set_loaded(self._hook)
+                self._hook.set_identity("priority")
+                self._hook.set_plan(Plan(policy=POLICY))  # in order of arrival: all of an update is needed at once
+                if not self._hook.goes_one_way:
+                    self._aside = "this BytePS does not export what lets a task go one way only"
+            except Exception as error:
+                self._aside, self._hook = str(error), None
+        if self._aside:
+            self.step_aside(self._aside)
+        self._wrap_init(module)
+        install(module, self)
+        atexit.register(self._finish)
+
+    def _wrap_init(self, module: Any) -> None:
+        """A coordinator is looked for when the worker's number is known."""
+        init = module.init
+
+        @functools.wraps(init)
+        def init_and_connect(*args: Any, **kwargs: Any) -> Any:
+            result = init(*args, **kwargs)
+            if self._coordinator is None and module.size() > 1:
+                self._coordinator = connect(module.rank(), os.environ)
+            return result
+
+        module.init = init_and_connect
+
+    def take_coordinator(self) -> tuple[bool, CoordinatorPort | None]:
+        """Whether this optimizer is the first to ask, and the coordinator, which it alone has: it counts one model."""
+        first, self._taken = not self._taken, True
+        if not first and self._coordinator is not None:
+            logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
+        return first, self._coordinator if first else None
+
+    def leave(self, close: Callable[[], None]) -> None:
+        """`close` is called when the process ends."""
+        self._closes.append(close)
+
+    @property
+    def block_bytes(self) -> int | None:
+        return self._settings.partition_bytes
+
+    def step_aside(self, why: str) -> None:
+        """One warning; from here on all transfers go both ways."""
+        self._aside = why
+        logger.warning("Prophet's hook stepped aside: %s; pulls push as well, zeros, and pushes pull", why)
+        if self._hook is not None:
+            self._hook.step_aside(why)
+
+    def _finish(self) -> None:
+        """Leaves the coordinator, and writes what was asked for; a failure here is a warning, never a failed job."""
+        try:
+            for close in self._closes:
+                close()
+            if self._coordinator is not None:
+                self._coordinator.close()
+            if self._settings.status_out is not None:
+                self._write_status(self._settings.status_out)
+        except Exception as error:
+            logger.warning("Prophet could not end as it should: %s", error)
+
+    def _write_status(self, path: Path) -> None:
+        status = AgentStatus(
+            policy=POLICY,
+            stepped_aside=self._aside,
+            plans=0,
+            agent_cpu_s=0.0,
+            partition_bytes=int(BYTEPS_BLOCK_BYTES),
+            push_credit=None,
+            hook=self._hook.status() if self._hook else None,
+        )
+        path.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n", encoding="utf-8")
+
+
+def check_job(framework: str, environ: Mapping[str, str]) -> None:
+    """Raises UserError where the job is none that updates can be scheduled in."""
+    scheduler = f"{names.SCHEDULER}={POLICY}"
+    if environ.get(ASYNCHRONOUS, "0") in ("", "0"):
+        raise UserError(f"{scheduler} schedules asynchronous updates; set {ASYNCHRONOUS}=1 for workers and servers")
+    if framework != "torch":
+        raise UserError(f"{scheduler} knows PyTorch alone; leave it out of a job in {framework}")
+    servers = environ.get(names.DMLC_NUM_SERVER, "1")
+    if servers != "1":
+        raise UserError(
+            f"{scheduler} schedules the link of one server; {names.DMLC_NUM_SERVER} is {servers}, make it 1"
+        )
+    if environ.get(names.BYTEPS_LOCAL_SIZE, "1") not in ("", "1"):
+        raise UserError(f"{scheduler} needs one process a machine; {names.BYTEPS_LOCAL_SIZE} has to be 1")
+    coordinator = coordinator_from_environ(environ)
+    if coordinator is not None:
+        from prophet.mlfabric.tokens import token_of
+
+        token_of(coordinator.token_file, coordinator.tenant)
+
+
+def connect(worker: int, environ: Mapping[str, str]) -> CoordinatorPort | None:
+    """The coordinator's client of this worker; None, with a warning, where the environment names none or it fails.
+
+    The process ends where the coordinator refuses it, as for a wrong token. One that is not there yet is no reason to
+    wait: the client goes on looking for it.
+    """
+    try:
+        from prophet.mlfabric.client import client_from_environ
+
+        client = client_from_environ(worker, environ)
+        if client is None:
+            logger.warning("%s is not set: updates go in order of arrival, and none is dropped", names.COORDINATOR)
+            return None
+        client.wait_welcome(WELCOME_S)
+    except UserError as error:
+        end_process(str(error), WRONG)
+    except Exception as error:
+        logger.warning("updates go in order of arrival: %s: %s", type(error).__name__, error)
+        return None
+    return client
+
+
+def sum_at_workers(
+    bps: Any, agent: AsynchronousAgent, coordinator: CoordinatorPort | None, rounds: Any, blocks: Any, wire: Any
+) -> None:
+    """Lets updates of this worker be summed with others', where all workers can. Every worker has to come here."""
+    from prophet_byteps.torch.asynchronous_broadcast import gather_numbers
+
+    host, peers = "0.0.0.0", None
+    try:
+        if coordinator is not None and os.environ.get(names.AGGREGATE, "1") != "0":
+            from prophet.mlfabric.peers import Peers
+            from prophet.mlfabric.tokens import token_of
+
+            settings = coordinator_from_environ(os.environ)
+            assert settings is not None  # there is a coordinator
+            _, token = token_of(settings.token_file, settings.tenant)
+            host = own_address(os.environ)
+            peers = Peers(token, bps.rank(), host, 2 * blocks.size_bytes + 4096)
+            agent.leave(peers.close)
+    except Exception as error:
+        logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
+    own = (int(ipaddress.IPv4Address(host)), 0 if peers is None else peers.port)
+    rows = gather_numbers(bps, own, hook_module.wait_activity)
+    if coordinator is None or peers is None or any(port == 0 for _, port in rows):
+        return  # one that cannot would not know what to do with an update's place
+    from prophet.frontends.torch.aggregating import SummingWorker
+
+    peers.know({worker: (str(ipaddress.IPv4Address(at)), port) for worker, (at, port) in enumerate(rows)})
+    summing = SummingWorker(blocks, wire, rounds.pulls, bps.rank(), coordinator, peers.send)
+    agent.leave(summing.close)
+    peers.listen(summing.receive)
+    rounds.aggregate(summing)
+
+
+def own_address(environ: Mapping[str, str]) -> str:
+    """The IPv4 address by which other workers reach this one: what ps-lite is told, or that towards its scheduler."""
+    if told := environ.get("DMLC_NODE_HOST"):
+        return socket.gethostbyname(told)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((environ["DMLC_PS_ROOT_URI"], 9))  # sends nothing
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
+    """(item, whether it is as it must be, a line) for each thing that a worker needs here."""
+    ok, line = hook_module.check_compatibility(framework)
+    rows = [("MLfabric's hook", ok, line)]
+    try:
+        require("zmq", "an MLfabric coordinator")
+    except MissingPackage as error:
+        rows.append(("MLfabric's coordinator", False, str(error)))
+    return tuple(rows)
+
+
+def install(bps: Any, agent: AsynchronousAgent) -> None:
+    """Replaces what of `bps`, the module byteps.torch, an asynchronous job needs otherwise than BytePS has it."""
+    original = bps.DistributedOptimizer
+
+    @functools.wraps(original)
+    def distributed_optimizer(
+        optimizer: Any, named_parameters: Any = None, compression: Any = None, backward_passes_per_step: int = 1
+    ) -> Any:
+        if bps.size() == 1:
+            return original(optimizer, named_parameters, compression or bps.Compression.none, backward_passes_per_step)
+        if compression not in (None, bps.Compression.none):
+            raise ValueError(f"{names.SCHEDULER}={POLICY} does not compress updates; leave compression out")
+        from prophet_byteps.torch.asynchronous import BLOCK_BYTES, wrap
+
+        first, coordinator = agent.take_coordinator()
+        summing = functools.partial(sum_at_workers, bps, agent, coordinator) if first else None
+        size = agent.block_bytes or BLOCK_BYTES
+        return wrap(bps, optimizer, coordinator, hook_module.wait_activity, size, summing)
+
+    bps.DistributedOptimizer = distributed_optimizer
+    broadcast_parameters = bps.broadcast_parameters
+
+    @functools.wraps(broadcast_parameters)
+    def broadcast(params: Any, root_rank: int, prefix: str = "Parameter.") -> None:
+        if bps.size() == 1:
+            return broadcast_parameters(params, root_rank, prefix)  # type: ignore[no-any-return]
+        from prophet_byteps.torch.asynchronous_broadcast import broadcast_tensors
+
+        entries = sorted(params.items()) if isinstance(params, Mapping) else list(params)
+        tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
+        broadcast_tensors(bps, tensors, root_rank, hook_module.wait_activity)
+        return None
+
+    bps.broadcast_parameters = broadcast

@@ -1,0 +1,149 @@
+"""BytePS's asynchronous servers for the PyTorch front end, and the optimizer that a program gets there.
+
+Rule of this file: what BytePS is told and when. Rounds are prophet/frontends/torch/asynchronous.py's.
+
+Stock BytePS (BYTEPS_ENABLE_ASYNC) pushes each parameter's change and pulls the sum of all changes, parameter by
+parameter. Here a push is only a push and a pull only a pull (PUSH_ONLY, PULL_ONLY of the hook), so a dropped update
+pushes nothing. An update begins and ends with a word that the server understands, which applies it as a whole
+(docs/corrections.md, Mixing): the first is acknowledged before any block leaves, the last leaves when all blocks are
+acknowledged, so no order of transfers can part them.
+
+Every worker must push a key for the first time before BytePS lets any go on, so all keys are opened together at the
+start, in an order that does not matter.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from prophet.core.cut import MOST_BLOCK_BYTES
+from prophet.frontends.torch.asynchronous import AsynchronousRounds
+from prophet.frontends.torch.optimizer import methods_of
+from prophet.frontends.torch.weight_blocks import WeightBlocks
+from prophet.mlfabric.ports import CoordinatorPort
+from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY
+
+BLOCK_BYTES = 512 * 1024
+"""Of weights in a block, where the user does not say otherwise. An update waits for all of its blocks, so they are
+large enough that messages cost little."""
+BEGINS, ENDS = 0x50524F5048455442, 0x50524F5048455445
+"""Words around an update: PROPHETB and PROPHETE. build/corrections.py has the same."""
+MOST_OPENING = 128
+"""Keys that are opened at once: for each BytePS has a thread until all workers have opened it."""
+WAIT_S = 0.002
+
+_numbers = itertools.count()
+
+
+class BytePSWire:
+    """Blocks of optimizer `number` as BytePS's tensors, one key each. `bps` is the module byteps.torch.
+
+    For several threads: BytePS has one buffer a key, so transfers of a worker's blocks are one after another.
+    `wait_activity(limit_s)` returns when some tensor has completed.
+    """
+
+    def __init__(self, bps: Any, number: int | str, blocks: int, wait_activity: Callable[[float], None]) -> None:
+        self._bps = bps
+        self._names = [f"prophet.weights.{number}.{place}" for place in range(blocks)]
+        self._word_name = f"prophet.update.{number}"
+        self._word = torch.zeros(1, dtype=torch.int64)
+        self._wait_activity = wait_activity
+        self._lock = threading.Lock()
+        for name in (self._word_name, *self._names):
+            bps.declare(name)
+
+    def open(self, blocks: Sequence[torch.Tensor]) -> None:
+        """Makes every key known to the server. `blocks` have to be zero; what comes back says nothing."""
+        tensors = [self._word, *blocks]
+        names = [self._word_name, *self._names]
+        for first in range(0, len(names), MOST_OPENING):
+            part = slice(first, first + MOST_OPENING)
+            self._wait([self._send(t, n, PULL_ONLY) for t, n in zip(tensors[part], names[part], strict=True)])
+
+    def push(self, blocks: Sequence[torch.Tensor]) -> None:
+        with self._lock:
+            self._say(BEGINS)
+            self._wait([self._send(b, name, PUSH_ONLY) for b, name in zip(blocks, self._names, strict=True)])
+            self._say(ENDS)
+
+    def pull(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
+        with self._lock:
+            self._wait([self._send(b, self._names[place], PULL_ONLY) for b, place in zip(blocks, places, strict=True)])
+
+    def _say(self, word: int) -> None:
+        self._word.fill_(word)
+        self._wait([self._send(self._word, self._word_name, PUSH_ONLY)])
+
+    def _send(self, tensor: torch.Tensor, name: str, priority: int) -> int:
+        handle: int = self._bps.byteps_push_pull(tensor, average=False, name=name, priority=priority)
+        return handle
+
+    def _wait(self, handles: Sequence[int]) -> None:
+        for handle in handles:
+            while not self._bps.poll(handle):
+                self._wait_activity(WAIT_S)
+            self._bps.synchronize(handle)
+
+
+def wrap(
+    bps: Any,
+    optimizer: torch.optim.Optimizer,
+    coordinator: CoordinatorPort | None,
+    wait_activity: Callable[[float], None],
+    block_bytes: int = BLOCK_BYTES,
+    summing: Callable[[AsynchronousRounds, WeightBlocks, BytePSWire], None] | None = None,
+) -> torch.optim.Optimizer:
+    """An object of a subclass of the optimizer's own class, sharing its groups and its state, whose step() is a round.
+
+    When it returns, the weights are the root's on every worker: all have to come here. `summing`, where updates may be
+    summed at workers, is called before that. Raises ValueError for parameters that cannot be sent.
+    """
+    parameters = [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
+    blocks = WeightBlocks(parameters, bps.size(), min(block_bytes, MOST_BLOCK_BYTES - 4 * (bps.size() + 1)))
+    wire = BytePSWire(bps, next(_numbers), len(blocks.blocks), wait_activity)
+    user_class = type(optimizer)
+    namespace = {**methods_of(_Methods), "__module__": bps.DistributedOptimizer.__module__}
+    wrapped: Any = object.__new__(type(user_class.__name__, (user_class,), namespace))
+    # Without a scheduler's wrapper around step(), which is bound to the optimizer it was made for.
+    vars(wrapped).update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    wrapped._prophet = AsynchronousRounds(blocks, wire, bps.rank(), coordinator)
+    wrapped._prophet_class = user_class
+    wire.open(blocks.blocks)
+    if summing is not None:
+        summing(wrapped._prophet, blocks, wire)
+    wrapped._prophet.start()
+    return wrapped  # type: ignore[no-any-return]
+
+
+class _Methods:
+    """What the returned optimizer does otherwise than the class it extends."""
+
+    _prophet: AsynchronousRounds
+    _prophet_class: type[torch.optim.Optimizer]
+
+    @property
+    def asynchronous(self) -> AsynchronousRounds:
+        """This worker's rounds: version and delay of what it has, and what they came to."""
+        return self._prophet
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """The optimizer's own step; then its change to the server, and the server's newest weights back."""
+        loss = self._prophet_class.step(self, closure)  # type: ignore[call-overload]
+        self._prophet.round()
+        return loss
+
+    step.hooked = True  # type: ignore[attr-defined]  # torch runs step hooks around the inner step, once.
+
+    def synchronize(self) -> None:
+        """Gradients are this worker's own: there is nothing to wait for."""
+
+    def skip_synchronize(self) -> Any:
+        raise AssertionError("skip_synchronize cannot be used in asynchronous training: gradients are not averaged")
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Nothing leaves before step(), so any number of backward passes makes one update."""

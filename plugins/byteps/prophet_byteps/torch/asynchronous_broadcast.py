@@ -1,0 +1,81 @@
+"""Tensors of one worker for all of them, over BytePS's asynchronous servers.
+
+Rule of this file: BytePS's broadcast, where it does not work. That is a sum to which all but the root add zeros; an
+asynchronous server answers before the root has added anything. Here the root's bytes and a mark go as one update, and
+the others ask until the mark is there.
+
+All tensors travel as one, byte for byte, as 32-bit integers: the sum of a number and zeros is the number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from prophet_byteps.torch.asynchronous import BytePSWire
+
+POLL_S = 0.01
+
+_numbers = itertools.count()
+
+
+def broadcast_tensors(
+    bps: Any,
+    tensors: Sequence[torch.Tensor],
+    root: int,
+    wait_activity: Callable[[float], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Makes `tensors` of all workers equal to those of worker `root`, in place. Every worker has to call it."""
+    sizes = [tensor.nbytes for tensor in tensors]
+    page = torch.zeros(sum(sizes) // 4 + 2, dtype=torch.int32)
+    wire = BytePSWire(bps, f"broadcast.{next(_numbers)}", 1, wait_activity)
+    wire.open([page])
+    held = page[1:].view(torch.uint8)
+    if bps.rank() == root:
+        page[0] = 1
+        place = 0
+        for tensor, size in zip(tensors, sizes, strict=True):
+            held[place : place + size] = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            place += size
+        wire.push([page])
+        return
+    while int(page[0]) != 1:
+        sleep(POLL_S)
+        page.zero_()
+        wire.pull([page], [0])
+    place = 0
+    with torch.no_grad():
+        for tensor, size in zip(tensors, sizes, strict=True):
+            if size:
+                # A copy, since a tensor may be of a type that cannot begin at any byte.
+                tensor.copy_(held[place : place + size].clone().view(tensor.dtype).view(tensor.shape))
+            place += size
+
+
+def gather_numbers(
+    bps: Any,
+    own: Sequence[int],
+    wait_activity: Callable[[float], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[list[int]]:
+    """What every worker has for `own`, by worker: so many numbers of 64 bits each. Every worker has to call it."""
+    width = len(own) + 1  # and a mark that the worker's are there
+    page = torch.zeros(bps.size() * width, dtype=torch.int64)
+    wire = BytePSWire(bps, f"gather.{next(_numbers)}", 1, wait_activity)
+    wire.open([page])
+    page.zero_()
+    place = bps.rank() * width
+    page[place : place + width] = torch.tensor([1, *own], dtype=torch.int64)
+    wire.push([page])
+    while True:
+        page.zero_()
+        wire.pull([page], [0])
+        rows = page.view(bps.size(), width)
+        if bool((rows[:, 0] == 1).all()):
+            return [row[1:].tolist() for row in rows]
+        sleep(POLL_S)

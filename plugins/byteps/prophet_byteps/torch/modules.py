@@ -1,0 +1,133 @@
+"""Rounds of byteps.torch.parallel.DistributedDataParallel: BytePS's wrapper of a module, without its wait.
+
+Rule of this file: when a module's gradients leave, and what its synchronize() does. Rounds of blocks are
+keyed_rounds.py's, when averages are in `.grad` is prophet/frontends/torch/awaited.py's.
+
+BytePS's wrapper pushes each gradient when it is there, and the last one of a backward pass waits for all averages. Here
+backward returns, `.grad` awaits its average, and step() of the program's own optimizer passes it on to a late update.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from prophet.frontends.torch import references
+from prophet.frontends.torch.arena import Slot
+from prophet.frontends.torch.awaited import AwaitedRounds
+from prophet.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
+from prophet_byteps.torch.keyed_rounds import KeyedRounds, described
+from prophet_byteps.torch.keys import Engine
+
+
+class KeyedModuleRounds(AwaitedRounds):
+    """One module's. `named` are the parameters that BytePS averages, in forward order; `half` is as an Arena's.
+
+    `syncs()` says whether a backward pass is one that is averaged, and not within no_sync().
+    """
+
+    def __init__(
+        self,
+        named: Iterable[tuple[str, torch.Tensor]],
+        engine: Engine,
+        fusion: bool,
+        half: torch.dtype | None,
+        syncs: Callable[[], bool],
+    ) -> None:
+        rows = list(named)
+        terms = described("a module without a barrier", (name for name, _ in rows), half)
+        super().__init__(rows, engine.announce(terms))
+        self._engine = engine
+        self._syncs = syncs
+        self._keyed = KeyedRounds(self._slots, fusion, engine, self.number, half, self._clear)
+        self.watch()
+
+    def synchronize(self) -> None:
+        """The round that is open is over: what it still lacks had no part in the loss."""
+        with self._lock, references.blind(), torch.no_grad():
+            if self._keyed.staged == 0:
+                return
+            absent = [slot for slot in self._slots if not slot.staged and slot.param.grad is None]
+            for slot in self._slots:
+                if not slot.staged:
+                    self._stage(slot)
+            for slot in absent:  # Nobody would notice that this is looked at.
+                self._wait_for(slot)
+                slot.streams.before_average(slot.ends())
+                slot.param.grad = slot.view.to(slot.param.dtype, copy=True)
+                slot.see(slot.param.grad)
+                slot.updated = slot.streams.mark()
+                slot.awaited = False
+        self.backward_ends()
+
+    def restart(self) -> None:
+        """After a suspend, when nothing is on its way."""
+        with self._lock:
+            self._keyed.restart()
+
+    def _gradient_ready(self, slot: Slot) -> None:
+        with self._lock, references.blind():
+            if unseen_use(slot, on_probation=self._probation > 0):
+                self.keep_barrier()
+            if not self._syncs():
+                return
+            self._keyed.plan()
+            if slot.staged:
+                raise AssertionError(
+                    f"{slot.name} has a second gradient before all others had their first. Call synchronize() after a "
+                    "backward pass that leaves parameters out, and no_sync() around those that are not averaged"
+                )
+            self._stage(slot)
+
+    def _stage(self, slot: Slot) -> None:
+        while not self.arrived(slot):  # an average that nobody wanted
+            self.wait_activity(WAIT_LIMIT_S)
+        self._keyed.stage(slot)
+        slot.awaited = self._fresh = True
+        if self._keyed.whole:
+            self._keyed.next_round()
+
+    def _clear(self) -> None:
+        """Brings home all that is under way, and waits for what nobody wants."""
+        self.flush()
+        for slot in self._slots:
+            while not self.arrived(slot):
+                self.wait_activity(WAIT_LIMIT_S)
+
+    # The wire, for updates.
+
+    def arrived(self, slot: Slot) -> bool:
+        return self._keyed.arrived(slot)
+
+    def wait_activity(self, limit_s: float) -> None:
+        # A wake-up may be missed.
+        self._engine.wait_activity(min(limit_s, WAIT_LIMIT_S))
+
+    def progress(self) -> object:
+        return self._engine.progress()
+
+
+_rounds: weakref.WeakKeyDictionary[Any, KeyedModuleRounds] = weakref.WeakKeyDictionary()
+"""By BytePS's wrapper."""
+
+
+def average(ddp: Any, engine: Engine, fusion: bool, half: torch.dtype | None) -> None:
+    """From now on Prophet averages the gradients of this wrapper's module; called where BytePS registers its hooks."""
+    reference = weakref.ref(ddp)
+
+    def syncs() -> bool:
+        alive = reference()
+        return alive is None or bool(alive._require_backward_grad_sync)
+
+    named = [(name, param) for name, param in ddp.module.named_parameters() if param.requires_grad]
+    for _, param in named:
+        param.grad = torch.zeros_like(param)  # as BytePS leaves them
+    _rounds[ddp] = KeyedModuleRounds(named, engine, fusion, half, syncs)
+
+
+def rounds_of(ddp: Any) -> KeyedModuleRounds | None:
+    """Those of this wrapper; None where BytePS averages by itself."""
+    return _rounds.get(ddp)

@@ -1,0 +1,89 @@
+"""`prophet coordinate`: options to terms, and a server until the end.
+
+Rule of this file: what a person gives and sees. What a coordinator does is in prophet/mlfabric/.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from prophet.core.errors import UserError
+from prophet.core.files import write_whole
+from prophet.core.units import parse_rate, parse_time
+from prophet.mlfabric.coordination import Coordination, Terms
+from prophet.mlfabric.tokens import load_tokens
+
+
+def terms_of(delay_bound: int | None, server: str, server_rate: str | None, rate: str, batch: str) -> Terms:
+    """The options as a job's terms. Raises UserError naming the option that is wrong."""
+
+    def bytes_per_s(option: str, text: str) -> float:
+        try:
+            return parse_rate(text) / 8
+        except ValueError as error:
+            raise UserError(f"{option}: {error}") from None
+
+    try:
+        batch_s = parse_time(batch)
+    except ValueError as error:
+        raise UserError(f"--batch: {error}") from None
+    if delay_bound is not None and delay_bound < 1:
+        raise UserError(f"--delay-bound {delay_bound}: an update has a delay of 1 even alone; give 1 or more")
+    of_server = bytes_per_s("--server-rate", server_rate) if server_rate is not None else None
+    return Terms(
+        delay_bound=delay_bound,
+        server=server,
+        rate=bytes_per_s("--rate", rate),
+        rates={} if of_server is None else {server: (of_server, of_server)},
+        batch_s=batch_s,
+    )
+
+
+def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say: Callable[[str], None]) -> None:
+    """Serves until KeyboardInterrupt, which is how it ends. Raises UserError for what cannot be, before it listens."""
+    tokens = load_tokens(token_file)
+    if status is not None and not status.absolute().parent.is_dir():
+        raise UserError(f"--status {status}: there is no folder {status.absolute().parent}")
+    from prophet.mlfabric.server import CoordinatorServer, coordinator
+
+    if token_file.stat().st_mode & stat.S_IROTH:
+        say(f"{token_file} can be read by everybody on this machine: chmod o-r {token_file}")
+    connections, jobs = coordinator(tokens, terms)
+    server = CoordinatorServer(f"tcp://{listen.removeprefix('tcp://')}", connections)
+    try:
+        say(f"listening on {server.address} for {', '.join(sorted(tokens))}")
+        server.serve()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for line in summary(jobs):
+            say(line)
+        if status is not None:
+            write_whole(status_text(jobs, connections.refused), status)
+
+
+def summary(jobs: Mapping[str, Coordination]) -> list[str]:
+    """One line for each job that did anything."""
+    lines = []
+    for tenant, job in sorted(jobs.items()):
+        counts = job.counts
+        if counts.applied or counts.dropped or counts.lost or counts.refused:
+            lines.append(
+                f"{tenant}: {counts.applied} updates applied, greatest delay {counts.greatest_delay}; "
+                f"{counts.dropped} dropped, {counts.lost} lost, {counts.ungranted} without a grant, "
+                f"{counts.refused} requests refused"
+            )
+    return lines
+
+
+def status_text(jobs: Mapping[str, Coordination], refused: int) -> str:
+    """`{"schema": 1, "refused": N, "tenants": {NAME: {"version": ..., counts}}}`, as JSON.
+
+    `refused` counts the messages that were refused before any job heard of them.
+    """
+    tenants = {tenant: {"version": job.version, **asdict(job.counts)} for tenant, job in jobs.items()}
+    return json.dumps({"schema": 1, "refused": refused, "tenants": tenants}, indent=1) + "\n"

@@ -1,0 +1,209 @@
+"""A module whose gradients are averaged while nobody waits: backward returns, and each `.grad` awaits its average.
+
+Rule of this file: when averages are in `.grad`, whichever engine brings them. When gradients leave, and what a round
+is, is the engine's front end's; how updates come late is updates.py's, in which step() steps.py's, and who looks at a
+gradient guards.py's to notice.
+
+An engine whose wrapper of a module waits at the end of backward has its rounds of this kind. Whoever looks at a `.grad`
+in between waits for that one, and step() passes it on to an update that comes when the parameter is next used.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from prophet.frontends.notices import warn_once
+from prophet.frontends.torch import guards as torch_guards
+from prophet.frontends.torch import references
+from prophet.frontends.torch.arena import Slot
+from prophet.frontends.torch.updates import COMPLAIN_S, PROBATION_STEPS
+from prophet.watch import training
+
+WAIT_LIMIT_S = 0.05
+"""Longest sleep between two looks at something whose end is told."""
+
+_living: weakref.WeakSet[AwaitedRounds] = weakref.WeakSet()
+_in_backward = 0
+_installed = False
+
+
+class AwaitedRounds:
+    """One module's. `named` are the parameters that are averaged, in forward order; `number` counts the modules of the
+    process.
+
+    What the engine's own adds: `_gradient_ready`, `arrived`, `landed`, `wait_activity` and `progress`.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, torch.Tensor]], number: int) -> None:
+        self.number = number
+        self._slots = [Slot(self, name, param, place) for place, (name, param) in enumerate(named)]
+        self._lock = threading.RLock()
+        self._fresh = False
+        """Gradients have left since backward last returned."""
+        self._probation = PROBATION_STEPS
+        self._hooks: list[Any] = []
+        self._accumulations: list[Any] = []
+        self._ends: list[Any] = []
+
+    def watch(self) -> None:
+        """From now on gradients that backward makes come here. Once everything is there that they need."""
+        watch_backward()
+        _living.add(self)
+        torch_guards.watch(self, self._slots)
+        if torch_guards.after_compilation():
+            self.keep_barrier()
+        for slot in self._slots:
+            param: Any = slot.param
+            slot.watched.memory.note(param)
+            self._hooks.append(param.register_hook(slot.hook("_gradient_comes")))
+            # Of the node that adds to `.grad`, as torch's reducer does: after all hooks of the tensor, which may change
+            # the gradient. Nobody else keeps the node.
+            with torch.enable_grad():
+                accumulation = param.view_as(param).grad_fn.next_functions[0][0]
+            self._accumulations.append(accumulation)
+            self._ends.append(accumulation.register_hook(slot.hook("_gradient_ready")))
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """In forward order."""
+        return self._slots
+
+    @property
+    def barrier(self) -> bool:
+        """Whether step() waits for all updates."""
+        return self._probation != 0
+
+    # The engine's part.
+
+    def arrived(self, slot: Slot) -> bool:
+        """Whether the average of this round is at its place in the arena. To be asked no more where it is."""
+        raise NotImplementedError
+
+    def landed(self, slot: Slot) -> bool:
+        """Whether it has arrived, and no stream would have to wait for it either."""
+        return self.arrived(slot)
+
+    def wait_activity(self, limit_s: float) -> None:
+        """Returns when something has arrived, and after so many seconds in any case."""
+        raise NotImplementedError
+
+    def progress(self) -> object:
+        """Differs from what it was before where something has moved since."""
+        raise NotImplementedError
+
+    # What backward says.
+
+    def backward_ends(self) -> None:
+        """The outermost backward pass has returned."""
+        if self._fresh:
+            self._fresh = False
+            self._gathered()
+            torch_guards.keep_gradients(self, [slot for slot in self._slots if slot.awaited])
+
+    def _gathered(self) -> None:
+        """It has made gradients of this module."""
+
+    def _gradient_comes(self, slot: Slot) -> None:
+        """A gradient is about to be added to `.grad`, in which the average of the last round belongs first."""
+        slot.late |= slot.pending
+        self._bring_home(slot)
+
+    def _bring_home(self, slot: Slot) -> None:
+        """Makes the update or the average that is to come of the last round."""
+        if slot.pending:
+            slot.owner.finish([slot])
+        elif slot.awaited:
+            self.settle([slot])
+
+    # Averages on their way back.
+
+    def settle(self, slots: Iterable[Slot]) -> None:
+        """Waits until `.grad` of these is their average. What belongs to a round that is open stays this rank's own, as
+        it does in torch: a later backward pass makes the rest.
+        """
+        with self._lock, references.blind(), torch.no_grad():
+            for slot in slots:
+                if slot.awaited and not slot.staged:
+                    self._wait_for(slot)
+                    self._land(slot)
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Where no average is under way to a `.grad`, none is watched."""
+        # Who looks at all of them, one after another, begins with the first.
+        if not any(slot.awaited for slot in reversed(self._slots)):
+            torch_guards.release(self)
+
+    def _land(self, slot: Slot) -> None:
+        slot.awaited = False
+        slot.streams.before_average(slot.ends())
+        slot.bring_home()
+        slot.updated = slot.streams.mark()
+        slot.streams.before_look(slot.updated)
+
+    def flush(self, patience_s: float | None = None) -> bool:
+        """Brings home every average that is under way to a `.grad`, and every update of these parameters."""
+        whole = True
+        for owner in {slot.owner for slot in self._slots if slot.pending}:
+            whole = owner.flush(patience_s) and whole
+        self.settle(self._slots)
+        return whole
+
+    def keep_barrier(self) -> None:
+        """From now on no update outlasts step()."""
+        self._probation = -1
+        torch_guards.learned(self)
+        for owner in {slot.owner for slot in self._slots if slot.pending}:
+            owner.flush()
+
+    def stepped(self) -> None:
+        """An optimizer of these parameters has stepped, and made some of its updates late."""
+        for slot in self._slots:
+            slot.touched = slot.late = False
+        if self._probation > 0:
+            self._probation -= 1
+            if self._probation == 0:
+                torch_guards.learned(self)
+
+    def _wait_for(self, slot: Slot) -> None:
+        complain_at: float | None = None
+        while not self.arrived(slot):
+            now = time.monotonic()
+            complain_at = complain_at or now + COMPLAIN_S
+            if now > complain_at:
+                warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
+            training.waiting(slot.name, now, slot.blocks)
+            self.wait_activity(WAIT_LIMIT_S)
+        if complain_at is not None:
+            training.over(time.monotonic())
+
+
+def watch_backward() -> None:
+    """From now on rounds are told when a backward pass has returned, however the program came by torch's functions."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    autograd: Any = torch.autograd
+    original = autograd._engine_run_backward
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        global _in_backward
+        _in_backward += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _in_backward -= 1
+            if _in_backward == 0:
+                for rounds in list(_living):
+                    rounds.backward_ends()
+
+    autograd._engine_run_backward = run

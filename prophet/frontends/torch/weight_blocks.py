@@ -1,0 +1,133 @@
+"""A model's weights as the blocks that asynchronous training sends, each with a count of the updates in it.
+
+Rule of this file: memory and arithmetic. What travels when is an engine's front end's.
+
+The weights of an optimizer lie one after another, in the order of its parameters, as 32-bit floats, and are cut into
+blocks. Behind a block's weights there is room for counts: one for each worker, and one for the start. A worker that
+sends an update adds 1 to its own count in every block, in the same sum as the weights; the root's first weights add 1
+to the last. So what is read of the model says itself which updates are in it:
+
+- Blocks with equal counts have the same updates in them. Where some differ, an update came in between, and those that
+  lack it are read again (`behind`): a pull is a whole version of the model, or goes on.
+- The counts together are the version (MLfabric, section 2: the number of updates that were applied), and how far it
+  has grown since the weights that an update was computed from is that update's delay, its own place included (Eq. 9).
+- A worker's own count is how many of its updates were applied. Nothing is applied twice where that is how many it sent.
+
+Counts are floats: exact up to 2**24 updates of one worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+Counts = tuple[int, ...]
+"""Updates by worker, and last whether the root's first weights are there."""
+
+
+class WeightBlocks:
+    """The weights of `parameters`, cut into blocks of about `block_bytes`, in a job of so many workers.
+
+    `blocks` are what travels: one-dimensional CPU tensors of float32, weights and then workers + 1 counts, at addresses
+    that stay; they lie one after another in `memory`. Raises ValueError for parameters that are no 32-bit floats, or
+    none at all.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor], workers: int, block_bytes: int) -> None:
+        other = next((param for param in parameters if param.dtype != torch.float32), None)
+        if other is not None or not parameters:
+            found = "there are none" if other is None else f"one is {other.dtype}"
+            raise ValueError(f"asynchronous training sends parameters of torch.float32, and {found}")
+        self.parameters = list(parameters)
+        self.counted = workers + 1
+        elements = sum(param.numel() for param in parameters)
+        most = max(1, block_bytes // 4)
+        self._bounds = [(start, min(start + most, elements)) for start in range(0, elements, most)]
+        self.memory = torch.zeros(elements + len(self._bounds) * self.counted)
+        self.blocks = self.views(self.memory)
+        self._known = torch.zeros(elements)
+        """The weights as they were last read of the server."""
+        self._scratch = torch.zeros(elements)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all blocks, counts included."""
+        return sum(block.nbytes for block in self.blocks)
+
+    def views(self, memory: torch.Tensor) -> list[torch.Tensor]:
+        """The blocks in other memory of the same length."""
+        lengths = [stop - start + self.counted for start, stop in self._bounds]
+        return list(memory.split(lengths))
+
+    def hold_weights(self) -> None:
+        """Puts the parameters as they are into the blocks: what the server is to begin with."""
+        self._gather(self._scratch)
+        self._spread(self._scratch, self.counted - 1)
+
+    def hold_update(self, worker: int) -> float:
+        """Puts what the parameters have changed by since the last `take` into the blocks, counted as this worker's.
+
+        Returns the update's Euclidean norm.
+        """
+        self._gather(self._scratch)
+        self._scratch -= self._known
+        self._spread(self._scratch, worker)
+        return float(torch.linalg.vector_norm(self._scratch))
+
+    def clear(self) -> None:
+        """Nothing is in any block: what a pull that also pushes would add."""
+        self.memory.zero_()
+
+    def counts(self, place: int) -> Counts:
+        return counts_of(self.blocks[place], self.counted)
+
+    def behind(self) -> list[int]:
+        """Places of blocks that lack an update which another block has; none where they are one version."""
+        return behind([self.counts(place) for place in range(len(self.blocks))])
+
+    def take(self) -> Counts:
+        """Makes what is in the blocks the parameters' values. Returns its counts."""
+        for block, (start, stop) in zip(self.blocks, self._bounds, strict=True):
+            self._known[start:stop] = block[: stop - start]
+        place = 0
+        with torch.no_grad():
+            for param in self.parameters:
+                part = self._known[place : place + param.numel()]
+                param.copy_(part.view(param.shape))
+                place += param.numel()
+        return self.counts(0)
+
+    def _gather(self, into: torch.Tensor) -> None:
+        place = 0
+        with torch.no_grad():
+            for param in self.parameters:
+                into[place : place + param.numel()].copy_(param.reshape(-1))
+                place += param.numel()
+
+    def _spread(self, values: torch.Tensor, counted_by: int) -> None:
+        for block, (start, stop) in zip(self.blocks, self._bounds, strict=True):
+            block[: stop - start] = values[start:stop]
+            block[-self.counted :] = 0
+            block[-self.counted + counted_by] = 1
+
+
+def counts_of(block: torch.Tensor, counted: int) -> Counts:
+    """The counts behind the weights of a block; there are `counted` of them."""
+    return tuple(int(count) for count in block[-counted:].tolist())
+
+
+def behind(counts: Sequence[Counts]) -> list[int]:
+    """Places of those that are less than another in any count."""
+    newest = tuple(map(max, zip(*counts, strict=True)))
+    return [place for place, own in enumerate(counts) if own != newest]
+
+
+def version_of(counts: Counts) -> int:
+    """How many updates a model with these counts has had."""
+    return sum(counts[:-1])
+
+
+def has_begun(counts: Counts) -> bool:
+    """Whether the root's first weights are in it."""
+    return counts[-1] > 0

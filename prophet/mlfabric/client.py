@@ -1,0 +1,361 @@
+"""The worker's end of the connection to its coordinator (prophet/mlfabric/ports.py is what a front end sees of it).
+
+Rule of this file: one socket, one thread, futures. What is said, and when waiting ends, is conversation.py's.
+
+The thread alone touches the socket; calls change the conversation under a lock and wake it. Whatever goes wrong in it
+ends it with one warning, and from there on all updates go in arrival order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from prophet.core.errors import UserError
+from prophet.core.optional import need
+from prophet.core.settings import DEFAULT_COORDINATOR_BOUND_S, coordinator_from_environ
+from prophet.learn.nic import interface_towards, sample_nic
+from prophet.mlfabric.conversation import AWAY, Conversation, Result, SumPermission
+from prophet.mlfabric.messages import MOST_ANSWER_BYTES, Bye, Hello, Request, decode_answer, encode
+from prophet.mlfabric.nic_rates import NicEstimate
+from prophet.mlfabric.ports import Asking, Collection, Outcome, Permission
+from prophet.mlfabric.tokens import token_of
+
+zmq: Any = need("zmq", "an MLfabric coordinator")
+
+logger = logging.getLogger("prophet")
+T = TypeVar("T")
+
+RECONNECT_MS = (100, 2000)
+"""The first wait before a lost connection is made anew, and the longest, to which it doubles."""
+SAMPLE_S = 0.1
+"""How often the NIC is looked at while an update travels."""
+
+
+class CoordinatorClient:
+    """One worker's connection; safe for several threads. See `CoordinatorPort` for its calls.
+
+    `bound_s` is how long the coordinator may be silent before updates go in arrival order. `node` names the NIC, the
+    host's name where left out; with `watch_nic` its rate is measured while updates travel, and reported. Raises
+    UserError for an address, tenant or number that cannot be; nothing is connected yet when it returns.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        tenant: str,
+        worker: int,
+        bound_s: float = DEFAULT_COORDINATOR_BOUND_S,
+        node: str | None = None,
+        watch_nic: bool = True,
+    ) -> None:
+        try:
+            hello = Hello(
+                tenant=tenant, worker=worker, incarnation=secrets.randbits(53), node=node or socket.gethostname()
+            )
+        except ValueError:
+            raise UserError(f"tenant {tenant!r}, worker {worker!r}, node {node!r}: one cannot be") from None
+        self._address = address
+        self._lock = threading.Lock()
+        self._conversation = Conversation(hello, token, bound_s, time.monotonic())
+        self._askings: dict[int, Asking] = {}
+        self._pushed: set[int] = set()
+        """Updates that are done, and nobody has said yet what came of them."""
+        self._sums: dict[int, Future[Permission]] = {}
+        self._collect: Callable[[Collection], None] | None = None
+        # A restart takes longer than a millisecond an update, so it does not use a number again.
+        self._numbers = time.time_ns() // 1_000_000
+        self._closing = self._ended = self._warned = False
+        self._answered = threading.Condition(self._lock)
+        self._interface = interface_towards(urlsplit(address).hostname or "") if watch_nic else None
+        self._nic = NicEstimate()
+        self._sampled_s = -math.inf
+        self._was_sending = False
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        for option, value in (
+            (zmq.LINGER, 200),
+            (zmq.IMMEDIATE, 1),  # nothing queues up for a coordinator that is not there
+            (zmq.MAXMSGSIZE, MOST_ANSWER_BYTES),
+            (zmq.RECONNECT_IVL, RECONNECT_MS[0]),
+            (zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1]),
+            (zmq.HEARTBEAT_IVL, 1000),
+            (zmq.HEARTBEAT_TIMEOUT, 5000),
+        ):
+            self._socket.setsockopt(option, value)
+        try:
+            self._socket.connect(address)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise UserError(f"coordinator {address}: {error}; write tcp://HOST:PORT") from None
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="prophet-coordinator", daemon=True)
+        self._thread.start()
+
+    @property
+    def version(self) -> int:
+        with self._lock:
+            return self._conversation.version
+
+    @property
+    def away(self) -> bool:
+        """Whether updates go in arrival order now."""
+        with self._lock:
+            return self._conversation.away or self._ended
+
+    def wait_welcome(self, timeout_s: float) -> bool:
+        """Waits until the coordinator has let this worker in: True if it has.
+
+        For a job's start: raises UserError where it refuses, as for a wrong token, which waiting does not mend.
+        """
+        with self._answered:
+            self._answered.wait_for(
+                lambda: self._conversation.welcomed or bool(self._conversation.refused) or self._ended, timeout_s
+            )
+            if self._conversation.refused:
+                raise UserError(f"coordinator {self._address}: {self._conversation.refused}")
+            return self._conversation.welcomed
+
+    def ask(self, size_bytes: int, version: int, norm: float) -> Asking:
+        with self._lock:
+            asking = Asking(self._numbers, size_bytes)
+            if not self._ended:
+                self._conversation.ask(asking.update, size_bytes, version, norm, time.monotonic())
+                self._askings[asking.update] = asking
+            self._numbers += 1
+            ended = self._ended
+        if ended:
+            _resolve(asking.permission, Permission(asking.update, True, AWAY, None, version, False))
+        else:
+            self._wake()
+        return asking
+
+    def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
+        with self._lock:
+            ended = self._ended
+            if not ended:
+                self._conversation.done(asking.update, size_bytes, time.monotonic())
+                self._pushed.add(asking.update)
+        if ended:
+            _resolve(asking.outcome, Outcome(asking.update, True, self.version, None, AWAY))
+        else:
+            self._wake()
+        return asking.outcome
+
+    def on_collect(self, collect: Callable[[Collection], None]) -> None:
+        with self._lock:
+            self._collect = collect
+            self._conversation.aggregates()
+        self._wake()
+
+    def collected(self, number: int) -> Future[Permission]:
+        future: Future[Permission] = Future()
+        with self._lock:
+            future = self._sums.setdefault(number, future)
+            ended = self._ended
+            if not ended:
+                self._conversation.collected(number, time.monotonic())
+            version = self._conversation.version
+        if ended:
+            _resolve(future, Permission(0, True, AWAY, None, version, False))
+        else:
+            self._wake()
+        return future
+
+    def pushed_sum(self, number: int, size_bytes: int) -> None:
+        with self._lock:
+            self._conversation.done_sum(number, size_bytes, time.monotonic())
+        self._wake()
+
+    def report(self, up: float | None = None, down: float | None = None) -> None:
+        with self._lock:
+            self._conversation.report(up, down)
+        self._wake()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closing = True
+        self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(2.0)
+
+    def __enter__(self) -> CoordinatorClient:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            self._talk()
+        except Exception as error:
+            # Prophet's own failure: the job goes on without it.
+            self._warn(f"{type(error).__name__}: {error}")
+        finally:
+            self._end()
+
+    def _talk(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wake_out.fileno(), zmq.POLLIN)
+        while not self._closing:
+            now = time.monotonic()
+            with self._answered:
+                self._watch(now)
+                self._conversation.turn(now)
+                messages, results = self._conversation.take()
+                away, why = self._conversation.away, self._conversation.refused
+                next_s = self._conversation.next_s
+                if self._interface and self._conversation.sending:
+                    next_s = min(next_s, self._sampled_s + SAMPLE_S)
+                self._answered.notify_all()
+            if away:
+                self._warn(why or f"it has not answered for {self._conversation.bound_s:g} s")
+            for message in messages:
+                self._send(message)
+            for result in results:
+                self._deliver(result)
+            ready = dict(poller.poll(_milliseconds(next_s - time.monotonic())))
+            if self._wake_out.fileno() in ready:
+                self._wake_out.recv(4096)
+            if self._socket in ready:
+                self._receive()
+        with self._lock:
+            welcomed = self._conversation.welcomed
+        if welcomed:
+            self._send(Bye())
+
+    def _send(self, message: Request) -> None:
+        # Where nobody is connected, it will be said again, or given up.
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(encode(message), zmq.NOBLOCK)
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                answer = decode_answer(b"".join(frames))
+            except UserError as error:
+                logger.debug("the coordinator said what cannot be read: %s", error)
+                continue
+            with self._lock:
+                self._conversation.receive(answer, time.monotonic())
+
+    def _watch(self, now_s: float) -> None:
+        """Samples the NIC where an update travels or has just travelled."""
+        sending = self._conversation.sending
+        if self._interface is None or not (sending or self._was_sending):
+            return
+        if sending and self._was_sending and now_s < self._sampled_s + SAMPLE_S:
+            return
+        sample = sample_nic(self._interface, now_s)
+        if sample is None:
+            self._interface = None
+            return
+        self._nic.observe(sample, self._was_sending)
+        self._was_sending, self._sampled_s = sending, now_s
+        news = self._nic.news()
+        if news is not None:
+            self._conversation.report(news, None)
+
+    def _deliver(self, result: Result) -> None:
+        match result:
+            case Permission():
+                with self._lock:
+                    asking = self._askings.get(result.update)
+                if asking is not None:
+                    _resolve(asking.permission, result)
+            case Outcome():
+                with self._lock:
+                    asking = self._askings.pop(result.update, None)
+                    self._pushed.discard(result.update)
+                if asking is not None:
+                    _resolve(asking.outcome, result)
+            case SumPermission():
+                with self._lock:
+                    future = self._sums.pop(result.number, None)
+                if future is not None:
+                    _resolve(future, result.permission)
+            case Collection():
+                if self._collect is not None:
+                    self._collect(result)
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "Prophet's coordinator at %s is of no use now (%s); updates go in arrival order until it is",
+                self._address,
+                why,
+            )
+
+    def _end(self) -> None:
+        """Nobody will answer any more: what is open goes."""
+        with self._answered:
+            self._ended = True
+            askings, sums = list(self._askings.values()), list(self._sums.values())
+            self._askings.clear()
+            self._sums.clear()
+            version = self._conversation.version
+            self._answered.notify_all()
+        for asking in askings:
+            number = asking.update
+            sent = asking.permission.done() and asking.permission.result().aggregator is not None
+            _resolve(asking.permission, Permission(number, True, AWAY, None, version, False))
+            if sent or number in self._pushed:
+                _resolve(asking.outcome, Outcome(number, not sent, version, None, AWAY))
+            # One that is on its way to the server has its outcome when it is done.
+        for future in sums:
+            _resolve(future, Permission(0, True, AWAY, None, version, False))
+        self._context.destroy(linger=200)
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def _wake(self) -> None:
+        # Where its buffer is full, it is awake; where it is closed, the thread has ended.
+        with contextlib.suppress(OSError):
+            self._wake_in.send(b"\0")
+
+
+def _milliseconds(left_s: float) -> int | None:
+    """How long to poll. ZeroMQ knows whole milliseconds, so what is nearer is slept: a start is not late for that."""
+    if left_s == math.inf:
+        return None
+    if left_s <= 0.0:
+        return 0
+    if left_s < 1e-3:
+        time.sleep(left_s)
+    return int(left_s * 1e3)
+
+
+def _resolve(future: Future[T], value: T) -> None:
+    # It may have one, or nobody wants it any more.
+    with contextlib.suppress(InvalidStateError):
+        future.set_result(value)
+
+
+def client_from_environ(worker: int, environ: Mapping[str, str] = os.environ) -> CoordinatorClient | None:
+    """The coordinator that the environment names, None where it names none. Raises UserError naming what is wrong."""
+    settings = coordinator_from_environ(environ)
+    if settings is None:
+        return None
+    tenant, token = token_of(settings.token_file, settings.tenant)
+    return CoordinatorClient(settings.address, token, tenant, worker, settings.bound_s, settings.node)

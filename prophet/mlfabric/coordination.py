@@ -1,0 +1,570 @@
+"""The coordinator of one job: requests in, answers out, the time passed in (MLfabric, section 4).
+
+Rule of this file: who is told what, and what counts as applied. Orders, aggregators and drops are the scheduler's,
+starts timetable.py's; whose connection it is, connections.py knows.
+
+An update is asked for, gets its place in a batch, is granted, and is done. Batches are decided every `batch_s`
+(section 7: 100 ms), and sooner where the server's NIC would have nothing left to receive before: waiting longer buys
+a better order only while there is something to put in order. So small updates, which are through in less, wait less.
+
+The coordinator counts the versions of the model. An update is applied when its pusher says that the server has all of
+it; whatever is said twice, by a worker that lost its connection, say, counts once. Updates that go without a grant,
+because the coordinator was away or too slow for the worker, are counted as well. The delay bound holds as long as
+there are none.
+
+What a worker was granted is released when it dies: nothing is heard from it for `dead_s`, it starts anew, or its
+transfer is `lease_s` late. The updates in a sum are lost with their aggregator, unless it is dead in name only and its
+sum arrives after all: then they count, if they were not sent again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from prophet.core.errors import UserError
+from prophet.mlfabric.messages import (
+    Applied,
+    Ask,
+    Beat,
+    Bye,
+    Collect,
+    Collected,
+    Denied,
+    Done,
+    Grant,
+    Hello,
+    Lost,
+    NicRates,
+    Request,
+    Summed,
+    Wait,
+    Welcome,
+)
+from prophet.mlfabric.network import Link, NetworkState, Node
+from prophet.mlfabric.ordering import Update
+from prophet.mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
+from prophet.mlfabric.timetable import LEAD_S, ScheduledTransfer, Timetable
+
+Said: TypeAlias = Applied | Collect | Denied | Grant | Lost | Summed | Wait | Welcome
+Addressed: TypeAlias = tuple[int, Said]
+"""To which worker, and what."""
+
+MOST_OPEN = 64
+"""Updates that one worker may have open: a worker that asks on and on is refused before it costs anything."""
+MOST_KEPT = 128
+"""Of a worker's finished updates so many are remembered, to know what is said twice."""
+MOST_BATCH = 64
+"""Updates decided at once: with more the scheduler, which is quadratic, would keep everybody waiting."""
+MOST_PLANNED = 32
+"""While so many transfers wait for their start, nothing more is decided: later there is more to choose from."""
+CHECK_S = 0.5
+"""How often the dead are looked for."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a job's coordinator is told. Times in seconds, rates in bytes per second.
+
+    `delay_bound` is tau_max, None for none. `server` is the node of the parameter server, `rates` are of nodes whose
+    rates nobody reports, up and down, and `rate` is both ways that of all others until they are reported. Raises
+    UserError for what cannot be.
+    """
+
+    delay_bound: int | None = None
+    server: str = "server"
+    rate: float = 1.25e9
+    rates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    batch_s: float = 0.1
+    dead_s: float = 10.0
+    lease_s: float = 30.0
+    most_workers: int = 4096
+    most_waiting: int = 16384
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.delay_bound is not None and self.delay_bound < 1:
+            raise UserError(f"delay bound {self.delay_bound}: an update has a delay of 1 even alone; give 1 or more")
+        for name in ("rate", "dead_s", "lease_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} {getattr(self, name)}: give a number above 0")
+        if not 0 <= self.batch_s < math.inf:
+            raise UserError(f"batch_s {self.batch_s}: give a number of 0 or more")
+        if any(not 0 < rate < math.inf for pair in self.rates.values() for rate in pair):
+            raise UserError("rates: give numbers above 0")
+        if self.most_workers < 1 or self.most_waiting < 1:
+            raise UserError("most_workers and most_waiting: give 1 or more")
+
+
+@dataclass
+class Counts:
+    """What came of a job's updates so far. Delays as in Eq. 9, the greatest of each sort; sizes in bytes."""
+
+    applied: int = 0
+    applied_bytes: int = 0
+    dropped: int = 0
+    lost: int = 0
+    ungranted: int = 0
+    """Of the applied ones, those that went without a grant."""
+    sums: int = 0
+    batches: int = 0
+    refused: int = 0
+    died: int = 0
+    greatest_delay: int = 0
+    greatest_ungranted_delay: int = 0
+
+
+@dataclass
+class _Worker:
+    number: int
+    incarnation: int
+    node: Node
+    aggregates: bool
+    heard_s: float
+    alive: bool = True
+    open: dict[int, _Open] = field(default_factory=dict)
+    finished: dict[int, Applied | Grant | Lost] = field(default_factory=dict)
+    """What was said last of the newest finished updates."""
+    forgotten: int = 0
+    """Updates below this number are finished, and how is not remembered."""
+
+
+@dataclass(eq=False)
+class _Open:
+    """An update that was asked for and is not finished. Without a transfer it is in no batch yet."""
+
+    worker: _Worker
+    ask: Ask
+    update: Update
+    asked_s: float
+    transfer: ScheduledTransfer | None = None
+    collection: _Collection | None = None
+    grant: Grant | None = None
+
+
+@dataclass(eq=False)
+class _Collection:
+    number: int
+    aggregator: _Worker
+    transfer: ScheduledTransfer
+    members: list[_Open]
+    grant: Grant | None = None
+
+
+class Coordination:
+    """One job's coordinator. Not safe for several threads.
+
+    `receive` takes a request of a worker that `join` let in, `turn` does what is due; both return what is to be said.
+    `turn` is to be called after requests and at `next_s`.
+    """
+
+    def __init__(self, terms: Terms, epoch: int) -> None:
+        """`epoch` differs between two starts of a coordinator."""
+        self.terms = terms
+        self.epoch = epoch
+        self.version = 0
+        """Updates applied: the model's version (Eq. 9)."""
+        self.counts = Counts()
+        self._workers: dict[int, _Worker] = {}
+        self._nodes: dict[str, Node] = {}
+        self._network = NetworkState((), ())
+        server = self._node(terms.server)
+        self._scheduler = Scheduler(server, (), terms.delay_bound, seed=terms.seed)
+        self._timetable = Timetable(server, terms.delay_bound)
+        self._ready: list[_Open] = []
+        self._by_id: dict[int, _Open] = {}
+        self._serial = 0
+        self._collections: dict[int, _Collection] = {}
+        self._collection_number = 0
+        self._busy_until_s = -math.inf
+        self._check_s = -math.inf
+        self._to_say: list[Addressed] = []
+        self.next_s = math.inf
+        """When `turn` has something to do, if nothing is received until then."""
+
+    # What is received.
+
+    def join(self, hello: Hello, now_s: float) -> list[Addressed]:
+        """Lets a worker in whose connection has proved that it may speak. A refusal changes nothing."""
+        known = self._workers.get(hello.worker)
+        new_node = hello.node not in self._nodes
+        if known is None and len(self._workers) >= self.terms.most_workers:
+            return [self._refusal(hello.worker, f"{len(self._workers)} workers are the most here")]
+        if new_node and len(self._nodes) > 2 * self.terms.most_workers:
+            return [self._refusal(hello.worker, f"{len(self._nodes)} nodes are the most here")]
+        if known is not None and known.incarnation != hello.incarnation:
+            del self._workers[hello.worker]  # first, so that nothing of its past is said to the new one
+            self._forget(known, "its worker started anew")
+            known = None
+        node = self._node(hello.node)
+        if known is None:
+            known = _Worker(hello.worker, hello.incarnation, node, hello.aggregates, now_s)
+            self._workers[hello.worker] = known
+        known.node, known.aggregates, known.heard_s, known.alive = node, hello.aggregates, now_s, True
+        # A coordinator that was started anew goes on where its workers know that the last one was.
+        self.version = max(self.version, hello.version)
+        self._say(known, Welcome(epoch=self.epoch, version=self.version))
+        return self._said()
+
+    def receive(self, worker: int, request: Request, now_s: float) -> list[Addressed]:
+        """Takes in what `worker` says. What is refused changes nothing."""
+        known = self._workers.get(worker)
+        if known is None:
+            return [self._refusal(worker, f"worker {worker} has not said hello")]
+        known.heard_s, known.alive = now_s, True
+        match request:
+            case Ask():
+                self._ask(known, request, now_s)
+            case Done(sum=None):
+                self._done(known, request, now_s)
+            case Done():
+                self._done_sum(known, request, now_s)
+            case Collected():
+                self._collected(known, request)
+            case NicRates():
+                if request.up is not None:
+                    self._network.uplinks[known.node] = Link.constant(request.up)
+                if request.down is not None:
+                    self._network.downlinks[known.node] = Link.constant(request.down)
+            case Beat():
+                pass
+            case Bye():
+                self._forget(known, "it has ended")
+            case Hello():
+                return self.join(request, now_s)
+        return self._said()
+
+    def _ask(self, worker: _Worker, ask: Ask, now_s: float) -> None:
+        number = ask.update
+        if number in worker.finished:
+            self._say(worker, worker.finished[number])
+        elif number in worker.open:
+            self._repeat(worker.open[number], now_s)
+        elif number < worker.forgotten:
+            self._refuse(worker, f"update {number} was finished long ago", number)
+        elif ask.version > self.version:
+            self._refuse(worker, f"version {ask.version} is newer than the model, which has {self.version}", number)
+        elif len(worker.open) >= MOST_OPEN:
+            self._refuse(worker, f"{MOST_OPEN} updates of worker {worker.number} are open, which is the most", number)
+        elif len(self._ready) >= self.terms.most_waiting:
+            self._refuse(worker, f"{len(self._ready)} updates are waiting, which is the most", number)
+        else:
+            update = Update(self._serial, worker.node, float(ask.size_bytes), ask.version, ask.norm)
+            self._serial += 1
+            entry = _Open(worker, ask, update, now_s)
+            worker.open[number] = self._by_id[update.id] = entry
+            self._ready.append(entry)
+            self._repeat(entry, now_s)
+
+    def _repeat(self, entry: _Open, now_s: float) -> None:
+        """Says again how it stands with an update."""
+        if entry.grant is not None:
+            self._say(entry.worker, entry.grant.model_copy(update={"start_s": 0.0}))
+            return
+        begin_s = math.inf if entry.transfer is None else entry.transfer.begin_s
+        start_s = max(0.0, begin_s - now_s if math.isfinite(begin_s) else self._busy_until_s - now_s)
+        self._say(entry.worker, Wait(update=entry.ask.update, start_s=start_s))
+
+    def _done(self, worker: _Worker, done: Done, now_s: float) -> None:
+        number = done.update
+        said = worker.finished.get(number)
+        if isinstance(said, Applied):
+            self._say(worker, said)
+            return
+        if number < worker.forgotten:
+            self._refuse(worker, f"update {number} was finished long ago", number)
+            return
+        entry = worker.open.get(number)
+        if entry is not None:
+            granted = entry.grant is not None and entry.collection is None
+            if granted and entry.transfer is not None:
+                self._timetable.ended(entry.transfer, now_s)
+            self._close(entry)
+        else:
+            # It was never heard of, or was lost or dropped and went all the same.
+            granted = False
+        self._apply(worker, number, done.version, done.size_bytes, granted)
+
+    def _apply(self, worker: _Worker, number: int, version: int, size_bytes: int, granted: bool) -> None:
+        counts = self.counts
+        self.version += 1
+        delay = max(1, self.version - version)
+        counts.applied += 1
+        counts.applied_bytes += size_bytes
+        if granted:
+            counts.greatest_delay = max(counts.greatest_delay, delay)
+        else:
+            counts.ungranted += 1
+            counts.greatest_ungranted_delay = max(counts.greatest_ungranted_delay, delay)
+        self._finish(worker, number, Applied(update=number, version=self.version, delay=delay))
+
+    def _collected(self, worker: _Worker, collected: Collected) -> None:
+        collection = self._collections.get(collected.sum)
+        if collection is None or collection.aggregator is not worker:
+            self._refuse(worker, f"there is no collection {collected.sum} of worker {worker.number}")
+            return
+        if collection.grant is not None:
+            self._say(worker, collection.grant.model_copy(update={"start_s": 0.0}))
+            return
+        collection.transfer.ready = True
+        for member in collection.members:
+            if member.transfer is not None:
+                self._timetable.withdraw(member.transfer)
+
+    def _done_sum(self, worker: _Worker, done: Done, now_s: float) -> None:
+        number = done.sum
+        assert number is not None
+        collection = self._collections.get(number)
+        if number >= self._collection_number or (collection is not None and collection.aggregator is not worker):
+            self._refuse(worker, f"there is no collection {number} of worker {worker.number}")
+            return
+        if collection is not None:
+            granted = collection.grant is not None
+            del self._collections[number]
+            self._timetable.ended(collection.transfer, now_s)
+            self.counts.sums += 1
+            size_bytes = done.size_bytes
+            for member in collection.members:
+                self._close(member)
+                self._apply(member.worker, member.ask.update, member.ask.version, size_bytes, granted)
+                size_bytes = 0  # what is summed travels once
+        self._say(worker, Summed(sum=number, version=self.version))
+
+    # What is due.
+
+    def turn(self, now_s: float) -> list[Addressed]:
+        """Decides batches, lets transfers go, and forgets the dead."""
+        if now_s >= self._check_s:
+            self._check(now_s)
+        self._book(now_s)
+        while self._ready and self._batch_due_s() <= now_s:
+            self._decide(now_s)
+            self._book(now_s)
+        while self._let_go(now_s):
+            self._book(now_s)
+        self.next_s = min(self._check_s, self._timetable.next_s, self._batch_due_s())
+        return self._said()
+
+    def _batch_due_s(self) -> float:
+        if not self._ready or len(self._timetable.planned) >= MOST_PLANNED:
+            return math.inf
+        opened_s = self._ready[0].asked_s
+        return min(opened_s + self.terms.batch_s, max(opened_s, self._busy_until_s - LEAD_S))
+
+    def _book(self, now_s: float) -> None:
+        _, until = self._timetable.book(self._network, now_s)
+        self._busy_until_s = until.get(self._scheduler.server, -math.inf)
+
+    def _decide(self, now_s: float) -> None:
+        """One batch: the scheduler's answer becomes planned transfers."""
+        batch, self._ready = self._ready[:MOST_BATCH], self._ready[MOST_BATCH:]
+        network, until = self._timetable.book(self._network, now_s, None)
+        aggregators = self._aggregators()
+        scheduler = self._scheduler
+        # What it had scheduled may have been lost since, and other updates have come without it.
+        scheduler.version = self.version + self._timetable.outstanding
+        scheduler.aggregators = tuple(aggregators)
+        schedule = scheduler.schedule(
+            [entry.update for entry in batch], network, now_s, until.get(scheduler.server, -math.inf)
+        )
+        self.counts.batches += 1
+        for update in schedule.dropped:
+            self._drop(self._by_id[update.id], f"its delay would be above {self.terms.delay_bound} versions")
+        made: list[ScheduledTransfer] = []
+        for planned in schedule.transfers:
+            made.append(self._planned(planned, made))
+        made = [transfer for place, transfer in enumerate(made) if not _alone(made[place : place + 2])]
+        for transfer in made:
+            if transfer.kind is Kind.SUM:
+                self._gather(transfer, aggregators[transfer.source])
+            elif transfer.kind is Kind.DIRECT:
+                self._by_id[transfer.updates[0].id].transfer = transfer
+        self._timetable.planned += made
+
+    def _planned(self, planned: PlannedTransfer, made: list[ScheduledTransfer]) -> ScheduledTransfer:
+        after = tuple(made[place] for place in planned.after)
+        return ScheduledTransfer(
+            planned.kind,
+            planned.source,
+            planned.destination,
+            planned.size_bytes,
+            planned.updates,
+            after,
+            ready=planned.kind is not Kind.SUM,
+        )
+
+    def _gather(self, transfer: ScheduledTransfer, aggregator: _Worker) -> None:
+        members = [self._by_id[update.id] for update in transfer.updates]
+        collection = _Collection(self._collection_number, aggregator, transfer, members)
+        self._collection_number += 1
+        self._collections[collection.number] = collection
+        for member, leg in zip(members, transfer.after, strict=True):
+            member.transfer, member.collection = leg, collection
+        self._say_collect(collection)
+
+    def _let_go(self, now_s: float) -> bool:
+        """Grants what may start. True where something was dropped instead, and starts are to be reckoned again."""
+        starting, hopeless = self._timetable.due(self.version, now_s)
+        for transfer in hopeless:
+            reason = f"its delay would be above {self.terms.delay_bound} versions"
+            for entry in self._entries(transfer):
+                self._drop(entry, reason)
+        if hopeless:
+            return True
+        for transfer in starting:
+            start_s = max(0.0, transfer.begin_s - now_s)
+            self._timetable.start(transfer, now_s)
+            if transfer.kind is Kind.SUM:
+                collection = next(c for c in self._collections.values() if c.transfer is transfer)
+                grant = Grant(update=0, start_s=start_s, version=self.version, sum=collection.number)
+                collection.grant = grant
+                self._say(collection.aggregator, grant)
+            else:
+                entry = self._by_id[transfer.updates[0].id]
+                aggregator = None if entry.collection is None else entry.collection.aggregator.number
+                entry.grant = Grant(
+                    update=entry.ask.update, start_s=start_s, aggregator=aggregator, version=self.version
+                )
+                self._say(entry.worker, entry.grant)
+        return False
+
+    def _check(self, now_s: float) -> None:
+        self._check_s = now_s + CHECK_S
+        for worker in self._workers.values():
+            if worker.alive and now_s - worker.heard_s > self.terms.dead_s:
+                self.counts.died += 1
+                self._forget(worker, f"nothing was heard from it for {self.terms.dead_s:g} s")
+        for transfer in self._timetable.overdue(now_s - self.terms.lease_s):
+            for entry in self._entries(transfer):
+                self._lose(entry, f"its transfer was {self.terms.lease_s:g} s late")
+
+    # What ends without being applied.
+
+    def _forget(self, worker: _Worker, reason: str) -> None:
+        """Releases what a worker was granted. What it finished stays known, as it may come back and say it again."""
+        worker.alive = False
+        for entry in list(worker.open.values()):
+            collection = entry.collection
+            if collection is None or not collection.transfer.ready:
+                self._lose(entry, reason)
+            # Otherwise it is in the sum already, and will be applied with it.
+        for collection in [c for c in self._collections.values() if c.aggregator is worker]:
+            for member in list(collection.members):
+                self._lose(member, f"worker {worker.number} was to sum it: {reason}")
+
+    def _drop(self, entry: _Open, reason: str) -> None:
+        """It never leaves its worker; where it has gone to an aggregator already, it is lost instead."""
+        if entry.grant is not None:
+            self._lose(entry, reason)
+            return
+        self.counts.dropped += 1
+        self._close(entry)
+        number = entry.ask.update
+        self._finish(entry.worker, number, Grant(update=number, dropped=True, reason=reason, version=self.version))
+
+    def _lose(self, entry: _Open, reason: str) -> None:
+        self.counts.lost += 1
+        self._close(entry)
+        number = entry.ask.update
+        self._finish(entry.worker, number, Lost(update=number, reason=reason))
+
+    def _close(self, entry: _Open) -> None:
+        """It is no longer open: out of its batch, its transfer, its collection."""
+        del entry.worker.open[entry.ask.update]
+        del self._by_id[entry.update.id]
+        if entry.transfer is not None:
+            self._timetable.withdraw(entry.transfer)
+        elif entry in self._ready:  # and not in a batch that is just being decided
+            self._ready.remove(entry)
+        collection = entry.collection
+        if collection is None or collection.number not in self._collections:
+            return
+        collection.members.remove(entry)
+        transfer = collection.transfer
+        transfer.updates = tuple(update for update in transfer.updates if update is not entry.update)
+        transfer.after = tuple(leg for leg in transfer.after if leg is not entry.transfer)
+        if not collection.members:
+            del self._collections[collection.number]
+            self._timetable.withdraw(transfer)
+        self._say_collect(collection)
+
+    def _finish(self, worker: _Worker, number: int, said: Applied | Grant | Lost) -> None:
+        worker.finished[number] = said
+        if len(worker.finished) > MOST_KEPT:
+            oldest = next(iter(worker.finished))
+            del worker.finished[oldest]
+            worker.forgotten = max(worker.forgotten, oldest + 1)
+        self._say(worker, said)
+
+    # Small things.
+
+    def _node(self, name: str) -> Node:
+        if name not in self._nodes:
+            self._nodes[name] = len(self._nodes)
+            up, down = self.terms.rates.get(name, (self.terms.rate, self.terms.rate))
+            self._network.uplinks.append(Link.constant(up))
+            self._network.downlinks.append(Link.constant(down))
+        return self._nodes[name]
+
+    def _aggregators(self) -> dict[Node, _Worker]:
+        """By node, the worker there that sums; none unless all can send to one."""
+        alive = [worker for worker in self._workers.values() if worker.alive]
+        if not all(worker.aggregates for worker in alive):
+            return {}
+        by_node: dict[Node, _Worker] = {}
+        for worker in sorted(alive, key=lambda worker: worker.number):
+            if worker.node != self._scheduler.server:
+                by_node.setdefault(worker.node, worker)
+        return by_node
+
+    def _say_collect(self, collection: _Collection) -> None:
+        members = tuple((member.worker.number, member.ask.update) for member in collection.members)
+        self._say(collection.aggregator, Collect(sum=collection.number, members=members))
+
+    def _entries(self, transfer: ScheduledTransfer) -> list[_Open]:
+        """Those of its updates that are open: ending one may have ended others."""
+        return [self._by_id[update.id] for update in transfer.updates if update.id in self._by_id]
+
+    def _say(self, worker: _Worker, said: Said) -> None:
+        # A worker that started anew has updates of the same numbers, which are others.
+        if self._workers.get(worker.number) is worker:
+            self._to_say.append((worker.number, said))
+
+    def _said(self) -> list[Addressed]:
+        said, self._to_say = self._to_say, []
+        return said
+
+    def _refuse(self, worker: _Worker, text: str, update: int | None = None) -> None:
+        self._to_say.append(self._refusal(worker.number, text, update))
+
+    def _refusal(self, worker: int, text: str, update: int | None = None) -> Addressed:
+        self.counts.refused += 1
+        return worker, Denied(text=text, update=update)
+
+    def open_updates(self) -> Iterable[tuple[int, int]]:
+        """Pairs of worker and update that were asked for and are not finished."""
+        return [(entry.worker.number, entry.ask.update) for entry in self._by_id.values()]
+
+    def rates(self) -> dict[str, tuple[float, float]]:
+        """What is believed of each node's NIC, up and down, in bytes per second."""
+        network = self._network
+        return {
+            name: (network.uplinks[node].rates[0], network.downlinks[node].rates[0])
+            for name, node in self._nodes.items()
+        }
+
+
+def _alone(pair: list[ScheduledTransfer]) -> bool:
+    """Whether the first is the leg of an update to its own node, to be summed with nothing, which is the second.
+
+    The second is made what it is then, a transfer straight to the server.
+    """
+    if len(pair) < 2 or pair[0].kind is not Kind.TO_AGGREGATOR or pair[1].kind is not Kind.SUM:
+        return False
+    leg, total = pair
+    if leg.source != leg.destination or total.after != (leg,):
+        return False
+    total.kind, total.after, total.ready = Kind.DIRECT, (), True
+    return True

@@ -1,0 +1,113 @@
+"""What a worker's front end and the coordinator's client owe each other.
+
+Rule of this file: the values and the port between the two, without a socket. client.py implements it over a network;
+a test, or a job without a coordinator, implements it in a few lines.
+
+A worker's round, in this order:
+
+    asking = coordinator.ask(size_bytes, version, norm)     # at once; the update's gradients may still be moving
+    permission = asking.permission.result()                 # when it may start, to the second; never for ever
+    if not permission.goes: discard the update, pull, compute from there
+    push all blocks of it to the server (or send it to worker permission.aggregator)
+    outcome = coordinator.done(asking, size_bytes).result() # the server has all of it (a member of a sum: not called)
+    pull; what is pulled from now on holds at least outcome.version updates
+
+`version` of the next `ask` is that `outcome.version` if the pull began after it, and `permission.version` if pulls
+began before: with those the coordinator never takes an update for fresher than it is, and the delay bound holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Permission:
+    """What is to become of an update. It is there when the update may start: there is nothing left to wait for.
+
+    `goes`: False where it is dropped, for `reason`, before it costs a byte. `aggregator`: the worker to send it to;
+    None for the server. `version`: how many updates the server's model had at least when this was decided.
+    `coordinated`: False where the coordinator is away or slow, and the update goes in arrival order.
+    """
+
+    update: int
+    goes: bool
+    reason: str
+    aggregator: int | None
+    version: int
+    coordinated: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an update that went.
+
+    `applied`: it is in the server's model, which then had `version` updates, after a delay of `delay` versions (None
+    where the coordinator is away: nobody counted). Where it was lost with its aggregator, `reason` says so: it never
+    will be applied, and may be computed anew.
+    """
+
+    update: int
+    applied: bool
+    version: int
+    delay: int | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """An update that was asked for: `permission` as above, `outcome` once it is applied or lost.
+
+    Both always end: without a coordinator `permission` after the client's bound, and `outcome` at `done`.
+    """
+
+    update: int
+    size_bytes: int
+    permission: Future[Permission] = field(default_factory=Future)
+    outcome: Future[Outcome] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Updates that this worker is to sum: pairs of worker and update, of which some may be its own.
+
+    `number` is the coordinator's. The same number again replaces it: a member has died, or went by itself.
+    """
+
+    number: int
+    members: tuple[tuple[int, int], ...]
+
+
+class CoordinatorPort(Protocol):
+    """What a front end asks for. No method blocks, all may be called from any thread."""
+
+    @property
+    def version(self) -> int:
+        """The newest version that the coordinator has told this worker: updates applied."""
+
+    def ask(self, size_bytes: int, version: int, norm: float) -> Asking:
+        """Asks for an update of `size_bytes`, computed from `version` of the model, with that Euclidean norm.
+
+        Raises UserError for sizes, versions or norms that cannot be.
+        """
+
+    def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
+        """The server has acknowledged every byte of it. Returns `asking.outcome`. A second call counts once."""
+
+    def on_collect(self, collect: Callable[[Collection], None]) -> None:
+        """This worker can aggregate: `collect` is called, from the client's thread, for what it is to sum."""
+
+    def collected(self, number: int) -> Future[Permission]:
+        """All of the collection's members are here and summed: when the sum may go to the server."""
+
+    def pushed_sum(self, number: int, size_bytes: int) -> None:
+        """The server has all of the sum; its members' outcomes follow, at their workers."""
+
+    def report(self, up: float | None = None, down: float | None = None) -> None:
+        """What this node's NIC has available each way, in bytes per second; None for what is not known."""
+
+    def close(self) -> None:
+        """Says nothing more; what is open goes in arrival order."""

@@ -1,0 +1,191 @@
+"""What `prophet top` shows of statuses that nobody sent, and when it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from prophet.cli.top import Document, TopEdges, of_job, print_lines, show, statuses
+from prophet.cli.top_view import describe_cut, view
+from prophet.core.cut import Cut, Segment
+from prophet.core.errors import UserError
+from prophet.core.network import Network
+from prophet.core.status import AgentStatus
+from prophet.watch.status import (
+    Flow,
+    ForwardWait,
+    LiveStatus,
+    Predicted,
+    Spread,
+    UrgencyBand,
+    WorkerName,
+    as_json,
+)
+
+AGENT = AgentStatus(
+    policy="prophet",
+    stepped_aside="",
+    plans=4,
+    agent_cpu_s=0.3,
+    partition_bytes=4_096_000,
+    push_credit=2 << 20,
+    network=Network(31.25e6, 0.0003),
+    cut=Cut.uniform(1 << 20).segments,
+    recuts=2,
+    recut_reason="predicted 0.93 s an iteration",
+    arena=True,
+)
+BANDS = tuple(
+    UrgencyBand(place, f"block {place}", place, 100 * place, place % 2, 50 * (place % 2)) for place in range(8)
+)
+
+
+def status(rank: int = 0, job: str = "train-29500", **more: Any) -> LiveStatus:
+    made = LiveStatus(
+        worker=WorkerName(job, rank, "ddp", workers=2, pid=100 + rank),
+        time_s=1000.0,
+        since_s=120.0,
+        iterations=128,
+        agent=AGENT,
+        iteration=Spread(0.93, 0.91, 0.96, 0.94, 50),
+        sent=Flow(3_200_000_000, 27.5e6, 0.88),
+        received=Flow(3_200_000_000, 27.5e6, 0.88),
+        all_reduce=True,
+        urgency=BANDS,
+        forward_waits=ForwardWait("layer1.0.conv1.weight", 0.0125, "the wire, or a rank that is not there yet"),
+        predicted=Predicted(0.929, 1.669),
+        last_recut_ago_s=61.0,
+    )
+    return replace(made, **more)
+
+
+def screen(shown: list[LiveStatus], width: int = 140, now: float = 1000.5) -> str:
+    console = Console(file=StringIO(), width=width, color_system=None)
+    console.print(view(shown, now, width))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_workers_are_side_by_side() -> None:
+    text = screen([status(0), status(1)])
+    heads = [line for line in text.splitlines() if "worker 0" in line]
+    assert len(heads) == 1 and "worker 1" in heads[0]
+    assert "train-29500" in text and "DistributedDataParallel, policy prophet" in text
+    for shown in (
+        "930ms  910ms to 960ms",
+        "1.669s, 1.79 times as long",
+        "88%  220mbit",
+        "3.2GB",
+        "layer1.0.conv1.weight",
+        "a rank that is not there",
+        "250mbit, 300us a message",
+        "of 1MiB",
+        "2 times, 61s ago: predicted 0.93 s an",
+        "4 plans, 0.25% of a core",
+    ):
+        assert text.count(shown) in (2, 4), shown
+
+
+def test_blocks_are_shown_by_urgency() -> None:
+    (line,) = (line for line in screen([status()]).splitlines() if "waiting" in line)
+    assert "│ ▂▃▄▅▆▇█│ 28  2.8kB" in line
+    empty = screen([status(urgency=(UrgencyBand(0, "block 0"),))])
+    assert "│ │ 0" in empty
+
+
+def test_as_many_side_by_side_as_there_is_room_for() -> None:
+    text = screen([status(rank) for rank in range(6)], width=120)
+    assert [line.split().count("worker") for line in text.splitlines() if "worker " in line] == [3, 3]
+
+
+def test_jobs_are_apart() -> None:
+    text = screen([status(0, "a-1"), status(1, "a-1"), status(0, "b-2")])
+    assert text.index("a-1") < text.index("b-2")
+    assert text.count("worker 0") == 2
+
+
+def test_what_is_not_known_is_not_shown() -> None:
+    bare = LiveStatus(WorkerName("job", 0, "byteps"), 1000.0, 0.5, 0, replace(AGENT, network=None, cut=(), recuts=0))
+    text = screen([bare])
+    assert "not known yet" in text and "BytePS" in text
+    assert "link" not in text and "stock" not in text and "cut changed" not in text
+
+
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [
+        ({"agent": replace(AGENT, stepped_aside="no hook")}, "stepped aside: no hook"),
+        ({"agent": replace(AGENT, given_back="it was faster")}, "torch's reducer has it: it was faster"),
+        ({"time_s": 980.0}, "says nothing for 20 s"),
+        ({}, "128 iterations in 120s"),
+    ],
+)
+def test_how_it_stands_comes_first(more: dict[str, Any], shown: str) -> None:
+    assert shown in screen([status(**more)])
+
+
+def test_sizes_of_blocks_in_words() -> None:
+    assert describe_cut(()) == ""
+    assert describe_cut((Segment(0, 1 << 17), Segment(1 << 20, 1 << 20))) == "of 128KiB to 1MiB, 2 stretches"
+
+
+def documents(*shown: LiveStatus) -> list[Document]:
+    return [json.loads(json.dumps(as_json(each))) for each in shown]
+
+
+def test_a_job_is_found_by_how_its_name_begins() -> None:
+    known = documents(status(0, "train-1"), status(0, "other-2"))
+    assert of_job(known, None) == known
+    assert [document["worker"]["job"] for document in of_job(known, "tra")] == ["train-1"]
+    with pytest.raises(UserError, match=r"no job 'x' runs .*; there is other-2, train-1"):
+        of_job(known, "x")
+    with pytest.raises(UserError, match="no job of yours runs under Prophet on this machine"):
+        of_job([], None)
+
+
+class Played:
+    """Workers that answer so, one look after another, and then are gone."""
+
+    def __init__(self, *looks: list[Document]) -> None:
+        self.looks = list(looks)
+        self.slept: list[float] = []
+
+    def edges(self, console: Console | None = None) -> TopEdges:
+        return TopEdges(self.ask, lambda: 1000.5, self.slept.append, console or Console(file=StringIO()))
+
+    def ask(self) -> list[Document]:
+        return self.looks.pop(0) if self.looks else []
+
+
+@pytest.mark.parametrize("run", [print_lines, show])
+def test_it_ends_with_the_job_and_begins_only_with_one(run: Callable[..., None]) -> None:
+    played = Played(documents(status()), documents(status()))
+    run(None, None, played.edges())
+    assert played.slept == [1.0, 1.0]
+    with pytest.raises(UserError):
+        run(None, None, Played().edges())
+
+
+def test_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = documents(status(0), status(1))
+    print_lines(None, 2, Played(shown, shown, shown).edges())
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["worker"]["rank"] for line in lines] == [0, 1, 0, 1]
+
+
+def test_the_screen_is_drawn_and_the_last_one_stays() -> None:
+    console = Console(file=StringIO(), width=100)
+    show(None, 1, Played(documents(status())).edges(console))
+    assert isinstance(console.file, StringIO)
+    assert "train-29500" in console.file.getvalue()
+
+
+def test_what_cannot_be_read_is_passed_over() -> None:
+    (good,) = documents(status())
+    assert len(statuses([good, {**good, "schema": 2}, {"worker": {}}])) == 1

@@ -1,0 +1,232 @@
+"""A worker's asynchronous rounds, with a server and a coordinator that are a few lines each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+import pytest
+import torch
+
+from prophet.frontends.torch.asynchronous import PATIENCE_S, AsynchronousRounds
+from prophet.frontends.torch.weight_blocks import WeightBlocks
+from prophet.mlfabric.ports import Asking, Collection, Outcome, Permission
+
+WORKERS = 2
+
+
+class Server:
+    """Applies an update as a whole. `between` is called after each block that a pull has read."""
+
+    def __init__(self) -> None:
+        self.sums: list[torch.Tensor] = []
+        self.pushed = 0
+        self.pulled = 0
+        self.between: Callable[[int], None] = lambda place: None
+
+    def push(self, blocks: Sequence[torch.Tensor]) -> None:
+        self.pushed += 1
+        self.add(blocks, range(len(blocks)))
+
+    def add(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
+        if not self.sums:
+            self.sums = [torch.zeros_like(block) for block in blocks]
+        for place in places:
+            self.sums[place] += blocks[place]
+
+    def pull(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
+        for block, place in zip(blocks, places, strict=True):
+            assert not block.any(), "what a pull would push adds nothing"
+            if self.sums:
+                block.copy_(self.sums[place])
+            self.pulled += 1
+            self.between(place)
+
+
+class Coordinator:
+    """Grants everything at once, but for what `drops` has."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.asked: list[tuple[int, int, float]] = []
+        self.finished = 0
+        self.drops: set[int] = set()
+        self.coordinated = True
+        self.error: Exception | None = None
+
+    def ask(self, size_bytes: int, version: int, norm: float) -> Asking:
+        if self.error is not None:
+            raise self.error
+        asking = Asking(len(self.asked), size_bytes)
+        self.asked.append((size_bytes, version, norm))
+        goes = asking.update not in self.drops
+        asking.permission.set_result(Permission(asking.update, goes, "", None, self.version, self.coordinated))
+        return asking
+
+    def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
+        self.finished += 1
+        self.version += 1
+        asking.outcome.set_result(Outcome(asking.update, True, self.version, 7 if self.coordinated else None))
+        return asking.outcome
+
+    def on_collect(self, collect: Callable[[Collection], None]) -> None: ...
+    def collected(self, number: int) -> Future[Permission]:
+        raise AssertionError
+
+    def pushed_sum(self, number: int, size_bytes: int) -> None: ...
+    def report(self, up: float | None = None, down: float | None = None) -> None: ...
+    def close(self) -> None: ...
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def now(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Worker:
+    """Three blocks of two weights each."""
+
+    def __init__(self, number: int, server: Server, coordinator: Coordinator | None = None) -> None:
+        self.weights = torch.nn.Parameter(torch.full((6,), float(number)))
+        self.blocks = WeightBlocks([self.weights], WORKERS, 8)
+        self.clock = Clock()
+        self.rounds = AsynchronousRounds(
+            self.blocks, server, number, coordinator, now=self.clock.now, sleep=self.clock.sleep
+        )
+
+    def train(self, change: float) -> bool:
+        with torch.no_grad():
+            self.weights.add_(change)
+        return self.rounds.round()
+
+    @property
+    def values(self) -> list[float]:
+        return self.weights.tolist()
+
+
+def test_all_begin_with_the_roots_weights() -> None:
+    server = Server()
+    root, other = Worker(0, server), Worker(1, server)
+    waits = other.clock
+
+    def sleep(seconds: float) -> None:
+        waits.now_s += seconds
+        if not server.pushed:
+            root.rounds.start()
+
+    other.rounds._sleep = sleep
+    other.rounds.start()
+    assert waits.now_s > 0, "it came before the root"
+    assert other.values == root.values == [0.0] * 6
+    assert (other.rounds.version, root.rounds.version) == (0, 0)
+
+
+def started(coordinator: Coordinator | None = None) -> tuple[Server, Worker, Worker]:
+    server = Server()
+    root, other = Worker(0, server, coordinator), Worker(1, server, coordinator)
+    root.rounds.start()
+    other.rounds.start()
+    return server, root, other
+
+
+def test_each_computes_on_its_own_weights_and_takes_what_others_added() -> None:
+    _, root, other = started()
+    assert root.train(1.0)
+    assert other.train(0.5), "computed from the first weights"
+    assert (root.values, other.values) == ([1.0] * 6, [1.5] * 6)
+    assert (root.rounds.version, other.rounds.version) == (1, 2)
+    assert (root.rounds.delay, other.rounds.delay) == (1, 2)
+    assert root.train(0.0)
+    assert root.values == [1.5] * 6
+    assert root.rounds.own_updates == root.rounds.tally.sent == 2, "nothing is applied twice"
+
+
+def test_a_dropped_update_pushes_nothing_and_its_worker_goes_on_from_fresh_weights() -> None:
+    coordinator = Coordinator()
+    server, root, other = started(coordinator)
+    assert other.train(2.0)
+    coordinator.drops = {1}
+    pushed = server.pushed
+    assert not root.train(100.0)
+    assert server.pushed == pushed and coordinator.finished == 1
+    assert root.values == [2.0] * 6
+    assert root.rounds.tally.dropped == 1
+    assert root.train(1.0)
+    assert root.values == [3.0] * 6
+
+
+def test_the_coordinator_is_told_size_version_and_norm_and_tells_the_delay() -> None:
+    coordinator = Coordinator()
+    _, root, other = started(coordinator)
+    root.train(2.0)
+    other.train(1.0)
+    root.train(1.0)
+    size = root.blocks.size_bytes
+    assert coordinator.asked[0][:2] == (size, 0)
+    assert coordinator.asked[0][2] == pytest.approx(2.0 * 6**0.5)
+    assert coordinator.asked[2][:2] == (size, 1)
+    assert root.rounds.tally.greatest_delay == root.rounds.delay == 7
+    assert root.rounds.tally.uncoordinated == 0
+
+
+def test_a_version_that_the_coordinator_has_yet_to_hear_of_is_not_claimed() -> None:
+    coordinator = Coordinator()
+    _, root, _ = started(coordinator)
+    root.train(1.0)
+    coordinator.version = 0
+    root.train(1.0)
+    assert coordinator.asked[1][1] == 0
+
+
+def test_without_coordination_updates_go_in_order_of_arrival() -> None:
+    coordinator = Coordinator()
+    coordinator.coordinated = False
+    _, root, _ = started(coordinator)
+    assert root.train(1.0)
+    assert (root.rounds.tally.uncoordinated, root.rounds.delay) == (1, 1)
+
+
+def test_a_coordinator_that_fails_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    coordinator = Coordinator()
+    _, root, _ = started(coordinator)
+    coordinator.error = RuntimeError("its socket is gone")
+    assert root.train(1.0) and root.train(1.0)
+    assert root.values == [2.0] * 6
+    assert [record.message.count("order of arrival") for record in caplog.records] == [1]
+    assert "RuntimeError: its socket is gone" in caplog.text
+
+
+def test_an_update_that_comes_amid_a_pull_is_pulled_whole() -> None:
+    server, root, other = started()
+    with torch.no_grad():
+        other.weights.add_(10.0)
+    other.blocks.hold_update(1)
+    whole = [block.clone() for block in other.blocks.blocks]
+
+    def between(place: int) -> None:
+        if place == 1 and whole:
+            server.add(list(whole), range(3))
+            whole.clear()
+
+    server.between = between
+    pulled = server.pulled
+    root.train(1.0)
+    assert root.values == [11.0] * 6, "no block without the other's update"
+    assert server.pulled - pulled == 3 + 2, "only what was behind came again"
+    assert root.rounds.tally.pulled_again == 2
+    assert root.rounds.version == 2
+
+
+def test_blocks_that_never_agree_do_not_hold_a_job(caplog: pytest.LogCaptureFixture) -> None:
+    server, root, other = started()
+    other.blocks.hold_update(1)
+    server.add(other.blocks.blocks, [0])  # and its worker dies
+    assert root.train(1.0)
+    assert PATIENCE_S <= root.clock.now_s < PATIENCE_S + 1
+    assert "different updates" in caplog.text

@@ -1,0 +1,164 @@
+"""The page of a report: it needs nothing else, shows what there is, and is looked at in a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("plotly")
+
+from prophet.core.errors import UserError
+from prophet.lab.report import story_of, write_report
+from prophet.lab.report.page import MOST_MOMENTS, page, shown_moments
+from prophet.lab.report.stories import Chapter, CutInForce, Moment, Story
+from support.job_records import write_experiment, write_job_record
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+LIMIT_S = 120
+
+
+class Structure(HTMLParser):
+    """What a browser would fetch, and what a reader sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.policy = ""
+        self.heads: list[str] = []
+        self.words: list[str] = []
+        self.scripts = 0
+        self._open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.references += [values[name] for name in ("src", "href", "srcset", "data", "action") if name in values]
+        if values.get("http-equiv") == "Content-Security-Policy":
+            self.policy = values["content"]
+        self.scripts += tag == "script"
+        if tag not in ("meta", "br", "link", "img"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] in ("h2", "h3"):
+            self.heads.append(data)
+        if not {"script", "style"} & set(self._open):
+            self.words.append(data)
+
+
+def structure(text: str) -> Structure:
+    parser = Structure()
+    parser.feed(text)
+    parser.close()
+    assert not parser._open
+    return parser
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("record")
+    write_job_record(folder)
+    return folder
+
+
+def test_nothing_is_fetched_and_all_sections_are_there(record: Path) -> None:
+    text = page(story_of(record))
+    parsed = structure(text)
+    assert parsed.references == []
+    assert parsed.policy.startswith("default-src 'none'") and "http" not in parsed.policy
+    assert not re.search(r"@import|url\(\s*['\"]?http", text[: text.index("<script>")])
+    sections = [
+        "Iteration times",
+        "What moved when",
+        "Blocks and cuts",
+        "Predicted and measured",
+        "Waits by layer",
+        "Rates",
+    ]
+    assert [head for head in parsed.heads if head in sections] == sections
+    assert text.count("plotly.js v") <= 2, "the library is there once"
+    assert "prefers-color-scheme: dark" in text
+    words = " ".join(parsed.words)
+    assert "worker 1" in words and "predicted 1.2 s an iteration" in words and "250mbit" in words
+
+
+def test_what_a_run_says_of_itself_is_no_markup() -> None:
+    bad = "<script>alert(1)</script>"
+    story = Story(bad, [bad], [Chapter(bad, cuts=[CutInForce(0.0, (), bad)], notes=[bad])], {bad: bad})
+    parsed = structure(page(story))
+    harmless = structure(page(Story("x", [], [Chapter("x", cuts=[CutInForce(0.0, ())])], {"x": "x"})))
+    assert parsed.scripts == harmless.scripts
+    assert "".join(parsed.words).count(bad) >= 6
+
+
+def test_an_experiment_has_its_policies_and_its_failures(tmp_path: Path) -> None:
+    write_experiment(tmp_path)
+    write_report(tmp_path, tmp_path / "report.html")
+    parsed = structure((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert {"Iteration times", "Each iteration", "Waits for the wire", "Settings"} <= set(parsed.heads)
+    assert "broken failed: it hung" in " ".join(parsed.words)
+
+
+def test_a_page_that_cannot_be_written_is_one_line(record: Path) -> None:
+    with pytest.raises(UserError, match="cannot be written"):
+        write_report(record, record / "nowhere" / "report.html")
+
+
+def test_of_many_moments_the_telling_ones_are_drawn() -> None:
+    from prophet.core.events import QueueKind
+    from prophet.core.transfer import Transfer
+
+    moved = (Transfer(0, 0, 8, QueueKind.PUSH, 0.0, 0.1, 0.2),)
+    moments = [Moment(str(second), second, second + 1.0, moved) for second in range(10)]
+    chapter = Chapter("w", moments=[*moments, Moment("empty", 10.0, 11.0, ())], cuts=[CutInForce(3.5, ())])
+    shown = shown_moments(chapter)
+    assert [moment.name for moment in shown] == ["0", "4", "9"] and len(shown) == MOST_MOMENTS
+
+
+def browser() -> str:
+    """A browser that can be used without a screen."""
+    for name in BROWSERS:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed (Debian: apt-get install chromium)")
+
+
+def drawn(chromium: str, file: Path, folder: Path, dark: bool) -> str:
+    """The page's DOM, once all is drawn."""
+    command = [
+        *(chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+        *(f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=20000", "--window-size=1200,2400"),
+        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+        *("--dump-dom", file.resolve().as_uri()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_a_browser_draws_it_in_light_and_in_dark(record: Path, tmp_path: Path) -> None:
+    chromium = browser()
+    file = tmp_path / "report.html"
+    write_report(record, file)
+    charts = file.read_text(encoding="utf-8").count('class="plotly-graph-div"')
+    inks = set()
+    for dark in (False, True):
+        dom = drawn(chromium, file, tmp_path, dark)
+        body = re.search(r"<body[^>]*>", dom)
+        assert body is not None and "data-error" not in body[0]
+        assert f'data-drawn="{charts}"' in body[0] and charts >= 7
+        assert f'data-scheme="{"dark" if dark else "light"}"' in body[0]
+        assert len(re.findall(r'<svg class="main-svg"', dom)) >= charts
+        assert dom.count("scatterlayer") >= 4 and "ready, not sent" in dom
+        ink = re.search(r'class="xtick"><text[^>]*fill: (rgb\([^)]*\))', dom)
+        assert ink is not None
+        inks.add(ink[1])
+    assert len(inks) == 2, "the charts have the ink of the page"

@@ -1,0 +1,121 @@
+"""What a report tells: from a job's own record, and from a folder of an experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prophet.core.cut import Cut, Segment
+from prophet.core.errors import UserError
+from prophet.lab.records import Results, write_results
+from prophet.lab.report import story_of
+from prophet.lab.report.from_record import chapter_of, read_rows
+from prophet.lab.report.stories import Chapter, CutInForce, Lap
+from prophet.watch.rows import BeginRow, CutRow, IterationsRow, PlanRow, RecordRow
+from prophet.watch.status import WorkerName
+from support.job_records import write_experiment, write_job_record
+from support.results import cell, policy
+
+BEGIN = BeginRow(WorkerName("train-1", 0, "ddp"), unix_s=5000.0, began_s=100.0, version="1")
+
+
+def test_a_record_is_told_worker_by_worker(tmp_path: Path) -> None:
+    took_s = write_job_record(tmp_path)
+    story = story_of(tmp_path)
+    assert story.title == "train-29500" and [chapter.name for chapter in story.chapters] == ["worker 0", "worker 1"]
+    first, second = story.chapters
+    assert len(first.laps) == 11 and first.all_reduce and first.arena
+    assert [len(chapter.cuts) for chapter in story.chapters] == [2, 2]
+    learning, chosen = first.compared()
+    assert learning.cut.predicted_s is None and learning.error is None
+    assert chosen.measured_s == pytest.approx(took_s, rel=1e-5) and chosen.cut.reason.startswith("predicted")
+    assert chosen.error == pytest.approx(1.2 / took_s - 1, rel=1e-4)
+    assert first.stock_s is not None and first.stock_s > 1.2
+    assert first.waited_s["layer5.weight"] == pytest.approx(0.12 * 12 / 11)
+    assert sum(row.sent_bytes for row in first.traffic) == 12 * 25_600_000
+    assert first.moments and all(m.from_s <= t.finish_s <= m.until_s + 1e-5 for m in first.moments for t in m.transfers)
+    assert abs(second.laps[0].end_s - first.laps[0].end_s) == pytest.approx(0.0, abs=5.0), "on one clock"
+
+
+def test_a_line_cut_short_by_a_kill_is_passed_over_and_any_other_is_not(tmp_path: Path) -> None:
+    write_job_record(tmp_path, iterations=1)
+    file = tmp_path / "worker0.jsonl"
+    whole = file.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
+    (note,) = story_of(tmp_path).chapters[0].notes
+    assert note.startswith("the record has no end")
+    file.write_bytes(lines[0] + b'{"kind":"cut","time_s":"x"}\n' + b"".join(lines[1:]))
+    with pytest.raises(UserError, match=r"worker0.jsonl:2: is no line of a record \(cut.time_s: "):
+        story_of(tmp_path)
+    file.write_bytes(b"".join(lines[1:]))
+    with pytest.raises(UserError, match="has no first line"):
+        read_rows(file)
+
+
+def test_a_prediction_counts_for_its_own_cut() -> None:
+    small, large = Cut.uniform(1 << 17).segments, Cut.uniform(1 << 20).segments
+    rows: list[RecordRow] = [
+        BEGIN,
+        CutRow(101.0, 0, small),
+        PlanRow(102.0, 1, None, None, 0, 0.8, 1.5, large),
+        CutRow(103.0, 1, large, "predicted 0.8 s"),
+        PlanRow(104.0, 2, None, None, 0, 0.804, 1.5, large),
+        PlanRow(105.0, 3, None, None, 0, 0.9, 1.6, large),
+    ]
+    chapter = chapter_of(rows, zero=5100.0)
+    assert [(cut.from_s, cut.segments, cut.predicted_s) for cut in chapter.cuts] == [
+        (1.0, small, None),
+        (3.0, large, 0.804),
+        (5.0, large, 0.9),
+    ], "what is said right after a change is of the new cut, and later ones are predictions anew"
+    assert chapter.stock_s == 1.6
+
+
+def test_laps_do_not_go_across_a_pause_and_many_are_told_by_their_number() -> None:
+    rows: list[RecordRow] = [
+        BEGIN,
+        IterationsRow(0, 2, (101.0, 102.0)),
+        IterationsRow(2, 1, (None, 110.0)),
+        IterationsRow(3, 5, (111.0, 112.0)),
+        IterationsRow(8, 1, (112.5,)),
+    ]
+    chapter = chapter_of(rows, zero=5100.0)
+    assert [round(lap.period_s, 6) for lap in chapter.laps] == [1.0, 0.25, 0.25, 0.25, 0.25, 0.5]
+
+
+def test_the_first_iteration_under_a_cut_is_of_both() -> None:
+    cuts = [CutInForce(0.0, (Segment(0, 4096),)), CutInForce(5.5, (Segment(0, 8192),), "", 0.5)]
+    laps = [Lap(float(end), 1.0) for end in range(1, 6)] + [Lap(6.0 + n / 2, 0.5 if n else 1.0) for n in range(5)]
+    before, after = Chapter("w", laps=laps, cuts=cuts).compared()
+    assert (before.measured_s, before.count) == (1.0, 4)
+    assert (after.measured_s, after.count, after.error) == (0.5, 4, 0.0)
+
+
+def test_an_experiment_is_told_policy_by_policy(tmp_path: Path) -> None:
+    write_experiment(tmp_path)
+    story = story_of(tmp_path)
+    assert story.title == "small" and story.settings["job.kind"] == "replay"
+    stock, prophet = story.chapters
+    assert (stock.name, len(stock.laps), stock.moments) == ("stock", 4, ())
+    assert prophet.name == "prophet" and not prophet.all_reduce
+    (moment,) = prophet.moments
+    assert moment.transfers and {what for what, _, _ in moment.computing} == {"backward", "forward and its waiting"}
+    assert all(0 <= transfer.start_s < 6 for transfer in moment.transfers)
+    (row,) = prophet.compared()
+    assert (row.cut.from_s, row.cut.predicted_s, row.measured_s) == (2.0, 0.95, None)
+    assert set(prophet.queued_s) == {"block at 0.00 MiB", "block at 0.01 MiB"}
+    assert sum(row.sent_bytes for row in prophet.traffic) == 5 * 3 * 4096
+    assert prophet.notes == ["a size of blocks was refused: 128KiB: no names"]
+
+
+def test_an_experiment_without_its_runs_is_told_by_its_results(tmp_path: Path) -> None:
+    write_results(Results(schema=1, config={}, repeats=1, cells=[cell(prophet=policy())]), tmp_path / "results.json")
+    story = story_of(tmp_path)
+    assert story.chapters == [] and story.title == tmp_path.name
+
+
+def test_another_folder_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has neither a results"):
+        story_of(tmp_path)

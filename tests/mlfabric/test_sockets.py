@@ -1,0 +1,221 @@
+"""Server and client over real sockets on this machine: what the virtual clock cannot show."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from prophet.core.errors import UserError
+from prophet.core.settings import coordinator_from_environ
+from prophet.learn.bandwidth import FRAMING, NicSample
+from prophet.mlfabric.coordination import Coordination, Terms
+from prophet.mlfabric.messages import MOST_REQUEST_BYTES
+from prophet.mlfabric.ports import Collection, CoordinatorPort
+
+zmq: Any = pytest.importorskip("zmq")
+
+from prophet.mlfabric import client as client_module
+from prophet.mlfabric.client import CoordinatorClient, client_from_environ
+from prophet.mlfabric.server import CoordinatorServer, coordinator
+
+TOKEN = "a token of the tests"
+LONG_S = 10.0
+"""Nothing takes so long."""
+
+
+class Running:
+    """A server in a thread."""
+
+    def __init__(self, listen: str = "tcp://127.0.0.1:0") -> None:
+        connections, jobs = coordinator({"job": TOKEN}, Terms(rate=1e9))
+        self.job: Coordination = jobs["job"]
+        self.server = CoordinatorServer(listen, connections)
+        self.address = self.server.address
+        self.thread = threading.Thread(target=self.server.serve)
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.server.stop()
+        self.thread.join(LONG_S)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    server = Running()
+    yield server
+    server.stop()
+
+
+def connect(address: str, worker: int = 0, token: str = TOKEN, bound_s: float = LONG_S) -> CoordinatorClient:
+    return CoordinatorClient(address, token, "job", worker, bound_s, node=f"machine{worker}", watch_nic=False)
+
+
+def test_an_update_there_and_back(running: Running) -> None:
+    with connect(running.address) as client:
+        port: CoordinatorPort = client
+        assert client.wait_welcome(LONG_S)
+        asking = port.ask(1000, 0, 1.0)
+        permission = asking.permission.result(LONG_S)
+        assert (permission.goes, permission.coordinated, permission.aggregator) == (True, True, None)
+        outcome = port.done(asking, 1000).result(LONG_S)
+        assert (outcome.applied, outcome.version, outcome.delay) == (True, 1, 1)
+        assert port.version == 1
+
+
+def test_updates_are_summed_at_another_worker(running: Running) -> None:
+    with (
+        connect(running.address, 0) as busy,
+        connect(running.address, 1) as member,
+        connect(running.address, 2) as other,
+    ):
+        collections: list[Collection] = []
+        for client in (busy, member, other):
+            client.on_collect(collections.append)
+            assert client.wait_welcome(LONG_S)
+        # The wire is busy for 10 s, so what comes meanwhile is summed on the way.
+        first = busy.ask(10**10, 0, 1.0)
+        assert first.permission.result(LONG_S).aggregator is None
+        askings = [member.ask(1000, 0, 1.0), other.ask(1000, 0, 1.0)]
+        permissions = [asking.permission.result(LONG_S) for asking in askings]
+        assert len({permission.aggregator for permission in permissions}) == 1
+        number = collections[-1].number
+        aggregator = {0: busy, 1: member, 2: other}[permissions[0].aggregator or 0]
+        granted = aggregator.collected(number)
+        busy.done(first, 10**10).result(LONG_S)
+        assert granted.result(LONG_S).goes
+        aggregator.pushed_sum(number, 1000)
+        outcomes = [asking.outcome.result(LONG_S) for asking in askings]
+        assert sorted(outcome.version for outcome in outcomes) == [2, 3]
+
+
+def test_a_coordinator_that_dies_is_one_warning_and_one_that_is_back_is_used(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = Running()
+    with caplog.at_level(logging.WARNING, "prophet"), connect(first.address, bound_s=0.3) as client:
+        assert client.wait_welcome(LONG_S)
+        first.stop()
+        for place in range(2):
+            asking = client.ask(1000, 0, 1.0)
+            first_number = asking.update - place
+            assert not asking.permission.result(LONG_S).coordinated
+            assert client.done(asking, 1000).result(LONG_S).delay is None
+        assert client.away
+        assert [record.message.count("arrival order") for record in caplog.records] == [1]
+        second = Running(first.address)
+        try:
+            last = client.ask(1000, 0, 1.0)
+            while not last.permission.result(LONG_S).coordinated:
+                client.done(last, 1000).result(LONG_S)
+                client.wait_welcome(LONG_S)
+                last = client.ask(1000, 0, 1.0)
+            client.done(last, 1000).result(LONG_S)
+            assert second.job.version == last.update - first_number + 1
+        finally:
+            second.stop()
+
+
+def test_a_wrong_token_is_one_line_at_the_start(running: Running) -> None:
+    with connect(running.address, token="another token of the tests") as client:
+        with pytest.raises(UserError, match="tenant job: the token is wrong"):
+            client.wait_welcome(LONG_S)
+        assert not client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+
+
+def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled = threading.Event()
+
+    def sample(interface: str, time_s: float) -> NicSample:
+        """Of a NIC that sends 100 GB of payload a second, whatever the time."""
+        sampled.set()
+        return NicSample(time_s, int(1e11 * FRAMING * time_s), 0)
+
+    monkeypatch.setattr(client_module, "interface_towards", lambda host: "eth0")
+    monkeypatch.setattr(client_module, "sample_nic", sample)
+    with CoordinatorClient(running.address, TOKEN, "job", 0, LONG_S, node="machine0") as client:
+        for _ in range(2):  # what the first one showed is heard before the second one is done
+            asking = client.ask(1000, 0, 1.0)
+            asking.permission.result(LONG_S)
+            assert sampled.wait(LONG_S)
+            client.done(asking, 1000).result(LONG_S)
+        up, down = running.job.rates()["machine0"]
+    assert up == pytest.approx(1e11, rel=1e-3)
+    assert down == 1e9  # nobody has measured it
+
+
+def test_a_closed_client_leaves_nobody_waiting(running: Running) -> None:
+    client = connect("tcp://127.0.0.1:9")
+    asking = client.ask(1000, 0, 1.0)
+    client.close()
+    assert not asking.permission.result(LONG_S).coordinated
+    late = client.ask(1000, 0, 1.0)
+    assert not late.permission.result(LONG_S).coordinated
+    assert client.done(late, 1000).result(LONG_S).applied
+    assert client.collected(3).result(LONG_S).goes
+    client.close()
+
+
+def test_a_message_that_is_too_long_or_nonsense_does_not_disturb_others(running: Running) -> None:
+    context = zmq.Context()
+    with connect(running.address) as client:
+        assert client.wait_welcome(LONG_S)
+        for data in (b"x" * (MOST_REQUEST_BYTES + 1), b"nonsense", b""):
+            dealer = context.socket(zmq.DEALER)
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.connect(running.address)
+            dealer.send(data)
+            if len(data) <= MOST_REQUEST_BYTES:
+                assert dealer.poll(LONG_S * 1e3)
+                assert b"denied" in dealer.recv()
+            dealer.close()
+        assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+    context.destroy(linger=0)
+
+
+def test_an_address_that_cannot_be_is_one_line(running: Running) -> None:
+    with pytest.raises(UserError, match=r"^--listen "):
+        Running(running.address)
+    with pytest.raises(UserError, match="write tcp://HOST:PORT"):
+        connect("nowhere")
+    with pytest.raises(UserError, match="one cannot be"):
+        CoordinatorClient(running.address, TOKEN, "two words", 0)
+
+
+def test_the_environment_names_a_coordinator(running: Running, tmp_path: Any) -> None:
+    assert client_from_environ(0, {}) is None
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"job {TOKEN.replace(' ', '-')}\n")
+    address = running.address.removeprefix("tcp://")
+    environ = {"PROPHET_COORDINATOR": address, "PROPHET_COORDINATOR_TOKEN_FILE": str(tokens), "PROPHET_NODE": "rack1"}
+    client = client_from_environ(0, environ)
+    assert client is not None
+    with client, pytest.raises(UserError, match="the token is wrong"):
+        client.wait_welcome(LONG_S)
+
+
+@pytest.mark.parametrize(
+    ("environ", "line"),
+    [
+        ({"PROPHET_COORDINATOR": "host"}, "PROPHET_COORDINATOR is 'host'; it must be HOST:PORT"),
+        ({"PROPHET_COORDINATOR": "host:99999"}, "PROPHET_COORDINATOR is 'host:99999'; it must be HOST:PORT"),
+        ({"PROPHET_COORDINATOR": "host:1"}, "PROPHET_COORDINATOR_TOKEN_FILE is not: name the file"),
+        (
+            {
+                "PROPHET_COORDINATOR": "host:1",
+                "PROPHET_COORDINATOR_TOKEN_FILE": "f",
+                "PROPHET_COORDINATOR_BOUND_S": "0",
+            },
+            "PROPHET_COORDINATOR_BOUND_S is '0'; it must be a number of at least 0.05",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_name_the_variable(environ: dict[str, str], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        coordinator_from_environ(environ)

@@ -1,0 +1,126 @@
+"""The start of a worker that trains asynchronously: what is refused, what it goes on without, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from prophet.core.errors import UserError
+from prophet.core.settings import from_environ
+from prophet_byteps import asynchronous
+from prophet_byteps.asynchronous import AsynchronousAgent, check, check_job, connect, own_address
+
+JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SERVER": "1"}
+
+
+@pytest.mark.parametrize(
+    ("framework", "changes", "line"),
+    [
+        ("torch", {"BYTEPS_ENABLE_ASYNC": "0"}, "set BYTEPS_ENABLE_ASYNC=1 for workers and servers"),
+        ("torch", {"BYTEPS_ENABLE_ASYNC": ""}, "set BYTEPS_ENABLE_ASYNC=1"),
+        ("mxnet", {}, "knows PyTorch alone"),
+        ("torch", {"DMLC_NUM_SERVER": "2"}, "DMLC_NUM_SERVER is 2, make it 1"),
+        ("torch", {"BYTEPS_LOCAL_SIZE": "4"}, "BYTEPS_LOCAL_SIZE has to be 1"),
+        ("torch", {"PROPHET_COORDINATOR": "somewhere"}, "it must be HOST:PORT"),
+        ("torch", {"PROPHET_COORDINATOR": "a:1"}, "PROPHET_COORDINATOR_TOKEN_FILE is not: name the file"),
+        ("torch", {"PROPHET_COORDINATOR": "a:1", "PROPHET_COORDINATOR_TOKEN_FILE": "/none"}, "/none: cannot be read"),
+    ],
+)
+def test_a_job_that_cannot_be_is_one_line(framework: str, changes: dict[str, str], line: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_job(framework, {**JOB, **changes})
+    assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_job_of_this_kind_may_start() -> None:
+    check_job("torch", JOB)
+
+
+def test_a_wrong_setting_ends_it_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prophet_byteps.hook.find_library", lambda framework: pytest.fail("it was looked for"))
+    with pytest.raises(UserError, match="BYTEPS_ENABLE_ASYNC"):
+        AsynchronousAgent.prepare("torch", {**JOB, "BYTEPS_ENABLE_ASYNC": "0"})
+
+
+def test_without_a_coordinator_updates_go_in_order_of_arrival(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("zmq")
+    assert connect(0, JOB) is None
+    assert "PROPHET_COORDINATOR is not set: updates go in order of arrival" in caplog.text
+
+
+def test_a_client_that_fails_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    client = pytest.importorskip("prophet.mlfabric.client", exc_type=ImportError)
+
+    def fails(worker: int, environ: Any) -> None:
+        raise OSError("no sockets left")
+
+    monkeypatch.setattr(client, "client_from_environ", fails)
+    assert connect(0, JOB) is None
+    assert [record.message for record in caplog.records] == ["updates go in order of arrival: OSError: no sockets left"]
+
+
+def test_a_coordinator_that_refuses_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = pytest.importorskip("prophet.mlfabric.client", exc_type=ImportError)
+
+    def refused(seconds: float) -> None:
+        raise UserError("coordinator tcp://a:1: wrong token")
+
+    monkeypatch.setattr(client, "client_from_environ", lambda *of: SimpleNamespace(wait_welcome=refused))
+    ended: list[tuple[str, int]] = []
+
+    def end(line: str, status: int) -> None:
+        ended.append((line, status))
+        raise SystemExit
+
+    monkeypatch.setattr(asynchronous, "end_process", end)
+    with pytest.raises(SystemExit):
+        connect(0, JOB)
+    assert ended == [("coordinator tcp://a:1: wrong token", 2)]
+
+
+def test_the_first_optimizer_has_the_coordinator_alone(caplog: pytest.LogCaptureFixture) -> None:
+    agent = AsynchronousAgent(from_environ(JOB), None, None)
+    coordinator: Any = object()
+    agent._coordinator = coordinator
+    assert agent.take_coordinator() == (True, coordinator)
+    assert agent.take_coordinator() == (False, None)
+    assert "a coordinator counts one model" in caplog.text
+
+
+def test_without_the_hook_it_says_so_and_in_its_status(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    status = tmp_path / "status.json"
+    settings = from_environ({**JOB, "PROPHET_STATUS_OUT": str(status)})
+    agent = AsynchronousAgent(settings, None, None, "it is another BytePS")
+    agent.step_aside("it is another BytePS")
+    agent._finish()
+    written = json.loads(status.read_text())
+    assert (written["policy"], written["stepped_aside"]) == ("mlfabric", "it is another BytePS")
+    assert "pulls push as well" in caplog.text
+
+
+def test_what_a_machine_lacks_is_said() -> None:
+    rows = check("torch")
+    assert rows[0][0] == "MLfabric's hook"
+
+
+def test_the_address_is_the_one_that_ps_lite_is_told() -> None:
+    assert own_address({"DMLC_NODE_HOST": "127.0.0.5"}) == "127.0.0.5"
+    assert own_address({"DMLC_PS_ROOT_URI": "127.0.0.1"}) == "127.0.0.1"
+
+
+def test_compression_is_refused_where_the_optimizer_is_wrapped() -> None:
+    bps = SimpleNamespace(
+        DistributedOptimizer=lambda *arguments: "BytePS's own",
+        broadcast_parameters=lambda *arguments: None,
+        Compression=SimpleNamespace(none="none"),
+        size=lambda: 2,
+    )
+    asynchronous.install(bps, AsynchronousAgent(from_environ(JOB), None, None))
+    with pytest.raises(ValueError, match="does not compress updates"):
+        bps.DistributedOptimizer(None, compression="fp16")
+    bps.size = lambda: 1
+    assert bps.DistributedOptimizer(None) == "BytePS's own", "nobody to send to"

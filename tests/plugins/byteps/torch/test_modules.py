@@ -1,0 +1,226 @@
+"""BytePS's wrapper of a module without its wait, against plain torch.optim, bit for bit."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from prophet.frontends import notices
+from prophet_byteps import hook
+from prophet_byteps.torch import front_end
+from support.torch_network import (
+    Network,
+    NoCompression,
+    Plain,
+    batch,
+    gradient_of,
+    loss_of,
+    make_model,
+    same,
+    same_model,
+)
+
+
+def wrapper_class(network: Network) -> Any:
+    """A class as byteps.torch.parallel has it, as far as the front end takes its place."""
+
+    class DistributedDataParallel(nn.Module):
+        registered = 0
+
+        def __init__(self, module: nn.Module, compression: Any = NoCompression) -> None:
+            super().__init__()
+            self.module = module
+            self._compression = compression
+            self._require_backward_grad_sync = True
+            if network.size() > 1:
+                self._register_hooks()
+
+        @contextlib.contextmanager
+        def no_sync(self) -> Iterator[None]:
+            self._require_backward_grad_sync = False
+            yield
+            self._require_backward_grad_sync = True
+
+        def forward(self, *inputs: Any) -> Any:
+            return self.module(*inputs)
+
+        def _register_hooks(self) -> None:
+            type(self).registered += 1
+
+        def synchronize(self) -> None:
+            raise AssertionError("BytePS's own")
+
+    return DistributedDataParallel
+
+
+@pytest.fixture(params=[False, True], ids=["apart", "fused"])
+def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`network.parallel` is the wrapper's class, with the front end in its place."""
+    made: Any = Network()
+    made.parallel = wrapper_class(made)
+    distributed = types.SimpleNamespace(DistributedDataParallel=made.parallel)
+    for name, module in (
+        ("", made),
+        (".parallel", types.ModuleType("parallel")),
+        (".parallel.distributed", distributed),
+    ):
+        monkeypatch.setitem(sys.modules, f"{made.__name__}{name}", module)
+    monkeypatch.setattr(hook, "_loaded", made)
+    monkeypatch.setattr(notices, "_warned", set())
+    monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
+    monkeypatch.setattr(atexit, "register", lambda function: None)
+    front_end.install(made, fusion=request.param)
+    yield made
+    made.shutdown()
+
+
+def trained(called: nn.Module, optimizer: torch.optim.Optimizer, first: int = 0, steps: int = 6) -> None:
+    for number in range(first, first + steps):
+        optimizer.zero_grad()
+        loss_of(called, number).backward()  # type: ignore[arg-type]
+        optimizer.step()
+
+
+def pair(network: Any, **more: Any) -> tuple[nn.Sequential, Plain, Any, torch.optim.Optimizer]:
+    """A model in one process, and its twin in BytePS's wrapper."""
+    truth, model = make_model(), make_model()
+    plain = Plain(torch.optim.Adam(truth.parameters(), 1e-2))
+    return truth, plain, network.parallel(model, **more), torch.optim.Adam(model.parameters(), 1e-2)
+
+
+def test_backward_and_step_return_while_averages_fly(network: Any) -> None:
+    truth, plain, ddp, optimizer = pair(network)
+    for number in range(6):
+        plain.zero_grad()
+        loss_of(truth, number).backward()
+        plain.step()
+    trained(ddp, optimizer, steps=5)
+    optimizer.zero_grad()
+    loss_of(ddp, 5).backward()
+    assert network.flying, "backward has returned"
+    optimizer.step()
+    assert network.flying, "and the step"
+    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
+    assert same_model(ddp.module, truth)
+    assert network.parallel.registered == 0
+
+
+def test_who_looks_at_a_gradient_waits_for_it(network: Any) -> None:
+    truth, plain, ddp, optimizer = pair(network)
+    for number in range(5):
+        plain.zero_grad()
+        optimizer.zero_grad()
+        loss_of(truth, number).backward()
+        loss_of(ddp, number).backward()
+        plain.synchronize()
+        norms = [nn.utils.clip_grad_norm_(model.parameters(), 0.3) for model in (truth, ddp)]
+        assert torch.equal(*norms)
+        for mine, other in zip(ddp.parameters(), truth.parameters(), strict=True):
+            assert torch.equal(gradient_of(mine), gradient_of(other))
+        plain.optimizer.step()
+        optimizer.step()
+    assert same_model(ddp.module, truth)
+
+
+def test_gradients_within_no_sync_are_averaged_with_the_next(network: Any) -> None:
+    truth, plain, ddp, optimizer = pair(network)
+    for number in range(5):
+        plain.zero_grad()
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            loss_of(ddp, 2 * number).backward()
+        loss_of(ddp, 2 * number + 1).backward()
+        optimizer.step()
+        for part in (0, 1):
+            loss_of(truth, 2 * number + part).backward()
+        plain.step()
+    assert same_model(ddp.module, truth)
+
+
+def test_half_precision_has_bytepss_bits(network: Any) -> None:
+    truth, model = make_model(), make_model()
+    plain = Plain(torch.optim.SGD(truth.parameters(), 0.1), half=torch.float16)
+    ddp = network.parallel(model, compression=network.Compression.fp16)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for number in range(5):
+        plain.zero_grad()
+        loss_of(truth, number).backward()
+        plain.step()
+    trained(ddp, optimizer, steps=5)
+    assert {tensor.dtype for _, tensor, _ in network.flying.values()} == {torch.float16}
+    assert same_model(model, truth)
+
+
+class Branches(nn.Module):
+    """A part that is skipped now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.some, self.last = nn.Linear(6, 9), nn.Linear(9, 9), nn.Linear(9, 3)
+
+    def forward(self, inputs: torch.Tensor, skips: bool) -> torch.Tensor:
+        hidden = self.first(inputs)
+        result: torch.Tensor = self.last(hidden if skips else self.some(hidden))
+        return result
+
+
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_a_branch_that_is_skipped_has_the_others_average_after_synchronize(network: Any, set_to_none: bool) -> None:
+    truth, model = Branches(), Branches()
+    plain, ddp = Plain(torch.optim.SGD(truth.parameters(), 0.1)), network.parallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for number in range(6):
+        inputs, labels = batch(number)
+        for each, called in ((plain, truth), (optimizer, ddp)):
+            each.zero_grad(set_to_none=set_to_none)
+            nn.functional.cross_entropy(called(inputs, number % 3 == 1), labels).backward()
+        ddp.synchronize()
+        optimizer.step()
+        plain.step()
+    assert same_model(model, truth)
+
+
+def test_a_second_backward_pass_without_synchronize_is_refused(network: Any) -> None:
+    ddp = network.parallel(Branches())
+    inputs, labels = batch(0)
+    nn.functional.cross_entropy(ddp(inputs, True), labels).backward()
+    with pytest.raises(AssertionError, match="Call synchronize"):
+        nn.functional.cross_entropy(ddp(inputs, True), labels).backward()
+    ddp.synchronize()
+
+
+def test_what_cannot_be_honoured_is_bytepss_own_with_one_warning(
+    network: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "prophet"):
+        for _ in range(2):
+            ddp = network.parallel(make_model(), compression=object())
+    assert network.parallel.registered == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "this module keeps BytePS's barrier: it compresses gradients in a way of its own"
+    ]
+    with pytest.raises(AssertionError, match="BytePS's own"):
+        ddp.synchronize()
+
+
+def test_after_a_suspend_rounds_begin_anew(network: Any) -> None:
+    truth, plain, ddp, optimizer = pair(network)
+    for number in range(6):
+        plain.zero_grad()
+        loss_of(truth, number).backward()
+        plain.step()
+    trained(ddp, optimizer, steps=3)
+    network.suspend()
+    network.resume()
+    trained(ddp, optimizer, first=3, steps=3)
+    assert same_model(ddp.module, truth)

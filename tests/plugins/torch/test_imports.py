@@ -1,0 +1,63 @@
+"""What a rank imports of Prophet: what it does, and no more. It all adds to the start of a job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+CASE = Path(__file__).with_name("import_cases.py")
+MOST = 54
+"""Modules of prophet/ and of the plugin on a rank that decides nothing."""
+FOREIGN = ("prophet.cli", "prophet.lab", "prophet.models", "prophet.simulate", "prophet.studies")
+SELDOM = (
+    *("prophet_ddp.device", "prophet.core.event_record", "prophet.policies.algorithms.collective_groups"),
+    "numpy.typing",
+)
+"""Needed on GPUs, by records that are asked for, by policies with groups, and by type checkers."""
+LEARNING = {f"prophet.learn.{name}" for name in ("learner", "profiler", "bandwidth", "wire", "serial", "judge")}
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> list[set[str]]:
+    """By rank, the modules of a job that trains."""
+    meeting = tmp_path_factory.mktemp("imports") / "meeting"
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("BYTEPS_", "PROPHET_"))}
+    environ = clean | {"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-P", str(CASE), str(rank), str(meeting)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environ,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=60) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    return [set(out.split()) for out, _ in said]
+
+
+def test_the_rank_that_decides_has_what_learns(imported: list[set[str]]) -> None:
+    assert LEARNING <= imported[0]
+
+
+def test_the_others_do_without(imported: list[set[str]]) -> None:
+    assert "prophet_ddp.rounds" in imported[1]
+    assert not LEARNING & imported[1]
+    assert len(imported[1]) <= MOST, sorted(imported[1])
+
+
+def test_none_has_what_is_for_experiments_or_seldom_needed(imported: list[set[str]]) -> None:
+    for modules in imported:
+        assert not [name for name in modules if name.startswith((*FOREIGN, *SELDOM))]

@@ -1,0 +1,123 @@
+"""A real job of two ranks is watched while it trains: by `prophet top`, by Prometheus, and by its record."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from prophet.cli.top import ask_all, statuses
+from prophet.lab.report import story_of
+from prophet.watch.sockets import sockets_in
+from prophet.watch.status import LiveStatus
+from support.roles import clean_environ
+
+PROGRAM = Path(__file__).with_name("watch_cases.py")
+LIMIT_S = 120.0
+BYTES = 6 * (64 * 64 + 64) * 4
+
+
+@contextmanager
+def job(folder: Path, settings: Mapping[str, str], port: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two ranks that train until the file `stop` is in the folder."""
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    own = {"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off", "XDG_RUNTIME_DIR": str(folder)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(folder / "stop")],
+            env={**clean_environ(), **common, **own, **settings, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=(folder / f"rank{rank}.log").open("wb"),
+        )
+        for rank in range(2)
+    ]
+    try:
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+
+
+def eventually(look: Callable[[], Any], folder: Path) -> Any:
+    """What `look` returns once that is something."""
+    deadline = time.monotonic() + LIMIT_S
+    while not (found := look()):
+        logs = "".join(path.read_text() for path in folder.glob("*.log"))
+        assert time.monotonic() < deadline, logs
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """With a short name, as sockets need it."""
+    with tempfile.TemporaryDirectory(prefix="prophet-") as name:
+        yield Path(name)
+
+
+def free_ports() -> tuple[int, int]:
+    """The job's, and one of two in a row for its figures."""
+    import socket
+
+    with socket.socket() as own, socket.socket() as first:
+        own.bind(("127.0.0.1", 0))
+        first.bind(("127.0.0.1", 0))
+        return own.getsockname()[1], first.getsockname()[1]
+
+
+def test_a_job_says_what_it_does(folder: Path) -> None:
+    port, figures = free_ports()
+    place = folder / "prophet"
+    settings = {"PROPHET_RECORD": str(folder / "record"), "PROPHET_METRICS_PORT": str(figures)}
+
+    def both() -> list[LiveStatus]:
+        seen = statuses(ask_all([place]))
+        ready = [s for s in seen if s.iteration is not None and s.iterations > 50 and s.sent.total_bytes]
+        return seen if len(ready) == 2 and seen[0].predicted.stock_iteration_s is not None else []
+
+    with job(folder, settings, port) as ranks:
+        first, second = eventually(both, folder)
+        assert [s.worker.rank for s in (first, second)] == [0, 1]
+        assert {s.worker.job for s in (first, second)} == {f"watch_cases-{port}"}
+        assert [s.worker.pid for s in (first, second)] == [rank.pid for rank in ranks]
+        for status in (first, second):
+            assert status.worker.workers == 2 and status.all_reduce and status.agent.stepped_aside == ""
+            assert status.sent == status.received
+            assert status.sent.total_bytes == pytest.approx(status.iterations * BYTES, rel=0.2)
+            assert status.iteration is not None and 0 < status.iteration.median_s < 1
+            assert status.urgency and abs(time.time() - status.time_s) < 5
+        assert first.agent.plans >= 1 and first.agent.network is not None
+        with urllib.request.urlopen(f"http://127.0.0.1:{figures}/metrics", timeout=10) as answer:
+            page = answer.read().decode()
+        assert f'prophet_iterations_total{{job="watch_cases-{port}",rank="0",policy="prophet"}}' in page
+        shown = subprocess.run(
+            [sys.executable, "-m", "prophet.cli.main", "top", "watch_cases", "--json", "--count", "1"],
+            env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+        assert shown.returncode == 0, shown.stderr
+        assert [json.loads(line)["worker"]["rank"] for line in shown.stdout.splitlines()] == [0, 1]
+        (folder / "stop").touch()
+        assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]
+    assert sockets_in(place) == []
+    assert (folder / "rank0.log").read_text() == ""
+    story = story_of(folder / "record")
+    assert [chapter.name for chapter in story.chapters] == ["worker 0", "worker 1"]
+    for chapter in story.chapters:
+        assert len(chapter.laps) > 50 and chapter.moments and chapter.cuts and chapter.traffic
+        assert not chapter.notes
+    assert story.settings["PROPHET_SCHEDULER"] == "prophet"

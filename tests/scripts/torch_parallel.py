@@ -1,0 +1,31 @@
+"""BytePS's own wrapper of a module: buffers, no_sync(), clipping, and a plain optimizer of torch."""
+
+import byteps.torch as bps
+import torch
+from byteps.torch.parallel import DistributedDataParallel
+from report import report
+from torch import nn
+
+bps.init()
+torch.manual_seed(1)
+model = nn.Sequential(
+    nn.Linear(32, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10)
+)
+ddp = DistributedDataParallel(model, device_ids=[0])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+torch.manual_seed(100 + bps.rank())
+norms, losses = [], []
+for iteration in range(8):
+    # A tensor of the CPU is pushed from where it was first.
+    optimizer.zero_grad(set_to_none=False)
+    if iteration % 3 == 2:
+        with ddp.no_sync():
+            nn.functional.cross_entropy(ddp(torch.randn(16, 32)), torch.randint(10, (16,))).backward()
+    loss = nn.functional.cross_entropy(ddp(torch.randn(16, 32)), torch.randint(10, (16,)))
+    loss.backward()
+    if iteration % 4 == 3:
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+    optimizer.step()
+    losses.append(loss.item())
+report(list(model.parameters()), buffers=list(model.buffers()), norms=norms, losses=losses)

@@ -1,0 +1,239 @@
+"""A job with a coordinator on a virtual clock: real state machines at both ends, and a wire that keeps no promise.
+
+Rule of this file: workers that compute, push and pull in no time but what they draw; messages that are late or lost;
+updates that take longer or shorter than anybody expects; deaths when a test wants them. What really reached the
+server is in `at_server`, whatever anybody counted.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from prophet.mlfabric.connections import Connections, Outgoing, Tenant
+from prophet.mlfabric.conversation import Conversation, SumPermission
+from prophet.mlfabric.coordination import Coordination, Terms
+from prophet.mlfabric.messages import Hello, decode_answer, encode
+from prophet.mlfabric.ports import Collection, Outcome, Permission
+
+TENANT, TOKEN = "job", "a token of the tests"
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How a virtual job behaves: all drawn evenly between two numbers, in seconds where they are times.
+
+    `takes` multiplies what an update should take at the rate that the coordinator believes; `loss` is the chance that a
+    message vanishes.
+    """
+
+    computes_s: tuple[float, float] = (0.05, 0.5)
+    message_s: tuple[float, float] = (1e-4, 2e-3)
+    takes: tuple[float, float] = (0.3, 4.0)
+    size_bytes: tuple[int, int] = (100_000, 2_000_000)
+    rate: float = 10e6
+    loss: float = 0.0
+    bound_s: float = 2.0
+    aggregates: bool = False
+
+
+class VirtualWorker:
+    """One worker: computes, asks, pushes, says done, and again."""
+
+    def __init__(self, job: VirtualJob, number: int, incarnation: int) -> None:
+        self.job, self.number, self.alive = job, number, True
+        self.incarnation = incarnation
+        self.connection = f"{number}/{incarnation}/0".encode()
+        hello = Hello(
+            tenant=TENANT,
+            worker=number,
+            incarnation=incarnation,
+            node=f"machine{number // 2}",
+            aggregates=job.habits.aggregates,
+        )
+        self.conversation = Conversation(hello, TOKEN, job.habits.bound_s, job.now_s)
+        self.updates = 0
+        self.first_number = 10_000 * incarnation
+        self.version = 0
+        self.sizes: dict[int, int] = {}
+        self.permissions: list[Permission] = []
+        self.outcomes: list[Outcome] = []
+        self.collections: dict[int, Collection] = {}
+        self.here: set[tuple[int, int]] = set()
+        self.asked: set[int] = set()
+        self.wakes_s = float("inf")
+
+    def compute(self) -> None:
+        self.job.at(self.job.now_s + self.job.draw(self.job.habits.computes_s), self.if_alive(self.ask))
+
+    def if_alive(self, what: Callable[[], None]) -> Callable[[], None]:
+        return lambda: what() if self.alive else None
+
+    def ask(self) -> None:
+        low, high = self.job.habits.size_bytes
+        size = int(self.job.random.integers(low, high + 1))
+        number = self.first_number + self.updates
+        self.updates += 1
+        self.sizes[number] = size
+        self.conversation.ask(number, size, self.version, 1.0, self.job.now_s)
+        self.look()
+
+    def look(self) -> None:
+        """Does what the client's thread does when it wakes."""
+        job = self.job
+        while True:
+            self.conversation.turn(job.now_s)
+            messages, results = self.conversation.take()
+            for message in messages:
+                job.to_coordinator(self, encode(message))
+            for result in results:
+                self.take(result)
+            if not results:
+                break
+        if self.conversation.next_s < self.wakes_s or self.wakes_s <= job.now_s:
+            self.wakes_s = max(self.conversation.next_s, job.now_s + 1e-6)
+            job.at(self.wakes_s, self.if_alive(self.look))
+
+    def take(self, result: Permission | Outcome | SumPermission | Collection) -> None:
+        match result:
+            case Permission():
+                self.permissions.append(result)
+                if result.goes:
+                    self.push(result)
+            case Outcome():
+                self.outcomes.append(result)
+                self.version = max(self.version, result.version)
+                self.compute()
+            case Collection():
+                self.collections[result.number] = result
+                self.gather(result.number)
+            case SumPermission():
+                collection = self.collections.pop(result.number)
+                if result.permission.goes:
+                    self.push_sum(collection)
+
+    def push(self, permission: Permission) -> None:
+        job, number = self.job, permission.update
+        took_s = job.took_s(self.sizes[number])
+        if permission.aggregator is None:
+            job.at(job.now_s + took_s, self.if_alive(partial(self.pushed, number)))
+        elif permission.aggregator in job.workers:
+            aggregator = job.workers[permission.aggregator]
+            arrived = partial(aggregator.arrived, (self.number, number))
+            job.at(job.now_s + took_s, aggregator.if_alive(arrived))
+
+    def pushed(self, number: int) -> None:
+        self.job.at_server[self.number, number] += 1
+        self.conversation.done(number, self.sizes[number], self.job.now_s)
+        self.look()
+
+    def arrived(self, member: tuple[int, int]) -> None:
+        self.here.add(member)
+        for number in list(self.collections):
+            self.gather(number)
+        self.look()
+
+    def gather(self, number: int) -> None:
+        collection = self.collections[number]
+        if collection.members and number not in self.asked and self.here.issuperset(collection.members):
+            self.asked.add(number)
+            self.conversation.collected(number, self.job.now_s)
+
+    def push_sum(self, collection: Collection) -> None:
+        def pushed() -> None:
+            self.job.at_server.update(collection.members)
+            self.conversation.done_sum(collection.number, 1_000_000, self.job.now_s)
+            self.look()
+
+        self.job.at(self.job.now_s + self.job.took_s(1_000_000), self.if_alive(pushed))
+
+
+@dataclass
+class VirtualJob:
+    """Workers, their coordinator, and time."""
+
+    workers_count: int
+    terms: Terms
+    habits: Habits = Habits()
+    seed: int = 0
+    now_s: float = 0.0
+    at_server: Counter[tuple[int, int]] = field(default_factory=Counter)
+    workers: dict[int, VirtualWorker] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.random = np.random.default_rng(self.seed)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+        self._epoch = 0
+        self._turn_s = float("inf")
+        self.start_coordinator()
+        for number in range(self.workers_count):
+            self.start_worker(number)
+
+    def start_coordinator(self) -> None:
+        """A new one, which knows nothing."""
+        self._epoch += 1
+        self.coordination = Coordination(self.terms, self._epoch)
+        secret = str(self._epoch).encode()
+        self.connections: Connections | None = Connections({TENANT: Tenant(TOKEN, self.coordination)}, secret)
+
+    def kill_coordinator(self) -> None:
+        self.connections = None
+
+    def start_worker(self, number: int) -> None:
+        incarnation = 1 + (self.workers[number].incarnation if number in self.workers else 0)
+        self.workers[number] = VirtualWorker(self, number, incarnation)
+        self.workers[number].look()
+        self.workers[number].compute()
+
+    def draw(self, between: tuple[float, float]) -> float:
+        return float(self.random.uniform(*between))
+
+    def took_s(self, size_bytes: int) -> float:
+        return size_bytes / self.habits.rate * self.draw(self.habits.takes)
+
+    def at(self, time_s: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time_s, self._number, what))
+        self._number += 1
+
+    def run(self, until_s: float) -> None:
+        while self._events and self._events[0][0] <= until_s:
+            self.now_s, _, what = heapq.heappop(self._events)
+            what()
+        self.now_s = until_s
+
+    def _travels(self, what: Callable[[], None]) -> None:
+        if self.random.random() >= self.habits.loss:
+            self.at(self.now_s + self.draw(self.habits.message_s), what)
+
+    def to_coordinator(self, worker: VirtualWorker, data: bytes) -> None:
+        def arrived() -> None:
+            if self.connections is not None:
+                self._answer(self.connections.receive(worker.connection, data, self.now_s))
+                self._turn()
+
+        self._travels(arrived)
+
+    def _answer(self, answers: list[Outgoing]) -> None:
+        for connection, answer in answers:
+            self._travels(partial(self._to_worker, connection, encode(answer)))
+
+    def _to_worker(self, connection: bytes, data: bytes) -> None:
+        worker = self.workers[int(connection.split(b"/")[0])]
+        if worker.alive and worker.connection == connection:
+            worker.conversation.receive(decode_answer(data), self.now_s)
+            worker.look()
+
+    def _turn(self) -> None:
+        if self.connections is None:
+            return
+        self._answer(self.connections.turn(self.now_s))
+        next_s = max(self.connections.next_s, self.now_s + 1e-6)
+        if next_s < self._turn_s or self._turn_s <= self.now_s:
+            self._turn_s = next_s
+            self.at(next_s, self._turn)

@@ -1,0 +1,283 @@
+"""What a worker says of itself, put together, and the record that it writes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prophet.core.cut import Cut
+from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet.core.network import Network
+from prophet.core.settings import Settings
+from prophet.core.status import AgentStatus
+from prophet.lab.records import live_status
+from prophet.lab.report.from_record import read_rows
+from prophet.watch import training
+from prophet.watch.observer import Observer, job_name, settings_shown, whom, worker_name
+from prophet.watch.recorder import RecordWriter
+from prophet.watch.rows import (
+    BeginRow,
+    CutRow,
+    EndRow,
+    IterationsRow,
+    Moments,
+    NetworkRow,
+    PlanRow,
+    RatesRow,
+    Thinning,
+    TransfersRow,
+    WaitsRow,
+)
+from prophet.watch.sockets import ask, sockets_in
+from prophet.watch.status import Predicted, WorkerName
+from prophet.watch.training import TrainingLog
+
+WORKER = WorkerName("train-29500", 1, "ddp", workers=2)
+AGENT = AgentStatus("prophet", "", 0, 0.0, 1 << 20, 2_000_000, network=Network(1e8), arena=True)
+PUSH = QueueKind.PUSH
+
+
+class Block:
+    def __init__(self, id: int) -> None:
+        self.id = id
+
+
+class Job:
+    """An observer on a clock that the test moves; each second it has one transfer and one iteration."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.now = 1000.0
+        self.agent = AGENT
+        self.log = TrainingLog()
+        self.woken = 0
+        self.observer = Observer(WORKER, self.log, lambda: self.agent, self.wake, clock=lambda: self.now)
+        if folder is not None:
+            self.observer.record_into(folder)
+
+    def wake(self) -> None:
+        self.woken += 1
+        self.turn()
+
+    def turn(self, events: Any = None) -> None:
+        self.observer.turn(self.now, np.zeros(0, EVENT_DTYPE) if events is None else events, Predicted(0.8, 1.6))
+
+    def second(self, id: int = 7) -> None:
+        at = self.now
+        rows = [(at + n / 4, id, 1000, 0, PUSH, kind, 0) for n, kind in enumerate(EventKind)]
+        self.now += 1.0
+        self.log.iteration_ended(0, self.now)
+        self.turn(np.array(rows, EVENT_DTYPE))
+
+
+def test_a_status_says_what_happened_and_survives_its_json() -> None:
+    job = Job()
+    assert job.observer.status().iterations == 0
+    for _ in range(4):
+        job.second()
+    job.log.waiting("layer.weight", job.now - 0.2, [Block(7)])
+    document = json.loads(job.observer.document())
+    status = live_status(document)
+    assert status == job.observer.status().__class__(**{**vars(job.observer.status()), **vars(status)})
+    assert (status.worker, status.iterations, status.iteration and status.iteration.median_s) == (WORKER, 4, 1.0)
+    assert status.sent.total_bytes == 4000 and status.sent.busy == 0.25
+    assert status.predicted.stock_iteration_s == 1.6
+    waits = status.forward_waits
+    assert waits is not None and (waits.gradient, round(waits.for_s, 6), waits.whom) == (
+        "layer.weight",
+        0.2,
+        "not known",
+    )
+    assert live_status({**document, "more": 1, "worker": {**document["worker"], "more": 2}}) == status, "keys are added"
+
+
+def test_for_whom_forward_waits() -> None:
+    job = Job()
+    job.turn(np.array([(1000.0, 7, 8, 0, PUSH, EventKind.ADD, 0)], EVENT_DTYPE))
+    job.log.waiting("layer.weight", 1000.0, [Block(7)])
+    waits = job.observer.status().forward_waits
+    assert waits is not None and waits.whom == whom("waiting", False) == "what this worker sends before it"
+    assert whom("pull", False).startswith("another worker")
+    assert whom("push", True) == "the wire, or a rank that is not there yet"
+
+
+def test_who_asks_has_the_agent_look_unless_it_just_did() -> None:
+    job = Job()
+    job.second()
+    job.observer.document()
+    assert job.woken == 0
+    job.now += 0.5
+    job.observer.page()
+    assert job.woken == 1
+
+
+def test_periods_by_events_do_where_no_front_end_says_when_iterations_end() -> None:
+    job = Job()
+    job.observer.turn(job.now, np.zeros(0, EVENT_DTYPE), None, np.array([0.5, 0.5, 0.7]))
+    spread = job.observer.status().iteration
+    assert spread is not None and (spread.median_s, spread.last_s) == (0.5, 0.7)
+
+
+def test_a_record_has_what_changed_and_what_was_summed_up(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.agent = replace(AGENT, cut=Cut.uniform(1 << 20).segments)
+    job.second()
+    job.log.waiting("layer.weight", job.now)
+    job.log.over(job.now + 0.25)
+    job.log.paused()
+    cut = Cut.uniform(1 << 19).segments
+    job.agent = replace(AGENT, cut=cut, recuts=1, recut_reason="predicted 0.8 s", plans=1, network=Network(2e8))
+    job.second()
+    job.observer.close()
+    rows = read_rows(tmp_path / "worker1.jsonl")
+    assert isinstance(rows[0], BeginRow) and rows[0].worker == WORKER
+    assert [row.number for row in rows if isinstance(row, CutRow)] == [0, 1]
+    assert [(row.number, row.predicted_s) for row in rows if isinstance(row, PlanRow)] == [(0, 0.8), (1, 0.8)]
+    assert [row.network.bandwidth for row in rows if isinstance(row, NetworkRow)] == [1e8, 2e8]
+    assert [(r.sent_bytes, r.sending_s) for r in rows if isinstance(r, RatesRow)][:2] == [(1000, 0.25)] * 2
+    ends = [row for row in rows if isinstance(row, IterationsRow)]
+    assert [row.ends_s for row in ends] == [(1001.0,), (None, 1002.0)] and [row.before for row in ends] == [0, 1]
+    assert [row.waited_s for row in rows if isinstance(row, WaitsRow)] == [{"layer.weight": 0.25}]
+    transfers = [row for row in rows if isinstance(row, TransfersRow)]
+    assert (transfers[0].gradient, transfers[0].bytes, transfers[0].start_s) == ((7,), (1000,), (0.25,))
+    assert isinstance(rows[-1], EndRow) and (rows[-1].iterations, rows[-1].dropped) == (2, 0)
+
+
+def test_a_record_stays_bounded(tmp_path: Path) -> None:
+    begin = BeginRow(WORKER, 0.0, 0.0, "1")
+    writer = RecordWriter(tmp_path, begin, most_bytes=(1 << 20) + 3000)
+    job = Job()
+    for turn in range(200):
+        moved = job.observer._meter.turn(float(turn), np.zeros(0, EVENT_DTYPE))
+        writer.turn(float(turn), moved, [float(turn)], {}, AGENT, Predicted())
+    writer.close(200.0, AGENT, {}, 0.0)
+    rows = read_rows(tmp_path / "worker1.jsonl")
+    assert (tmp_path / "worker1.jsonl").stat().st_size < 6000
+    assert isinstance(rows[-1], EndRow) and rows[-1].iterations == 200 and rows[-1].dropped > 100
+
+
+def test_moments_come_more_and_more_seldom_and_after_each_change() -> None:
+    moments = Moments()
+    due = [second for second in range(20_000) if moments.due(float(second), changed=False)]
+    pauses = [after - before - 1 for before, after in itertools.pairwise(due) if after - before > 1]
+    assert due[:16] == list(range(16)), "at first there is no pause"
+    assert pauses == sorted(pauses) and pauses[-1] > 200 and len(due) < 300
+    assert not moments.due(20_000.5, changed=False)
+    assert moments.due(20_000.6, changed=True)
+
+
+def test_a_moment_has_whole_iterations() -> None:
+    moments = Moments()
+    for second in range(10_000):
+        moments.due(float(second), changed=False, iteration_s=4.0)
+    due = [second for second in range(10_000, 12_000) if moments.due(float(second), False, iteration_s=4.0)]
+    runs = [len(list(group)) for _, group in itertools.groupby(enumerate(due), key=lambda pair: pair[1] - pair[0])]
+    assert runs and set(runs[1:-1]) <= {10, 11}
+    slow = Moments()
+    assert sum(slow.due(float(second), False, iteration_s=1000.0) for second in range(22)) == 22
+
+
+def test_lines_of_rates_sum_up_more_the_longer_it_lasts() -> None:
+    thinning = Thinning()
+    assert [thinning.due(quarter / 4) for quarter in range(8)] == [True, False, False, False] * 2
+    day = sum(thinning.due(2.0 + second) for second in range(24 * 3600))
+    assert 3000 < day < 6000
+
+
+def test_a_record_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    job = Job(tmp_path / "file")
+    assert caplog.records[0].getMessage().startswith("Prophet writes no record: ")
+    job.second()
+    job.observer.close()
+    assert len(caplog.records) == 1
+
+
+def test_a_full_disk_ends_the_record_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "worker1.jsonl").symlink_to("/dev/full")
+        job = Job(Path(name))
+        for _ in range(3):
+            job.second()
+        job.observer.close()
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["Prophet's record ends here"]
+    assert job.observer.status().iterations == 3
+
+
+def test_a_failure_in_a_turn_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job()
+    for _ in range(3):
+        job.turn("no events")
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["Prophet no longer says what it does"]
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(training, "_log", None)
+    with tempfile.TemporaryDirectory(prefix="prophet-") as name:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", name)
+        yield Path(name) / "prophet"
+
+
+def test_what_the_settings_ask_for(runtime: Path) -> None:
+    assert Observer.begin(WORKER, Settings("prophet"), lambda: AGENT, lambda: None) is None
+    assert not runtime.exists()
+    observer = Observer.begin(WORKER, Settings("prophet", status=True), lambda: AGENT, lambda: None)
+    assert observer is not None
+    try:
+        (path,) = sockets_in(runtime)
+        document = ask(path)
+        assert document is not None and document["agent"]["policy"] == "prophet"
+    finally:
+        observer.close()
+    assert sockets_in(runtime) == []
+
+
+def test_a_port_that_is_taken_is_one_warning(runtime: Path, caplog: pytest.LogCaptureFixture) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        settings = Settings("prophet", metrics_port=taken.getsockname()[1])
+        observer = Observer.begin(WORKER, settings, lambda: AGENT, lambda: None)
+    assert observer is not None
+    observer.close()
+    (warning,) = caplog.records
+    assert "no figures for Prometheus at 127.0.0.1:" in warning.getMessage()
+
+
+def test_a_folder_of_others_is_one_warning(runtime: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
+    monkeypatch.setattr(
+        "prophet.watch.observer.own_folder", lambda: (_ for _ in ()).throw(PermissionError("not yours"))
+    )
+    observer = Observer.begin(WORKER, Settings("prophet", status=True), lambda: AGENT, lambda: None)
+    assert observer is not None
+    observer.close()
+    assert [record.getMessage() for record in caplog.records] == ["Prophet has no status socket: not yours"]
+
+
+def test_a_job_is_called_by_its_script_and_port() -> None:
+    assert job_name("/home/me/train.py", "29500") == "train-29500"
+    assert job_name("/lib/package/job/__main__.py", "29500") == "job-29500"
+    assert job_name("", "") == job_name("", "") == "python"
+    worker = worker_name("byteps", "mxnet", 3, 4, 1, "1234")
+    assert (worker.rank, worker.workers, worker.local_rank, worker.pid) == (3, 4, 1, os.getpid())
+    assert worker.job.endswith("-1234")
+
+
+def test_a_record_has_the_settings_and_no_secret() -> None:
+    environ = {"PROPHET_SCHEDULER": "prophet", "AWS_SECRET_ACCESS_KEY": "x", "MASTER_PORT": "1", "HOME": "/home/me"}
+    assert settings_shown(environ) == {"MASTER_PORT": "1", "PROPHET_SCHEDULER": "prophet"}
+    assert math.isfinite(Job().observer.status().since_s)

@@ -1,0 +1,71 @@
+"""What the threads that train say to whoever watches."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+from prophet.watch import training
+from prophet.watch.training import NAMES_KEPT, TrainingLog
+
+
+def test_iterations_are_those_of_the_first_optimizer() -> None:
+    log = TrainingLog()
+    for time_s, source in enumerate(["generator", "critic", "generator"]):
+        log.iteration_ended(source, float(time_s))
+    assert (log.iterations, log.take_ends(), log.take_ends()) == (2, [0.0, 2.0], [])
+    log.paused()
+    assert math.isnan(log.take_ends()[0])
+
+
+def test_a_wait_is_of_one_gradient_until_it_is_over_or_another_one_is_waited_for() -> None:
+    log = TrainingLog()
+    log.waiting("first", 1.0)
+    log.waiting("first", 1.5)
+    wait = log.awaited()
+    assert wait is not None and (wait.name, wait.since_s) == ("first", 1.0)
+    assert log.waited_s() == {}
+    log.waiting("second", 3.0)
+    log.over(3.5)
+    log.over(9.0)
+    assert log.awaited() is None
+    assert log.waited_s() == {"first": 2.0, "second": 0.5}
+    log.waiting("first", 10.0)
+    log.over(11.0)
+    assert log.waited_s()["first"] == 3.0
+
+
+def test_of_several_threads_the_one_that_waits_longest_is_shown() -> None:
+    log = TrainingLog()
+    log.waiting("own", 2.0)
+    other = threading.Thread(target=lambda: log.waiting("other", 1.0))
+    other.start()
+    other.join()
+    wait = log.awaited()
+    assert wait is not None and wait.name == "other"
+    log.over(3.0)
+    assert log.waited_s() == {"own": 1.0}
+
+
+def test_names_without_end_are_not_kept() -> None:
+    log = TrainingLog()
+    for place in range(NAMES_KEPT + 5):
+        log.waiting(str(place), 0.0)
+        log.over(1.0)
+    assert len(log.waited_s()) == NAMES_KEPT
+
+
+def test_nothing_is_written_where_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_log", None)
+    training.iteration_ended(0, 1.0)
+    training.waiting("x", 1.0)
+    training.over(2.0)
+    training.paused()
+    log = training.switch_on()
+    assert training.switch_on() is log and log.iterations == 0
+    training.iteration_ended(0, 1.0)
+    training.waiting("x", 1.0)
+    training.over(2.0)
+    assert (log.iterations, log.waited_s()) == (1, {"x": 1.0})

@@ -1,0 +1,421 @@
+"""What MLfabric's coordinator costs and withstands: the page docs/results/coordinator.md.
+
+Rule of this file: which loads are put on a real coordinator, what is read of it, and the page from what is kept.
+The coordinator is `prophet coordinate` in a process of its own; its workers are synthetic (coordinator_clients.py) but
+for those that outlive it, which are real clients. `make coordinator` takes about four minutes on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import multiprocessing
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psutil
+from rich.console import Console
+
+from prophet.core.errors import UserError
+from prophet.mlfabric.client import CoordinatorClient
+from tools import kept
+from tools.coordinator_clients import TENANT, Flood, Seen, WorkerLoad, drive, flood
+from tools.exit_status import exit_status
+from tools.markdown import table
+from tools.provenance import here
+
+PAGE = "coordinator.md"
+NAME = "coordinator"
+TITLE = "# MLfabric's coordinator\n\nMade by `make coordinator`."
+ABOUT = """What the coordinator of MLfabric jobs ([page](../mlfabric.md)) adds to an update, how many workers one core
+carries, and what happens when it is killed or flooded. The coordinator is the real one, a process of its own on
+loopback; workers are synthetic: they talk as real ones do, over a connection each, and send no updates."""
+TOKEN = "0123456789abcdef"
+PROBES = 10
+"""Workers in a process of their own, whose waits are shown: the process that makes the load is busy with others."""
+LOADS = ((PROBES, 100.0), (100, 100.0), (1000, 100.0), (1000, 300.0), (1000, 1000.0))
+"""Workers and updates a second."""
+WIRE_WORKERS = 12
+WIRE_PUSH_S = 0.01
+WIRE_RATE_BYTES = 1.25e9
+OUTLIVING = 4
+"""Real clients whose coordinator is killed."""
+OUTLIVING_BOUND_S = 0.5
+PUSH_S = 0.01
+"""Of their updates."""
+REQUESTS = 1_000_000
+START_S = 20.0
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Workers that ask while nothing else is on the wire. Seconds, from an Ask to the start that its Grant says;
+    `core` is the part of a core that the coordinator used."""
+
+    workers: int
+    asked_per_s: float
+    applied_per_s: float
+    wait_p50_s: float
+    wait_p99_s: float
+    core: float
+    ungranted: int
+
+
+@dataclass(frozen=True)
+class Handed:
+    """Workers that always wait for the wire: what it is idle between one update's end and the next one's start."""
+
+    workers: int
+    push_s: float
+    applied_per_s: float
+    idle_p50_s: float
+    idle_p99_s: float
+    greatest_delay: int
+
+
+@dataclass(frozen=True)
+class Outlived:
+    """Real clients before, while and after their coordinator was dead. `longest_wait_s` is what
+    one update waited for it at most while it was, for its grant and for its Done to be heard."""
+
+    bound_s: float
+    away_s: float
+    applied_before: int
+    applied_away: int
+    longest_wait_s: float
+    warnings: int
+    counted_of: tuple[int, int]
+    """Updates that the second coordinator has counted, of all that were pushed."""
+
+
+@dataclass(frozen=True)
+class Flooded:
+    """Others' waits while requests rain, and what it left behind. Bytes are resident ones of the coordinator."""
+
+    requests: int
+    seconds: float
+    refused: int
+    wait_p50_s: float
+    wait_p99_s: float
+    before_bytes: int
+    after_bytes: int
+
+
+@dataclass(frozen=True)
+class CoordinatorData:
+    """What the page is made from; `load` is the load average of the last minute when all was measured."""
+
+    carried: list[Carried]
+    handed: Handed
+    outlived: Outlived
+    flooded: Flooded
+    load: float
+
+
+@dataclass
+class Coordinator:
+    """A `prophet coordinate` that runs."""
+
+    process: subprocess.Popen[str]
+    address: str
+    status: Path
+    handle: psutil.Process = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.handle = psutil.Process(self.process.pid)
+
+    @property
+    def cpu_s(self) -> float:
+        times = self.handle.cpu_times()
+        return float(times.user + times.system)
+
+    def end(self) -> dict[str, int]:
+        """Ends it as an operator does, and returns its counts."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(START_S)
+        status = json.loads(self.status.read_text(encoding="utf-8"))
+        return {**status["tenants"][TENANT], "refused_unheard": status["refused"]}
+
+
+@contextlib.contextmanager
+def coordinating(folder: Path, listen: str = "127.0.0.1:0", options: Sequence[str] = ()) -> Iterator[Coordinator]:
+    """A coordinator from its first line to the end of the block. Raises UserError where it does not start."""
+    tokens, status = folder / "tokens", folder / "status.json"
+    tokens.write_text(f"{TENANT} {TOKEN}\n", encoding="utf-8")
+    tokens.chmod(0o600)
+    program = [sys.executable, "-u", "-m", "prophet.cli.main", "coordinate", "--listen", listen]
+    command = [*program, "--token-file", str(tokens), "--status", str(status), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            match = re.search(r"listening on (tcp://\S+)", line)
+            if match is None:
+                raise UserError(f"the coordinator did not start: {line.strip() or 'it said nothing'}")
+            yield Coordinator(process, match[1], status)
+        finally:
+            process.kill()
+
+
+def percentiles(values: Sequence[float]) -> tuple[float, float]:
+    """The median and the 99th percentile; nan where there is nothing."""
+    if not values:
+        return float("nan"), float("nan")
+    return float(np.percentile(values, 50)), float(np.percentile(values, 99))
+
+
+def pool(processes: int) -> ProcessPoolExecutor:
+    """Processes that share nothing with this one: ZeroMQ does not outlive a fork."""
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+
+
+def carried(workers: int, rate: float, seconds: float) -> Carried:
+    """`workers` with `rate` updates a second in all, ten of them watched."""
+    with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder)) as coordinator, pool(2) as processes:
+        rest, share = workers - PROBES, rate / workers
+        probes = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, seconds, rate=share * PROBES)
+        others = WorkerLoad(coordinator.address, TOKEN, PROBES, rest, seconds + 2.0, rate=share * rest, nice=5)
+        running = processes.submit(drive, others) if rest else None
+        if running is not None:
+            while coordinator.handle.num_fds() < rest and not running.done():
+                time.sleep(0.1)
+            time.sleep(1.0)
+        watched = processes.submit(drive, probes)
+        began, cpu_s = time.monotonic(), coordinator.cpu_s
+        seen = [watched.result()]
+        core = (coordinator.cpu_s - cpu_s) / (time.monotonic() - began)
+        if running is not None:
+            seen.append(running.result())
+    p50, p99 = percentiles(seen[0].waits_s)
+    per_s = sum(one.updates / (seconds if one is seen[0] else seconds + 2.0) for one in seen)
+    return Carried(workers, rate, per_s, p50, p99, core, sum(one.ungranted for one in seen))
+
+
+def handed(seconds: float) -> Handed:
+    """Workers that always have an update waiting, each of 10 ms by the rates and of 7 to 12 in truth."""
+    size = int(WIRE_RATE_BYTES * WIRE_PUSH_S)
+    options = ["--delay-bound", str(2 * WIRE_WORKERS)]
+    with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder), options=options) as coordinator:
+        load = WorkerLoad(
+            coordinator.address, TOKEN, 0, WIRE_WORKERS, seconds, size_bytes=size, push_s=WIRE_PUSH_S, takes=(0.7, 1.2)
+        )
+        with pool(1) as processes:
+            seen: Seen = processes.submit(drive, load).result()
+        counts = coordinator.end()
+    p50, p99 = percentiles(seen.idle_s)
+    return Handed(WIRE_WORKERS, WIRE_PUSH_S, seen.updates / seconds, p50, p99, counts["greatest_delay"])
+
+
+class Warnings(logging.Handler):
+    """Counts what Prophet warns of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += 1
+
+
+class Outliving:
+    """Real clients, each in a thread that asks again and again."""
+
+    def __init__(self, address: str) -> None:
+        self.clients = [
+            CoordinatorClient(address, TOKEN, TENANT, worker, OUTLIVING_BOUND_S, f"machine{worker}", watch_nic=False)
+            for worker in range(OUTLIVING)
+        ]
+        self.pushed = 0
+        self.longest_s = 0.0
+        self.stopping = False
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self._work, args=(client,)) for client in self.clients]
+        for client in self.clients:
+            client.wait_welcome(START_S)
+        for thread in self.threads:
+            thread.start()
+
+    def _work(self, client: CoordinatorClient) -> None:
+        while not self.stopping:
+            began = time.monotonic()
+            asking = client.ask(1000, client.version, 1.0)
+            asking.permission.result(START_S)
+            time.sleep(PUSH_S)
+            client.done(asking, 1000).result(START_S)
+            with self.lock:
+                self.pushed += 1
+                self.longest_s = max(self.longest_s, time.monotonic() - began - PUSH_S)
+
+    def end(self) -> None:
+        self.stopping = True
+        for thread in self.threads:
+            thread.join(START_S)
+        for client in self.clients:
+            client.close()
+
+
+def outlived(seconds: float) -> Outlived:
+    """Kills a coordinator in the middle of its work, and starts another at the same place after a while."""
+    logger, warnings = logging.getLogger("prophet"), Warnings()
+    logger.addHandler(warnings)
+    logger.propagate = False
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            with coordinating(Path(folder)) as first:
+                address = first.address
+                workers = Outliving(address)
+                time.sleep(seconds)
+                before, workers.longest_s = workers.pushed, 0.0
+                first.process.kill()
+                first.process.wait()
+                time.sleep(seconds)
+                away, longest = workers.pushed, workers.longest_s
+            with coordinating(Path(folder), address.removeprefix("tcp://")) as second:
+                until_s = time.monotonic() + START_S
+                while any(client.away for client in workers.clients) and time.monotonic() < until_s:
+                    time.sleep(0.05)
+                time.sleep(seconds)
+                workers.end()
+                counts = second.end()
+    finally:
+        logger.removeHandler(warnings)
+        logger.propagate = True
+    return Outlived(
+        OUTLIVING_BOUND_S,
+        seconds,
+        before,
+        away - before,
+        longest,
+        warnings.count,
+        (counts["version"], workers.pushed),
+    )
+
+
+def flooded(requests: int, seconds: float) -> Flooded:
+    """Requests as fast as two connections can make them, while ten workers go on at 100 updates a second."""
+    with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder)) as coordinator, pool(2) as processes:
+        settled = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, 1.0, rate=100.0)
+        processes.submit(drive, settled).result()
+        before = coordinator.handle.memory_info().rss
+        raining = processes.submit(flood, coordinator.address, TOKEN, 5000, requests // 2)
+        waits: list[float] = []
+        first = 100
+        while True:
+            rains = not raining.done()
+            load = WorkerLoad(coordinator.address, TOKEN, first, PROBES, seconds, rate=100.0)
+            waits += processes.submit(drive, load).result().waits_s
+            first += PROBES
+            if not rains:
+                break
+        rained: Flood = raining.result()
+        after = coordinator.handle.memory_info().rss
+        counts = coordinator.end()
+    p50, p99 = percentiles(waits)
+    return Flooded(rained.sent, rained.seconds, counts["refused"] + counts["refused_unheard"], p50, p99, before, after)
+
+
+def page(results: Path) -> str:
+    """The page, from what is kept."""
+    stored = kept.kept(results, NAME, CoordinatorData)
+    if stored is None:
+        return kept.joined(TITLE, ABOUT, kept.otherwise(results, NAME, "make coordinator"))
+    measured, data = stored
+    handed, outlived, flooded = data.handed, data.outlived, data.flooded
+    rows = [
+        (
+            f"{row.workers:,}",
+            f"{row.asked_per_s:,.0f}",
+            f"{row.applied_per_s:,.0f}",
+            milliseconds(row.wait_p50_s),
+            milliseconds(row.wait_p99_s),
+            f"{row.core:.0%}",
+            str(row.ungranted),
+        )
+        for row in data.carried
+    ]
+    columns = ("workers", "updates asked for a second", "applied a second", "median wait", "99% wait", "of a core")
+    how = f"{measured.line()} The load average of the last minute was {data.load:.1f}."
+    counted, pushed = outlived.counted_of
+    return kept.joined(
+        TITLE,
+        ABOUT,
+        how,
+        "## What it adds, and how many workers it carries",
+        "Updates are small and the wire is idle, so a grant has nothing to wait for: what is left, from a worker's Ask "
+        f"to its start, is what the coordinator adds. Shown is what {PROBES} of the workers saw; the others are "
+        "made by a process beside, on the same machine.",
+        table((*columns, "without a grant"), rows),
+        "## From one update to the next",
+        f"{handed.workers} workers always have an update waiting, which takes {handed.push_s * 1e3:g} ms by the rates "
+        f"and 0.7 to 1.2 times that in truth: {handed.applied_per_s:.0f} updates a second. Between the end of one and "
+        f"the start of the next the wire is idle for {milliseconds(handed.idle_p50_s)} in the median and "
+        f"{milliseconds(handed.idle_p99_s)} in 1% of cases: a Done, the decision, a Grant. The greatest delay was "
+        f"{handed.greatest_delay} versions, with a bound of {2 * handed.workers}.",
+        "## Killed",
+        f"{OUTLIVING} real clients with a bound of {outlived.bound_s:g} s, each with an update every 10 ms or more. "
+        f"{outlived.applied_before:,} updates were applied before SIGKILL, and {outlived.applied_away:,} in the "
+        f"{outlived.away_s:.1f} s after it; one update waited {milliseconds(outlived.longest_wait_s)} at most. "
+        f"There were {outlived.warnings} warnings, one a client. A coordinator that was started in the same place then "
+        f"has counted {counted:,} of the {pushed:,} updates in all.",
+        "## Flooded",
+        f"{flooded.requests:,} requests in {flooded.seconds:.0f} s, half of them by a worker that does not read, half "
+        "by a stranger and with a negative size, while other workers ask for 100 updates a second. "
+        f"{flooded.refused:,} of them were read, and refused. The others' waits were "
+        f"{milliseconds(flooded.wait_p50_s)} in the median and {milliseconds(flooded.wait_p99_s)} at 99%; the "
+        f"coordinator had {flooded.before_bytes / 1e6:.0f} MB before and {flooded.after_bytes / 1e6:.0f} MB after.",
+    )
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds < 0.01 else f"{seconds * 1e3:.0f} ms"
+
+
+def run(results: Path, short: bool) -> int:
+    """Measures all, keeps it and writes the page. Raises UserError."""
+    console = Console()
+    seconds = 2.0 if short else 15.0
+    rows = []
+    for workers, rate in LOADS:
+        console.print(f"{workers} workers, {rate:g} updates a second")
+        rows.append(carried(workers, rate, seconds))
+        console.print(rows[-1])
+    console.print("from one update to the next")
+    hand = handed(seconds)
+    console.print(hand)
+    console.print("killed")
+    outlive = outlived(seconds / 3)
+    console.print(outlive)
+    console.print("flooded")
+    rain = flooded(20_000 if short else REQUESTS, 1.0 if short else 5.0)
+    console.print(rain)
+    data = CoordinatorData(rows, hand, outlive, rain, statistics.mean(psutil.getloadavg()[:1]))
+    kept.keep(results, NAME, CoordinatorData, data, here())
+    (results / PAGE).write_text(page(results), encoding="utf-8")
+    console.print(f"the page is {results / PAGE}", markup=False, soft_wrap=True)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measures and writes; exit status 2 with one line for an error of the user's."""
+    parser = argparse.ArgumentParser(prog="python -m tools.coordinator", description=__doc__)
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    parser.add_argument("--short", action="store_true", help="two seconds each, to see that it works")
+    options = parser.parse_args(arguments)
+    return exit_status(lambda: run(options.results, options.short))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

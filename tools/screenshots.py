@@ -1,0 +1,145 @@
+"""The pictures of docs/watching.md: `prophet top` and a report, of a job that is started for them.
+
+Rule of this file: the job, and from it to docs/images. What is seen is real: an all-reduce job under Prophet on two
+nodes with shaped links, asked while it trains. `make screenshots` runs it, for about two minutes; it needs what
+`prophet run` needs, and chromium for the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+
+from prophet.cli.top import Document, ask_all, statuses
+from prophet.cli.top_view import view
+from prophet.core import settings
+from prophet.core.errors import UserError
+from prophet.lab.config import load_experiment
+from prophet.lab.report import write_report
+from prophet.lab.session import run_session
+from tools.exit_status import exit_status
+
+IMAGES = Path("docs/images")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+EVERY_S = 1.0
+WIDTH = 104
+"""Letters of the terminal."""
+WINDOW = "1120,2300"
+LIMIT_S = 120
+JOB = """name: watched
+engine: ddp
+repeats: 1
+job: {{kind: replay, profile: resnet50, total_bytes: 25.6MB, backward_s: 0.6, forward_s: 0.3, batch_size: 64,
+      iterations: {iterations}, warmup: 3}}
+cluster: {{workers: 2, servers: 1, bandwidth: 250mbit}}
+policies: [{{name: ddp-prophet, env: {{{record}: {folder}}}}}]
+"""
+FONTS = re.compile(r"\s*@font-face \{.*?\}\n", re.DOTALL)
+"""Of rich's SVG, which would be fetched; without them the reader's own are taken."""
+
+
+class Looks:
+    """Asks the workers each second while the context lasts; `last` is the last look in which both had all to say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.last: list[Document] = []
+        self.at_s = 0.0
+        self._folder = folder
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Looks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(EVERY_S):
+            seen = ask_all([self._folder])
+            if len(seen) == 2 and all(each["forward_waits"] or each["iterations"] < 10 for each in seen):
+                self.last, self.at_s = seen, time.time()
+
+
+def draw_top(documents: list[Document], now: float, out: Path) -> None:
+    """The screen as a drawing."""
+    console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(view(statuses(documents), now, WIDTH))
+    svg = console.export_svg(title="prophet top", theme=MONOKAI)
+    out.write_text(FONTS.sub("\n", svg), encoding="utf-8")
+
+
+def browser() -> str:
+    """A browser. Raises UserError where there is none."""
+    for name in BROWSERS:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    raise UserError("a picture of the report needs a browser; on Debian: apt-get install chromium")
+
+
+def draw_report(page: Path, out: Path, dark: bool) -> None:
+    """The page as a browser shows it."""
+    with tempfile.TemporaryDirectory() as profile:
+        command = [
+            *(browser(), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            *(f"--user-data-dir={profile}", "--virtual-time-budget=20000", f"--window-size={WINDOW}"),
+            f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+            *(f"--screenshot={out.resolve()}", page.resolve().as_uri()),
+        ]
+        subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
+
+
+def make(out: Path, work: Path, iterations: int) -> None:
+    """Runs the job and draws. Raises UserError."""
+    browser()
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    record = work.resolve() / "record"
+    config = work / "watched.yaml"
+    config.write_text(JOB.format(iterations=iterations, record=settings.RECORD, folder=record), encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="prophet-") as runtime:
+        os.environ["XDG_RUNTIME_DIR"] = runtime
+        with Looks(Path(runtime) / "prophet") as looks:
+            failed = run_session(load_experiment(config), work / "run")
+    if failed or not looks.last:
+        raise UserError(f"the job failed, or said nothing; see {work}")
+    out.mkdir(parents=True, exist_ok=True)
+    draw_top(looks.last, looks.at_s, out / "top.svg")
+    write_report(record, work / "report.html")
+    for name, dark in (("report", False), ("report-dark", True)):
+        draw_report(work / "report.html", out / f"{name}.png", dark)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draws; exit status 2 with one line for an error of the user's."""
+    parser = argparse.ArgumentParser(prog="python -m tools.screenshots", description=__doc__)
+    parser.add_argument("--out", type=Path, default=IMAGES, help="folder of the pictures")
+    parser.add_argument("--work", type=Path, default=Path("build/screenshots"), help="folder for what the job leaves")
+    parser.add_argument("--iterations", type=int, default=70)
+    options = parser.parse_args(arguments)
+
+    def work() -> int:
+        make(options.out, options.work, options.iterations)
+        print(f"the pictures are in {options.out}")
+        return 0
+
+    return exit_status(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
