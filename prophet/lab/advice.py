@@ -105,9 +105,11 @@ def _another_server(situation: Situation) -> Situation | None:
     return _on(situation, servers=cluster.servers + 1, bandwidth=bandwidth)
 
 
-def _half_precision(situation: Situation) -> Situation:
-    halved = [replace(g, size_bytes=max(1, g.size_bytes // 2)) for g in situation.profile.gradients]
-    return _with_gradients(situation, halved)
+def _half_precision(situation: Situation) -> Situation | None:
+    job = situation.cell.job
+    if job.compression != "none":
+        return None
+    return replace(situation, cell=replace(situation.cell, job=job.model_copy(update={"compression": "fp16"})))
 
 
 def _larger_batch(situation: Situation) -> Situation:
@@ -199,8 +201,14 @@ def on_its_links(situation: Situation) -> Cell:
     """
     if situation.workers_per_host > 1 and situation.contender.engine.topology.through_servers:
         situation = _faster_links("worker", 1 / situation.workers_per_host, situation) or situation
+    told = situation.cell.job
     job = ReplayJob.model_construct(
-        kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=situation.cell.job.seed
+        kind="replay",
+        iterations=ITERATIONS,
+        warmup=WARMUP,
+        batch_size=1,
+        seed=told.seed,
+        compression=told.compression,
     )
     return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.contender.engine)
 
