@@ -39,8 +39,9 @@ NEAR = 0.10
 INTRODUCTION = f"""# What was advised, and what came of it
 
 Made by `{COMMAND}` from `{CONFIG}`. Each job was run for real, `prophet advise`
-was asked about that run, and the job was run once more with the change made. Real here: the engines, the gradients, the network (shaped veth pairs on one
-machine); computing is sleeping, by profiles recorded in training; that of the *larger batch* takes twice as long."""
+was asked about that run, and the job was run once more with the change made. Real here: the engines, the gradients, the
+network (shaped veth pairs on one machine); computing is sleeping, by profiles recorded in training; that of the *larger
+batch* takes twice as long."""
 COLUMNS = ("job", "change", "as it is (s)", "predicted (s)", "real (s)", "off", "predicted without the run (s)")
 
 
