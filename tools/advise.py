@@ -1,7 +1,7 @@
 """What `prophet advise` predicts, beside real runs with the change made: six recorded jobs and their page.
 
-Rule of this file: which pairs of configs/advise.yaml are compared, and the page docs/results/advice.md. `make advice` runs
-it, for about 20 minutes on a quiet machine; it can be interrupted.
+Rule of this file: which pairs of configs/profiles/advise.yaml are compared, and the page docs/results/advice.md.
+`make advice` runs it, for about 20 minutes on a quiet machine; it can be interrupted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tools.cells import measured, study_main
 from tools.markdown import table
 from tools.provenance import here
 
-CONFIG = Path("configs/advise.yaml")
+CONFIG = Path("configs/profiles/advise.yaml")
 PAGE = "advice.md"
 NAME = "advice"
 COMMAND = "make advice"
@@ -38,10 +38,10 @@ NEAR = 0.10
 
 INTRODUCTION = f"""# What was advised, and what came of it
 
-Made by `{COMMAND}` from `{CONFIG}`. Each job was run for real, `prophet advise` was asked about that run, and the job was
-run once more with the change made. Real here: the engines, the gradients, the network (shaped veth pairs on one machine);
-computing is sleeping, by profiles recorded in training. *Half precision* is a replay of half of the bytes, and the *larger batch*
-one of twice the computing."""
+Made by `{COMMAND}` from `{CONFIG}`. Each job was run for real, `prophet advise`
+was asked about that run, and the job was run once more with the change made. Real here: the engines, the gradients, the
+network (shaped veth pairs on one machine); computing is sleeping, by profiles recorded in training; that of the *larger
+batch* takes twice as long."""
 COLUMNS = ("job", "change", "as it is (s)", "predicted (s)", "real (s)", "off", "predicted without the run (s)")
 
 

@@ -151,7 +151,8 @@ def plan(
 @app.command()
 def advise(
     source: Annotated[
-        str, typer.Argument(help="A profile (a file, or a built-in one such as resnet50), or a folder of `prophet run`.")
+        str,
+        typer.Argument(help="A profile (a file, or a built-in one such as resnet50), or a folder of `prophet run`."),
     ],
     bandwidth: Annotated[str | None, typer.Option(help="Of each worker's link, or host's, such as 3gbit.")] = None,
     status: Annotated[Path | None, typer.Option(help="In its place: what PROPHET_STATUS_OUT left of a job.")] = None,
@@ -177,7 +178,7 @@ def advise(
     from prophet.cli.advice_view import advice_table, conclusion, left_out, verdict
     from prophet.core.units import parse_rate, parse_time
     from prophet.lab.advice import advise as advise_on
-    from prophet.lab.advice_sources import Links, of_profile, of_run, read_profile
+    from prophet.lab.advice_sources import LinkOptions, of_profile, of_run, read_profile
     from prophet.lab.simulator_error import prediction_error
 
     rates: list[float | None] = []
@@ -190,10 +191,10 @@ def advise(
         delay_s = parse_time(delay)
     except ValueError as error:
         raise UserError(f"--delay: {error}") from None
-    links = Links(rates[0], rates[1], delay_s, workers, servers, workers_per_host)
+    links = LinkOptions(rates[0], rates[1], delay_s, workers, servers, workers_per_host)
     measured_s = None
     if Path(source).is_dir():
-        if links != Links() or status is not None:
+        if links != LinkOptions() or status is not None:
             raise UserError(f"{source} is a run, which knows its network; leave the options of a network out")
         situation, measured_s = of_run(Path(source), policy, cell)
     else:

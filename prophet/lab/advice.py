@@ -3,8 +3,8 @@
 Rule of this file: pure. From a situation to predictions, and what they come to; where a situation comes from is
 advice_sources.py's. Times are seconds, rates bits per second.
 
-Each change makes another situation, and both are predicted by the simulator. A run that was measured says how far off the
-simulator is of that very job, and its predictions are scaled by that as long as the engine stays the same.
+Each change makes another situation, and both are predicted by the simulator. A run that was measured says how far off
+the simulator is of that very job, and its predictions are scaled by that as long as the engine stays the same.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Change:
+class JobChange:
     """One thing about a job that may be changed: `of` a situation makes the other one, None where it is not there."""
 
     name: str
@@ -105,9 +105,11 @@ def _another_server(situation: Situation) -> Situation | None:
     return _on(situation, servers=cluster.servers + 1, bandwidth=bandwidth)
 
 
-def _half_precision(situation: Situation) -> Situation:
-    halved = [replace(g, size_bytes=max(1, g.size_bytes // 2)) for g in situation.profile.gradients]
-    return _with_gradients(situation, halved)
+def _half_precision(situation: Situation) -> Situation | None:
+    job = situation.cell.job
+    if job.compression != "none":
+        return None
+    return replace(situation, cell=replace(situation.cell, job=job.model_copy(update={"compression": "fp16"})))
 
 
 def _larger_batch(situation: Situation) -> Situation:
@@ -149,26 +151,26 @@ def _on_byteps(situation: Situation) -> Situation | None:
     return _under(_on(situation, servers=cluster.workers, bandwidth=bandwidth), policy or byteps.stock)
 
 
-CHANGES: Sequence[Change] = (
-    Change("prophet", "the same under Prophet", _with_prophet),
-    Change("twice-the-rate", "twice the rate of workers' links", _twice_the_rate),
-    Change("faster-servers", "twice the rate of servers' links", _faster_servers),
-    Change("another-server", "another server", _another_server),
-    Change(
+CHANGES: Sequence[JobChange] = (
+    JobChange("prophet", "the same under Prophet", _with_prophet),
+    JobChange("twice-the-rate", "twice the rate of workers' links", _twice_the_rate),
+    JobChange("faster-servers", "twice the rate of servers' links", _faster_servers),
+    JobChange("another-server", "another server", _another_server),
+    JobChange(
         "half-precision",
         "half precision on the wire",
         _half_precision,
         "the time of converting, and what rounding does to the model",
     ),
-    Change(
+    JobChange(
         "larger-batch",
         "twice the batch",
         _larger_batch,
         "that a processor computes large batches better, and what they do to the model",
     ),
-    Change("ddp", "DDP in place of BytePS", _on_ddp),
-    Change("byteps", "BytePS in place of DDP", _on_byteps),
-    Change("fewer-workers-a-host", "half as many workers a host", _fewer_workers_a_host),
+    JobChange("ddp", "DDP in place of BytePS", _on_ddp),
+    JobChange("byteps", "BytePS in place of DDP", _on_byteps),
+    JobChange("fewer-workers-a-host", "half as many workers a host", _fewer_workers_a_host),
 )
 """In the order in which they are shown."""
 
@@ -199,8 +201,14 @@ def on_its_links(situation: Situation) -> Cell:
     """
     if situation.workers_per_host > 1 and situation.contender.engine.topology.through_servers:
         situation = _faster_links("worker", 1 / situation.workers_per_host, situation) or situation
+    told = situation.cell.job
     job = ReplayJob.model_construct(
-        kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=situation.cell.job.seed
+        kind="replay",
+        iterations=ITERATIONS,
+        warmup=WARMUP,
+        batch_size=1,
+        seed=told.seed,
+        compression=told.compression,
     )
     return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.contender.engine)
 
@@ -211,7 +219,7 @@ def advise(
     *,
     predict: Callable[[Situation], float] = predicted_s,
     error_of: Callable[[str], PredictionError | None] = lambda base: None,
-    changes: Sequence[Change] = CHANGES,
+    changes: Sequence[JobChange] = CHANGES,
 ) -> Advice:
     """Predicts the situation and every change of it that is there. `measured_s` is the real iteration time.
 

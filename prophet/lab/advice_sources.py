@@ -24,13 +24,14 @@ from prophet.lab.contenders import Contender
 from prophet.lab.job_config import ReplayJob
 from prophet.lab.records import CellResult, Results, read_results, read_status
 from prophet.lab.results import as_measured, describe_setting
+from prophet.lab.workload import scaled
 from prophet.models.profiles import BUILTIN, load_profile
 
 RESULTS = "results.json"
 
 
 @dataclass(frozen=True)
-class Links:
+class LinkOptions:
     """A cluster as options say it; None where one was left out. Workers that share a host share its `bandwidth`."""
 
     bandwidth: float | None = None
@@ -46,7 +47,7 @@ def read_profile(source: str) -> Profile:
     return BUILTIN[source]() if source in BUILTIN else load_profile(Path(source))
 
 
-def of_profile(profile: Profile, policy: str, links: Links, status: Path | None = None) -> Situation:
+def of_profile(profile: Profile, policy: str, links: LinkOptions, status: Path | None = None) -> Situation:
     """A job of this profile. Where `links` has no bandwidth it is what Prophet measured in a job, by its `status`.
 
     Raises UserError where there is neither, and where the cluster cannot be.
@@ -111,7 +112,10 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
     name = policy or (ours or names)[0]
     contender = next(contender for contender in cell.policies if contender.name == name)
     if cell.profile is None:
-        cell = replace(cell, profile=_learned(runs / f"{name}-repeat1", name))
+        learned = _learned(runs / f"{name}-repeat1", name)
+        # What was learned are the sizes that travelled.
+        whole_bytes = learned.total_bytes * (1 if cell.job.compression == "none" else 2)
+        cell = replace(cell, profile=scaled(learned, whole_bytes))
     shown = measured.measured(name)
     assert shown is not None and shown.median_s is not None
     return Situation(replace(cell, policies=(contender,)), contender), shown.median_s

@@ -1,14 +1,14 @@
 """Contenders of DistributedDataParallel on the simulator's ring.
 
-Rule of this file: from a contender of that engine to a run of the simulator, by what the engine and the plugin are known
-to do; nothing is measured or fitted. Times are seconds, sizes bytes.
+Rule of this file: from a contender of that engine to a run of the simulator, by what the engine and the plugin are
+known to do; nothing is measured or fitted. Times are seconds, sizes bytes.
 
 Gloo's all-reduce is a ring, so the channel's cost is that of prophet/simulate/collectives.py, with the overhead and the
 latency that the simulator has for BytePS's testbed. Of operations two are in flight, as many as torch's gloo has
 threads; under a policy without groups as many as the plugin takes for that delay. DDP waits for all averages in
 backward, and so do policies with a barrier of their own (Definition.waits). A policy that learns is simulated with what
-it comes to: of the cuts that its search finds best for the job's own profile and for that cost, the one that is the fastest here, as
-a job keeps the one that it measures to be. Training for real has no profile, and is left out.
+it comes to: of the cuts that its search finds best for the job's own profile and for that cost, the one that is the
+fastest here, as a job keeps the one that it measures to be. Training for real has no profile, and is left out.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ def prepared(cell: Cell, contender: Contender) -> Planned | None:
     return planned[0] if len(planned) == 1 else min(planned, key=_tried_s)
 
 
-def _in_blocks(
-    profile: Profile, empty: Planned, policy: Policy, network: Network, cut: Cut, *, waits: bool
-) -> Planned:
+def _in_blocks(profile: Profile, empty: Planned, policy: Policy, network: Network, cut: Cut, *, waits: bool) -> Planned:
     blocks = profile_under(profile, cut)
     plan = policy.plan(blocks, network)
     sizes = [block.size_bytes for block in blocks.gradients]

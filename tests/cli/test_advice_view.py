@@ -74,8 +74,8 @@ def test_the_table_has_the_job_as_it_is_and_each_change_with_its_error() -> None
     text = shown(advice(suggestion(1.01, False), suggestion(1.9, True), measured_s=1.0))
     lines = [line.split() for line in text.splitlines() if line.strip()]
     assert "resnet50 under prophet, 2 workers, 1 servers" in text
-    assert [line for line in lines if "measured" in line][0][-2:] == ["1.000", "1.00"]
-    assert [line for line in lines if "simulated" in line][0][-3:] == ["1.00", "2%", "17%"]
+    assert next(line for line in lines if "measured" in line)[-2:] == ["1.000", "1.00"]
+    assert next(line for line in lines if "simulated" in line)[-3:] == ["1.00", "2%", "17%"]
     rows = [line for line in lines if line[0] == "half"]
     assert [row[-1] for row in rows] == ["yes", "no"], "the best first"
     assert rows[0][-3:] == ["3%", "-", "yes"]

@@ -13,7 +13,7 @@ from prophet.core.errors import UserError
 from prophet.core.profile import GradientProfile, Profile
 from prophet.lab.advice import CHANGES, Situation, advise, contender_of, on_its_links, predicted_s
 from prophet.lab.advice_record import Advice, Suggestion
-from prophet.lab.advice_sources import Links, of_profile
+from prophet.lab.advice_sources import LinkOptions, of_profile
 from prophet.lab.simulator_error import PredictionError
 
 MBIT = 1e6
@@ -31,7 +31,7 @@ def profile(megabytes: float, backward_s: float = 0.2, forward_s: float = 0.1, g
 
 def situation(megabytes: float = 10.0, policy: str = "ddp-prophet", **links: Any) -> Situation:
     """10 MB at 250 Mbit/s take 0.32 s, beside 0.3 s of computing."""
-    return of_profile(profile(megabytes), policy, Links(**{"bandwidth": 250 * MBIT, **links}))
+    return of_profile(profile(megabytes), policy, LinkOptions(**{"bandwidth": 250 * MBIT, **links}))
 
 
 def by_change(advice: Advice) -> dict[str, Suggestion]:
@@ -50,11 +50,13 @@ def fluid_s(given: Situation) -> float:
     rate = cell.cluster.bandwidth.rate("worker0")
     assert rate is not None
     topology = given.contender.engine.topology
-    sent_s = topology.worker_share(cell.cluster.workers) * given.profile.total_bytes * 8 / rate
+    assert cell.wire is not None
+    total_bytes = cell.wire.total_bytes
+    sent_s = topology.worker_share(cell.cluster.workers) * total_bytes * 8 / rate
     if topology.through_servers:
         server = cell.cluster.bandwidth.rate("server0")
         if server is not None:
-            sent_s = max(sent_s, cell.cluster.workers / cell.cluster.servers * given.profile.total_bytes * 8 / server)
+            sent_s = max(sent_s, cell.cluster.workers / cell.cluster.servers * total_bytes * 8 / server)
     return max(computing_s, sent_s)
 
 
@@ -95,6 +97,13 @@ def test_workers_that_share_a_link_have_a_part_of_it_on_servers_and_not_in_a_rin
     assert on_its_links(situation(10.0, "prophet", **shared)).cluster.bandwidth.rate("worker3") == 62.5 * MBIT
     three = changed("fewer-workers-a-host", situation(10.0, "prophet", workers=3, workers_per_host=3))
     assert three is not None and three.workers_per_host == 2
+
+
+def test_what_travels_in_half_precision_already_is_not_advised_to() -> None:
+    before = situation(20.0)
+    halved = changed("half-precision", before)
+    assert halved is not None and fluid_s(halved) == pytest.approx(0.32)
+    assert changed("half-precision", halved) is None
 
 
 def test_what_is_measured_scales_predictions_on_the_same_engine() -> None:
@@ -157,7 +166,7 @@ def test_an_unknown_policy_is_one_line() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "megabytes", "least_s", "most_s"),
-    # The first gradient is there after 25 ms, and the last layer computes for 12.5 ms; DDP computes all of forward then.
+    # The first gradient is there after 25 ms, and the last layer computes for 12.5 ms; DDP computes forward then.
     [
         ("ddp-prophet", 20.0, 0.678, 0.71),
         ("ddp-gloo", 20.0, 0.765, 0.94),

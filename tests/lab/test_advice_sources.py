@@ -14,7 +14,7 @@ from prophet.core.network import Network
 from prophet.core.profile import Profile
 from prophet.core.status import AgentStatus
 from prophet.lab.advice import Situation
-from prophet.lab.advice_sources import Links, of_profile, of_run, read_profile
+from prophet.lab.advice_sources import LinkOptions, of_profile, of_run, read_profile
 from prophet.lab.config import Experiment
 from prophet.lab.records import CellResult, Results, write_results
 from prophet.models.profiles import resnet50, save_profile
@@ -49,12 +49,12 @@ def test_a_profile_is_a_built_in_one_or_a_file(tmp_path: Path) -> None:
 
 
 def test_a_profile_is_put_on_the_links_that_options_say() -> None:
-    links = Links(1e9, 2e9, 0.005, workers=4, servers=2, workers_per_host=2)
+    links = LinkOptions(1e9, 2e9, 0.005, workers=4, servers=2, workers_per_host=2)
     situation = of_profile(SMALL, "p3", links)
     assert (rate(situation), rate(situation, "server1")) == (1e9, 2e9)
     assert situation.cell.cluster.delay.of("worker3") == 0.005
     assert (situation.contender.name, situation.workers_per_host) == ("p3", 2)
-    assert rate(of_profile(SMALL, "prophet", Links(1e9)), "server0") is None
+    assert rate(of_profile(SMALL, "prophet", LinkOptions(1e9)), "server0") is None
 
 
 @pytest.mark.parametrize(("name", "workers", "share"), [("prophet", 4, 1.0), ("ddp-prophet", 4, 1.5)])
@@ -62,23 +62,23 @@ def test_the_rate_can_be_what_a_job_measured(tmp_path: Path, name: str, workers:
     status = AgentStatus("prophet", "", 1, 0.1, 131072, None, network=Network(25e6))
     path = tmp_path / "status.json"
     path.write_text(json.dumps(dataclasses.asdict(status)))
-    situation = of_profile(SMALL, name, Links(workers=workers), path)
+    situation = of_profile(SMALL, name, LinkOptions(workers=workers), path)
     assert rate(situation) == pytest.approx(200e6 * share), "the rate of gradients, of which a ring sends more"
     path.write_text(json.dumps(dataclasses.asdict(dataclasses.replace(status, network=None))))
     with pytest.raises(UserError, match="measured no network; give --bandwidth"):
-        of_profile(SMALL, name, Links(), path)
+        of_profile(SMALL, name, LinkOptions(), path)
 
 
 @pytest.mark.parametrize(
     ("links", "line"),
     [
-        (Links(), "--bandwidth is missing"),
-        (Links(1e9, workers=0), "--workers is 0"),
-        (Links(1e9, servers=0), "--servers is 0"),
-        (Links(1e9, workers_per_host=3), "--workers-per-host is 3, and there are 2 workers"),
+        (LinkOptions(), "--bandwidth is missing"),
+        (LinkOptions(1e9, workers=0), "--workers is 0"),
+        (LinkOptions(1e9, servers=0), "--servers is 0"),
+        (LinkOptions(1e9, workers_per_host=3), "--workers-per-host is 3, and there are 2 workers"),
     ],
 )
-def test_a_cluster_that_cannot_be_is_one_line(links: Links, line: str) -> None:
+def test_a_cluster_that_cannot_be_is_one_line(links: LinkOptions, line: str) -> None:
     with pytest.raises(UserError, match=line):
         of_profile(SMALL, "prophet", links)
 

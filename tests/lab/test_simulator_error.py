@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prophet.lab import simulator_error
-from prophet.lab.simulator_error import PredictionError, prediction_error
+from prophet.lab.simulator_error import prediction_error
 
 
 def test_a_policy_has_the_errors_of_its_own_cells() -> None:
@@ -17,6 +17,8 @@ def test_a_policy_has_the_errors_of_its_own_cells() -> None:
 def test_one_that_was_never_compared_has_those_of_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     ratios = {"prophet": [1.02, 0.9], "stock": [1.3], "ddp-gloo": [1.01]}
     monkeypatch.setattr(simulator_error, "_ratios", lambda: ratios)
-    assert prediction_error("pace") == PredictionError(pytest.approx(0.1), pytest.approx(0.3), 3)
-    assert prediction_error("ddp-pace") == PredictionError(pytest.approx(0.01), pytest.approx(0.01), 1)
+    for base, usual, worst, cells in (("pace", 0.1, 0.3, 3), ("ddp-pace", 0.01, 0.01, 1)):
+        error = prediction_error(base)
+        assert error is not None and error.cells == cells
+        assert [error.usual, error.worst] == pytest.approx([usual, worst])
     assert prediction_error("mxnet-kvstore") is None

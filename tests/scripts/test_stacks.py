@@ -1,8 +1,8 @@
 """Known stacks over DistributedDataParallel: the same bits under Prophet as without, and Prophet is on.
 
-Each `stack_*.py` in this folder trains with a library that makes the DistributedDataParallel itself, as torchrun would
-start it. It is run as it is, and with PROPHET_SCHEDULER=prophet on a rough ride (rough.py). The libraries are no part of
-`make setup`: `make stacks` installs them and runs these.
+Each `stack_*.py` in this folder trains with a library that makes the DistributedDataParallel itself, as torchrun
+would start it. It is run as it is, and with PROPHET_SCHEDULER=prophet on a rough ride (rough.py). The libraries are no
+part of `make setup`: `make stacks` installs them and runs these.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from support.configs import REPLAY
 from support.results import policy
 from tools import advise, cells, kept
 from tools.advise import CHANGES, Advised, Followed, page
+from tools.provenance import Provenance
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,9 +34,7 @@ def test_the_config_has_a_pair_for_each_change() -> None:
         assert (now.setting, now.policies) != (then.setting, then.policies)
 
 
-def test_every_pair_runs_is_advised_on_and_makes_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_pair_runs_is_advised_on_and_makes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All jobs take a second; what is predicted is the simulator's."""
     job = {**REPLAY["job"], "profile": "resnet18", "total_bytes": "5MB", "backward_s": 0.1, "forward_s": 0.05}
     raw: dict[str, Any] = {**copy.deepcopy(REPLAY), "job": job, "policies": ["ddp-gloo"]}
@@ -68,6 +67,6 @@ def test_every_pair_runs_is_advised_on_and_makes_the_page(
 
 def test_the_page_counts_what_was_near(tmp_path: Path) -> None:
     rows = [row(1.0, 1.05), row(1.0, 0.92), row(1.0, 1.3)]
-    kept.keep(tmp_path, advise.NAME, Advised, Advised(rows), advise.here())
+    kept.keep(tmp_path, advise.NAME, Advised, Advised(rows), Provenance("2026-01-01", "abc1234", "a processor", 2))
     text = page(tmp_path)
     assert "**2 of 3 predictions are within 10%; the worst is 30.0% off.**" in text and "| +5.0% |" in text

@@ -463,7 +463,7 @@ class ModuleRounds(AwaitedRounds):
         super().keep_barrier()
 
     def before_compilation(self) -> None:
-        """A module that is compiled is not to have hooks; who traces forward does without, and waits."""
+        # A module that is compiled is not to have hooks: who traces forward does without, and waits.
         if self.trace is not None:
             self.keep_barrier()
 

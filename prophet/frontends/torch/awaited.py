@@ -163,6 +163,9 @@ class AwaitedRounds:
         for owner in {slot.owner for slot in self._slots if slot.pending}:
             owner.flush()
 
+    def before_compilation(self) -> None:
+        """torch.compile is about to make code of a module of the program; these hooks are on parameters alone."""
+
     def stepped(self) -> None:
         """An optimizer of these parameters has stepped, and made some of its updates late."""
         for slot in self._slots:

@@ -2,10 +2,10 @@
 
 Rule of this file: what is compiled, and what its code uses; what follows from it is guards.py's.
 
-A module that is compiled, by torch.compile(module) or module.compile(), is called like any other, so its parameters can be
-brought up to date before its code runs. What else its code may use, torch tells when it makes that code: each graph with
-the tensors that it takes, and whether Python runs between two graphs. A function that is compiled is called by nobody
-that could be asked.
+A module that is compiled, by torch.compile(module) or module.compile(), is called like any other, so its parameters
+can be brought up to date before its code runs. What else its code may use, torch tells when it makes that code: each
+graph with the tensors that it takes, and whether Python runs between two graphs. A function that is compiled is called
+by nobody that could be asked.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def leave_alone(function: Any) -> None:
 
 
 def watch(before_code: Callable[[], None], of_graph: Callable[[list[torch.Tensor]], None]) -> bool:
-    """From now on `before_code` is called before code is made of a frame of Python, and `of_graph` with the tensors that
-    a graph takes. Returns False where this torch does not tell what graphs take.
+    """From now on `before_code` is called before code is made of a frame of Python, and `of_graph` with the tensors
+    that a graph takes. Returns False where this torch does not tell what graphs take.
     """
     from torch._dynamo import callback, eval_frame, output_graph  # Slow to import: not before an optimizer is wrapped.
 

@@ -233,8 +233,8 @@ def _modes_above(kind: type) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _not_compiling() -> Iterator[None]:
-    """Within it torch's optimizers are not told that they are compiled, which they would be while another thing is: they
-    compute otherwise then, with other bits.
+    """Within it torch's optimizers are not told that they are compiled, which they would be while another thing is:
+    they compute otherwise then, with other bits.
     """
     compiler = vars(torch.compiler)
     before = compiler.get("_is_compiling_flag", False)

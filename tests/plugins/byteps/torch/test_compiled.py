@@ -13,7 +13,20 @@ from torch._dynamo.utils import counters
 
 from prophet.frontends import notices
 from prophet.frontends.torch import references
-from support.torch_network import Network, Plain, batch, loss_of, make_model, pair, peek, same, same_model, train, wrap
+from support.torch_network import (
+    Network,
+    Plain,
+    batch,
+    loss_of,
+    make_model,
+    pair,
+    peek,
+    same,
+    same_model,
+    train,
+    weight_of,
+    wrap,
+)
 
 Compile = Callable[[nn.Sequential, int], None]
 
@@ -55,7 +68,7 @@ def in_place(model: nn.Sequential, place: int) -> None:
 
 
 def wrapped(model: nn.Sequential, place: int) -> None:
-    model[place] = torch.compile(model[place], backend="eager")  # type: ignore[call-overload]
+    model[place] = torch.compile(model[place], backend="eager")  # type: ignore[assignment]
 
 
 def own(module: Any) -> nn.Module:
@@ -127,7 +140,7 @@ def test_step_waits_where_compiled_code_could_use_more_than_its_own(
 ) -> None:
     truth, plain, model, optimizer = pair(network)
     for some_model in (truth, model):
-        others = [] if breaks else [some_model[5].weight]
+        others = [] if breaks else [weight_of(some_model[5])]
         some_model[2] = Reaching(some_model[2], others, breaks)
     model[2].compile(backend="eager")
     train(truth, plain, 2, 5)
@@ -152,6 +165,7 @@ def test_compiled_code_finds_the_stack_of_modes_as_it_would_be_without_prophet(n
     model[2].compile(backend=look)
     train(model, optimizer, 2, 4)
     assert network.flying and references.watching_here()
+    network.newest_first = True
     model[2](model[1](model[0](batch(9)[0])))
     assert set(heights) == {0}
     assert references.watching_here(), "others are still pending"

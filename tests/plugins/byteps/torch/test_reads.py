@@ -269,6 +269,10 @@ def test_gradients_that_the_program_cleared_hold_no_memory(network: Network) -> 
     assert kept() is None
 
 
+def _call(model: nn.Module) -> Callable[[torch.Tensor], Any]:
+    return lambda inputs: model(inputs)
+
+
 @pytest.mark.parametrize("after_reset", [False, True])
 def test_a_compiled_function_brings_the_barrier_back(network: Network, after_reset: bool) -> None:
     """torch.compile may begin at any time; who calls what it makes of a function cannot be intercepted."""
@@ -279,7 +283,7 @@ def test_a_compiled_function_brings_the_barrier_back(network: Network, after_res
     try:
         if after_reset:
             torch._dynamo.reset()
-        compiled: Any = torch.compile(lambda inputs: model(inputs), backend="eager")
+        compiled: Any = torch.compile(_call(model), backend="eager")
         train(compiled, optimizer, 6, 2)
     finally:
         torch._dynamo.reset()
