@@ -143,7 +143,8 @@ class RecordWriter:
         self._sum, self._from_s = [0, 0, 0.0, 0.0], now
         if self._ends:
             count = sum(end_s is not None for end_s in self._ends)
-            ends = self._ends if len(self._ends) <= MOST_ENDS_A_LINE else [self._ends[0], self._ends[-1]]
+            few = len(self._ends) <= MOST_ENDS_A_LINE or None in self._ends
+            ends = self._ends if few else [self._ends[0], self._ends[-1]]
             self._write(IterationsRow(self._iterations, count, tuple(ends)))
             self._iterations += count
             self._ends = []

@@ -369,6 +369,8 @@ class Agent:
         if not self._settings.watched:
             return
         try:
+            # What `_predict` needs as well: the agent's own thread is to import nothing.
+            import prophet.policies.algorithms.stock
             from prophet.watch.observer import Observer, worker_name
 
             rank, workers, local_rank = place_of(os.environ)
