@@ -12,7 +12,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from prophet.core.cut import Segment
 from prophet.core.network import Network
@@ -157,7 +157,7 @@ class RecordWriter:
             self._write(WaitsRow(times[1], kept, rest))
 
     def _write(self, row: RecordRow) -> None:
-        line = json.dumps(as_row(row), separators=(",", ":")) + "\n"
+        line = as_line(row)
         if len(line) > self._left:
             self._dropped += 1
             return
@@ -165,9 +165,9 @@ class RecordWriter:
         self._file.write(line)
 
 
-def as_row(row: RecordRow) -> dict[str, Any]:
-    """A line of plain values, its kind first."""
-    return {"kind": row.kind, **dataclasses.asdict(row)}
+def as_line(row: RecordRow) -> str:
+    """As JSON, the kind first. Columns of numbers are many, so they are not copied before."""
+    return json.dumps({"kind": row.kind, **vars(row)}, separators=(",", ":"), default=dataclasses.asdict) + "\n"
 
 
 def transfers_row(now: float, moved: MeterTurn, arena: bool) -> TransfersRow:

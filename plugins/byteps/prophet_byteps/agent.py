@@ -369,10 +369,10 @@ class Agent:
         if not self._settings.watched:
             return
         try:
-            # What `_predict` needs as well: the agent's own thread is to import nothing.
-            import prophet.policies.algorithms.stock
             from prophet.watch.observer import Observer, worker_name
 
+            # For `_predict`: the agent's own thread is to import nothing.
+            importlib.import_module("prophet.policies.algorithms.stock")
             rank, workers, local_rank = place_of(os.environ)
             port = os.environ.get("DMLC_PS_ROOT_PORT", "")
             worker = worker_name("byteps", self._framework, rank, workers, local_rank, port)
