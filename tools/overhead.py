@@ -42,7 +42,8 @@ ABOUT = """A job of two ranks under `PROPHET_SCHEDULER=prophet`, trained for rea
 [watched](../watching.md) in turns: by its status socket, which is asked once a second as `prophet top` does; by a
 record of its own; by figures, which are fetched once a second; by all of them; and by nothing. Each turn is compared
 with that of *nothing* in the same cycle. Iteration times are means over a turn, since what happens once a second is in
-few iterations; processor time is that of all threads of a rank. Shown are the medians over all cycles and ranks, and
+few iterations; processor time is that of all threads of a rank. A record is at its densest in its first seconds, and
+each turn begins one anew. Shown are the medians over all cycles and ranks, and
 in brackets the standard error of the median."""
 RANKS = 2
 NOTHING = VARIANTS[0]

@@ -37,7 +37,7 @@ MADE_BY_BUILDING = ("PKG-INFO", "setup.cfg", f"{NAME}.egg-info/")
 """In every source distribution, and in no checkout."""
 PACKAGES = {"prophet": "prophet/", "plugins/byteps/prophet_byteps": "prophet_byteps/"}
 """Folders of the checkout, and where the wheel has them."""
-INSTALLED = (".py", ".pyi", ".typed", ".json")
+INSTALLED = (".py", ".pyi", ".typed", ".json", ".css", ".js")
 """Files of a package that are installed, by suffix; C++ is compiled."""
 NATIVE = ("prophet/core/_native.", "prophet/lab/testbed/_relay.", "prophet_byteps/_hook.")
 USE = """

@@ -75,6 +75,13 @@ class Looks:
                 self.last, self.at_s = seen, time.time()
 
 
+def _without_place(record: Path) -> None:
+    """Takes the folder of this checkout out of what the job says of itself: it is of no interest to a reader."""
+    here = f"{Path.cwd()}/"
+    for file in record.glob("*.jsonl"):
+        file.write_text(file.read_text(encoding="utf-8").replace(here, ""), encoding="utf-8")
+
+
 def draw_top(documents: list[Document], now: float, out: Path) -> None:
     """The screen as a drawing."""
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
@@ -120,6 +127,7 @@ def make(out: Path, work: Path, iterations: int) -> None:
         raise UserError(f"the job failed, or said nothing; see {work}")
     out.mkdir(parents=True, exist_ok=True)
     draw_top(looks.last, looks.at_s, out / "top.svg")
+    _without_place(record)
     write_report(record, work / "report.html")
     for name, dark in (("report", False), ("report-dark", True)):
         draw_report(work / "report.html", out / f"{name}.png", dark)

@@ -158,4 +158,5 @@ def _cost(status: LiveStatus) -> Text:
     if not status.since_s:
         return Text("")
     own = status.agent.agent_cpu_s / status.since_s
-    return Text(f"{status.agent.plans} plans, {own:.2%} of a core", "dim")
+    plans = status.agent.plans
+    return Text(f"{plans} plan{'s' * (plans != 1)}, {own:.2%} of a core", "dim")

@@ -12,7 +12,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from prophet.core.cut import Segment
 from prophet.core.network import Network
@@ -143,7 +143,8 @@ class RecordWriter:
         self._sum, self._from_s = [0, 0, 0.0, 0.0], now
         if self._ends:
             count = sum(end_s is not None for end_s in self._ends)
-            ends = self._ends if len(self._ends) <= MOST_ENDS_A_LINE else [self._ends[0], self._ends[-1]]
+            few = len(self._ends) <= MOST_ENDS_A_LINE or None in self._ends
+            ends = self._ends if few else [self._ends[0], self._ends[-1]]
             self._write(IterationsRow(self._iterations, count, tuple(ends)))
             self._iterations += count
             self._ends = []
@@ -156,7 +157,7 @@ class RecordWriter:
             self._write(WaitsRow(times[1], kept, rest))
 
     def _write(self, row: RecordRow) -> None:
-        line = json.dumps(as_row(row), separators=(",", ":")) + "\n"
+        line = as_line(row)
         if len(line) > self._left:
             self._dropped += 1
             return
@@ -164,9 +165,9 @@ class RecordWriter:
         self._file.write(line)
 
 
-def as_row(row: RecordRow) -> dict[str, Any]:
-    """A line of plain values, its kind first."""
-    return {"kind": row.kind, **dataclasses.asdict(row)}
+def as_line(row: RecordRow) -> str:
+    """As JSON, the kind first. Columns of numbers are many, so they are not copied before."""
+    return json.dumps({"kind": row.kind, **vars(row)}, separators=(",", ":"), default=dataclasses.asdict) + "\n"
 
 
 def transfers_row(now: float, moved: MeterTurn, arena: bool) -> TransfersRow:

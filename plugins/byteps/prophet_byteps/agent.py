@@ -385,6 +385,8 @@ class Agent:
         try:
             from prophet.watch.observer import Observer, worker_name
 
+            # For `_predict`: the agent's own thread is to import nothing.
+            importlib.import_module("prophet.policies.algorithms.stock")
             rank, workers, local_rank = place_of(os.environ)
             port = os.environ.get("DMLC_PS_ROOT_PORT", "")
             worker = worker_name("byteps", self._framework, rank, workers, local_rank, port)
