@@ -23,9 +23,10 @@
 // waited or was in flight before belongs to an engine that is gone: it is forgotten when a queue is made, and when
 // Python says so (prophet_hook_reset). A call for a queue that is gone, from a late answer, does nothing.
 //
-// One way. A task with one of two priorities that no gradient has is pushed and not pulled, or pulled and not pushed: it
-// passes the other stage, in its turn, as if that were done. Asynchronous training asks for it; what a stage that is not
-// passed would send changes nothing there, so where BytePS does not export what this takes, tasks only go both ways.
+// One way. A task with one of two priorities that no gradient has is pushed and not pulled, or pulled and not pushed:
+// it passes the other stage, in its turn, as if that were done. Asynchronous training asks for it; what a stage that is
+// not passed would send changes nothing there, so where BytePS does not export what this takes, tasks only go both
+// ways.
 //
 // Errors. Anything unexpected hands all tasks back to BytePS in order of arrival and steps aside for good.
 #include <dlfcn.h>
