@@ -99,8 +99,9 @@ def policy_chart(cell: CellResult) -> Figure:
             "thickness": 1,
         },
         text=[_beside(name, each.median, cell) for name, each in zip(names, times, strict=True)],
-        textposition="outside",
-        cliponaxis=False,
+        textposition="inside",
+        insidetextanchor="start",  # at the other end is the spread
+        constraintext="none",
         hovertemplate="%{y}: %{x:.4f} s",
     )
     if cell.lower_bound_s is not None:
