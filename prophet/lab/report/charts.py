@@ -25,6 +25,8 @@ MOST_BARS = 6000
 """Transfers of a chart; of more the last ones are shown."""
 MOST_NAMES = 30
 FEW_ROWS = 12
+SHOWN_AT_FIRST = 4
+"""Iterations of a moment, before a reader zooms out."""
 HEIGHT = 340
 
 Figure = Any
@@ -97,8 +99,9 @@ def policy_chart(cell: CellResult) -> Figure:
             "thickness": 1,
         },
         text=[_beside(name, each.median, cell) for name, each in zip(names, times, strict=True)],
-        textposition="outside",
-        cliponaxis=False,
+        textposition="inside",
+        insidetextanchor="start",  # at the other end is the spread
+        constraintext="none",
         hovertemplate="%{y}: %{x:.4f} s",
     )
     if cell.lower_bound_s is not None:
@@ -129,6 +132,8 @@ def transfer_chart(chapter: Chapter, moment: Moment) -> Figure | None:
         own = [transfer for transfer in transfers if transfer.queue is queue]
         _add_spans(figure, own, rows, chapter, name, shade, 5.0, lambda t: (t.start_s, t.finish_s))
     figure.update_xaxes(title="seconds into the run (drag to zoom, double-click to see all)")
+    if chapter.median_s is not None and moment.until_s - moment.from_s > SHOWN_AT_FIRST * chapter.median_s:
+        figure.update_xaxes(range=[moment.until_s - SHOWN_AT_FIRST * chapter.median_s, moment.until_s])
     what = "block" if chapter.arena else "gradient"
     ticks = {"dtick": 1} if len(rows) <= FEW_ROWS else {}
     figure.update_yaxes(title=f"{what}, the first layer's on top", autorange="reversed", **ticks)
