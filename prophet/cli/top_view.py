@@ -16,6 +16,7 @@ from rich.text import Text
 
 from prophet.core.cut import Segment
 from prophet.core.units import format_rate, format_size, format_time
+from prophet.engines.registry import engines
 from prophet.watch.status import Flow, LiveStatus, UrgencyBand
 
 LABEL_WIDTH = 20
@@ -38,7 +39,7 @@ def view(statuses: Sequence[LiveStatus], now: float, width: int = 120) -> Render
 
 
 def _table(job: str, all_of_it: Sequence[LiveStatus], workers: Sequence[LiveStatus], now: float) -> Table:
-    engine = {"ddp": "DistributedDataParallel", "byteps": "BytePS"}[workers[0].worker.engine]
+    engine = engines()[workers[0].worker.engine].words
     known = max((status.worker.workers or 0 for status in all_of_it), default=0)
     of_all = f"{len(all_of_it)} of {known} workers are on this machine" if known > len(all_of_it) else ""
     title = Text.assemble((job, "bold"), f"   {engine}, policy {workers[0].agent.policy}", (f"   {of_all}", "dim"))

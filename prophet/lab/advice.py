@@ -169,7 +169,7 @@ CHANGES: Sequence[JobChange] = (
         "that a processor computes large batches better, and what they do to the model",
     ),
     JobChange("ddp", "DDP in place of BytePS", _on_ddp),
-    JobChange("byteps", "BytePS in place of DDP", _on_byteps),
+    JobChange("parameter-servers", "BytePS in place of DDP", _on_byteps),
     JobChange("fewer-workers-a-host", "half as many workers a host", _fewer_workers_a_host),
 )
 """In the order in which they are shown."""

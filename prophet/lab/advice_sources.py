@@ -28,6 +28,8 @@ from prophet.lab.workload import scaled
 from prophet.models.profiles import BUILTIN, load_profile
 
 RESULTS = "results.json"
+PROPHET = "prophet"
+"""The policy whose run is advised on where nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
         raise UserError(f"{folder}: nothing was measured in that cell")
     if policy is not None and policy not in names:
         raise UserError(f"--policy: {policy!r} was not measured there; {', '.join(names)} were")
-    ours = [name for name in names if name in ("prophet", "ddp-prophet")]
+    ours = [contender.name for contender in cell.policies if contender.name in names and _is_prophet(contender)]
     name = policy or (ours or names)[0]
     contender = next(contender for contender in cell.policies if contender.name == name)
     if cell.profile is None:
@@ -119,6 +121,11 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
     shown = measured.measured(name)
     assert shown is not None and shown.median_s is not None
     return Situation(replace(cell, policies=(contender,)), contender), shown.median_s
+
+
+def _is_prophet(contender: Contender) -> bool:
+    policy = contender.base if contender.variant is None else contender.variant.policy
+    return policy == PROPHET
 
 
 def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:

@@ -68,7 +68,7 @@ def test_a_job_that_the_network_holds_back_is_told_what_helps() -> None:
     assert found["twice-the-rate"].gain == found["half-precision"].gain == pytest.approx(2.0)
     assert found["larger-batch"].iteration_s == pytest.approx(0.64)
     assert found["larger-batch"].gain == pytest.approx(2.0), "twice the samples in the same time"
-    assert found["byteps"].gain == pytest.approx(1.0) and not found["byteps"].helps
+    assert found["parameter-servers"].gain == pytest.approx(1.0) and not found["parameter-servers"].helps
     assert "another-server" not in found and "fewer-workers-a-host" not in found and "prophet" not in found
     assert advice.best is not None and advice.best.gain == pytest.approx(2.0)
 
@@ -112,15 +112,17 @@ def test_what_is_measured_scales_predictions_on_the_same_engine() -> None:
     assert advice.simulated_s == pytest.approx(0.64)
     found = by_change(advice)
     assert found["twice-the-rate"].iteration_s == pytest.approx(0.32 * 1.1)
-    assert found["byteps"].iteration_s == pytest.approx(0.64), "how far off it is on another engine is not known"
+    assert found["parameter-servers"].iteration_s == pytest.approx(0.64), (
+        "how far off it is on another engine is not known"
+    )
 
 
 def test_a_gain_on_another_engine_has_to_be_more_than_the_usual_error() -> None:
     errors: dict[str, PredictionError | None] = {"prophet": PredictionError(0.2, 0.3, 4), "ddp-prophet": None}
     advice = advise(situation(20.0), 0.64 * 1.15, predict=fluid_s, error_of=errors.get)
     found = by_change(advice)
-    assert found["byteps"].gain == pytest.approx(1.15) and not found["byteps"].helps
-    assert (found["byteps"].error, found["byteps"].worst_error) == (0.2, 0.3)
+    assert found["parameter-servers"].gain == pytest.approx(1.15) and not found["parameter-servers"].helps
+    assert (found["parameter-servers"].error, found["parameter-servers"].worst_error) == (0.2, 0.3)
     assert (advice.error, found["twice-the-rate"].error) == (None, None)
 
 
@@ -128,7 +130,7 @@ def test_stock_is_advised_to_take_prophet_and_the_other_engine_as_it_runs_there(
     names = {}
     for policy in ("stock", "ddp-gloo", "p3", "ddp-p3", "bytescheduler", "ddp-gloo-5"):
         before = situation(policy=policy)
-        other = changed("ddp", before) or changed("byteps", before)
+        other = changed("ddp", before) or changed("parameter-servers", before)
         under = changed("prophet", before)
         assert other is not None and under is not None
         names[policy] = (under.contender.name, other.contender.name)
@@ -143,7 +145,7 @@ def test_stock_is_advised_to_take_prophet_and_the_other_engine_as_it_runs_there(
 
 
 def test_byteps_in_place_of_ddp_has_a_server_for_each_worker() -> None:
-    other = changed("byteps", situation(workers=3))
+    other = changed("parameter-servers", situation(workers=3))
     assert other is not None and other.cell.cluster.servers == 3
     assert {other.cell.cluster.bandwidth.rate(f"server{place}") for place in range(3)} == {250 * MBIT}
 
@@ -154,7 +156,7 @@ def test_a_change_that_cannot_be_predicted_is_left_out() -> None:
             raise UserError("no")
         return 1.0
 
-    assert "byteps" not in by_change(advise(situation(), predict=predict))
+    assert "parameter-servers" not in by_change(advise(situation(), predict=predict))
     with pytest.raises(UserError, match="no"):
         advise(situation(policy="prophet"), predict=predict)
 

@@ -17,6 +17,7 @@ from prophet.core.cut import Segment
 from prophet.core.errors import UserError
 from prophet.core.events import QueueKind
 from prophet.core.transfer import Transfer
+from prophet.engines.registry import engines
 from prophet.lab.records import first_error, record_row
 from prophet.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
 from prophet.watch.rows import (
@@ -67,7 +68,7 @@ def story_of_record(folder: Path) -> Story:
     chapters = [chapter_of(workers[place], zero) for place in order]
     first = begins[order[0]]
     began = datetime.datetime.fromtimestamp(zero, datetime.UTC)
-    engine = {"ddp": "DistributedDataParallel", "byteps": "BytePS"}[first.worker.engine]
+    engine = engines()[first.worker.engine].words
     facts = [
         f"{engine} under Prophet {first.version}, {len(workers)} of {first.worker.workers or len(workers)} workers on "
         f"record; it began at {began:%Y-%m-%d %H:%M:%S} UTC",

