@@ -46,7 +46,7 @@ class Held:
     """BytePS for two workers, as far as the front end needs it: what is sent comes back when `release` is called."""
 
     __name__ = "byteps.torch"
-    Compression = types.SimpleNamespace(none=None)
+    Compression = types.SimpleNamespace(none=None, fp16="fp16")
 
     def __init__(self) -> None:
         self.handles = 0

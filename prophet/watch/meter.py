@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind, name_of, unbroken
 from prophet.watch.status import Flow, Spread, UrgencyBand
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 BANDS = 8
 """Stretches of gradients that are told apart by urgency."""

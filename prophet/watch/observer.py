@@ -16,9 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal
 
 from prophet import __version__
 from prophet.core.settings import Settings
@@ -32,6 +30,9 @@ from prophet.watch.server import StatusServer
 from prophet.watch.sockets import name_of_socket, own_folder, remove_stale
 from prophet.watch.status import ForwardWait, LiveStatus, Predicted, WorkerName, as_json
 from prophet.watch.training import OpenWait, TrainingLog
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SETTINGS_SHOWN = (
     "PROPHET_",

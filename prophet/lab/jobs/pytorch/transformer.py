@@ -30,7 +30,7 @@ TEST_SEED = 1_000_000
 """Of text that no worker trains on."""
 
 
-class Layer(nn.TransformerEncoderLayer):
+class EncoderLayer(nn.TransformerEncoderLayer):
     """One layer. torch.compile makes code of no module whose forward is torch's own, and so of none by itself."""
 
     def forward(self, src: torch.Tensor, *masks: Any, **options: Any) -> torch.Tensor:
@@ -48,7 +48,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.words = nn.Embedding(vocabulary, width)
         self.places = nn.Embedding(LENGTH, width)
-        layer = Layer(width, width // 32, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        layer = EncoderLayer(width, width // 32, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
         self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head = nn.Linear(width, vocabulary)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH), persistent=False)
