@@ -250,9 +250,7 @@ int64_t core_get(int stage) {
 }
 
 // What happens when the last one that core_get gave is acknowledged: on to its next stage.
-void core_finish(int stage) {
-  byteps::common::FinishOrProceed(std::move(held[own(stage)]));
-}
+void core_finish(int stage) { byteps::common::FinishOrProceed(std::move(held[own(stage)])); }
 
 // The last one that core_get gave is never acknowledged.
 void core_lose(int stage) { held[own(stage)] = nullptr; }

@@ -22,8 +22,8 @@ Function find(const char* name) {
 // BytePS's BytePSScheduledQueue::addTask. A std::shared_ptr is passed by its address.
 extern "C" void PROPHET_ADD(void* queue, void* entry) {
   static const auto add = find<void (*)(void*, void*)>(PROPHET_TEXT(PROPHET_ADD));
-  static const auto queue_of = find<void* (*)(int)>(
-      "_ZN6byteps6common12BytePSGlobal17GetScheduledQueueENS0_9QueueTypeE");
+  static const auto queue_of =
+      find<void* (*)(int)>("_ZN6byteps6common12BytePSGlobal17GetScheduledQueueENS0_9QueueTypeE");
   add(queue, entry);
   if (queue == queue_of(kReduce)) usleep(kAway_us);
 }
