@@ -181,12 +181,12 @@ class Learner:
                 if choosing.ask(profile, _slowest(network, networks), self.profiler.jitter_s, barrier):
                     self._changed_s = now
             plan = choosing.turn()
+        elif self._follows and cut is not None:
+            plan = self._following(network if due else None, credit)
+            self._judged_at = now if due else self._judged_at
         elif profile is not None and (due or (not self._knows_network and network is not None)):
             self._barrier = barrier
             plan = self._plan(now, profile, _slowest(network, networks) if network is not None else None)
-        if self._follows:
-            plan = plan or self.plan
-            plan = replace(plan, push=replace(plan.push, credit=credit or self.plan.push.credit))
         if plan is None or not plan_changed(self.plan, plan):
             return None
         self.plan = plan
@@ -221,6 +221,11 @@ class Learner:
         self.monitor.observe(events)
         if nic is not None:
             self.monitor.observe_nic(nic)
+
+    def _following(self, network: Network | None, credit: int | None) -> Plan:
+        """The plan of one that follows: its blocks' ids are ranks, so the credit is all that there is to say."""
+        plan = self.policy.plan(None, network or self.plan.network)
+        return replace(plan, push=replace(plan.push, credit=credit or self.plan.push.credit))
 
     def _plan(self, now: float, profile: Profile, network: Network | None) -> Plan:
         self._judged_at = now

@@ -81,6 +81,19 @@ def test_a_worker_that_follows_has_in_flight_what_the_one_that_decides_wants() -
             credits.append(subject.plan.push.credit)
     assert credits == [said[number] or begun_with for number in range(4) for _ in range(8)]
     assert subject.monitor.network is not None, "which all workers are to know"
+    assert subject.plan.push.order == {}, "blocks are ranked by their ids, whatever order they came in"
+
+
+def test_one_that_follows_plans_for_itself_where_nothing_is_cut() -> None:
+    """Gradients that the program sends itself are in no arena, and nobody says what is to be in flight."""
+    subject, alone = (Learner(get_policy("prophet"), 5.0, follows=follows) for follows in (True, False))
+    for second in range(12):
+        sent = transfers([131072, 4000] * 20, 30e6, 0.0005, began=second + 0.4)
+        turn = np.concatenate([some_iterations(1, float(second)), sent])
+        turn.sort(order="time_s", kind="stable")
+        for learner_ in (subject, alone):
+            learner_.turn(second + 1.0, turn, None)
+    assert subject.plan == alone.plan != Learner(get_policy("prophet"), 5.0).plan
 
 
 def test_what_iterations_took_on_another_network_does_not_count_any_more() -> None:
