@@ -52,8 +52,8 @@ class Prophet:
 
     def chosen_plan(self, choice: Choice, question: Question) -> Plan:
         """The plan of a choice."""
-        # Ids of blocks are places in forward order, and ranks under any cut. A learned order has those of one cut alone:
-        # blocks of another would be ranked by place among blocks that are ranked by number.
+        # Ids of blocks are places in forward order, and ranks under any cut. A learned order has those of one cut
+        # alone: blocks of another would be ranked by place among blocks that are ranked by number.
         profile = None if question.arena else question.profile
         plan = self._plan(profile, question.network, choice.credit)
         return replace(plan, cut=choice.cut)
