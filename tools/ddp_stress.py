@@ -22,7 +22,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -37,6 +36,8 @@ import torch
 import torch._dynamo  # which the first optimizer imports, for seconds
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+
+from tools.ports import free_port
 
 LAYERS = 9
 LAYER_ROWS = (64, 3, 200, 17, 128, 1, 96, 250, 40)
@@ -221,13 +222,6 @@ def live(lives: Mapping[str, Callable[[], None]], folder: Path, limit_s: float) 
     if hung or any(statuses.values()):
         logs = "\n".join(f"-- {name}\n{(folder / f'{name}.log').read_text(errors='replace')}" for name in lives)
         raise Wrong(f"hung {hung}, statuses {statuses}\n{logs}")
-
-
-def free_port() -> int:
-    """A port of this machine that nobody has at the moment."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def start(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:

@@ -12,12 +12,10 @@ import argparse
 import contextlib
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -33,7 +31,9 @@ from tools import kept
 from tools.exit_status import exit_status
 from tools.markdown import table
 from tools.overhead_job import LAYERS, VARIANTS, WIDTH
+from tools.ports import free_port
 from tools.provenance import here
+from tools.repeating import repeating
 
 PAGE = "watching.md"
 NAME = "watching"
@@ -134,37 +134,18 @@ def overhead_table(turns: Sequence[Turn]) -> str:
 
 
 class Asker:
-    """Asks all workers for their status and their figures, as long as the context lasts."""
+    """Asks all workers for their status and their figures; `answers` is how many have come."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.answers = 0
         self._folder = folder
         self._addresses = [f"http://127.0.0.1:{port + rank}/metrics" for rank in range(RANKS)]
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Asker:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(ASK_EVERY_S):
-            self.answers += sum(ask(path) is not None for path in sockets_in(self._folder))
-            for address in self._addresses:
-                with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1) as answer:
-                    self.answers += bool(answer.read())
-
-
-def free_port() -> int:
-    """One that nobody has at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    def ask(self) -> None:
+        self.answers += sum(ask(path) is not None for path in sockets_in(self._folder))
+        for address in self._addresses:
+            with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1) as answer:
+                self.answers += bool(answer.read())
 
 
 @contextmanager
@@ -201,7 +182,8 @@ def measure(out: Path, cycles: int, seconds: float) -> OverheadData:
     arguments = ["--out", str(out), "--cycles", str(cycles), "--seconds", str(seconds), "--port", str(port)]
     limit_s = 120 + 3 * cycles * len(VARIANTS) * seconds
     with tempfile.TemporaryDirectory(prefix="prophet-") as name, ranks(out, Path(name), arguments) as started:
-        with Asker(Path(name) / "prophet", port) as asker:
+        asker = Asker(Path(name) / "prophet", port)
+        with repeating(ASK_EVERY_S, asker.ask):
             deadline = time.monotonic() + limit_s
             for process in started:
                 try:

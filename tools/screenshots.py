@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from io import StringIO
 from pathlib import Path
@@ -29,10 +28,11 @@ from prophet.core.errors import UserError
 from prophet.lab.config import load_experiment
 from prophet.lab.report import write_report
 from prophet.lab.session import run_session
+from tools.browser import INSTALL, find_browser, headless
 from tools.exit_status import exit_status
+from tools.repeating import repeating
 
 IMAGES = Path("docs/images")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 EVERY_S = 1.0
 WIDTH = 104
 """Letters of the terminal."""
@@ -51,28 +51,17 @@ FONTS = re.compile(r"\s*@font-face \{.*?\}\n", re.DOTALL)
 
 
 class Looks:
-    """Asks the workers each second while the context lasts; `last` is the last look in which both had all to say."""
+    """Asks the workers; `last` is the last look in which both had all to say, at `at_s` of Unix time."""
 
     def __init__(self, folder: Path) -> None:
         self.last: list[Document] = []
         self.at_s = 0.0
         self._folder = folder
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Looks:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(EVERY_S):
-            seen = ask_all([self._folder])
-            if len(seen) == 2 and all(each["forward_waits"] or each["iterations"] < 10 for each in seen):
-                self.last, self.at_s = seen, time.time()
+    def look(self) -> None:
+        seen = ask_all([self._folder])
+        if len(seen) == 2 and all(each["forward_waits"] or each["iterations"] < 10 for each in seen):
+            self.last, self.at_s = seen, time.time()
 
 
 def _without_place(record: Path) -> None:
@@ -92,22 +81,16 @@ def draw_top(documents: list[Document], now: float, out: Path) -> None:
 
 def browser() -> str:
     """A browser. Raises UserError where there is none."""
-    for name in BROWSERS:
-        found = shutil.which(name)
-        if found is not None:
-            return found
-    raise UserError("a picture of the report needs a browser; on Debian: apt-get install chromium")
+    found = find_browser()
+    if found is None:
+        raise UserError(f"a picture of the report needs a browser; {INSTALL}")
+    return found
 
 
 def draw_report(page: Path, out: Path, dark: bool) -> None:
     """The page as a browser shows it."""
     with tempfile.TemporaryDirectory() as profile:
-        command = [
-            *(browser(), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-            *(f"--user-data-dir={profile}", "--virtual-time-budget=20000", f"--window-size={WINDOW}"),
-            f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-            *(f"--screenshot={out.resolve()}", page.resolve().as_uri()),
-        ]
+        command = headless(browser(), page, Path(profile), WINDOW, dark, f"--screenshot={out.resolve()}")
         subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
 
 
@@ -121,7 +104,8 @@ def make(out: Path, work: Path, iterations: int) -> None:
     config.write_text(JOB.format(iterations=iterations, record=settings.RECORD, folder=record), encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="prophet-") as runtime:
         os.environ["XDG_RUNTIME_DIR"] = runtime
-        with Looks(Path(runtime) / "prophet") as looks:
+        looks = Looks(Path(runtime) / "prophet")
+        with repeating(EVERY_S, looks.look):
             failed = run_session(load_experiment(config), work / "run")
     if failed or not looks.last:
         raise UserError(f"the job failed, or said nothing; see {work}")

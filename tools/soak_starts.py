@@ -39,6 +39,7 @@ from tools import ddp_stress
 from tools.builds import ONE_THREAD
 from tools.ddp_stress import COLUMNS, LAYERS, StressJob, WholeNumbers, Wrong
 from tools.pieces import add_piece, read_pieces
+from tools.ports import free_port
 from tools.soak_records import ENGINES, SoakStart
 
 KINDS = (0, 1, 0, 2)
@@ -121,7 +122,7 @@ def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: 
 def start_in_byteps(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
     """What the workers came to. Raises Wrong."""
     sockets = Path(tempfile.mkdtemp(prefix="soak-"))  # names of UNIX sockets are short; removed by the caller's end
-    port = ddp_stress.free_port()
+    port = free_port()
     lives: dict[str, Callable[[], None]] = {
         node: functools.partial(live_in_byteps, node, job, port, folder, sockets) for node in NODES
     }

@@ -226,11 +226,6 @@ class Choosing:
         return replace(self._policy.chosen_plan(choice, question), cut=None)
 
     @property
-    def awaited(self) -> Choice | None:
-        """What is wanted and not in force yet."""
-        return self._wanted if self._awaited else None
-
-    @property
     def wanted(self) -> Choice | None:
         """What is wanted, in force or not, and what was predicted of it; None before there is a choice."""
         return self._wanted

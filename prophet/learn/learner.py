@@ -126,7 +126,7 @@ class Learner:
     @property
     def credit(self) -> int | None:
         """The bytes in flight that go with the cut that the last plan wants; None where there is no limit."""
-        wanted = self._choosing.awaited if self._choosing is not None else None
+        wanted = self.wanted
         return wanted.credit if wanted is not None else self.plan.push.credit
 
     def reordered(self, now: float) -> None:

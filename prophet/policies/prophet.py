@@ -20,6 +20,8 @@ from prophet.core.plan import Plan, QueuePlan
 from prophet.policies import Blocks, Definition
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from prophet.core.choice import Choice, Question, Search
     from prophet.core.network import Network
     from prophet.core.profile import Profile
@@ -42,7 +44,9 @@ class Prophet:
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
         """What can be said without the shape of the cluster: the cut stays, the credit covers the delay."""
-        return self._plan(profile, network, self.credit(network))
+        # Ids that rise in forward order are ranks themselves, under any cut.
+        order = {} if profile is None or _forward_ids(profile) else profile.rank_by_id
+        return self._plan(order, network, self.credit(network))
 
     def search(self, question: Question) -> Search:
         """Looks for the cut and the credit with the shortest iteration."""
@@ -52,15 +56,11 @@ class Prophet:
 
     def chosen_plan(self, choice: Choice, question: Question) -> Plan:
         """The plan of a choice."""
-        # Ids of blocks are places in forward order, and ranks under any cut. A learned order has those of one cut
+        # What is cut has ids in forward order, which are ranks under any cut. A learned order has those of one cut
         # alone: blocks of another would be ranked by place among blocks that are ranked by number.
-        profile = None if question.arena else question.profile
-        plan = self._plan(profile, question.network, choice.credit)
-        return replace(plan, cut=choice.cut)
+        return replace(self._plan({}, question.network, choice.credit), cut=choice.cut)
 
-    def _plan(self, profile: Profile | None, network: Network | None, credit: int) -> Plan:
-        # Ids that rise in forward order are ranks themselves, under any cut.
-        order = {} if profile is None or _forward_ids(profile) else profile.rank_by_id
+    def _plan(self, order: Mapping[int, int], network: Network | None, credit: int) -> Plan:
         return Plan(
             push=QueuePlan(order=order, credit=credit),
             # Pulls follow the pushes in the same order, and the server answers them as keys complete. A

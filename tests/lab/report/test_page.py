@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,8 +16,8 @@ from prophet.lab.report import story_of, write_report
 from prophet.lab.report.page import MOST_MOMENTS, page, shown_moments
 from prophet.lab.report.stories import Chapter, CutInForce, Moment, Story
 from support.job_records import write_experiment, write_job_record
+from tools.browser import BROWSERS, INSTALL, find_browser, headless
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 LIMIT_S = 120
 
 
@@ -122,36 +121,24 @@ def test_of_many_moments_the_telling_ones_are_drawn() -> None:
     assert [moment.name for moment in shown] == ["0", "4", "9"] and len(shown) == MOST_MOMENTS
 
 
-def browser() -> str:
-    """A browser that can be used without a screen."""
-    for name in BROWSERS:
-        found = shutil.which(name)
-        if found is not None:
-            return found
-    pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed (Debian: apt-get install chromium)")
-
-
-def drawn(chromium: str, file: Path, folder: Path, dark: bool) -> str:
+def drawn(browser: str, file: Path, folder: Path, dark: bool) -> str:
     """The page's DOM, once all is drawn."""
-    command = [
-        *(chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-        *(f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=20000", "--window-size=1200,2400"),
-        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-        *("--dump-dom", file.resolve().as_uri()),
-    ]
+    command = headless(browser, file, folder / "profile", "1200,2400", dark, "--dump-dom")
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
 
 def test_a_browser_draws_it_in_light_and_in_dark(record: Path, tmp_path: Path) -> None:
-    chromium = browser()
+    browser = find_browser()
+    if browser is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed ({INSTALL})")
     file = tmp_path / "report.html"
     write_report(record, file)
     charts = file.read_text(encoding="utf-8").count('class="plotly-graph-div"')
     inks = set()
     for dark in (False, True):
-        dom = drawn(chromium, file, tmp_path, dark)
+        dom = drawn(browser, file, tmp_path, dark)
         body = re.search(r"<body[^>]*>", dom)
         assert body is not None and "data-error" not in body[0]
         assert f'data-drawn="{charts}"' in body[0] and charts >= 7
