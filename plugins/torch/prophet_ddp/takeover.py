@@ -10,7 +10,6 @@ another rank. Where one cannot, all keep torch's reducer, with one warning.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import datetime
 import functools
@@ -32,7 +31,7 @@ from prophet.core.errors import UserError
 from prophet.core.network import Probe
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
-from prophet.frontends.ending import WRONG, end_process, say
+from prophet.frontends.ending import WRONG, at_end, end_process, say
 from prophet.frontends.torch import steps
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.frontends.torch.streams import streams_of
@@ -357,16 +356,14 @@ def _install() -> None:
     _first("destroy_process_group", finish)
     if hasattr(dist.distributed_c10d, "_abort_process_group"):
         _first("_abort_process_group", give_up)
-    atexit.register(_process_ends, os.getpid())
+    at_end(_process_ends)
 
 
-def _process_ends(pid: int) -> None:
+def _process_ends() -> None:
     """Other ranks may still wait for what this one has, as they would for a backward pass that has ended.
 
     What the program never waited for may fail here; torch would have raised that in backward, so the status says it.
     """
-    if os.getpid() != pid:
-        return  # a fork, which has none of torch's threads
     failing = _failing()
     for issuer in _issuers:
         try:
