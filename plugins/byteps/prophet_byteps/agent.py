@@ -207,7 +207,7 @@ class Agent:
                 self._give_up(error)
             result = init(*args, **kwargs)
             # An asynchronous server answers before all have sent, so nothing can be compared through it.
-            if agreement.active() is None and module.size() > 1 and os.environ.get("BYTEPS_ENABLE_ASYNC", "0") == "0":
+            if agreement.active() is None and module.size() > 1 and names.in_step(os.environ):
                 try:
                     from prophet_byteps import exchange
 
