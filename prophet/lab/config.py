@@ -24,7 +24,7 @@ from prophet.lab.cluster_config import ClusterConfig, Delay, RateMix, Traffic
 from prophet.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
 from prophet.lab.faults import JobFault
 from prophet.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
-from prophet.lab.schema import Seconds, Strict
+from prophet.lab.schema import Seconds, Strict, key_of
 from prophet.lab.simulator_config import SimulatorConfig
 from prophet.lab.workload import on_the_wire, replayed_profile
 
@@ -184,8 +184,7 @@ def _first_line(error: ValidationError, where: str) -> str:
     mistakes = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["loc"][-1:] == ("str",)))
     first = mistakes[0]
     # The union of jobs adds its tag to the path, the union of policies the name of a type.
-    steps = [s for s in first["loc"] if s not in (*JOB_KINDS, "str", "ContenderEntry")]
-    key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+    key = key_of(s for s in first["loc"] if s not in (*JOB_KINDS, "str", "ContenderEntry"))
     kind, value = first["type"], first["input"]
     if kind == "extra_forbidden":
         known = ", ".join(_known_keys(first["loc"]))
