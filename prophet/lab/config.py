@@ -114,7 +114,19 @@ def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | Non
 
     A name in `policies` is one of the file's policies or any known one. Raises UserError.
     """
-    raw = _read_yaml(path)
+    return experiment_of(_read_yaml(path), path, policies, repeats)
+
+
+def experiment_of(
+    content: Mapping[str, Any], path: Path, policies: Sequence[str] = (), repeats: int | None = None
+) -> Experiment:
+    """As `load_experiment`, for a config whose content is at hand already, such as that in a results.json.
+
+    `path` stands for its file: in messages, as the name of a config without one, and as the place beside which profiles
+    lie.
+    """
+    raw = dict(content)
+    raw.setdefault("name", path.stem)
     points = raw.pop("sweep", None)
     if points is not None and (not isinstance(points, list) or not points):
         raise UserError(f"{path}: sweep: must be a list of points; write e.g. [{{cluster: {{bandwidth: 100mbit}}}}]")
@@ -146,7 +158,6 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: is not YAML{line} ({getattr(error, 'problem', None) or 'bad character'})") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path}: must be a mapping with the keys {', '.join(ExperimentConfig.model_fields)}")
-    raw.setdefault("name", path.stem)
     return raw
 
 
