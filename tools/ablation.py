@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from prophet.lab.records import CellResult
-from prophet.lab.results import describe_setting
+from prophet.lab.results_view import describe_setting
 from tools import kept
 from tools.cells import measured, simulated
 from tools.exit_status import exit_status

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prophet.engines.registry import engines
 from prophet.lab.records import CellResult
-from prophet.lab.results import describe_setting
+from prophet.lab.results_view import describe_setting
 from tools import kept
 from tools.cells import study_main, write_study_page
 from tools.kept import Point, Study

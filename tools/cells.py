@@ -19,7 +19,8 @@ from rich.console import Console
 from prophet.core.errors import UserError
 from prophet.lab.config import Experiment, load_experiment
 from prophet.lab.records import SCHEMA, Results, read_results
-from prophet.lab.results import describe_setting, failures, summarize
+from prophet.lab.results import failures, summarize
+from prophet.lab.results_view import describe_setting
 from prophet.lab.session import progress_bar, run_session
 from prophet.lab.simulated import prepare_experiment, simulate_experiment
 from tools import kept

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prophet.lab.records import CellResult
-from prophet.lab.results import describe_setting
+from prophet.lab.results_view import describe_setting
 from tools import kept
 from tools.blocks import ADAPTS, FIXED
 from tools.cells import study_main, write_study_page

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from prophet.core.profile import Profile
 from prophet.core.steps import find_steps
 from prophet.lab.records import CellResult
-from prophet.lab.results import describe_setting
+from prophet.lab.results_view import describe_setting
 from tools.kept import Point
 from tools.markdown import table
 

@@ -21,7 +21,8 @@ from prophet.lab.config import Cell, experiment_of
 from prophet.lab.contenders import Contender
 from prophet.lab.job_config import ReplayJob
 from prophet.lab.records import CellResult, Results, read_results, read_status
-from prophet.lab.results import as_measured, describe_setting
+from prophet.lab.results import as_measured
+from prophet.lab.results_view import describe_setting
 from prophet.lab.workload import scaled
 from prophet.models.profiles import BUILTIN, load_profile
 
