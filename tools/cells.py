@@ -1,8 +1,8 @@
 """A config that is run for a page: measured cell by cell, or simulated.
 
 Rule of this file: running cells, finding those that an earlier run left, and the command of a page that is made of
-nothing else; no words of a page. A cell whose results
-are there is not run again: a machine that was not idle for a moment costs one cell, and a run can be interrupted.
+nothing else; no words of a page. A cell whose results are there is not run again: a machine that was not idle for a
+moment costs one cell, and a run can be interrupted.
 """
 
 from __future__ import annotations
