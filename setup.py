@@ -63,7 +63,9 @@ setup(
             [f"{NATIVE}/module.cc", f"{NATIVE}/simulator_module.cc"],
             cxx_std=17,
             extra_compile_args=COMPILE,
-            depends=[f"{NATIVE}/{name}.h" for name in (*SHARED, "simulator", "simulator_module")],
+            depends=[
+                f"{NATIVE}/{name}.h" for name in (*SHARED, "link", "simulation_spec", "simulator", "simulator_module")
+            ],
         ),
         # Not a Python module but a plain shared object: the work of prophet/lab/testbed/relay.py.
         Extension(

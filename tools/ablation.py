@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from prophet.lab.records import CellResult
-from prophet.lab.results import describe_setting
+from prophet.lab.results_view import describe_setting
 from tools import kept
 from tools.cells import measured, simulated
 from tools.exit_status import exit_status
@@ -79,12 +79,8 @@ def said(found: dict[str, list[float]]) -> str:
 def times(cells: Sequence[CellResult]) -> str:
     """Every contender in every cell."""
     names = list(dict.fromkeys(name for cell in cells for name in cell.policies))
-    rows = [(_setting(cell), *(_time(cell, name) for name in names)) for cell in cells]
+    rows = [(describe_setting(cell.setting), *(_time(cell, name) for name in names)) for cell in cells]
     return table(("cell", *names), rows)
-
-
-def _setting(cell: CellResult) -> str:
-    return describe_setting(cell.setting)
 
 
 def _time(cell: CellResult, name: str) -> str:

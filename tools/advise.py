@@ -20,7 +20,7 @@ from prophet.lab.advice_record import Advice, Suggestion
 from prophet.lab.advice_sources import of_run
 from prophet.lab.config import load_experiment
 from prophet.lab.records import read_results
-from prophet.lab.results import describe_setting
+from prophet.lab.results_view import describe_setting
 from prophet.lab.simulator_error import prediction_error
 from tools import kept
 from tools.cells import measured, study_main

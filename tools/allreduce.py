@@ -13,11 +13,11 @@ from pathlib import Path
 
 from prophet.engines.registry import engines
 from prophet.lab.records import CellResult
-from prophet.lab.results import describe_setting
+from prophet.lab.results_view import describe_setting
 from tools import kept
 from tools.cells import study_main, write_study_page
 from tools.kept import Point, Study
-from tools.markdown import table
+from tools.markdown import shown, table
 from tools.real_tables import all_cells
 from tools.words import speedup
 
@@ -86,12 +86,9 @@ def standings(cells: Sequence[CellResult]) -> list[Standing]:
         if OURS not in times or STOCK not in ddp:
             continue
         best = min(ddp, key=ddp.__getitem__)
-        rows.append(Standing(_setting(cell), ddp[STOCK], best, ddp[best], times[OURS], cell.lower_bound_s))
+        setting = describe_setting(cell.setting)
+        rows.append(Standing(setting, ddp[STOCK], best, ddp[best], times[OURS], cell.lower_bound_s))
     return rows
-
-
-def _setting(cell: CellResult) -> str:
-    return describe_setting(cell.setting)
 
 
 def page(results: Path) -> str:
@@ -135,7 +132,7 @@ def summary(rows: Sequence[Standing]) -> str:
     cells = [
         (
             row.setting,
-            "-" if row.bound_s is None else f"{row.bound_s:.3f}",
+            shown(row.bound_s),
             f"{row.stock_s:.3f}",
             f"{row.best_s:.3f} ({row.best})",
             f"{row.ours_s:.3f}",
@@ -171,18 +168,14 @@ def costs(points: Sequence[Point]) -> str:
         faster = speedup(cell, OURS, BYTEPS) if BYTEPS in cell.policies else None
         rows.append(
             (
-                _setting(cell),
-                *(_shown(seconds, "{:.3f}") for seconds in used),
+                describe_setting(cell.setting),
+                *(shown(seconds) for seconds in used),
                 f"{ours.agent.cpu_share:.2%}",
-                _shown(ours.start_s, "{:.1f}"),
-                _shown(faster, "{:.2f}"),
+                shown(ours.start_s, ".1f"),
+                shown(faster, ".2f"),
             )
         )
     return kept.joined(COSTS, table(COST_COLUMNS, rows))
-
-
-def _shown(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
 
 
 def main(arguments: list[str] | None = None) -> int:

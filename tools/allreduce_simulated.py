@@ -5,15 +5,12 @@ Rule of this file: from what is kept to simulated cells; how a contender is simu
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
 from prophet.core.errors import UserError
-from prophet.lab.config import Cell, load_experiment
+from prophet.lab.config import Cell, experiment_of
 from prophet.lab.records import CellResult
 from prophet.lab.results import as_measured, summarize_cell
 from prophet.lab.runs import CellRuns, Run
@@ -24,10 +21,7 @@ from tools.kept import Study, small
 
 def cells_of(study: Study) -> Sequence[Cell]:
     """The cells of the config that was run. Raises UserError where it is none any more."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kept.yaml")
-        path.write_text(yaml.safe_dump(dict(study.config)), encoding="utf-8")
-        cells = load_experiment(path).cells
+    cells = experiment_of(study.config, Path("kept.yaml")).cells
     if len(cells) != len(study.points):
         raise UserError(f"{len(study.points)} cells are kept of a config that has {len(cells)}; measure it again")
     return cells

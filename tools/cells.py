@@ -1,8 +1,8 @@
 """A config that is run for a page: measured cell by cell, or simulated.
 
 Rule of this file: running cells, finding those that an earlier run left, and the command of a page that is made of
-nothing else; no words of a page. A cell whose results
-are there is not run again: a machine that was not idle for a moment costs one cell, and a run can be interrupted.
+nothing else; no words of a page. A cell whose results are there is not run again: a machine that was not idle for a
+moment costs one cell, and a run can be interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from rich.console import Console
 from prophet.core.errors import UserError
 from prophet.lab.config import Experiment, load_experiment
 from prophet.lab.records import SCHEMA, Results, read_results
-from prophet.lab.results import describe_setting, failures, summarize
+from prophet.lab.results import failures, summarize
+from prophet.lab.results_view import describe_setting
 from prophet.lab.session import progress_bar, run_session
 from prophet.lab.simulated import prepare_experiment, simulate_experiment
 from tools import kept

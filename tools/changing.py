@@ -29,7 +29,7 @@ from prophet.lab.simulated import prepare_experiment, simulate_experiment
 from tools import kept
 from tools.cells import measured
 from tools.exit_status import exit_status
-from tools.markdown import table
+from tools.markdown import shown, table
 from tools.provenance import Provenance, here
 
 CONFIG = Path("configs/changing.yaml")
@@ -231,7 +231,7 @@ def section(results: Path, name: str, done: str, otherwise: str) -> str:
         return otherwise
     provenance, jobs = stored
     cells = rows(jobs)
-    tables = [table(COLUMNS, [_shown(row) for row in cell]) for cell in cells]
+    tables = [table(COLUMNS, [_row(row) for row in cell]) for cell in cells]
     return kept.joined(provenance.line(done), said(cells), *tables, recuts(jobs))
 
 
@@ -256,17 +256,14 @@ def recuts(jobs: Sequence[Sequence[Series]]) -> str:
     return "\n".join(lines)
 
 
-def _shown(row: RegimeRow) -> tuple[str, ...]:
-    def seconds(value: float | None) -> str:
-        return "-" if value is None else f"{value:.3f}"
-
+def _row(row: RegimeRow) -> tuple[str, ...]:
     return (
         str(row.network),
         f"{row.from_s:g} s",
-        seconds(row.stock_s),
-        seconds(row.ours_s),
-        seconds(row.steady_s),
-        "-" if row.off is None else f"{row.off:+.1%}",
+        shown(row.stock_s),
+        shown(row.ours_s),
+        shown(row.steady_s),
+        shown(row.off, "+.1%"),
         "never" if row.near_after is None else str(row.near_after),
     )
 

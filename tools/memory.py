@@ -31,7 +31,7 @@ from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from tools import kept
 from tools.builds import BUILDS, Limits, ManyGradientsJob, Marks, Process, provide_build, run_job
 from tools.exit_status import exit_status
-from tools.markdown import table
+from tools.markdown import shown, table
 from tools.provenance import Provenance, here
 
 PAGE = "memory.md"
@@ -121,7 +121,7 @@ def text(runs: Iterable[Samples], measured: Provenance) -> str:
                     str(run.messages * (CLUSTER.workers if role == "server" else 1)),
                     *("-" if held is None else f"{held / 1e6:.0f}" for held in resident),
                     f"{run.iterations[-1] if run.iterations else 0:,}",
-                    "-" if cost is None else f"{cost:,.0f}",
+                    shown(cost, ",.0f"),
                 )
             )
     columns = (

@@ -55,9 +55,7 @@ class WatchedJob:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
         self._inputs = torch.randn(SAMPLES, WIDTH)
         self._folder, self._port = folder, port
-        told = takeover.settings()
-        assert told is not None
-        self._told = told
+        self._told = takeover.settings()
 
     def iterate(self, count: int) -> list[float]:
         """Trains; seconds of each iteration."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tools.kept import Point
+from tools.markdown import shown
 from tools.real_tables import rate
 from tools.words import speedup
 
@@ -29,7 +30,7 @@ class PublishedRates:
             row = [label]
             for name, values in self.paper.items():
                 value = values[place]
-                row += ["-" if value is None else f"{value:g}", rate(point.cell, point.workers, name)]
+                row += [shown(value, "g"), rate(point.cell, point.workers, name)]
             table.append(row)
         return table
 

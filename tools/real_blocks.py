@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prophet.lab.records import CellResult
-from prophet.lab.results import describe_setting
+from prophet.lab.results_view import describe_setting
 from tools import kept
 from tools.blocks import ADAPTS, FIXED
 from tools.cells import study_main, write_study_page
 from tools.kept import Study
-from tools.markdown import table
+from tools.markdown import shown, table
 from tools.real_tables import all_cells
 
 CONFIG = Path("configs/blocks.yaml")
@@ -123,22 +123,18 @@ def summary(rows: Sequence[BlocksStanding]) -> str:
     cells = [
         (
             row.setting,
-            _shown(row.bound_s),
+            shown(row.bound_s),
             f"{row.ours_s:.3f}",
             "-" if row.bound_s is None else f"{row.ours_s / row.bound_s:.2f}",
             f"{row.best_s:.3f} ({row.best})",
             f"{row.ahead:+.1%}",
-            _shown(row.stock_s),
-            _shown(row.other_s) if row.other is None else f"{_shown(row.other_s)} ({row.other})",
+            shown(row.stock_s),
+            shown(row.other_s) if row.other is None else f"{shown(row.other_s)} ({row.other})",
         )
         for row in rows
     ]
     columns = ("cell", "bound (s)", "Prophet (s)", "of the bound", "best fixed size (s)", "ahead of it")
     return table((*columns, "stock (s)", "fastest other (s)"), cells)
-
-
-def _shown(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.3f}"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from prophet.core.profile import Profile
 from prophet.core.steps import find_steps
 from prophet.lab.records import CellResult
-from prophet.lab.results import describe_setting
+from prophet.lab.results_view import describe_setting
 from tools.kept import Point
-from tools.markdown import table
+from tools.markdown import shown, table
 
 Row = tuple[str, ...]
 
@@ -45,10 +45,10 @@ def policy_rows(cell: CellResult) -> list[Row]:
                 f"{times.median:.3f}",
                 f"{times.p10:.3f}-{times.p90:.3f}",
                 f"{policy.samples_per_s:.1f}",
-                "-" if ratio is None else f"{ratio:.2f}",
+                shown(ratio, ".2f"),
                 "-" if bound is None else f"{times.median / bound:.2f}",
                 "-" if gradient is None else f"{gradient.total_s * 1e3:.0f}",
-                "-" if policy.accuracy is None else f"{policy.accuracy:.1%}",
+                shown(policy.accuracy, ".1%"),
             )
         )
     return rows
@@ -70,7 +70,7 @@ def by_profile(points: Sequence[Point]) -> str:
     rows = []
     for cell in (point.cell for point in points):
         bound = cell.lower_bound_s
-        row = [str(cell.setting["profile"]), str(cell.narrow_link), "-" if bound is None else f"{bound:.3f}"]
+        row = [str(cell.setting["profile"]), str(cell.narrow_link), shown(bound)]
         rows.append((*row, *(seconds(cell, name) for name in names)))
     return table(("profile", "narrow link", "bound (s)", *(f"{name} (s)" for name in names)), rows)
 
@@ -82,10 +82,10 @@ def by_setting(points: Sequence[Point]) -> str:
     for cell in (point.cell for point in points):
         bound, ours = cell.lower_bound_s, cell.measured("prophet")
         of_bound = "-" if bound is None or ours is None or ours.median_s is None else f"{ours.median_s / bound:.2f}"
-        shown = "-" if bound is None else f"{bound:.3f}"
         times = [policy.median_s for name, policy in cell.policies.items() if name != "prophet" and policy.median_s]
         lead = "-" if ours is None or ours.median_s is None or not times else f"{ours.median_s / min(times) - 1:+.1%}"
-        rows.append((describe_setting(cell.setting), *(seconds(cell, name) for name in names), shown, of_bound, lead))
+        times_s = [seconds(cell, name) for name in names]
+        rows.append((describe_setting(cell.setting), *times_s, shown(bound), of_bound, lead))
     return table(
         (
             "network, gradients",
@@ -122,7 +122,7 @@ def beside_paper(
             row = [label, str(point.cell.narrow_link)]
             for theirs, ours in names.items():
                 value = paper.get(theirs, (None,) * len(labels))[place]
-                row += ["-" if value is None else f"{value:g}", rate(point.cell, point.workers, ours)]
+                row += [shown(value, "g"), rate(point.cell, point.workers, ours)]
             rows.append((*row, *(rate(point.cell, point.workers, name) for name in more)))
         return table(columns, rows)
 
@@ -162,8 +162,8 @@ def overheads(points: Sequence[Point]) -> str:
         if ours is None or ours.agent is None:
             continue
         starts = [None if policy is None else policy.start_s for policy in (ours, stock)]
-        shown = ["-" if start is None else f"{start:.1f}" for start in starts]
-        rows.append((describe_setting(cell.setting), f"{ours.agent.cpu_share:.2%}", *shown))
+        share = f"{ours.agent.cpu_share:.2%}"
+        rows.append((describe_setting(cell.setting), share, *(shown(start, ".1f") for start in starts)))
     return table(("setting", "agent's processor time", "start to first iteration (s)", "the same, stock"), rows)
 
 
@@ -173,7 +173,7 @@ def patterns(profiles: Sequence[Profile]) -> str:
     for profile in profiles:
         steps = find_steps(profile)
         spans = [f"{step.first}-{step.last}" if step.last > step.first else str(step.first) for step in steps]
-        shown = " ".join(f"{{{span}}}" for span in spans[:PATTERN_STEPS])
+        pattern = " ".join(f"{{{span}}}" for span in spans[:PATTERN_STEPS])
         rows.append(
             (
                 f"`{profile.name}`",
@@ -182,7 +182,7 @@ def patterns(profiles: Sequence[Profile]) -> str:
                 f"{profile.backward_s:.3f}",
                 f"{profile.forward_s:.3f}",
                 str(len(steps)),
-                shown + (" ..." if len(steps) > PATTERN_STEPS else ""),
+                pattern + (" ..." if len(steps) > PATTERN_STEPS else ""),
             )
         )
     return table(("profile", "gradients", "MB", "backward (s)", "forward (s)", "steps", "which"), rows)

@@ -12,8 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -89,29 +88,27 @@ class Soak:
         """Whether another piece may begin."""
         return time.monotonic() < self._ends_at
 
-    @contextmanager
-    def _bar(self, words: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
-        """A progress bar; what it gives is called with how many are done."""
+    def _bar(self, words: str, total: int, done: int) -> Callable[[int], None]:
+        """Draws a progress bar; what is returned is called with how many are done."""
         task = self._progress.add_task(words, total=total, completed=min(done, total))
 
         def update(count: int) -> None:
             self._progress.update(task, completed=min(count, total))
             self._progress.refresh()
 
-        yield update
+        return update
 
     def _starts(self, data: SoakData) -> SoakData:
         file, wanted = self._out / "starts.jsonl", self._amounts.starts
         counts = {engine: self._count_starts(file, engine) for engine in ENGINES}
-        with ExitStack() as bars:
-            updates = {e: bars.enter_context(self._bar(f"starts: {e}", wanted, counts[e][0])) for e in ENGINES}
-            # The engines take turns, so that a soak that is cut short has as much time for each.
-            while (missing := [e for e in ENGINES if counts[e][0] < wanted]) and self.time_left():
-                for engine in missing:
-                    before, counts[engine] = counts[engine], self._batch(file, engine)
-                    updates[engine](counts[engine][0])
-                    if counts[engine] == before:
-                        raise UserError(f"no start of {engine} came to an end; see {file.parent}/starts")
+        updates = {engine: self._bar(f"starts: {engine}", wanted, counts[engine][0]) for engine in ENGINES}
+        # The engines take turns, so that a soak that is cut short has as much time for each.
+        while (missing := [e for e in ENGINES if counts[e][0] < wanted]) and self.time_left():
+            for engine in missing:
+                before, counts[engine] = counts[engine], self._batch(file, engine)
+                updates[engine](counts[engine][0])
+                if counts[engine] == before:
+                    raise UserError(f"no start of {engine} came to an end; see {file.parent}/starts")
         return replace(data, starts=starts_of(read_pieces(file, SoakStart, "starts")))
 
     def _batch(self, file: Path, engine: str) -> tuple[int, int]:
@@ -146,22 +143,22 @@ class Soak:
     def _tasks_under(self, check: str, total: int, each: int, file: Path) -> None:
         runs = [run for run in read_pieces(file, StressRun, "runs of tasks") if run.check == check]
         done = sum(run.tasks for run in runs)
-        with self._bar(f"tasks: {check}", total, done) as update:
-            if done >= total or not self.time_left():
+        update = self._bar(f"tasks: {check}", total, done)
+        if done >= total or not self.time_left():
+            return
+        folder = self._out / f"stress-{check}"
+        folder.mkdir(parents=True, exist_ok=True)
+        built = build_stress(folder, CHECKS.get(check, ()))
+        seed = len(runs)
+        while done < total and self.time_left():
+            seed += 1
+            run = run_tasks(built, check, min(each, max(total - done, 1)), seed, limit_s=120.0)
+            add_piece(file, run)
+            done += run.tasks
+            update(done)
+            if run.wrong:
+                self._progress.console.print(f"tasks under {check}: {run.wrong}", style="red", markup=False)
                 return
-            folder = self._out / f"stress-{check}"
-            folder.mkdir(parents=True, exist_ok=True)
-            built = build_stress(folder, CHECKS.get(check, ()))
-            seed = len(runs)
-            while done < total and self.time_left():
-                seed += 1
-                run = run_tasks(built, check, min(each, max(total - done, 1)), seed, limit_s=120.0)
-                add_piece(file, run)
-                done += run.tasks
-                update(done)
-                if run.wrong:
-                    self._progress.console.print(f"tasks under {check}: {run.wrong}", style="red", markup=False)
-                    return
 
     def _training(self, data: SoakData) -> SoakData:
         file = self._out / "training.jsonl"
@@ -169,15 +166,15 @@ class Soak:
         pieces = max(1, round(self._amounts.training_s / each_s))
         wanted = [policy for _ in range(pieces) for policy in self._amounts.training_policies]
         done = read_pieces(file, LongTraining, "jobs")
-        with self._bar("training", len(wanted), len(done)) as update:
-            for number, policy in enumerate(wanted):
-                if [job.policy for job in done].count(policy) > wanted[:number].count(policy) or not self.time_left():
-                    continue
-                experiment = soak_jobs.long_training(policy, each_s, number, EVERY_S)
-                job = soak_jobs.train_long(experiment, self._out / "training" / f"{policy}-{number}")
-                add_piece(file, job)
-                done.append(job)
-                update(len(done))
+        update = self._bar("training", len(wanted), len(done))
+        for number, policy in enumerate(wanted):
+            if [job.policy for job in done].count(policy) > wanted[:number].count(policy) or not self.time_left():
+                continue
+            experiment = soak_jobs.long_training(policy, each_s, number, EVERY_S)
+            job = soak_jobs.train_long(experiment, self._out / "training" / f"{policy}-{number}")
+            add_piece(file, job)
+            done.append(job)
+            update(len(done))
         return replace(data, training=done)
 
     def _faults(self, data: SoakData) -> SoakData:
@@ -185,16 +182,16 @@ class Soak:
         jobs = [soak_jobs.short_fault_job()] if self._amounts.only_short_faults else soak_jobs.fault_jobs()
         wanted = [job for _ in range(self._amounts.rounds) for job in jobs]
         done = read_pieces(file, FaultRun, "jobs")
-        with self._bar("faults", len(wanted), len(done)) as update:
-            for number, (experiment, fault, policy) in enumerate(wanted):
-                earlier = sum(job[1:] == (fault, policy) for job in wanted[:number])
-                made = sum((run.fault, run.policy) == (fault, policy) for run in done)
-                if made > earlier or not self.time_left():
-                    continue
-                run = soak_jobs.fault_run(experiment, fault, self._out / "faults" / f"{number}-{policy}")
-                add_piece(file, run)
-                done.append(run)
-                update(len(done))
+        update = self._bar("faults", len(wanted), len(done))
+        for number, (experiment, fault, policy) in enumerate(wanted):
+            earlier = sum(job[1:] == (fault, policy) for job in wanted[:number])
+            made = sum((run.fault, run.policy) == (fault, policy) for run in done)
+            if made > earlier or not self.time_left():
+                continue
+            run = soak_jobs.fault_run(experiment, fault, self._out / "faults" / f"{number}-{policy}")
+            add_piece(file, run)
+            done.append(run)
+            update(len(done))
         return replace(data, faults=done)
 
 

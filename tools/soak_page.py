@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tools import kept
-from tools.markdown import table
+from tools.markdown import shown, table
 from tools.native_stress import PLAIN
 from tools.soak_records import BYTEPS, DDP, PROPHETS, FaultRun, LongTraining, SoakData
 
@@ -270,7 +270,7 @@ def training_text(data: SoakData) -> str:
                 f"{job.iterations:,}",
                 str(job.rates),
                 str(job.recuts),
-                "-" if job.messages is None else f"{job.messages:,}",
+                shown(job.messages, ","),
                 str(job.unfinished),
                 "-" if worst is None else f"{worst * 1000:,.0f}",
                 *(_per_million(job, role) for role in ("worker", "server")),

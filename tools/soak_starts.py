@@ -121,12 +121,16 @@ def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: 
 
 def start_in_byteps(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
     """What the workers came to. Raises Wrong."""
-    sockets = Path(tempfile.mkdtemp(prefix="soak-"))  # names of UNIX sockets are short; removed by the caller's end
+    sockets = Path(tempfile.mkdtemp(prefix="soak-"))  # names of UNIX sockets are short
     port = free_port()
     lives: dict[str, Callable[[], None]] = {
         node: functools.partial(live_in_byteps, node, job, port, folder, sockets) for node in NODES
     }
-    ddp_stress.live(lives, folder, limit_s)
+    try:
+        ddp_stress.live(lives, folder, limit_s)
+    except Wrong:  # and not `finally`, which the forked processes leave through, too
+        shutil.rmtree(sockets)
+        raise
     shutil.rmtree(sockets)
     return [json.loads((folder / f"{node}.json").read_text()) for node in NODES if is_worker(node)]
 

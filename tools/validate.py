@@ -21,7 +21,7 @@ from rich.table import Table
 from prophet.core.errors import UserError
 from prophet.lab.config import load_experiment
 from prophet.lab.records import read_results
-from prophet.lab.results import describe_setting
+from prophet.lab.results_view import describe_setting
 from prophet.lab.session import run_session
 from prophet.lab.simulated_session import simulate_session
 from prophet.lab.simulator_config import SimulatorConfig

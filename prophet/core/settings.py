@@ -22,7 +22,7 @@ MLFABRIC = "mlfabric"
 BYTEPS_ENABLE_ASYNC = "BYTEPS_ENABLE_ASYNC"
 """BytePS's own: 1 for servers and workers that are not in step."""
 DDP_SCHEDULER = "PROPHET_SCHEDULER"
-"""The same for a job of DistributedDataParallel."""
+"""The policy of a job of DistributedDataParallel."""
 DDP_NCCL = "PROPHET_DDP_NCCL"
 """1 lets Prophet take over DistributedDataParallel on GPUs too, which has not been run on any yet."""
 PARTITION_BYTES = "PROPHET_PARTITION_BYTES"
@@ -136,6 +136,11 @@ def number(text: str, where: str, least: float) -> float:
 def _number(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
     text = environ.get(name)
     return default if text is None else number(text, name, least)
+
+
+def in_step(environ: Mapping[str, str]) -> bool:
+    """Whether BytePS's servers answer when all workers have sent, and not each at once."""
+    return environ.get(BYTEPS_ENABLE_ASYNC, "0") in ("", "0")
 
 
 def users_own_partition_bytes(environ: Mapping[str, str]) -> str | None:

@@ -1,4 +1,4 @@
-"""How a process that must not go on ends: one line, a status, and no wait for an engine that cannot answer.
+"""The end of a process: what comes before it, and how one that must not go on ends without a wait for its engine.
 
 Rule of this file: the end of the process and nothing about why. It runs at a BytePS import, in the program's own
 thread or in the agent's, so it needs neither NumPy nor a framework.
@@ -6,15 +6,31 @@ thread or in the agent's, so it needs neither NumPy nor a framework.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 WRONG = 2
 """Status where a person has something to mend: a setting, or workers that disagree."""
 STALLED = 75
 """Status where trying again may help (EX_TEMPFAIL), which a cluster's restart policy can tell from the other."""
+
+
+def at_end(what: Callable[[], object]) -> None:
+    """`what` is called when this process ends well, before what was registered sooner; not where a fork of it ends.
+
+    A fork has the files and sockets of this process, and none of its threads.
+    """
+    pid = os.getpid()
+
+    def unless_forked() -> None:
+        if os.getpid() == pid:
+            what()
+
+    atexit.register(unless_forked)
 
 
 def say(line: str) -> None:

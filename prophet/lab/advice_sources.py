@@ -6,24 +6,23 @@ per second, times seconds.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic_core import to_jsonable_python
 
 from prophet.core.errors import UserError
 from prophet.core.profile import Profile
 from prophet.lab.advice import ITERATIONS, WARMUP, Situation, contender_of
 from prophet.lab.cluster_config import Bandwidth, ClusterConfig, Delay
-from prophet.lab.config import Cell, load_experiment
+from prophet.lab.config import Cell, experiment_of
 from prophet.lab.contenders import Contender
 from prophet.lab.job_config import ReplayJob
 from prophet.lab.records import CellResult, Results, read_results, read_status
-from prophet.lab.results import as_measured, describe_setting
+from prophet.lab.results import as_measured
+from prophet.lab.results_view import describe_setting
 from prophet.lab.workload import scaled
 from prophet.models.profiles import BUILTIN, load_profile
 
@@ -140,13 +139,11 @@ def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:
         job = part.get("job")
         if replayed is not None and isinstance(job, Mapping) and job.get("profile") not in (None, *BUILTIN):
             part["job"] = {**job, "profile": str(replayed.resolve())}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "run.yaml")
-        path.write_text(yaml.safe_dump(raw), encoding="utf-8")
-        try:
-            cells = load_experiment(path).cells
-        except UserError as error:
-            raise UserError(f"its config cannot be read any more: {str(error).removeprefix(f'{path}: ')}") from None
+    path = runs / "run.yaml"
+    try:
+        cells = experiment_of(raw, path).cells
+    except UserError as error:
+        raise UserError(f"its config cannot be read any more: {str(error).removeprefix(f'{path}: ')}") from None
     # A folder may have one cell of a sweep alone.
     wanted = _comparable(measured.setting)
     for cell in cells:

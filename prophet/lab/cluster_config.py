@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from prophet.core.units import parse_rate, parse_time
 from prophet.lab.faults import FaultKind, JobFault, check_apart
-from prophet.lab.schema import Seconds, Strict
+from prophet.lab.schema import Rate, Seconds, Strict
 
 NOT_SHAPED = "none"
 """The bandwidth of a link that has no limit but the machine's."""
@@ -82,7 +82,7 @@ class Traffic(Strict):
     node: str
     from_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     until_s: Seconds
-    rate: Annotated[float, BeforeValidator(parse_rate)]
+    rate: Rate
 
     @model_validator(mode="after")
     def _ends_after_it_begins(self) -> Self:

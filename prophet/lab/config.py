@@ -24,7 +24,7 @@ from prophet.lab.cluster_config import ClusterConfig, Delay, RateMix, Traffic
 from prophet.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
 from prophet.lab.faults import JobFault
 from prophet.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
-from prophet.lab.schema import Seconds, Strict
+from prophet.lab.schema import Seconds, Strict, key_of
 from prophet.lab.simulator_config import SimulatorConfig
 from prophet.lab.workload import on_the_wire, replayed_profile
 
@@ -114,7 +114,19 @@ def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | Non
 
     A name in `policies` is one of the file's policies or any known one. Raises UserError.
     """
-    raw = _read_yaml(path)
+    return experiment_of(_read_yaml(path), path, policies, repeats)
+
+
+def experiment_of(
+    content: Mapping[str, Any], path: Path, policies: Sequence[str] = (), repeats: int | None = None
+) -> Experiment:
+    """As `load_experiment`, for a config whose content is at hand already, such as that in a results.json.
+
+    `path` stands for its file: in messages, as the name of a config without one, and as the place beside which profiles
+    lie.
+    """
+    raw = dict(content)
+    raw.setdefault("name", path.stem)
     points = raw.pop("sweep", None)
     if points is not None and (not isinstance(points, list) or not points):
         raise UserError(f"{path}: sweep: must be a list of points; write e.g. [{{cluster: {{bandwidth: 100mbit}}}}]")
@@ -146,7 +158,6 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: is not YAML{line} ({getattr(error, 'problem', None) or 'bad character'})") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path}: must be a mapping with the keys {', '.join(ExperimentConfig.model_fields)}")
-    raw.setdefault("name", path.stem)
     return raw
 
 
@@ -184,8 +195,7 @@ def _first_line(error: ValidationError, where: str) -> str:
     mistakes = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["loc"][-1:] == ("str",)))
     first = mistakes[0]
     # The union of jobs adds its tag to the path, the union of policies the name of a type.
-    steps = [s for s in first["loc"] if s not in (*JOB_KINDS, "str", "ContenderEntry")]
-    key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+    key = key_of(s for s in first["loc"] if s not in (*JOB_KINDS, "str", "ContenderEntry"))
     kind, value = first["type"], first["input"]
     if kind == "extra_forbidden":
         known = ", ".join(_known_keys(first["loc"]))

@@ -14,8 +14,8 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from prophet.core.errors import UserError
-from prophet.core.units import format_rate, parse_rate
-from prophet.lab.schema import Seconds, Strict
+from prophet.core.units import format_rate
+from prophet.lab.schema import Rate, Seconds, Strict
 from prophet.lab.testbed.shaping import check_bandwidth
 
 
@@ -32,10 +32,6 @@ class FaultKind(StrEnum):
     """The node's programs get SIGKILL; with `until_s` the node's program is started anew then."""
     MESSAGES_DROPPED = "messages-dropped"
     """Every role loses a share of the messages that it receives, for the whole job; the engine sends them again."""
-
-
-def _parse_rate(value: object) -> float | None:
-    return None if value is None else parse_rate(value)
 
 
 def _parse_kind(value: object) -> FaultKind:
@@ -71,7 +67,7 @@ class JobFault(Strict):
     from_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     until_s: Seconds | None = None
     every_s: Seconds | None = None
-    rate: Annotated[float | None, BeforeValidator(_parse_rate)] = None
+    rate: Rate | None = None
     percent: Annotated[int | None, Field(ge=1, le=99)] = None
     """Of messages that are lost."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from prophet.core.events import QueueKind
 from prophet.core.optional import need, need_pyplot
 from prophet.lab.records import CellResult, Results
-from prophet.lab.results import describe_narrow_link, describe_setting
+from prophet.lab.results_view import describe_narrow_link, describe_setting
 from prophet.lab.transfers import RecordedRun
 from prophet.lab.turnaround import Turnaround, mean_s
 

@@ -21,6 +21,7 @@ from prophet.core.network import Network
 from prophet.core.status import AgentStatus
 from prophet.lab.advice_record import Advice
 from prophet.lab.jobs.record import WorkerRecord
+from prophet.lab.schema import key_of
 from prophet.lab.testbed import RelayReport
 from prophet.models.profiles import ProfileFile
 from prophet.simulate.measures import OverTime
@@ -225,8 +226,7 @@ def read(path: Path, check: Callable[[Any], T], what: str) -> T:
 def first_error(error: ValidationError) -> str:
     """The first thing that pydantic found, as `key: what is wrong`."""
     first = error.errors()[0]
-    key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
-    return f"{key or 'the whole'}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    return f"{key_of(first['loc']) or 'the whole'}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
 _LIVE = TypeAdapter(LiveStatus)

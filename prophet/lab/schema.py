@@ -1,19 +1,28 @@
 """What the parts of a config's schema share.
 
-Rule of this file: types of pydantic for keys that several parts have; a key that is no part of the schema is an error.
+Rule of this file: types of pydantic for keys that several parts have, and how a key is written in a message. A key that
+is no part of the schema is an error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from prophet.core.units import parse_size
+from prophet.core.units import parse_rate, parse_size
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 """Bytes; a config writes 25.6MB or 128KiB."""
+Rate = Annotated[float, BeforeValidator(parse_rate)]
+"""Bits per second; a config writes 250mbit or 10gbit."""
+
+
+def key_of(steps: Iterable[int | str]) -> str:
+    """The place of a value as people write it, such as `sweep[0].job.kind`; empty for the whole."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
 
 
 class Strict(BaseModel):

@@ -21,7 +21,8 @@ from prophet.lab.config import SIMULATOR, Cell, Experiment
 from prophet.lab.contenders import Contender
 from prophet.lab.doctor import obstacle
 from prophet.lab.records import Results, write_results
-from prophet.lab.results import describe_setting, failures, print_results, summarize, with_gradient_times
+from prophet.lab.results import failures, summarize, with_gradient_times
+from prophet.lab.results_view import describe_setting, print_results
 from prophet.lab.runner import RECORD_ITERATIONS, is_recorded_apart, run_experiment
 from prophet.lab.runs import CellRuns
 from prophet.lab.trace import write_trace

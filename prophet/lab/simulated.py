@@ -1,7 +1,7 @@
 """`prophet simulate`: an experiment's cells and policies as simulated runs, with the outputs of `prophet run`.
 
-Rule of this file: from a config's values to the simulator's, and from its runs to the records that a real job
-leaves; what is counted and drawn is the experiment package's.
+Rule of this file: from a config's values to the simulator's, and from its runs to the records that a real job leaves.
+They are counted in results.py and drawn in figures.py, as those of real runs are.
 """
 
 from __future__ import annotations

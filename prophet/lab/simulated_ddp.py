@@ -30,7 +30,7 @@ from prophet.lab.contenders import Contender
 from prophet.lab.simulated import Planned, prepare
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
-from prophet.policies.algorithms.sequence import MOST_AT_ONCE, operations_at_once
+from prophet.policies.algorithms.sequence import MOST_AT_ONCE, TORCH_AT_ONCE, operations_at_once
 from prophet.policies.ddp import MEBIBYTE, Ddp
 from prophet.simulate.cluster import Cluster
 from prophet.simulate.grouped import WHOLE, grouped
@@ -42,8 +42,6 @@ NOTHING = Contender("fifo", "fifo")
 """Under which a cell's cluster is prepared; job and plan are replaced."""
 SEARCHED_AT_ONCE = 1_000_000
 TRIED_CUTS, TRIED_ITERATIONS = 6, 5
-GLOO_AT_ONCE = 2
-"""Operations that a group of torch's runs at once."""
 
 
 def prepared(cell: Cell, contender: Contender) -> Planned | None:
@@ -118,6 +116,6 @@ def _in_groups(profile: Profile, empty: Planned, policy: Policy, *, waits: bool)
         return None
     job, options = made
     if options.plan is not None and not isinstance(policy, CuttingPolicy):
-        push = replace(options.plan.push, credit=GLOO_AT_ONCE * max(job.sizes))
+        push = replace(options.plan.push, credit=TORCH_AT_ONCE * max(job.sizes))
         options = replace(options, plan=replace(options.plan, push=push))
     return Planned(job, empty.cluster, policy, options)

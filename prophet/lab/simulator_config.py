@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from prophet.core.units import parse_rate, parse_size
+from prophet.core.units import parse_size
+from prophet.lab.schema import Rate, Strict
 
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Rate = Annotated[float, BeforeValidator(parse_rate)]
 
 PARAMETER_SERVER = "parameter-server"
 ASYNCHRONOUS = "asynchronous"
@@ -31,11 +31,7 @@ def _parse_burst(value: object) -> object:
     return value if value in ("testbed", 0) else parse_size(value)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class SimulatorConfig(_Strict):
+class SimulatorConfig(Strict):
     """The defaults are the testbed on two cores; docs/simulator.md says how they were measured."""
 
     exchange: Annotated[str, AfterValidator(_known_exchange)] = PARAMETER_SERVER

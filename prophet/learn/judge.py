@@ -28,19 +28,18 @@ WORSE = 0.005
 """A former cut is better where it took less by more than this."""
 CLOSE = 0.05
 """Predictions within this share of the best are too near to tell without measuring."""
-LEAST_PERIODS = 5
-"""An iteration time counts when so many have been seen; their median does."""
 LEAST_ROUGH = 3
-"""So many tell roughly what it takes, for a cut that is left before more have been seen."""
+"""So many iterations tell roughly what one takes, for a cut that is left before more have been seen."""
+LEAST_PERIODS = 5
+"""Of fewer the median never counts as measured. Of more it does in any of three cases: it is exact, it is clearly worse
+than another cut's, or there are many. Where times scatter, a few would make the better of two cuts look worse."""
 EXACT = 0.01
-"""And when the median is known to within this share of it, its standard error..."""
-MOST_PERIODS = 40
-"""... or so many have been seen: where times scatter, a few of them would make the better of two cuts look worse."""
-
-
+"""Exact is a median whose standard error is at most this share of it."""
 LARGE = 0.05
 CLEARLY = 2.0
-"""Or when it is worse than the best that was measured by LARGE of that and so many standard errors."""
+"""Clearly worse is one that is above the best by more than LARGE of that and by more than CLEARLY standard errors."""
+MOST_PERIODS = 40
+"""So many are many."""
 
 
 @dataclass(frozen=True)

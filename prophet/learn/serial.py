@@ -34,14 +34,17 @@ if TYPE_CHECKING:
 TOGETHER = 6
 """Operations in one observation at most."""
 KEPT = 400
-"""Observations, of which those of the last WINDOW_S count, and the newest LEAST in any case."""
+"""Observations that are kept."""
 WINDOW_S = 15.0
+"""Those of the last so many seconds count."""
 LEAST = 8
+"""The newest so many count in any case, and fewer say nothing."""
 ALIKE = 0.1
 """Sizes that scatter by less than this share of their mean say nothing of what an operation costs besides its bytes."""
 OUTLIER = 3.0
 """Observations this many robust standard deviations above the line are of another rank's lateness."""
 FITS = 4
+"""So often is the line drawn at most, each time without what the one before had for outliers."""
 WAKING_S = 2e-3
 """As much of a delay may be threads that wake up, on all ranks: that is work, which more at once do not make less."""
 

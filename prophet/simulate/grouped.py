@@ -22,12 +22,11 @@ from prophet.core.policy import CuttingPolicy, Policy
 from prophet.core.profile import Profile
 from prophet.learn.bandwidth import BandwidthMonitor
 from prophet.learn.profiler import WARM_UP, JobProfiler
+from prophet.policies.algorithms.collective_groups import LEARNING_ITERATIONS
 from prophet.simulate.cluster import Cluster
 from prophet.simulate.job import Job, alone, fused_by_plan, groups_as_tensors, job_of_profile
 from prophet.simulate.run import Options, SimulatedRun, simulate
 
-LEARNING_ITERATIONS = 12
-"""Enough for a profile (prophet/learn/profiler.py) whose medians pass over an iteration that was late."""
 WHOLE = 1 << 31
 """A partition size that leaves every tensor whole."""
 

@@ -94,7 +94,8 @@ class Meter:
         seconds = sum(turn.seconds for turn in self._turns)
         if seconds <= 0:
             return Flow(self._total[0]), Flow(self._total[1])
-        sent, received = (sum(turn.sent_bytes for turn in self._turns), sum(t.received_bytes for t in self._turns))
+        sent = sum(turn.sent_bytes for turn in self._turns)
+        received = sum(turn.received_bytes for turn in self._turns)
         busy = [sum(turn.busy_s[lane] for turn in self._turns) / seconds for lane in (0, 1)]
         return (
             Flow(self._total[0], sent / seconds, min(1.0, busy[0])),
@@ -109,10 +110,8 @@ class Meter:
         counts = min(BANDS, top)
         ended = np.concatenate([turn.ended for turn in self._turns])
         band_of = ended["gradient"].astype(np.int64) * counts // top
-        waited, several = (
-            np.bincount(band_of, ended["start_s"] - ended["added_s"], counts),
-            np.bincount(band_of, minlength=counts),
-        )
+        waited = np.bincount(band_of, ended["start_s"] - ended["added_s"], counts)
+        several = np.bincount(band_of, minlength=counts)
         rows = []
         columns = [_by_band(rows_, counts, top) for rows_ in (self._waiting, self._in_flight)]
         for band in range(counts):

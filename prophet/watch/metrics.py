@@ -15,13 +15,17 @@ from prophet.watch.status import LiveStatus
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+Values = list[tuple[dict[str, str], float | int | None]]
+"""By labels; None for one that is not known."""
+
+
 class Figure(NamedTuple):
     """One figure with its help, and its values by labels beside the worker's."""
 
     name: str
     kind: str
     help: str
-    values: list[tuple[dict[str, str], float | int | None]]
+    values: Values
 
 
 def metrics_page(status: LiveStatus) -> str:
@@ -48,20 +52,18 @@ def figures(status: LiveStatus) -> Iterable[Figure]:
 
     yield alone("iterations_total", "counter", "Iterations since Prophet began to watch.", status.iterations)
     quantiles = [("0.1", "p10_s"), ("0.5", "median_s"), ("0.9", "p90_s")]
-    times = [({"quantile": name}, getattr(spread, key) if spread else None) for name, key in quantiles]
+    times: Values = [({"quantile": name}, getattr(spread, key) if spread else None) for name, key in quantiles]
     yield Figure("prophet_iteration_seconds", "gauge", "Time of the newest iterations, by quantile.", times)
     ways = (("sent", status.sent), ("received", status.received))
     by_way = [({"direction": name}, flow) for name, flow in ways]
-    totals: list[tuple[dict[str, str], float | int | None]] = [(labels, flow.total_bytes) for labels, flow in by_way]
+    totals: Values = [(labels, flow.total_bytes) for labels, flow in by_way]
     yield Figure("prophet_bytes_total", "counter", "Bytes of gradients since Prophet began to watch.", totals)
-    rates: list[tuple[dict[str, str], float | int | None]] = [(labels, flow.bytes_per_s) for labels, flow in by_way]
+    rates: Values = [(labels, flow.bytes_per_s) for labels, flow in by_way]
     yield Figure("prophet_bytes_per_second", "gauge", "Bytes of gradients over the last seconds.", rates)
-    busy: list[tuple[dict[str, str], float | int | None]] = [(labels, flow.busy) for labels, flow in by_way]
+    busy: Values = [(labels, flow.busy) for labels, flow in by_way]
     yield Figure("prophet_busy_ratio", "gauge", "Share of time with a transfer in flight.", busy)
     for key, what in (("waiting", "are ready and not sent"), ("in_flight", "are in flight")):
-        counts: list[tuple[dict[str, str], float | int | None]] = [
-            ({"urgency": str(place)}, getattr(band, key)) for place, band in enumerate(status.urgency)
-        ]
+        counts: Values = [({"urgency": str(place)}, getattr(band, key)) for place, band in enumerate(status.urgency)]
         help = f"Transfers that {what}, by urgency: 0 is the first layers."
         yield Figure(f"prophet_transfers_{key}", "gauge", help, counts)
     waits = status.forward_waits
@@ -79,7 +81,7 @@ def figures(status: LiveStatus) -> Iterable[Figure]:
     overhead_s = network.overhead_s if network else None
     yield alone("message_overhead_seconds", "gauge", "What a message takes beside its bytes, as measured.", overhead_s)
     predicted = status.predicted
-    pairs: list[tuple[dict[str, str], float | int | None]] = [
+    pairs: Values = [
         ({"of": "prophet"}, predicted.iteration_s),
         ({"of": "stock"}, predicted.stock_iteration_s),
     ]

@@ -42,7 +42,6 @@ class TrainingLog:
     """
 
     def __init__(self) -> None:
-        self.iterations = 0
         self._source: Hashable = None
         self._ends: deque[float] = deque(maxlen=ENDS_KEPT)
         self._open: dict[int, OpenWait] = {}
@@ -53,7 +52,6 @@ class TrainingLog:
         if self._source is None:
             self._source = source
         if source == self._source:
-            self.iterations += 1
             self._ends.append(now)
 
     def paused(self) -> None:

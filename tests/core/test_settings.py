@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prophet.core.errors import UserError
-from prophet.core.settings import CHOSEN, from_environ
+from prophet.core.settings import CHOSEN, from_environ, in_step
 
 ON = {"BYTEPS_SCHEDULER": "prophet"}
 
@@ -46,6 +46,12 @@ def test_bytepss_own_partition_size_comes_first() -> None:
     inherited = {**ON, "BYTEPS_PARTITION_BYTES": "4096000", CHOSEN: "4096000"}
     assert from_environ(inherited).partition_bytes is None, "that of a parent process"
     assert from_environ({**inherited, CHOSEN: "131072"}).partition_bytes == 4096000
+
+
+@pytest.mark.parametrize(("value", "yes"), [("", True), ("0", True), ("1", False)])
+def test_workers_are_in_step_unless_bytepss_servers_are_asynchronous(value: str, yes: bool) -> None:
+    assert in_step({})
+    assert in_step({"BYTEPS_ENABLE_ASYNC": value}) is yes
 
 
 def test_what_a_process_says_of_itself() -> None:

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from prophet.core.bound import lower_bound_s
 from prophet.lab.records import Results, read_results, write_results
-from prophet.lab.results import failures, lower_bound, print_results, summarize
+from prophet.lab.results import failures, lower_bound, summarize
+from prophet.lab.results_view import print_results
 from prophet.lab.runs import CellRuns, Run
 from prophet.lab.testbed import RelayReport
 from support.configs import DIGITS, REPLAY, changed, loaded

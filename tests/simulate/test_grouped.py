@@ -12,9 +12,10 @@ from prophet.core.profile import Profile
 from prophet.lab.results import emulation
 from prophet.models.profiles import resnet50
 from prophet.policies import get_policy
+from prophet.policies.algorithms.collective_groups import LEARNING_ITERATIONS
 from prophet.simulate import Cluster, Costs, Options, simulate
 from prophet.simulate.cluster import compute_scale
-from prophet.simulate.grouped import LEARNING_ITERATIONS, grouped, learn
+from prophet.simulate.grouped import grouped, learn
 from support.configs import REPLAY, changed, loaded
 
 PROFILE = resnet50(25_600_000)

@@ -18,17 +18,12 @@ the front end fails the workers agree, or end, before anything is sent.
 
 from __future__ import annotations
 
-import atexit
-import dataclasses
 import functools
 import importlib
-import json
 import logging
 import os
-import threading
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +32,13 @@ import numpy as np
 from prophet import __version__
 from prophet.core import settings as names
 from prophet.core.cut import Cut, learning_cut
-from prophet.core.errors import UserError
 from prophet.core.events import DRAIN_S, EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, name_of
 from prophet.core.plan import Plan
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.core.status import AgentStatus, HookStatus, LaneStatus
-from prophet.frontends.ending import STALLED, end_process
+from prophet.frontends.ending import STALLED, at_end, end_process
+from prophet.frontends.records import event_buffer, write_records
+from prophet.frontends.turning import TurningThread
 from prophet.policies import get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
@@ -53,7 +49,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from prophet.core.choice import Shape
-    from prophet.core.event_record import RecordBuffer
+    from prophet.core.event_record import EventRecord, RecordBuffer
     from prophet.core.policy import Policy
     from prophet.core.profile import Profile
     from prophet.frontends.warm import WarmStart
@@ -61,9 +57,6 @@ if TYPE_CHECKING:
     from prophet.watch.observer import Observer
     from prophet.watch.status import Predicted
     from prophet_byteps.stall import Oldest, StallDetector
-
-EVENTS_KEPT = 2_000_000
-"""Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
 
 FORWARD_IDS = ("mxnet",)
 """Frameworks whose ids are taken for forward order as they are: what becomes ready at about the same time, MXNet's
@@ -73,7 +66,7 @@ EXIT_LIMIT_S = 5.0
 """How long a process that ends waits for workers that have yet to answer a topic."""
 
 TURN_LIMIT_S = 1.0
-"""How long it waits for a turn of the agent's under way."""
+"""How long it waits for a turn of the agent that is under way."""
 
 logger = logging.getLogger("prophet")
 
@@ -109,19 +102,12 @@ class Agent:
         self._hook = hook
         self._no_hook = no_hook
         self._interface: str | None = None
-        self._stop = threading.Event()
-        self._woken = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = TurningThread(self._turn, lambda: DRAIN_S, self._give_up)
         self._observer: Observer | None = None
         self._predicted: Predicted | None = None
         self._aside = ""
-        self._busy_s = 0.0
         self._plans = 0
-        self._kept: RecordBuffer | None = None
-        if settings.events_out is not None:
-            from prophet.core.event_record import RecordBuffer
-
-            self._kept = RecordBuffer(EVENTS_KEPT)
+        self._kept: RecordBuffer | None = event_buffer() if settings.events_out is not None else None
         self._released = 0
         self._stall: StallDetector | None = None
 
@@ -190,8 +176,7 @@ class Agent:
             self._agree_at_start(module, self._terms() + layout)
         except Exception as error:
             self._not_compared(error)
-        atexit.register(self._finish)
-        self._thread = threading.Thread(target=self._run, name="prophet-agent", daemon=True)
+        at_end(self._finish)
         self._thread.start()
 
     def _attach(self) -> None:
@@ -222,12 +207,12 @@ class Agent:
                 self._give_up(error)
             result = init(*args, **kwargs)
             # An asynchronous server answers before all have sent, so nothing can be compared through it.
-            if agreement.active() is None and module.size() > 1 and os.environ.get("BYTEPS_ENABLE_ASYNC", "0") == "0":
+            if agreement.active() is None and module.size() > 1 and names.in_step(os.environ):
                 try:
                     from prophet_byteps import exchange
 
                     exchange.agree_on_start(module, self._framework, terms, self._settings.stall_s)
-                    atexit.register(self._answer_before_the_end)  # Runs before BytePS's own, which came first.
+                    at_end(self._answer_before_the_end)  # Runs before BytePS's own, which came first.
                 except Exception as error:
                     agreement.activate(None)
                     self._not_compared(error)
@@ -261,23 +246,9 @@ class Agent:
         if self._hook is not None:
             self._hook.step_aside(why)
 
-    def _run(self) -> None:
-        while True:
-            self._woken.wait(DRAIN_S)
-            self._woken.clear()
-            if self._stop.is_set():
-                return
-            before = time.thread_time()
-            try:
-                self._turn()
-            except Exception as error:
-                self._give_up(error)
-            finally:
-                self._busy_s += time.thread_time() - before
-
     def _give_up(self, error: Exception) -> None:
         """After a failure of Prophet's own: no further turn, and BytePS's own order."""
-        self._stop.set()
+        self._thread.stop()
         self.step_aside(f"{type(error).__name__}: {error}")
 
     def _turn(self) -> None:
@@ -391,23 +362,9 @@ class Agent:
             port = os.environ.get("DMLC_PS_ROOT_PORT", "")
             worker = worker_name("byteps", self._framework, rank, workers, local_rank, port)
             arena = not self._whole_gradients
-            self._observer = Observer.begin(worker, self._settings, self._status, self._woken.set, arena)
+            self._observer = Observer.begin(worker, self._settings, self._status, self._thread.wake, arena)
         except Exception as error:
             logger.warning("Prophet does not say what it does: %s: %s", type(error).__name__, error)
-
-    def _end_observing(self) -> None:
-        observer, hook = self._observer, self._hook
-        if observer is None:
-            return
-        if self._thread is not None:
-            self._woken.set()
-            self._thread.join(TURN_LIMIT_S)
-        if hook is not None and (self._thread is None or not self._thread.is_alive()):
-            events = hook.drain()
-            if self._kept is not None:
-                self._kept.keep(events)
-            self._observe(time.monotonic(), events)
-        observer.close()
 
     def _observe(self, now: float, events: NDArray[Any]) -> None:
         if self._observer is not None:
@@ -433,31 +390,36 @@ class Agent:
             self._kept.keep_plan(taken.number, taken.encoded)
 
     def _finish(self) -> None:
-        """Writes what was asked for; a failure here is a warning, never a failed job."""
-        self._stop.set()
-        self._end_observing()
+        """Ends the thread and what is said while the job runs, and writes what was asked for."""
+        learner = self._learner
+        # The events have one reader: this thread only where the agent's is at work no more.
+        if self._thread.end(TURN_LIMIT_S):
+            self._take_last_events()
+        if self._observer is not None:
+            self._observer.close()
+        if learner is not None and self._warm and not self._aside:
+            self._warm.keep(self._board.in_force, learner.profiler.profile, learner.monitor.network)
+        write_records(self._settings, self._status, self._learned, self._happened)
+
+    def _take_last_events(self) -> None:
+        if self._hook is None or (self._kept is None and self._observer is None):
+            return
         try:
-            out = self._settings
-            learner = self._learner
-            if learner is not None and self._warm and not self._aside:
-                self._warm.keep(self._board.in_force, learner.profiler.profile, learner.monitor.network)
-            latest = learner.profiler.latest if learner is not None and out.profile_out is not None else None
-            if out.profile_out is not None and latest is not None:
-                from prophet.models.profiles import save_profile
+            events = self._hook.drain()
+        except Exception as error:
+            logger.warning("Prophet does not have the last events: %s: %s", type(error).__name__, error)
+            return
+        if self._kept is not None:
+            self._kept.keep(events)
+        self._observe(time.monotonic(), events)
 
-                save_profile(latest, out.profile_out, source="learned by Prophet from a running job")
-            if out.events_out is not None and self._kept is not None and self._hook is not None:
-                from prophet.core.event_record import save_record
+    def _learned(self) -> Profile | None:
+        return self._learner.profiler.latest if self._learner is not None else None
 
-                self._kept.keep(self._hook.drain())
-                save_record(self._kept.record(out.watchdog_s, self._hook.most_in_flight), out.events_out)
-            if out.status_out is not None:
-                self._write_status(out.status_out)
-        except (OSError, UserError) as error:
-            logger.warning("Prophet could not write its records: %s", error)
-
-    def _write_status(self, path: Path) -> None:
-        path.write_text(json.dumps(dataclasses.asdict(self._status()), indent=2) + "\n", encoding="utf-8")
+    def _happened(self) -> EventRecord | None:
+        if self._kept is None or self._hook is None:
+            return None
+        return self._kept.record(self._settings.watchdog_s, self._hook.most_in_flight)
 
     def _status(self) -> AgentStatus:
         """By now; from any thread."""
@@ -466,7 +428,7 @@ class Agent:
             policy=self._settings.policy,
             stepped_aside=self._aside,
             plans=self._plans,
-            agent_cpu_s=self._busy_s,
+            agent_cpu_s=self._thread.busy_s,
             partition_bytes=self._sizes.partition_bytes,
             push_credit=self._plan.push.credit,
             pull_credit=self._plan.pull.credit,

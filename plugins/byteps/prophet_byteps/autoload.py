@@ -83,13 +83,14 @@ class _Loader(importlib.abc.Loader):
 
     def _refuse(self, module: ModuleType, why: str) -> NoReturn:
         """Ends the process for a wrong setting: one line at once, then a word to the workers that would wait for us."""
+        from prophet.core.settings import in_step
         from prophet.frontends.ending import WRONG, end_process, say
 
         say(why)
         try:
             # An asynchronous server answers before all have sent, so nothing can be compared through it.
-            in_step = os.environ.get("BYTEPS_ENABLE_ASYNC", "0") == "0"
-            if in_step and all(os.environ.get(name) for name in _JOB) and os.environ["DMLC_NUM_WORKER"] != "1":
+            others = all(os.environ.get(name) for name in _JOB) and os.environ["DMLC_NUM_WORKER"] != "1"
+            if others and in_step(os.environ):
                 from prophet_byteps.agreement import START_LIMIT_S
                 from prophet_byteps.exchange import limit, refuse_to_start
 

@@ -1,7 +1,7 @@
-"""Python's side of the native BytePS hook: checks, loading, and the calls into it.
+"""Python's side of the native BytePS hook: which BytePS it can act on, loading it, and the calls into it.
 
-Rule of this file: everything that touches the hook's shared object, through ctypes. Nothing here
-decides; plugins/byteps/prophet_byteps/native/hook.cc says how the hook works.
+Rule of this file: everything that touches the shared objects of BytePS and of the hook, through their names and through
+ctypes. Nothing here decides; plugins/byteps/prophet_byteps/native/hook.cc says how the hook works.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ class Hook:
         self._native.prophet_hook_reset()
 
     def drain(self) -> NDArray[Any]:
-        """All events since the last call, oldest first (EVENT_DTYPE)."""
+        """All events since the last call, oldest first (EVENT_DTYPE). One thread at a time."""
         pieces = []
         count = len(self._buffer)
         while count == len(self._buffer):

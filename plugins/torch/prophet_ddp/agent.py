@@ -9,9 +9,7 @@ A failure in here is one warning, and from then on blocks and their sequence sta
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
 import threading
 import time
 import weakref
@@ -23,6 +21,8 @@ from prophet.core.events import DRAIN_S
 from prophet.core.network import Network, Probe
 from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
+from prophet.frontends.ending import at_end
+from prophet.frontends.turning import TurningThread
 from prophet.policies.algorithms.sequence import (
     IssueOrder,
     iteration_s,
@@ -256,16 +256,17 @@ class Agents:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._modules: list[Turning] = []
-        self._stop = False
-        self._woken = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._pid = 0
+        self._thread = TurningThread(self._turn, self._pause_s, self._failed)
         self._over = False
-        self.busy_s = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of processor time that the agents have taken so far."""
+        return self._thread.busy_s
 
     def wake(self) -> None:
         """The next turn comes at once. From any thread."""
-        self._woken.set()
+        self._thread.wake()
 
     def add(self, agent: Turning) -> None:
         """From now on it has its turns."""
@@ -274,44 +275,24 @@ class Agents:
                 agent.end()
                 return
             self._modules.append(agent)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="prophet-agent", daemon=True)
+        if not self._thread.started:
             self._thread.start()
-            self._pid = os.getpid()
-            atexit.register(self._end)
+            at_end(self._end)
 
     def _end(self) -> None:
         """At the end of the process, which must not take the interpreter away from a thread at work."""
-        if self._thread is not None and os.getpid() == self._pid:
-            self._stop = True
-            self.wake()
-            self._thread.join(END_LIMIT_S)
-            if not self._thread.is_alive() and not self._over:
-                for agent in self._modules:
-                    agent.leave()
+        if self._thread.end(END_LIMIT_S) and not self._over:
+            for agent in self._modules:
+                agent.leave()
 
-    def _run(self) -> None:
-        while True:
-            self._woken.wait(self._pause_s())
-            self._woken.clear()
-            if self._stop:
-                return
-            before = time.thread_time()
-            try:
-                self._turn()
-            except Exception as error:
-                logger.warning(
-                    "Prophet learns no more: %s: %s; blocks and their order stay as they are",
-                    type(error).__name__,
-                    error,
-                )
-                with self._lock:
-                    self._over = True
-                    for agent in self._modules:
-                        agent.end()
-                return
-            finally:
-                self.busy_s += time.thread_time() - before
+    def _failed(self, error: Exception) -> None:
+        logger.warning(
+            "Prophet learns no more: %s: %s; blocks and their order stay as they are", type(error).__name__, error
+        )
+        with self._lock:
+            self._over = True
+            for agent in self._modules:
+                agent.end()
 
     def _pause_s(self) -> float:
         with self._lock:

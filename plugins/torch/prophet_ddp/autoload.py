@@ -66,15 +66,28 @@ def stand_behind(ddp_class: Any) -> None:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        from prophet_ddp import takeover
-
-        # Before anything is sent: a wrong setting ends the process, and nobody waits for it.
-        settings = takeover.settings()
+        takeover = _takeover()
         original(self, *args, **kwargs)
-        if settings is not None:
-            takeover.take_over(self, settings)
+        if takeover is not None:
+            takeover.take_over(self, takeover.settings())
 
     ddp_class.__init__ = init
+
+
+@functools.cache
+def _takeover() -> Any:
+    """The module that takes over; None, with one warning, where it cannot be loaded, as with some other torch.
+
+    Asked before anything is sent: a wrong setting ends the process here, and nobody waits for it.
+    """
+    try:
+        from prophet_ddp import takeover
+
+        takeover.settings()
+    except Exception as error:
+        logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
+        return None
+    return takeover
 
 
 def _end() -> None:

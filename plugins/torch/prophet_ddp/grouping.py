@@ -1,8 +1,7 @@
 """Agents of policies that decide once, or cannot before the forward pass was traced.
 
-Rule of this file: when such a policy is asked. What a policy with groups decides, from the events of one module,
-collective_groups.py of prophet/policies says. PACE, Caramel, MG-WFBP and the programs that fuse decide from a profile
-or before they start, so nothing is learned after it.
+Rule of this file: when such a policy is asked. How one with groups forms them, from what the events of one module say,
+is in prophet/policies/algorithms/collective_groups.py. It does so once, and nothing is learned after that.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from prophet.policies.algorithms.sequence import TORCH_AT_ONCE
 from prophet_ddp.control import Decision
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from prophet_ddp.agent import Turning
     from prophet_ddp.rounds import ModuleRounds
     from prophet_ddp.trace import ForwardTrace
-
-TORCH_AT_ONCE = 2
-"""Messages of such a policy under way at most, as in the group of torch's that its authors had."""
 
 logger = logging.getLogger("prophet")
 
@@ -74,6 +71,7 @@ class GroupingAgent:
         made = self._groups.make_grouping(self._policy, profile, network, self.profiler.jitter_s, sizes, kinds)
         together = tuple(len(places) for places in made.collectives)
         order = tuple(itertools.chain(*made.collectives))
+        # As in the group of torch's that the policy's authors had.
         rounds.control.want(Decision(made.cut, order, together, TORCH_AT_ONCE))
         self.decided = True
         logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))

@@ -1,9 +1,9 @@
 """What a process leaves when it ends, in the files that PROPHET_STATUS_OUT, PROPHET_EVENTS_OUT and so on name.
 
-Rule of this file: what is kept for them while the job runs, and writing them. They are those of a BytePS job
-(prophet/core/status.py, prophet/core/event_record.py, prophet/models/profiles.py), of the first module of the process
-that Prophet was to take over. Every rank has a status. Events and profile are on the first rank of the module's group,
-which learns and decides for all. Times are seconds of the steady clock.
+Rule of this file: what is kept for them while the job runs. prophet/frontends/records.py writes them, as for a BytePS
+job. They are of the first module of the process that Prophet was to take over. Every rank has a status. Events and
+profile are on the first rank of the module's group, which learns and decides for all. Times are seconds of the steady
+clock.
 
 What it says while it runs, where that is asked for (prophet/watch), is of the same module and from the same values.
 
@@ -12,9 +12,6 @@ A failure in here is one warning, never a failed job.
 
 from __future__ import annotations
 
-import atexit
-import dataclasses
-import json
 import logging
 import os
 import time
@@ -23,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from prophet.core import settings as names
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet.core.errors import UserError
 from prophet.core.settings import Settings
 from prophet.core.status import AgentStatus
+from prophet.frontends.ending import at_end
+from prophet.frontends.records import event_buffer, write_records
 from prophet.learn.barrier import BarrierWatch
 from prophet.watch.observer import Observer, worker_name
 from prophet.watch.status import Predicted, WorkerName
@@ -33,13 +31,11 @@ from prophet.watch.status import Predicted, WorkerName
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from prophet.core.event_record import RecordBuffer
+    from prophet.core.event_record import EventRecord, RecordBuffer
     from prophet.core.plan import Plan
+    from prophet.core.profile import Profile
     from prophet.learn.learner import Monitor
     from prophet.learn.profiler import JobProfiler
-
-EVENTS_KEPT = 2_000_000
-"""Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
 
 logger = logging.getLogger("prophet")
 
@@ -119,7 +115,7 @@ class Records:
         """The first module is there; from now on the end of the process is waited for."""
         if self._settings is None:
             self._settings = settings
-            atexit.register(self.write)
+            at_end(self.write)
 
     def observes_next(self) -> bool:
         """Whether the next module that is taken over is the one that this process says something of while it runs."""
@@ -139,9 +135,7 @@ class Records:
             and record.decides
             and record.drain is not None
         ):
-            from prophet.core.event_record import RecordBuffer
-
-            record.events = RecordBuffer(EVENTS_KEPT)
+            record.events = event_buffer()
         if observes and self._settings is not None:
             number, port = os.environ.get(names.LOCAL_RANK, ""), os.environ.get("MASTER_PORT", "")
             local_rank = int(number) if number.isdecimal() else 0
@@ -175,35 +169,26 @@ class Records:
             self._given_back = why
 
     def write(self) -> None:
-        """Writes what was asked for."""
-        if self._observer is not None:
-            if self._module is not None and self._module.drain is not None:
-                self._module.keep(self._module.drain())
-            self._observer.close()
-        out = self._settings
-        if out is None:
-            return
-        try:
-            self._write(out)
-        except (OSError, UserError) as error:
-            logger.warning("Prophet could not write its records: %s", error)
-
-    def _write(self, out: Settings) -> None:
+        """Ends what is said while the job runs, and writes what was asked for."""
         module = self._module
-        latest = module.learner.profiler.latest if module is not None and module.learner is not None else None
-        if out.profile_out is not None and latest is not None:
-            from prophet.models.profiles import save_profile
-
-            save_profile(latest, out.profile_out, source="learned by Prophet from a running job")
-        if out.events_out is not None and module is not None and module.events is not None:
-            from prophet.core.event_record import save_record
-
-            if module.drain is not None:
+        try:
+            if module is not None and module.drain is not None:
                 module.keep(module.drain())
-            save_record(module.events.record(out.watchdog_s, None, agreed=True), out.events_out)
-        if out.status_out is not None:
-            text = json.dumps(dataclasses.asdict(self.status()), indent=2) + "\n"
-            out.status_out.write_text(text, encoding="utf-8")
+        except Exception as error:
+            logger.warning("Prophet does not have the last events: %s: %s", type(error).__name__, error)
+        if self._observer is not None:
+            self._observer.close()
+        if self._settings is not None:
+            write_records(self._settings, self.status, self._profile, self._events)
+
+    def _profile(self) -> Profile | None:
+        module = self._module
+        return module.learner.profiler.latest if module is not None and module.learner is not None else None
+
+    def _events(self) -> EventRecord | None:
+        events = self._module.events if self._module is not None else None
+        assert self._settings is not None
+        return events.record(self._settings.watchdog_s, None, agreed=True) if events is not None else None
 
     def status(self) -> AgentStatus:
         """Of this process, by now."""

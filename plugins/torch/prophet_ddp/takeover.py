@@ -10,7 +10,6 @@ another rank. Where one cannot, all keep torch's reducer, with one warning.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import datetime
 import functools
@@ -32,7 +31,7 @@ from prophet.core.errors import UserError
 from prophet.core.network import Probe
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
-from prophet.frontends.ending import WRONG, end_process, say
+from prophet.frontends.ending import WRONG, at_end, end_process, say
 from prophet.frontends.torch import steps
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.frontends.torch.streams import streams_of
@@ -60,6 +59,8 @@ READ_LIMIT_S = 5.0
 """And where they differ, to read what each other says."""
 FAILED_PATIENCE_S = 5.0
 """How long a process that fails goes on without any progress, for other ranks that may want what it has."""
+KEEPS = "torch's reducer"
+"""How a rank begins that does not take over."""
 CPU = torch.device("cpu")
 STILL_LIMIT_S = 2.0
 """How long the end of the process waits for operations that fail together."""
@@ -76,8 +77,8 @@ _counts: dict[str, int] = {}
 
 
 @functools.cache
-def settings() -> Settings | None:
-    """What this process was told; a wrong setting ends it. None where Prophet cannot even say what is wrong."""
+def settings() -> Settings:
+    """What this process was told; a wrong setting ends it."""
     try:
         read = from_environ(os.environ, names.DDP_SCHEDULER, names.LOCAL_RANK)
         why = get_definition(read.policy).servers_only
@@ -98,26 +99,31 @@ def take_over(ddp: Any, told: Settings) -> None:
     if group.size() == 1:
         return
     _records.begin(told)  # written last, when nothing is under way
-    reason = why_not(ddp, group, told)
-    named = _named(ddp)
+    try:
+        reason, named = why_not(ddp, group, told), _named(ddp)
+    except Exception as error:
+        reason, named = _failure(error), []
     rows = "\n".join(f"{name} {tuple(param.shape)} {param.dtype}" for name, param in named)
     digest = hashlib.sha256(rows.encode()).hexdigest()[:8]
     blocks = f"{told.partition_bytes or 'adaptive'}, fusion {'on' if told.fusion else 'off'}"
     terms = f"Prophet {__version__}, policy {told.policy}, {blocks}, layout {digest}"
-    others = _agree(group, f"torch's reducer, since {reason}" if reason is not None else terms)
-    if any(text != terms for text in others):
-        rank, text = next((rank, text) for rank, text in enumerate(others) if text != terms)
-        if all(each.startswith("torch's reducer") or each == terms for each in others):
+    own = terms if reason is None else f"{KEEPS}, since {reason}"
+    said = _agree(group, own)
+    wanted = {text for text in said if not text.startswith(KEEPS)}
+    if len(wanted) > 1:
+        rank, text = next((rank, text) for rank, text in enumerate(said) if text in wanted - {own})
+        end_process(f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {own}", WRONG)
+    for rank, text in enumerate(said):
+        if text not in wanted:
             logger.warning("this module keeps DistributedDataParallel as it is: rank %d has %s", rank, text)
             _records.stepped_aside(f"rank {rank} has {text}")
             return
-        end_process(f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {terms}", WRONG)
     failed = ""
     try:
         _install()
         _replace(ddp, told, group, named)
     except Exception as error:
-        failed = f"Prophet failed there: {type(error).__name__}: {error}"
+        failed = _failure(error)
     # None goes on with it alone: the others would wait for collectives of this one.
     for rank, text in enumerate(_agree(group, failed)):
         if text:
@@ -127,8 +133,14 @@ def take_over(ddp: Any, told: Settings) -> None:
             return
 
 
+def _failure(error: Exception) -> str:
+    return f"Prophet failed there: {type(error).__name__}: {error}"
+
+
 def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
     """Why torch's reducer must stay; None where it need not."""
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
+        return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
     devices = {param.device for param in ddp.module.parameters() if param.requires_grad}
     if devices != {CPU}:
         whole: Any = dist.distributed_c10d._get_default_group()
@@ -156,8 +168,6 @@ def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
     changed = _changed_methods(type(ddp))
     if changed:
         return f"{type(ddp).__name__} has methods of its own: {', '.join(changed)}"
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
-        return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
     return None
 
 
@@ -346,16 +356,14 @@ def _install() -> None:
     _first("destroy_process_group", finish)
     if hasattr(dist.distributed_c10d, "_abort_process_group"):
         _first("_abort_process_group", give_up)
-    atexit.register(_process_ends, os.getpid())
+    at_end(_process_ends)
 
 
-def _process_ends(pid: int) -> None:
+def _process_ends() -> None:
     """Other ranks may still wait for what this one has, as they would for a backward pass that has ended.
 
     What the program never waited for may fail here; torch would have raised that in backward, so the status says it.
     """
-    if os.getpid() != pid:
-        return  # a fork, which has none of torch's threads
     failing = _failing()
     for issuer in _issuers:
         try:

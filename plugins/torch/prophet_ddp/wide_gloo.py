@@ -1,9 +1,9 @@
 """Gloo with more threads than torch gives it, for groups of Prophet's own.
 
 Rule of this file: how such a group is made, and what an operation takes there while nothing else is under way; what is
-sent over it is issuer.py's. Gloo runs as many of a group's
-operations at once as the group has threads, and torch gives it two. An all-reduce goes back and forth several times, so
-where that takes long two of them leave the wire idle (docs/decisions/operations-at-once.md).
+sent over it is issuer.py's. Gloo runs as many of a group's operations at once as the group has threads, and torch gives
+it two. An all-reduce goes back and forth several times, so where that takes long two of them leave the wire idle
+(docs/decisions/operations-at-once.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 // A cluster on a virtual clock: workers that compute, the very TwoLaneQueue of a job, links and servers.
 //
 // Rule of this file: discrete events, nothing random and nothing real. What varies (computing times, rates of links)
-// is given as numbers, so the same input gives the same output, bit for bit. The configuration is made in
-// prophet/simulate/; events with equal times happen in the order in which they were scheduled.
+// is given as numbers, so the same input gives the same output, bit for bit. What comes in and out is in
+// simulation_spec.h, and is made in prophet/simulate/. Events with equal times happen in the order in which they were
+// scheduled.
 //
 // The model:
 //   - A worker has one processor and, for each iteration, the same graph of operations. A ready operation starts when
@@ -32,124 +33,11 @@
 #include <vector>
 
 #include "events.h"
+#include "link.h"
+#include "simulation_spec.h"
 #include "two_lane_queue.h"
 
 namespace prophet {
-
-enum class Exchange { kSynchronous = 0, kAsynchronous = 1, kCollective = 2 };
-
-// Bytes per second over time: a step function that begins at 0. No steps: a link without a limit.
-class Rate {
- public:
-  Rate() = default;
-  explicit Rate(std::vector<std::pair<double, double>> steps) : steps_(std::move(steps)) {}
-
-  bool limited() const { return !steps_.empty(); }
-
-  // When `bytes` that start at `start` are through.
-  double after(double start, double bytes) const {
-    if (!limited()) return start;
-    size_t at = 0;
-    while (at + 1 < steps_.size() && steps_[at + 1].first <= start) ++at;
-    for (;; ++at) {
-      double end = start + bytes / steps_[at].second;
-      if (at + 1 == steps_.size() || end <= steps_[at + 1].first) return end;
-      bytes -= (steps_[at + 1].first - start) * steps_[at].second;
-      start = steps_[at + 1].first;
-    }
-  }
-
-  // Seconds for `bytes` at the rate of `now`.
-  double seconds(double now, double bytes) const {
-    if (!limited()) return 0;
-    size_t at = 0;
-    while (at + 1 < steps_.size() && steps_[at + 1].first <= now) ++at;
-    return bytes / steps_[at].second;
-  }
-
- private:
-  std::vector<std::pair<double, double>> steps_;  // (from when, bytes per second), by time
-};
-
-// One direction of a node's connection: a token bucket. A message with data costs `overhead_s` beside its bytes. With
-// `burst_bytes` of 0 it is a wire; with more, what an idle moment leaves unused may be caught up with later, as where a
-// kernel or a cloud shapes the link.
-struct Link {
-  Rate rate;
-  double overhead_s = 0;
-  double burst_bytes = 0;
-  double free_at = 0;    // when the last message is through
-  double filled_at = 0;  // when the bucket would be full but for the messages so far, less the time that filling takes
-
-  // Takes the link for a message that is there at `now`; returns (start, end).
-  std::pair<double, double> take(double now, double bytes, bool data) {
-    double start = std::max(now, free_at);
-    double from = std::max(filled_at, start - rate.seconds(start, burst_bytes));
-    filled_at = rate.after(from + (data ? overhead_s : 0), bytes);
-    free_at = std::max(start, filled_at);
-    return {start, free_at};
-  }
-};
-
-struct OperationSpec {
-  double seconds = 0;
-  uint32_t inputs = 0;               // operations of the same iteration that it waits for
-  std::vector<uint32_t> successors;  // those that wait for it
-  std::vector<uint32_t> generates;   // tensors whose generation it is part of
-};
-
-inline constexpr uint32_t kOwnPlace = 0xFFFFFFFFu;
-
-struct TensorSpec {
-  uint32_t bytes = 0;
-  std::vector<uint32_t> needed_by;  // operations of the next iteration
-  std::vector<uint32_t> parts;      // bytes of its partitions, where they are not all of the same size
-  uint32_t id = kOwnPlace;          // what tasks and events call it; its place among its layout's tensors otherwise
-};
-
-struct ClusterSpec {
-  std::vector<OperationSpec> operations;
-  std::vector<TensorSpec> tensors;
-  uint32_t partition_bytes = 0;
-  uint32_t workers = 1;
-  uint32_t servers = 1;
-  Exchange exchange = Exchange::kSynchronous;
-  double latency_s = 0;     // of every message
-  double server_rate = 0;   // bytes per second that a server sums up; 0 for no limit
-  double header_bytes = 0;  // of every message; an acknowledgement or a request is nothing else
-  double watchdog_s = 1.0;  // of the queues
-  uint32_t iterations = 1;
-  int32_t backward = -1;  // the operation that backward begins with, for the marks
-  // A worker is done when backward of its last iteration begins: two iterations then cost what one period does.
-  bool ends_at_backward = false;
-  // A server's time for a message with data.
-  double server_overhead_s = 0;
-};
-
-struct ComputeRecord {
-  double started_s;
-  double finished_s;
-  uint32_t worker;
-  uint32_t iteration;
-  uint32_t operation;
-  uint32_t reserved;
-};
-
-// A message of a recorded worker on its link.
-struct LinkRecord {
-  double started_s;
-  double finished_s;
-  uint32_t worker;
-  uint32_t bytes;
-  uint32_t down;  // 0: up, 1: down
-  uint32_t reserved;
-};
-
-struct Mark {
-  double start_s;     // the iteration before is over
-  double backward_s;  // backward begins
-  double end_s;       // every operation is done
-};
 
 class Simulation {
  public:
@@ -695,11 +583,12 @@ class Simulation {
   std::vector<TensorSpec> tensors_;                    // of all layouts
   std::vector<uint32_t> emitters_;                     // by tensor: operations that are part of its generation
   std::vector<Partition> partitions_;
-  std::vector<uint32_t> first_partition_;  // by tensor, and one past the last
-  std::vector<Link> up_, down_;            // by node
-  std::vector<double> server_free_at_;
-  std::vector<Key> keys_[2];               // by parity of the round and partition
-  std::vector<uint32_t> generated_by_[2];  // collective: workers, by parity of the round and tensor
+  std::vector<uint32_t> first_partition_;     // by tensor, and one past the last
+  std::vector<Link> up_, down_;               // by node
+  std::vector<double> server_free_at_;        // by server: when it has summed up what it has so far
+  std::vector<double> server_handles_until_;  // by server: when it is through with the messages so far
+  std::vector<Key> keys_[2];                  // by parity of the round and partition
+  std::vector<uint32_t> generated_by_[2];     // collective: workers, by parity of the round and tensor
   std::vector<Worker> workers_;
   std::vector<std::vector<double>> scale_;
   std::vector<bool> recorded_;
@@ -713,8 +602,6 @@ class Simulation {
   uint32_t plans_ = 0;
   double now_ = 0;
   bool begun_ = false;
-  // By server: when it is through with the messages so far.
-  std::vector<double> server_handles_until_;
 };
 
 }  // namespace prophet

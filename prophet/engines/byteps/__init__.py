@@ -13,10 +13,16 @@ from prophet.engines.byteps.trace import read_trace
 from prophet.engines.spec import STOCK, EngineSpec, EngineTrace, Package, PartitionSetting, RunNetwork, Variant
 from prophet.engines.topology import PARAMETER_SERVER
 
-_SERVER = "import byteps.server"
+SERVER = "import byteps.server"
+"""The program of a scheduler and of a server."""
+PACKAGE = Package(
+    "byteps",
+    "not installed; `python -m prophet_byteps.build install` builds it for this machine's processors",
+)
 
 
-def _environment(node: str, network: RunNetwork) -> dict[str, str]:
+def environment(node: str, network: RunNetwork) -> dict[str, str]:
+    """What `node` is told of its role, its place and the others."""
     return {
         **ps_lite.environment(node, network),
         "BYTEPS_LOCAL_RANK": "0",
@@ -43,8 +49,8 @@ ENGINE = EngineSpec(
         "torch": "prophet.engines.byteps.torch_exchange:BytePSInTorch",
         "mxnet": "prophet.engines.byteps.gluon_exchange:BytePSInGluon",
     },
-    programs={"scheduler": _SERVER, "server": _SERVER},
-    environment=_environment,
+    programs={"scheduler": SERVER, "server": SERVER},
+    environment=environment,
     prefixes=("BYTEPS_", "DMLC_", "PS_"),
     settings=("BYTEPS_", "PROPHET_"),
     variants=(
@@ -53,10 +59,7 @@ ENGINE = EngineSpec(
     ),
     topology=PARAMETER_SERVER,
     message_loss=ps_lite.message_loss,
-    package=Package(
-        "byteps",
-        "not installed; `python -m prophet_byteps.build install` builds it for this machine's processors",
-    ),
+    package=PACKAGE,
     hook="prophet_byteps.hook:check_compatibility",
     faults="prophet_byteps.faults:check_faults",
     trace=EngineTrace(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from prophet.core import settings
 from prophet.core.units import format_rate
-from prophet.engines import ps_lite
-from prophet.engines.spec import EngineSpec, Package, RunNetwork, Variant, role_of
+from prophet.engines import byteps
+from prophet.engines.spec import EngineSpec, RunNetwork, Variant, role_of
 from prophet.engines.topology import PARAMETER_SERVER
 
 ASYNCHRONOUS = {settings.BYTEPS_ENABLE_ASYNC: "1"}
@@ -31,12 +31,7 @@ PORTS_APART = 10_000
 def _environment(node: str, network: RunNetwork) -> dict[str, str]:
     shared = Path(network.sockets).parent  # each node has a folder of its own in it
     env = {
-        **ps_lite.environment(node, network),
-        "BYTEPS_LOCAL_RANK": "0",
-        "BYTEPS_LOCAL_SIZE": "1",
-        "BYTEPS_FORCE_DISTRIBUTED": "1",
-        "BYTEPS_SOCKET_PATH": network.sockets,
-        "NVIDIA_VISIBLE_DEVICES": "0",
+        **byteps.environment(node, network),
         settings.COORDINATOR: f"{network.addresses['scheduler']}:{network.port + PORTS_APART}",
         settings.COORDINATOR_TOKEN_FILE: str(shared / TOKEN_FILE),
         settings.NODE: node,
@@ -62,7 +57,7 @@ ENGINE = EngineSpec(
     exchanges={"torch": "prophet.engines.byteps_async.torch_exchange:AsynchronousInTorch"},
     programs={
         "scheduler": "from prophet.engines.byteps_async.beside import main; main()",
-        "server": "import byteps.server",
+        "server": byteps.SERVER,
     },
     environment=_environment,
     prefixes=("BYTEPS_", "DMLC_", "PS_"),
@@ -72,10 +67,7 @@ ENGINE = EngineSpec(
         Variant("async-mlfabric", {**ASYNCHRONOUS, settings.SCHEDULER: settings.MLFABRIC}, policy=settings.MLFABRIC),
     ),
     topology=PARAMETER_SERVER,
-    package=Package(
-        "byteps",
-        "not installed; `python -m prophet_byteps.build install` builds it for this machine's processors",
-    ),
+    package=byteps.PACKAGE,
     check="prophet_byteps.asynchronous:check",
     unsimulated="since MLfabric's simulator is a program of its own: python -m tools.mlfabric train",
 )

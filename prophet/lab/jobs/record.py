@@ -92,10 +92,10 @@ class Convergence:
 class WorkerRecord:
     """What one worker leaves. `iteration_s` has one entry less than `marks`: the last iteration has no end.
 
-    `start_s` is how long the process needed until its first iteration was over, `resident_bytes` its memory after each,
-    `processor_s` the processor time of all its threads until then,
-    `wall_minus_steady_s` how far the wall clock was ahead, to read a trace of BytePS. A simulated worker has times
-    alone, and only a job that can be scored an `accuracy`, one that keeps its loss against time a `convergence`.
+    `start_s` is how long the process needed until its first iteration was over, `resident_bytes` its memory after each
+    iteration, `processor_s` the processor time of all its threads until then. `wall_minus_steady_s` is how far the wall
+    clock was ahead, to read a trace of BytePS. A simulated worker has times alone. Only a job that can be scored has an
+    `accuracy`, and only one that keeps its loss against time a `convergence`.
     """
 
     iteration_s: list[float]

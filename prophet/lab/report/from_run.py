@@ -19,7 +19,7 @@ from prophet.core.transfer import Transfer
 from prophet.lab.jobs.record import Mark, WorkerRecord
 from prophet.lab.records import CellResult, Results, read_results, read_status, read_worker
 from prophet.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
-from prophet.lab.results import describe_narrow_link, describe_setting
+from prophet.lab.results_view import describe_narrow_link, describe_setting
 from prophet.lab.runs import EVENTS_FILE
 from prophet.lab.transfers import WORKER, RecordedRun, pair_events
 from prophet.lab.turnaround import turnarounds

@@ -16,7 +16,7 @@ from prophet.core.optional import need
 from prophet.core.units import format_rate, format_size, format_time
 from prophet.lab.report import charts
 from prophet.lab.report.stories import Chapter, Moment, Story
-from prophet.lab.results import describe_setting
+from prophet.lab.results_view import describe_setting
 
 MOST_MOMENTS = 3
 """Of each chapter; the first, the last, and the first after the last change of the cut."""

@@ -84,11 +84,12 @@ class CollectiveSearch:
         self._policy = policy
         self._question = question
         network = question.network
+        total = question.profile.total_bytes
         self._network = replace(network, overhead_s=max(network.overhead_s, LEAST_OVERHEAD_S))
+        self._processor_s = PROCESSOR_S if total <= MOST_BLOCK_BYTES else 0.0
         cuts = list(question.cuts)
         if question.anew:
             # Of those in which all gradients are one block, the first: others would be the same blocks again.
-            total = question.profile.total_bytes
             least_whole = next((size for size in SIZES if size >= max(total, LEAST_SIZE)), SIZES[-1])
             cuts += [Cut.uniform(size) for size in SIZES if LEAST_SIZE <= size <= least_whole]
         self._cuts = list(dict.fromkeys(cuts))
@@ -111,9 +112,8 @@ class CollectiveSearch:
         question = self._question
         profile = profile_under(question.profile, cut)
         plan = self._policy.ordered(profile, question.network, question.jitter_s, barrier=question.barrier)
-        predicted_s = iteration_s(profile, make_sequence(profile, self._network, plan), question.barrier)
-        if profile.total_bytes <= MOST_BLOCK_BYTES:
-            predicted_s += PROCESSOR_S * len(profile.gradients)
+        sequence = make_sequence(profile, self._network, plan)
+        predicted_s = iteration_s(profile, sequence, question.barrier) + self._processor_s * len(profile.gradients)
         credit = IN_FLIGHT * cut.typical_bytes(profile.total_bytes)
         return Choice(cut, credit, predicted_s), EVENTS_A_BLOCK * len(profile.gradients)
 

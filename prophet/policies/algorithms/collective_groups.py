@@ -29,7 +29,8 @@ from prophet.policies.algorithms.generation import distinct_times
 from prophet.policies.algorithms.sequence import iteration_s, make_sequence
 
 LEARNING_ITERATIONS = 12
-"""After so many a profile's medians pass over an iteration that was late."""
+"""Before groups are formed: enough for a profile (prophet/learn/profiler.py) whose medians pass over an iteration that
+was late."""
 
 
 @dataclass(frozen=True)

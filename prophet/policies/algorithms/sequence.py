@@ -70,8 +70,10 @@ def make_sequence(profile: Profile, network: Network, plan: Plan) -> IssueOrder:
     return IssueOrder(tuple(order), tuple(ends_s))
 
 
+TORCH_AT_ONCE = 2
+"""Operations that a group of torch's own runs at once (gloo has two threads)."""
 LEAST_AT_ONCE = 3
-"""Operations: one that travels, one behind it, and one that ends."""
+"""Operations of Prophet's group: one that travels, one behind it, and one that ends."""
 MOST_AT_ONCE = 8
 """More are never worth having under way at once."""
 

@@ -6,6 +6,7 @@ import atexit
 import dataclasses
 import logging
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from prophet import __version__
 from prophet.core.choice import Shape
 from prophet.core.cut import Cut, Refusal, Segment
 from prophet.core.errors import UserError
+from prophet.core.event_record import load_events
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
 from prophet.core.network import Network
 from prophet.core.plan import Plan
@@ -62,6 +64,26 @@ class Hook:
 
     def step_aside(self, why: str) -> None:
         self.state.why_aside = why
+
+
+class SlowHook(Hook):
+    """A hook whose events take until they are let go, and that counts who reads them at the same time."""
+
+    most_in_flight = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events = np.array([(0.0, 0, 4, 0, 0, EventKind.ADD, 0)], EVENT_DTYPE)
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.readers = self.at_once = 0
+
+    def drain(self) -> Any:
+        self.readers += 1
+        self.at_once = max(self.at_once, self.readers)
+        self.entered.set()
+        assert self.go_on.wait(30)
+        self.readers -= 1
+        return self.events
 
 
 @pytest.fixture(autouse=True)
@@ -220,7 +242,7 @@ def test_a_learner_that_cannot_be_made_is_one_warning(
     scheduled._agree_at_start(bps, "terms")
     with caplog.at_level(logging.WARNING, logger="prophet"):
         assert bps.init() == "init True"
-    assert scheduled._stop.is_set()
+    assert scheduled._thread._stopped
     (record,) = caplog.records
     assert record.getMessage().startswith("Prophet stepped aside: ModuleNotFoundError: ")
     assert "ModuleNotFoundError" in hook.state.why_aside
@@ -284,26 +306,44 @@ def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float]
     assert load_profile(tmp_path / "profile.json").gradients == profile.gradients
 
 
+def test_the_events_have_one_reader_while_a_turn_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings("p3", events_out=tmp_path / "events.npz")
+    hook: Any = SlowHook()
+    scheduled = Agent("torch", settings, get_policy("p3"), None, hook, "")
+    monkeypatch.setattr(agent, "TURN_LIMIT_S", 0.0)
+    scheduled._thread.start()
+    scheduled._thread.wake()
+    assert hook.entered.wait(30)
+    scheduled._finish()
+    assert len(load_events(tmp_path / "events.npz")) == 0
+    monkeypatch.setattr(agent, "TURN_LIMIT_S", 30.0)
+    hook.go_on.set()
+    scheduled._finish()
+    assert hook.at_once == 1
+    assert len(load_events(tmp_path / "events.npz")) == 2, "that turn's, and what came after it"
+
+
 def test_the_status_says_how_blocks_were_cut(tmp_path: Path) -> None:
-    scheduled = Agent("torch", Settings("fifo"), get_policy("fifo"), None, None, "no hook")
+    settings = Settings("fifo", status_out=tmp_path / "status.json")
+    scheduled = Agent("torch", settings, get_policy("fifo"), None, None, "no hook")
     board = CutBoard(None)
     scheduled._board = board
     board.taken_up(0, Cut.uniform(4096))
     board.want(Cut.uniform(8192), "a faster network")
     board.taken_up(0, Cut.uniform(8192))
-    scheduled._write_status(tmp_path / "status.json")
+    scheduled._finish()
     status = read_status(tmp_path / "status.json")
     assert status.cut == (Segment(0, 8192),)
     assert (status.recuts, status.recut_reason) == (1, "a faster network")
     assert status.refused == ()
     board.refuse(Refusal(Cut.uniform(4096), "no names"))
-    scheduled._write_status(tmp_path / "status.json")
+    scheduled._finish()
     assert read_status(tmp_path / "status.json").refused == ("blocks of 4 KiB are not to be had: no names",)
 
 
 def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:
     settings = Settings(policy="p3", status_out=tmp_path / "status.json")
-    Agent("torch", settings, get_policy("p3"), None, None, "no hook")._write_status(tmp_path / "status.json")
+    Agent("torch", settings, get_policy("p3"), None, None, "no hook")._finish()
     status = read_status(tmp_path / "status.json")
     assert (status.policy, status.plans, status.hook, status.network) == ("p3", 0, None, None)
     assert status.cut == Cut.uniform(status.partition_bytes).segments

@@ -169,6 +169,27 @@ def making_fails(rank: int) -> None:
     trained(ddp, 20)
 
 
+def asking_fails(rank: int) -> None:
+    """One rank cannot even find out whether it could take over."""
+    if prophet() and rank == 1:
+        from prophet_ddp import takeover
+
+        def fail(*_: Any) -> None:
+            raise AttributeError("made for a test")
+
+        setattr(takeover, "why_not", fail)  # noqa: B010, whose signature does not matter
+    ddp: Any = DistributedDataParallel(model())
+    print("reducer", type(ddp.reducer).__name__)
+    trained(ddp, 20)
+
+
+def loading_fails(rank: int) -> None:
+    """What takes over cannot be imported, as with another torch; two modules are made."""
+    sys.modules["prophet_ddp.takeover"] = None  # type: ignore[assignment]
+    DistributedDataParallel(model())
+    trained(DistributedDataParallel(model()), 20)
+
+
 def only_made(rank: int) -> None:
     """Ranks make their modules and end."""
     DistributedDataParallel(model())

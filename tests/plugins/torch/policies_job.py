@@ -110,11 +110,11 @@ def _switch(name: str, learns: bool) -> None:
 
 def _without_prophet(made: Callable[[], nn.Module]) -> nn.Module:
     """DistributedDataParallel as it is."""
-    told, takeover.settings = takeover.settings, lambda: None  # type: ignore[assignment]
+    take_over, takeover.take_over = takeover.take_over, lambda ddp, told: None
     try:
         return made()
     finally:
-        takeover.settings = told
+        takeover.take_over = take_over
 
 
 def _digest(tensors: Iterable[torch.Tensor]) -> str:

@@ -24,6 +24,8 @@ NAMES = (
     "unknown",
     "other_models",
     "making_fails",
+    "asking_fails",
+    "loading_fails",
     "agent_fails",
     "agent_fails:plain",
     "only_made",
@@ -148,6 +150,23 @@ def test_where_prophet_fails_on_one_rank_all_keep_torchs_reducer(ends: Path) -> 
     for rank in done:
         assert rank.printed("reducer") == "reducer Reducer"
         assert rank.log.count("rank 0 says that Prophet failed there: ValueError: made for a test") == 1
+        assert rank.printed("weights") == plain[0].printed("weights")
+
+
+def test_where_prophet_cannot_say_whether_it_could_all_keep_torchs_reducer(ends: Path) -> None:
+    done, plain = ranks(ends, "asking_fails"), ranks(ends, "agent_fails:plain")
+    assert [rank.status for rank in done] == [0, 0], done[0].log + done[1].log
+    for rank in done:
+        assert rank.printed("reducer") == "reducer Reducer"
+        assert rank.log.count("since Prophet failed there: AttributeError: made for a test") == 1
+        assert rank.printed("weights") == plain[0].printed("weights")
+
+
+def test_where_prophet_cannot_be_loaded_it_is_one_warning_and_training_goes_on(ends: Path) -> None:
+    done, plain = ranks(ends, "loading_fails"), ranks(ends, "agent_fails:plain")
+    assert [rank.status for rank in done] == [0, 0], done[0].log
+    for rank in done:
+        assert rank.log.count("Prophet stays off: ModuleNotFoundError: ") == 1
         assert rank.printed("weights") == plain[0].printed("weights")
 
 

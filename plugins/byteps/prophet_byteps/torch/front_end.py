@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from prophet.core.settings import in_step
 from prophet_byteps import agreement, hook
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _why_not_here(bps: Any, compression: Any) -> str | None:
     """The same, as far as it is no optimizer's."""
     if compression not in (bps.Compression.none, bps.Compression.fp16):
         return "it compresses gradients in a way of its own"
-    if int(os.environ.get("BYTEPS_ENABLE_ASYNC", "0")) != 0:
+    if not in_step(os.environ):
         return "BYTEPS_ENABLE_ASYNC is set"
     if "byteps.torch.cross_barrier" in sys.modules:
         return "byteps.torch.cross_barrier is in use"

@@ -3,7 +3,7 @@
 Rule of this file: layers only. He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016:
 table 1 (blocks of each stage), section 3.3 (projections where shapes change, option B) and 3.4 (batch normalisation
 after each convolution, no bias). In a bottleneck block the 3x3 convolution has the stride, as in Goyal et al. (2017),
-which does not change any shape. Parameters are as many as prophet/zoo has for the same models.
+which does not change any shape. Parameters are as many as prophet/models/zoo has for the same models.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ class Way {
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(timespec))> control;
   };
 
-  // The kernel's stamp of the arrival, by the wall clock; 0 where there is none.
+  // The kernel's stamp of the arrival, by the wall clock. Where there is none, one of the future, which counts as now.
   static int64_t stamp(msghdr& header) {
     for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
       if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SO_TIMESTAMPNS) continue;
@@ -204,7 +204,7 @@ class Way {
       std::memcpy(&time, CMSG_DATA(part), sizeof time);
       return nanoseconds(time);
     }
-    return INT64_MAX / 2;  // taken for now
+    return INT64_MAX / 2;
   }
 
   End& from_;

@@ -1,0 +1,73 @@
+"""The one thread that Prophet's agent has in a training process, whatever the engine.
+
+Rule of this file: when that thread makes a turn, what its turns cost, and how it ends. What a turn does is the agent's.
+It imports nothing of the project, for it runs in scripts that only import an engine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class TurningThread:
+    """Calls `turn` again and again, `pause_s()` seconds after the last or at once when it is woken.
+
+    What `turn` raises is handed to `failed`, and there are no more turns. It is a daemon, so that a program that ends
+    badly ends; `end` is for one that ends well. A process that is forked has no such thread.
+    """
+
+    def __init__(
+        self, turn: Callable[[], object], pause_s: Callable[[], float], failed: Callable[[Exception], None]
+    ) -> None:
+        self._turn = turn
+        self._pause_s = pause_s
+        self._failed = failed
+        self._woken = threading.Event()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self.busy_s = 0.0
+        """Seconds of processor time that the turns have taken so far."""
+
+    def start(self) -> None:
+        """Turns begin; once."""
+        self._thread = threading.Thread(target=self._run, name="prophet-agent", daemon=True)
+        self._thread.start()
+
+    @property
+    def started(self) -> bool:
+        """Whether `start` has been called, here or in the process that this one was forked from."""
+        return self._thread is not None
+
+    def wake(self) -> None:
+        """The next turn comes at once. From any thread."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """No turn begins any more. From any thread; nothing is waited for."""
+        self._stopped = True
+        self._woken.set()
+
+    def end(self, limit_s: float) -> bool:
+        """Stops, and waits up to `limit_s` seconds for a turn under way. Whether none is under way any more."""
+        self.stop()
+        if self._thread is None:
+            return True
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            self._woken.wait(self._pause_s())
+            self._woken.clear()
+            if self._stopped:
+                return
+            before = time.thread_time()
+            try:
+                self._turn()
+            except Exception as error:
+                self.stop()
+                self._failed(error)
+            finally:
+                self.busy_s += time.thread_time() - before

@@ -1,0 +1,144 @@
+"""What an experiment found, for people: a cell's setting in words, and a table of each cell.
+
+Rule of this file: from results.json to words. What the numbers are is results.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from prophet.core.units import format_rate, format_size, format_time
+from prophet.lab.faults import JobFault
+from prophet.lab.records import CellResult, ConvergenceResult, PolicyResult, Results
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+def describe_narrow_link(name: str | None) -> str:
+    """For people. A link is as wide down as up, so a worker's two are named together."""
+    words = "worker uplink, and the downlink alike" if name == "worker uplink" else name
+    return f"narrow link: {words or 'none, no link is limited'}"
+
+
+def describe_setting(setting: Mapping[str, Any]) -> str:
+    """A cell in a few words: `250mbit, total_bytes 25.6MB`."""
+    words = []
+    for key, value in setting.items():
+        if key == "bandwidth":
+            words.append(_describe_bandwidth(value))
+        elif key == "delay":
+            words.append(f"delay {_describe_delay(value)}")
+        elif key == "traffic":
+            words += [_describe_traffic(part) for part in value]
+        elif key == "rate_mix":
+            parts = zip(value["shares"], value["chances"], strict=True)
+            words.append("rates x " + " ".join(f"{share:.3g}({chance:.0%})" for share, chance in parts if chance > 0))
+        elif key == "faults":
+            words += [JobFault.model_validate(fault).words() for fault in value] or ["no fault"]
+        elif key == "policies":
+            continue
+        else:
+            shown = format_size(value) if isinstance(value, int | float) and key.endswith("_bytes") else value
+            words.append(f"{key} {shown}")
+    return ", ".join(words)
+
+
+def _describe_bandwidth(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{node}={_describe_rate(rate)}" for node, rate in value.items())
+    if isinstance(value, list):
+        return " ".join(f"{format_rate(point['rate'])}@{point['at_s']:g}s" for point in value)
+    return _describe_rate(value)
+
+
+def _describe_rate(rate: float | None) -> str:
+    return "not shaped" if rate is None else format_rate(rate)
+
+
+def _describe_delay(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{node}={format_time(delay)}" for node, delay in value.items())
+    return format_time(value)
+
+
+def _describe_traffic(part: Mapping[str, Any]) -> str:
+    return f"others' {format_rate(part['rate'])} at {part['node']} {part['from_s']:g}-{part['until_s']:g}s"
+
+
+def print_results(results: Results, console: Console) -> None:
+    """One table a cell, and below it what else is to be said of each policy."""
+    for cell in results.cells:
+        console.print(_table(cell))
+        for name, policy in cell.policies.items():
+            for note in _notes(policy):
+                console.print(f"  {name}: {note}", style="red" if policy.error is not None else "", markup=False)
+            for role, lines in policy.log_tail.items():
+                for line in lines:
+                    console.print(f"  {name}: {role}: {line}", style="dim", markup=False, highlight=False)
+
+
+def _table(cell: CellResult) -> RenderableType:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    bound = cell.lower_bound_s
+    of = " (at the rate measured of links that are not shaped)" if cell.bound_is_measured else ""
+    limits = "" if bound is None else f"\nlower bound {bound:.3f} s{of}, compute alone {cell.compute_s:.3f} s"
+    title = f"{describe_setting(cell.setting)}; {describe_narrow_link(cell.narrow_link)}{limits}"
+    table = Table(title=title, caption=cell.emulated, title_justify="left", caption_justify="left", box=SIMPLE)
+    table.add_column("policy", no_wrap=True)
+    for heading in ("iteration s", "p10-p90", "samples/s", "x stock", "x bound"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, policy in cell.policies.items():
+        times = policy.iteration_s
+        if times is None:
+            table.add_row(name, "failed", *"----")
+            continue
+        ratio = cell.ratios.get(name)
+        table.add_row(
+            name,
+            f"{times.median:.3f}",
+            f"{times.p10:.3f}-{times.p90:.3f}",
+            f"{policy.samples_per_s:.0f}",
+            "-" if ratio is None else f"{ratio:.2f}",
+            "-" if bound is None else f"{times.median / bound:.2f}",
+        )
+    return table
+
+
+def _notes(policy: PolicyResult) -> list[str]:
+    notes = []
+    if policy.error is not None:
+        notes.append(policy.error)
+    if policy.ended_after_s is not None:
+        notes.append(f"it ended {policy.ended_after_s:.1f} s after the fault began")
+    if policy.narrow_link is not None:
+        notes.append(describe_narrow_link(policy.narrow_link))
+    if policy.accuracy is not None:
+        notes.append(f"accuracy {policy.accuracy:.1%}")
+    if policy.same_weights_as_stock is not None:
+        notes.append(f"{'the same' if policy.same_weights_as_stock else 'OTHER'} final weights as stock")
+    if (kept := policy.convergence) is not None:
+        notes += _convergence_notes(kept)
+    if policy.tuning is not None:
+        credit, partition = format_size(policy.tuning.credit_bytes), format_size(policy.tuning.partition_bytes)
+        notes.append(f"tuned to credit {credit} and partitions of {partition}")
+    if policy.agent is not None and policy.agent.watchdog_releases:
+        notes.append(f"the watchdog released {policy.agent.watchdog_releases} transfers")
+    return notes
+
+
+def _convergence_notes(kept: ConvergenceResult) -> list[str]:
+    notes = []
+    if kept.time_to_loss_s is not None:
+        notes.append(f"a loss of {kept.target_loss:g} after {kept.time_to_loss_s:.1f} s")
+    if kept.update_s is not None:
+        notes.append(f"{kept.update_s:.3f} s an applied update")
+    if kept.sent is not None:
+        late = "" if kept.greatest_delay is None else f", greatest delay {kept.greatest_delay}"
+        notes.append(f"{kept.sent} updates sent, {kept.dropped} dropped, {kept.uncoordinated} without a grant{late}")
+    if kept.applied_otherwise:
+        notes.append(f"{kept.applied_otherwise} workers sent another number of updates than the server has")
+    return notes
