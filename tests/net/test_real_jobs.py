@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 CONFIG = """
 name: short
-job: {kind: digits, iterations: 24, warmup: 4, target_accuracy: 0.2}
+job: {kind: digits, iterations: 18, warmup: 4, target_accuracy: 0.2}
 cluster: {workers: 2, servers: 1, bandwidth: 400mbit}
 policies: [stock, fifo, p3, bytescheduler, prophet, {name: many-messages, base: prophet, partition_bytes: 32KiB}]
 time_limit_s: 60
@@ -72,7 +72,7 @@ def test_results_have_the_promised_form(results: dict[str, Any]) -> None:
 
 
 def test_memory_does_not_grow_with_the_messages(results: dict[str, Any], folder: Path) -> None:
-    """Stock ps-lite kept some 40 kB of every message: 60 MB in these iterations, of 140 messages each way."""
+    """Stock ps-lite kept some 40 kB of every message: 50 MB in these nine iterations, of 140 messages each way."""
     assert "many-messages" in results["cells"][0]["policies"]
     for worker in (0, 1):
         path = folder / "out" / "runs" / "cell0" / "many-messages-repeat1" / f"worker{worker}.json"
