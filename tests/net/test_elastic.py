@@ -23,7 +23,8 @@ def run(
     testbed: Testbed, folder: Path, port: int, replaced: str, settings: dict[str, str], by: tuple[str, ...] = ()
 ) -> list[Ended]:
     command = (*by, JOB, str(SUSPENSIONS), *filter(None, [replaced]))
-    return run_job(testbed, folder, port, command, dict.fromkeys(WORKERS, settings), lives=SUSPENSIONS + 1)
+    of_all = dict.fromkeys(WORKERS, settings)
+    return run_job(testbed, folder, port, command, of_all, limit_s=120.0, lives=SUSPENSIONS + 1)
 
 
 @pytest.mark.parametrize(("port", "replaced"), [(PORT, ""), (PORT + 1, "1")], ids=["same-workers", "replaced-worker"])

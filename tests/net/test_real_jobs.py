@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from support.programs import prophet_run
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
@@ -30,11 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> dict[str, Any]:
-    (folder / "short.yaml").write_text(CONFIG)
-    command = [str(Path(sys.executable).with_name("prophet")), "run", "short.yaml", "--out", "out"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert {path.name for path in (folder / "out").iterdir()} == {
+    out = prophet_run(CONFIG, folder, limit_s=600)
+    assert {path.name for path in out.iterdir()} == {
         "results.json",
         "iteration-times.png",
         "gradients-0.png",
@@ -43,7 +41,7 @@ def results(folder: Path) -> dict[str, Any]:
         "trace-0.json",
         "runs",
     }
-    loaded: dict[str, Any] = json.loads((folder / "out" / "results.json").read_text())
+    loaded: dict[str, Any] = json.loads((out / "results.json").read_text())
     return loaded
 
 

@@ -1,11 +1,14 @@
-"""What tests give to programs that they start: an environment without what this shell has switched on.
+"""Programs that tests start: an environment without what this shell has switched on, and `prophet run` as users type it.
 
-Rule of this file: variables of any program; those of BytePS's roles are in roles.py. A free port is tools/ports.py's.
+Rule of this file: what holds of any program; BytePS's roles are in roles.py. A free port is tools/ports.py's.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 SWITCHES = ("BYTEPS_", "DMLC_", "PROPHET_")
 """How the variables begin that would switch something on."""
@@ -32,3 +35,12 @@ def torchrun_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
     }
+
+
+def prophet_run(config: str, folder: Path, limit_s: float) -> Path:
+    """Runs an experiment in `folder`; the folder of its results. Fails with what it said."""
+    (folder / "config.yaml").write_text(config, encoding="utf-8")
+    command = [str(Path(sys.executable).with_name("prophet")), "run", "config.yaml", "--out", "out"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "out"

@@ -23,6 +23,7 @@ NETWORKS = (
 TIMED = (
     "tests/net/test_asynchronous.py",
     "tests/net/test_real_jobs.py",
+    "tests/net/test_start.py",
     "tests/lab/testbed/",
     "tests/tools/test_soak.py",
 )

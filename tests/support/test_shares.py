@@ -15,4 +15,4 @@ def test_whatever_makes_networks_has_its_place_before_what_computes() -> None:
     places = {str(file.relative_to(TESTS.parent)): place(f"{file.relative_to(TESTS.parent)}::test") for file in files}
     places.pop("tests/support/test_shares.py")
     assert [file for file, number in places.items() if number == 3] == [], "name it in tests/support/shares.py"
-    assert places["tests/net/test_real_jobs.py"] == 1 > places["tests/net/test_start.py"]
+    assert places["tests/net/test_real_jobs.py"] == 1 > places["tests/net/test_elastic.py"]

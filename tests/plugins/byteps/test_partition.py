@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from prophet.frontends.ending import WRONG
 from prophet.policies import Blocks
 from prophet_byteps import partition
 from support.ending import ProcessEnded, end_process
+from tools.native_stress import build
 
 SOURCE = """
 #include <cstdint>
@@ -29,7 +29,7 @@ def bps(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     library = tmp_path / "c_lib.so"
     source = tmp_path / "part.cc"
     source.write_text(request.param)
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
+    build(library, source, "-shared", "-fPIC")
 
     monkeypatch.setattr(partition, "end_process", end_process)
     monkeypatch.setattr(partition, "_ours", True)
