@@ -28,8 +28,8 @@ RUNNER = Path(__file__).with_name("jobs") / "byteps_own_tests.py"
 LIMIT_S = 90.0
 TESTS = {"mxnet": 3, "onebit": 1, "topk": 1, "randomk": 1, "dithering": 1}
 """How many tests of each file run."""
-SWITCHES: Mapping[str, Mapping[str, str]] = {"stock": {}, "prophet": {"BYTEPS_SCHEDULER": "prophet"}}
-"""By node, what is set beside."""
+NODES: Mapping[str, Mapping[str, str]] = {"stock": {}, "prophet": {"BYTEPS_SCHEDULER": "prophet"}}
+"""Each with what is set beside."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[Testbed]:
     """A node for each: the tests start everything on the loopback, at a port of their own choice."""
-    with network([NodeSpec(node, None) for node in SWITCHES]) as testbed:
+    with network([NodeSpec(node, None) for node in NODES]) as testbed:
         yield testbed
 
 
@@ -75,7 +75,7 @@ def test_it_passes_with_stock_byteps_and_with_prophet(
     command = [sys.executable, "-P", str(RUNNER), str(release / f"test_{name}.py")]
     processes = {}
     try:
-        for node, switch in SWITCHES.items():
+        for node, switch in NODES.items():
             place, own = tmp_path / node, sockets / node
             place.mkdir()
             own.mkdir()

@@ -153,7 +153,7 @@ def run_job(
 def side_by_side(*jobs: Callable[[], T]) -> list[T]:
     """What jobs come to that run at the same time, each on a testbed of its own.
 
-    BytePS takes some four idle seconds to end: they have them together. What is compared must not be their times.
+    BytePS takes some idle seconds to end: they have them together. Times cannot be compared.
     """
     with ThreadPoolExecutor(len(jobs)) as pool:
         return [ended.result() for ended in [pool.submit(job) for job in jobs]]
