@@ -80,9 +80,7 @@ def test_it_learns_the_same_bit_for_bit(results: tuple[Results, Results]) -> Non
     assert min(result["accuracy"] for result in scheduled) >= 0.95
 
 
-def test_every_task_went_through_the_queues_and_nothing_was_forced(
-    scheduled: Results, folder: Path
-) -> None:
+def test_every_task_went_through_the_queues_and_nothing_was_forced(scheduled: Results, folder: Path) -> None:
     for worker, result in zip(WORKERS, scheduled, strict=True):
         assert "Prophet" not in (folder / worker / "log").read_text()
         status = json.loads((folder / worker / "s.json").read_text())

@@ -1,4 +1,4 @@
-"""Programs that tests start: an environment without what this shell has switched on, and `prophet run` as users type it.
+"""Programs that tests start: an environment without what this shell has switched on, and `prophet run` as typed.
 
 Rule of this file: what holds of any program; BytePS's roles are in roles.py. A free port is tools/ports.py's.
 """
