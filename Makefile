@@ -32,8 +32,9 @@ demo: setup
 	$(BIN)/prophet doctor
 	$(BIN)/prophet run configs/quickstart.yaml --out build/demo
 
+# Two tests at a time: jobs on real networks, one after another, and beside them the rest (tests/support/shares.py).
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2
 
 # The queue, the simulator and the hook under the compiler's checks of memory, undefined behaviour and data races: about
 # a minute. Needs no BytePS. `make test` makes them as well where the machine can.

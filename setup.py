@@ -113,6 +113,7 @@ setup(
             "mypy==2.4.1",
             "pre-commit==4.7.0",
             "pytest>=8",
+            "pytest-xdist>=3.7",
             "ruff==0.17.5",
             "twine==7.0.0",
             "types-psutil",

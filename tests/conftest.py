@@ -1,8 +1,11 @@
-"""For all tests: Ctrl-C means the same in what they start, and no test hangs on how fast the machine is."""
+"""For all tests: Ctrl-C means the same in what they start, no test hangs on how fast the machine is, and how several
+processes share them out.
+"""
 
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -19,6 +22,20 @@ settings.load_profile("deterministic")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="write the files of tests/golden anew")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from support.shares import Shares
+
+    return Shares(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # one of several processes
+        from support.shares import place
+
+        items.sort(key=lambda item: place(item.nodeid))
 
 
 @pytest.fixture

@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 
 from prophet.core.bound import completion_times, forward_remaining, lower_bound_s
-from prophet.core.profile import GradientProfile, Profile
+from prophet.core.profile import Profile
 from prophet.models.profiles import resnet50
-
-
-def profile(*gradients: tuple[int, float, float]) -> Profile:
-    return Profile("test", tuple(GradientProfile(f"g{i}", s, c, f) for i, (s, c, f) in enumerate(gradients)))
+from support.profiles import profile
 
 
 def test_compute_alone_where_the_network_is_fast() -> None:

@@ -10,7 +10,6 @@ import ast
 import importlib
 import importlib.metadata
 import importlib.util
-import os
 import re
 import shlex
 import subprocess
@@ -33,6 +32,7 @@ from prophet.lab.config import load_experiment
 from prophet.models.profiles import resnet50, save_profile
 from prophet.policies import all_definitions
 from support.job_records import write_job_record
+from support.programs import without_switches
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -99,9 +99,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def base(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "PROPHET_"))}
     command = [sys.executable, "-P", str(BASE), *arguments]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=without_switches(), capture_output=True, text=True, timeout=120)
 
 
 def test_the_pages_have_commands() -> None:

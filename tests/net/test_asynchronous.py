@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.programs import prophet_run
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
@@ -43,17 +43,12 @@ time_limit_s: 60
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("byteps")
     pytest.importorskip("zmq")
-    folder = tmp_path_factory.mktemp("apart")
-    (folder / "apart.yaml").write_text(CONFIG)
-    command = [str(Path(sys.executable).with_name("prophet")), "run", "apart.yaml", "--out", "out"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    return prophet_run(CONFIG, tmp_path_factory.mktemp("apart"), limit_s=300)
 
 
 @pytest.fixture(scope="module")
 def policies(folder: Path) -> dict[str, Any]:
-    results = json.loads((folder / "out" / "results.json").read_text())
+    results = json.loads((folder / "results.json").read_text())
     found: dict[str, Any] = results["cells"][0]["policies"]
     return found
 
@@ -75,7 +70,7 @@ def test_every_update_is_granted_in_time_and_applied_once(policies: dict[str, An
 
 
 def test_the_coordinator_and_the_workers_count_alike(folder: Path, policies: dict[str, Any]) -> None:
-    runs = folder / "out" / "runs" / "cell0" / "mlfabric-repeat1"
+    runs = folder / "runs" / "cell0" / "mlfabric-repeat1"
     status = json.loads((runs / "scheduler.cwd" / "coordinator.json").read_text())
     counts = status["tenants"]["experiment"]
     kept = policies["mlfabric"]["convergence"]
@@ -85,7 +80,7 @@ def test_the_coordinator_and_the_workers_count_alike(folder: Path, policies: dic
 
 def test_the_hook_let_transfers_go_one_way(folder: Path) -> None:
     """Each update is pushed once and pulled at least once: both ways each time would be a third more tasks."""
-    runs = folder / "out" / "runs" / "cell0" / "mlfabric-repeat1"
+    runs = folder / "runs" / "cell0" / "mlfabric-repeat1"
     for worker in range(3):
         assert json.loads((runs / f"worker{worker}.status.json").read_text())["stepped_aside"] == ""
         log = (runs / f"worker{worker}.log").read_text()

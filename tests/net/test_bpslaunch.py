@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from prophet.lab.testbed import Testbed
-from support.roles import SERVERS, WORKERS, Job
+from support.roles import SERVERS, WORKERS, Job, side_by_side
 
 pytestmark = pytest.mark.engine
 
@@ -56,11 +56,13 @@ def launched(testbed: Testbed, folder: Path, port: int, command: str) -> list[di
 
 
 @pytest.mark.netns
-def test_the_pages_command_trains_and_gives_stocks_bits(testbed: Testbed, tmp_path: Path) -> None:
+def test_the_pages_command_trains_and_gives_stocks_bits(testbed: Testbed, beside: Testbed, tmp_path: Path) -> None:
     folders = tmp_path / "stock", tmp_path / "scheduled"
     command = documented_command()
-    stock = launched(testbed, folders[0], PORT, command.removeprefix("BYTEPS_SCHEDULER=prophet "))
-    scheduled = launched(testbed, folders[1], PORT + 1, command)
+    stock, scheduled = side_by_side(
+        lambda: launched(testbed, folders[0], PORT, command.removeprefix("BYTEPS_SCHEDULER=prophet ")),
+        lambda: launched(beside, folders[1], PORT, command),
+    )
     assert len({result["weights"] for result in [*stock, *scheduled]}) == 1
     # broadcast_optimizer_state sent the numbers of worker 0, and left alone what has none.
     assert all(result["options"]["lr"] == pytest.approx(0.01) for result in [*stock, *scheduled])

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import sys
 import tarfile
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ import pytest
 from prophet.lab.testbed import NodeSpec, Testbed
 from prophet_byteps.build.releases import NEWEST
 from prophet_byteps.build.store import Store
-from support.roles import clean_environ, network
+from support.programs import clean_environ
+from support.roles import network
 
 pytest.importorskip("mxnet")
 pytest.importorskip("byteps")
@@ -26,6 +28,8 @@ RUNNER = Path(__file__).with_name("jobs") / "byteps_own_tests.py"
 LIMIT_S = 90.0
 TESTS = {"mxnet": 3, "onebit": 1, "topk": 1, "randomk": 1, "dithering": 1}
 """How many tests of each file run."""
+NODES: Mapping[str, Mapping[str, str]] = {"stock": {}, "prophet": {"BYTEPS_SCHEDULER": "prophet"}}
+"""Each with what is set beside."""
 
 
 @pytest.fixture(scope="module")
@@ -43,35 +47,46 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[Testbed]:
-    """One node: the tests start everything on the loopback, at a port of their own choice."""
-    with network([NodeSpec("node", None)]) as testbed:
+    """A node for each: the tests start everything on the loopback, at a port of their own choice."""
+    with network([NodeSpec(node, None) for node in NODES]) as testbed:
         yield testbed
 
 
-@pytest.mark.parametrize("policy", [None, "prophet"], ids=["stock", "prophet"])
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder with a short name, as sockets need it."""
+    with tempfile.TemporaryDirectory(prefix="prophet-") as name:
+        yield Path(name)
+
+
 @pytest.mark.parametrize("name", TESTS)
-def test_it_passes(name: str, policy: str | None, release: Path, testbed: Testbed, tmp_path: Path) -> None:
+def test_it_passes_with_stock_byteps_and_with_prophet(
+    name: str, release: Path, testbed: Testbed, sockets: Path, tmp_path: Path
+) -> None:
     environ = clean_environ()
     environ |= {
         "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}",
         "BYTEPS_FORCE_DISTRIBUTED": "1",  # the tests set it for their worker alone, and no server would start
         "DMLC_NODE_HOST": "127.0.0.1",
-        "BYTEPS_SOCKET_PATH": str(tmp_path),
         # They look at the network before they train it, for which MXNet may put weights into a layout of MKLDNN's own;
         # whether BytePS then finds them in time in their usual one is a matter of luck.
         "MXNET_MKLDNN_ENABLED": "0",
     }
-    if policy is not None:
-        environ |= {"BYTEPS_SCHEDULER": policy}
     command = [sys.executable, "-P", str(RUNNER), str(release / f"test_{name}.py")]
-    log = tmp_path / "log"
-    process = testbed.popen("node", command, env=environ, log=log, cwd=tmp_path)
+    processes = {}
     try:
-        status = process.wait(LIMIT_S)
+        for node, switch in NODES.items():
+            place, own = tmp_path / node, sockets / node
+            place.mkdir()
+            own.mkdir()
+            settings = {**environ, "BYTEPS_SOCKET_PATH": str(own), **switch}
+            processes[node] = testbed.popen(node, command, env=settings, log=place / "log", cwd=place)
+        statuses = {node: process.wait(LIMIT_S) for node, process in processes.items()}
     finally:
         testbed.terminate_all()
-    said = log.read_text(encoding="utf-8", errors="replace")
-    assert status == 0, said[-3000:]
-    ran = re.search(r"^Ran (\d+) tests? in", said, re.MULTILINE)
-    assert ran is not None and int(ran.group(1)) == TESTS[name]
-    assert ("Prophet" in said) is False, "no warning"
+    for node, status in statuses.items():
+        said = (tmp_path / node / "log").read_text(encoding="utf-8", errors="replace")
+        assert status == 0, f"{node}: {said[-3000:]}"
+        ran = re.search(r"^Ran (\d+) tests? in", said, re.MULTILINE)
+        assert ran is not None and int(ran.group(1)) == TESTS[name]
+        assert "Prophet" not in said, "no warning"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prophet.lab.testbed import Testbed
-from support.roles import WORKERS, run_job
+from support.roles import WORKERS, run_job, side_by_side
 
 pytest.importorskip("mxnet")
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
@@ -31,14 +31,24 @@ def weights(testbed: Testbed, folder: Path, port: int, settings: dict[str, str])
     return digest
 
 
-def test_one_bit_a_number_learns_what_it_does_in_stock(testbed: Testbed, tmp_path: Path) -> None:
-    stock = weights(testbed, tmp_path / "stock", PORT, {})
-    assert weights(testbed, tmp_path / "again", PORT + 1, {"BYTEPS_SCHEDULER": "prophet"}) == stock
-    small = {"BYTEPS_SCHEDULER": "prophet", "BYTEPS_PARTITION_BYTES": "131072"}
-    assert weights(testbed, tmp_path / "small", PORT + 2, small) != stock, "the size of a partition is of no account"
+def test_one_bit_a_number_learns_what_it_does_in_stock(testbed: Testbed, beside: Testbed, tmp_path: Path) -> None:
+    on = {"BYTEPS_SCHEDULER": "prophet"}
+    stock, scheduled = side_by_side(
+        lambda: weights(testbed, tmp_path / "stock", PORT, {}),
+        lambda: weights(beside, tmp_path / "again", PORT, on),
+    )
+    assert scheduled == stock
+    small = weights(testbed, tmp_path / "small", PORT + 1, {**on, "BYTEPS_PARTITION_BYTES": "131072"})
+    assert small != stock, "the size of a partition is of no account"
 
 
-@pytest.mark.parametrize("start", range(4))
-def test_both_workers_learn_the_same_in_many_partitions(testbed: Testbed, tmp_path: Path, start: int) -> None:
+@pytest.mark.parametrize("start", range(2))
+def test_both_workers_learn_the_same_in_many_partitions(
+    testbed: Testbed, beside: Testbed, tmp_path: Path, start: int
+) -> None:
     """As released, three of four such jobs end with another model on each worker, also without Prophet."""
-    weights(testbed, tmp_path / "job", PORT + 3 + start, {"BYTEPS_PARTITION_BYTES": "131072"})
+    many = {"BYTEPS_PARTITION_BYTES": "131072"}
+    side_by_side(
+        lambda: weights(testbed, tmp_path / "first", PORT + 2 + start, many),
+        lambda: weights(beside, tmp_path / "second", PORT + 2 + start, many),
+    )

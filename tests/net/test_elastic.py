@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prophet.lab.testbed import Testbed
-from support.roles import WORKERS, Ended, run_job
+from support.roles import WORKERS, Ended, run_job, side_by_side
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
@@ -16,19 +16,25 @@ FORCED = str(Path(__file__).with_name("jobs") / "forced_recuts.py")
 SUSPENSIONS = 2
 PORT = 24300
 LINK_BPS = 50e6
+ON = {"BYTEPS_SCHEDULER": "prophet"}
 
 
 def run(
     testbed: Testbed, folder: Path, port: int, replaced: str, settings: dict[str, str], by: tuple[str, ...] = ()
 ) -> list[Ended]:
     command = (*by, JOB, str(SUSPENSIONS), *filter(None, [replaced]))
-    return run_job(testbed, folder, port, command, dict.fromkeys(WORKERS, settings), lives=SUSPENSIONS + 1)
+    of_all = dict.fromkeys(WORKERS, settings)
+    return run_job(testbed, folder, port, command, of_all, limit_s=120.0, lives=SUSPENSIONS + 1)
 
 
-@pytest.mark.parametrize(("port", "replaced"), [(PORT, ""), (PORT + 2, "1")], ids=["same-workers", "replaced-worker"])
-def test_a_resumed_job_learns_the_same(testbed: Testbed, tmp_path: Path, port: int, replaced: str) -> None:
-    stock = run(testbed, tmp_path / "stock", port, replaced, {})
-    scheduled = run(testbed, tmp_path / "scheduled", port + 1, replaced, {"BYTEPS_SCHEDULER": "prophet"})
+@pytest.mark.parametrize(("port", "replaced"), [(PORT, ""), (PORT + 1, "1")], ids=["same-workers", "replaced-worker"])
+def test_a_resumed_job_learns_the_same(
+    testbed: Testbed, beside: Testbed, tmp_path: Path, port: int, replaced: str
+) -> None:
+    stock, scheduled = side_by_side(
+        lambda: run(testbed, tmp_path / "stock", port, replaced, {}),
+        lambda: run(beside, tmp_path / "scheduled", port, replaced, ON),
+    )
     assert [end.status for end in (*stock, *scheduled)] == [0] * 4, (stock, scheduled)
     assert not any(end.lines("Prophet") for end in scheduled)
     assert len({line for end in (*stock, *scheduled) for line in end.lines("weights")}) == 1
@@ -36,12 +42,14 @@ def test_a_resumed_job_learns_the_same(testbed: Testbed, tmp_path: Path, port: i
 
 @pytest.mark.parametrize("replaced", ["0", "1"])
 def test_a_worker_that_replaces_another_knows_no_cuts_of_before(
-    testbed: Testbed, tmp_path: Path, replaced: str
+    testbed: Testbed, beside: Testbed, tmp_path: Path, replaced: str
 ) -> None:
     """Its keys are the others' all the same, though they had several cuts before it came."""
-    port = PORT + 4 + 2 * int(replaced)
-    stock = run(testbed, tmp_path / "stock", port, replaced, {})
-    forced = run(testbed, tmp_path / "forced", port + 1, replaced, {"BYTEPS_SCHEDULER": "prophet"}, (FORCED,))
+    port = PORT + 2 + int(replaced)
+    stock, forced = side_by_side(
+        lambda: run(testbed, tmp_path / "stock", port, replaced, {}),
+        lambda: run(beside, tmp_path / "forced", port, replaced, ON, (FORCED,)),
+    )
     assert [end.status for end in (*stock, *forced)] == [0] * 4, [end.log[-3000:] for end in forced]
     assert not any(end.lines("Prophet") for end in forced)
     recuts = [int(line.split()[1]) for end in forced for line in end.lines("recuts")]

@@ -14,7 +14,7 @@ from prophet.core.event_record import load_events
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.lab.testbed import Testbed
 from prophet.models.profiles import load_profile
-from support.roles import WORKERS, run_job
+from support.roles import WORKERS, run_job, side_by_side
 
 pytest.importorskip("mxnet")
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
@@ -25,9 +25,8 @@ PORT = 23900
 LINK_BPS = 400e6
 
 
-@pytest.fixture(scope="module")
-def stock(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return train(testbed, tmp_path_factory.mktemp("stock"), PORT, {})
+Results = list[dict[str, Any]]
+"""What each worker wrote."""
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +35,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scheduled(testbed: Testbed, folder: Path) -> list[dict[str, Any]]:
+def results(
+    testbed: Testbed, beside: Testbed, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Results, Results]:
+    """Of the job with stock BytePS, and with Prophet."""
     records = {f"PROPHET_{kind}_OUT": name for kind, name in (("STATUS", "s.json"), ("EVENTS", "e.npz"))}
     records["PROPHET_PROFILE_OUT"] = "p.json"  # each worker has a folder of its own
-    return train(testbed, folder, PORT + 1, {"BYTEPS_SCHEDULER": "prophet", **records})
+    plain = tmp_path_factory.mktemp("stock")
+    stock, scheduled = side_by_side(
+        lambda: train(testbed, plain, PORT, {}),
+        lambda: train(beside, folder, PORT, {"BYTEPS_SCHEDULER": "prophet", **records}),
+    )
+    return stock, scheduled
 
 
-def train(testbed: Testbed, folder: Path, port: int, settings: dict[str, str]) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def scheduled(results: tuple[Results, Results]) -> Results:
+    return results[1]
+
+
+def train(testbed: Testbed, folder: Path, port: int, settings: dict[str, str]) -> Results:
     """Runs the job to its end and returns what its workers wrote; fails with their last words."""
     command = (str(JOB), "--out", "result.json", "--iterations", str(ITERATIONS))
     for end in run_job(testbed, folder, port, command, dict.fromkeys(WORKERS, settings)):
@@ -53,7 +65,7 @@ def train(testbed: Testbed, folder: Path, port: int, settings: dict[str, str]) -
 def test_workers_that_differ_all_end_and_say_who_has_what(testbed: Testbed, tmp_path: Path) -> None:
     settings = ({"BYTEPS_SCHEDULER": "prophet"}, {"BYTEPS_SCHEDULER": "p3", "PROPHET_FUSION": "0"})
     command = (str(JOB), "--out", "result.json", "--iterations", "1")
-    ends = run_job(testbed, tmp_path, PORT + 2, command, dict(zip(WORKERS, settings, strict=True)))
+    ends = run_job(testbed, tmp_path, PORT + 1, command, dict(zip(WORKERS, settings, strict=True)))
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
         (line,) = end.lines("prophet:")
@@ -61,15 +73,14 @@ def test_workers_that_differ_all_end_and_say_who_has_what(testbed: Testbed, tmp_
         assert "for mxnet, policy p3, blocks of 131072 bytes, fusion off" in line
 
 
-def test_it_learns_the_same_bit_for_bit(stock: list[dict[str, Any]], scheduled: list[dict[str, Any]]) -> None:
+def test_it_learns_the_same_bit_for_bit(results: tuple[Results, Results]) -> None:
+    stock, scheduled = results
     digests = {result["weights_sha256"] for result in [*stock, *scheduled]}
     assert len(digests) == 1
     assert min(result["accuracy"] for result in scheduled) >= 0.95
 
 
-def test_every_task_went_through_the_queues_and_nothing_was_forced(
-    scheduled: list[dict[str, Any]], folder: Path
-) -> None:
+def test_every_task_went_through_the_queues_and_nothing_was_forced(scheduled: Results, folder: Path) -> None:
     for worker, result in zip(WORKERS, scheduled, strict=True):
         assert "Prophet" not in (folder / worker / "log").read_text()
         status = json.loads((folder / worker / "s.json").read_text())
@@ -86,7 +97,7 @@ def test_every_task_went_through_the_queues_and_nothing_was_forced(
             assert chosen["bytes"].max() <= MOST_BLOCK_BYTES
 
 
-def test_the_profile_is_in_forward_order(scheduled: list[dict[str, Any]], folder: Path) -> None:
+def test_the_profile_is_in_forward_order(scheduled: Results, folder: Path) -> None:
     profile = load_profile(folder / "worker0" / "p.json")
     sizes = [gradient.size_bytes for gradient in profile.gradients]
     layer = [4 * 512 * 512, 2048, 2048, 2048]  # weight, bias, gamma, beta

@@ -13,7 +13,7 @@ import pytest
 from prophet.core.cut import RECUT_ROUNDS
 from prophet.core.event_record import load_events
 from prophet.lab.testbed import Testbed
-from support.roles import WORKERS, Ended, run_job
+from support.roles import WORKERS, Ended, run_job, side_by_side
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
@@ -39,13 +39,15 @@ def recuts(folder: Path, ends: list[Ended]) -> list[int]:
     return counts
 
 
-def test_an_mxnet_job_learns_the_same(testbed: Testbed, tmp_path: Path) -> None:
+def test_an_mxnet_job_learns_the_same(testbed: Testbed, beside: Testbed, tmp_path: Path) -> None:
     pytest.importorskip("mxnet")
     command = [str(JOBS / "mxnet_digits.py"), "--out", "result.json", "--iterations", str(ROUNDS)]
-    stock = run_job(testbed, tmp_path / "stock", PORT, command)
-    assert [end.status for end in stock] == [0, 0], stock
     forced = [str(JOBS / "forced_recuts.py"), *command]
-    ends = run_job(testbed, tmp_path / "forced", PORT + 1, forced, dict.fromkeys(WORKERS, SETTINGS))
+    stock, ends = side_by_side(
+        lambda: run_job(testbed, tmp_path / "stock", PORT, command),
+        lambda: run_job(beside, tmp_path / "forced", PORT, forced, dict.fromkeys(WORKERS, SETTINGS)),
+    )
+    assert [end.status for end in stock] == [0, 0], stock
     assert recuts(tmp_path / "forced", ends) == [ROUNDS // RECUT_ROUNDS - 1] * 2
     sent = load_events(tmp_path / "forced" / "worker1" / "events.npz")["bytes"]
     assert {64 * 1024, 512 * 1024, 1024 * 1024} <= set(sent.tolist()), "one size for each cut"

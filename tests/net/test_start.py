@@ -12,7 +12,7 @@ import pytest
 from prophet import __version__
 from prophet.lab.testbed import Testbed
 from prophet_byteps.agreement import START_LIMIT_S
-from support.roles import WORKERS, Ended, run_job
+from support.roles import WORKERS, Ended, run_job, side_by_side
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
@@ -70,15 +70,18 @@ def test_a_worker_beside_stock_byteps_ends_and_says_so(testbed: Testbed, tmp_pat
     assert "not all workers run this Prophet" in line or "another program" in line
 
 
-def test_a_worker_whose_hook_cannot_act_trains_with_the_others(testbed: Testbed, tmp_path: Path) -> None:
-    ends = run_job(
-        testbed, tmp_path, PORT + 4, (JOB_WHERE, "worker_1_has_an_unknown_byteps", STEPS), dict.fromkeys(WORKERS, ON)
+def test_a_worker_whose_hook_cannot_act_trains_with_the_others(
+    testbed: Testbed, beside: Testbed, tmp_path: Path
+) -> None:
+    case = (JOB_WHERE, "worker_1_has_an_unknown_byteps", STEPS)
+    ends, stock = side_by_side(
+        lambda: run_job(testbed, tmp_path, PORT + 4, case, dict.fromkeys(WORKERS, ON)),
+        lambda: start(beside, tmp_path / "stock", PORT + 4, {}, {}),
     )
     assert [end.status for end in ends] == [0, 0], ends
     assert ends[0].lines("Prophet") == []
     (warning,) = ends[1].lines("Prophet")
     assert "has no _ZN6byteps6common7UnknownEv" in warning
-    stock = start(testbed, tmp_path / "stock", PORT + 5, {}, {})
     assert [end.status for end in stock] == [0, 0], stock
     assert len({line for end in [*ends, *stock] for line in end.lines("weights")}) == 1
 

@@ -21,7 +21,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from prophet.lab.testbed import Testbed
-from support.roles import ONE_DEVICE, SERVE, SERVERS, WORKERS, Job, clean_environ, nodes
+from support.programs import clean_environ
+from support.roles import ONE_DEVICE, SERVE, SERVERS, WORKERS, Job, nodes
 
 LINK_BPS = 20e6
 """An iteration's transfers take longer than its compute, so that a missing wait shows."""

@@ -21,7 +21,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from scripts.jobs import JobFailed, _wait, last_words
-from support.roles import clean_environ
+from support.programs import clean_environ, torchrun_variables
+from tools.ports import free_port
 
 START_LIMIT_S = 60.0
 HERE = Path(__file__).parent
@@ -94,18 +95,11 @@ class Ranks:
         self, script: Path, places: Sequence[Path], settings: Mapping[str, str], stack: contextlib.ExitStack
     ) -> dict[str, socket.socket]:
         """Starts a rank in each of `places`; by their names, what answers when it ends, to be closed with `stack`."""
-        port = _free_port()
+        port = free_port()
         connections: dict[str, socket.socket] = {}
         for rank, place in enumerate(places):
             place.mkdir(parents=True)
-            environ = {
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "WORLD_SIZE": str(len(places)),
-                "LOCAL_WORLD_SIZE": str(len(places)),
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-            } | dict(settings)
+            environ = torchrun_variables(rank, len(places), port) | dict(settings)
             request = {"script": str(script), "folder": str(place), "environ": environ, "memory": False}
             connection = connections[place.name] = stack.enter_context(self._connect())
             connection.sendall(json.dumps(request).encode() + b"\n")
@@ -124,10 +118,3 @@ class Ranks:
             if time.monotonic() > deadline or self._server.poll() is not None:
                 raise JobFailed(f"no forkserver: {self._log.read_text()[-2000:]}")
             time.sleep(0.02)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -6,28 +6,28 @@ computes is the test's own script.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from prophet.lab.testbed import NodeSpec, Testbed
 from support.privileges import skip_without_namespaces
+from support.programs import clean_environ
+
+T = TypeVar("T")
 
 WORKERS = ("worker0", "worker1")
 SERVERS = ("scheduler", "server")
 SERVE = [sys.executable, "-c", "import byteps.server"]
 SERVE_AGAIN = str(Path(__file__).with_name("serve_again.py"))
-SWITCHES = ("BYTEPS_", "DMLC_", "PROPHET_")
-"""How the variables begin that would switch something on."""
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 ONE_DEVICE = {
     "BYTEPS_LOCAL_RANK": "0",
     "BYTEPS_LOCAL_SIZE": "1",
@@ -48,12 +48,6 @@ def network(specs: Sequence[NodeSpec]) -> Iterator[Testbed]:
     skip_without_namespaces()
     with Testbed(list(specs)) as testbed:
         yield testbed
-
-
-def clean_environ() -> dict[str, str]:
-    """This process's environment without any switch, one thread for each library's loops, and nothing kept."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(SWITCHES)}
-    return kept | dict.fromkeys(THREADS, "1") | {"PROPHET_CACHE": "off"}
 
 
 class Job:
@@ -154,3 +148,12 @@ def run_job(
         for worker in WORKERS
         for status, after_s in [ends.get(worker, (None, limit_s))]
     ]
+
+
+def side_by_side(*jobs: Callable[[], T]) -> list[T]:
+    """What jobs come to that run at the same time, each on a testbed of its own.
+
+    BytePS takes some idle seconds to end: they have them together. Times cannot be compared.
+    """
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return [ended.result() for ended in [pool.submit(job) for job in jobs]]

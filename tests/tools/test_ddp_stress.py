@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from support.programs import without_switches
 from tools import ddp_stress
 from tools.ddp_stress import KINDS, StressJob, Wrong
 
@@ -16,9 +16,8 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def test_starts_with_delays_have_the_bits_of_plain_ddp() -> None:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PROPHET_", "BYTEPS_"))}
     command = [sys.executable, "-m", "tools.ddp_stress", "--starts", str(2 * KINDS), "--iterations", "25"]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean, cwd=CHECKOUT, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, env=without_switches(), cwd=CHECKOUT, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     words = done.stdout.split()
     assert words[:3] == [str(2 * KINDS), "starts,", str(2 * KINDS * 25)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from prophet.core.errors import UserError
 from prophet.lab.jobs.record import write_record
 from support.fakes import worker_record
 from support.privileges import skip_without_namespaces
+from support.programs import without_switches
 from tools import kept, soak, soak_jobs, soak_page, soak_starts
 from tools.native_stress import StressRun
 from tools.pieces import add_piece, read_pieces
@@ -166,7 +166,7 @@ def test_the_soak_in_short(tmp_path: Path) -> None:
     skip_without_namespaces()
     results = tmp_path / "docs" / "results"
     results.mkdir(parents=True)
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PROPHET_", "BYTEPS_", "DMLC_"))}
+    clean = without_switches()
     command = [sys.executable, "-m", "tools.soak", "--short", "--out", str(tmp_path / "out"), "--results", str(results)]
     done = subprocess.run(command, capture_output=True, text=True, env=clean, cwd=CHECKOUT, timeout=300)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]

@@ -36,11 +36,8 @@ from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.cutting import CutBoard, Wish
 from prophet_byteps.stall import Oldest
+from support.ending import ProcessEnded, end_process
 from support.virtual import events, iteration, transfers
-
-
-class Ended(Exception):
-    pass
 
 
 class Hook:
@@ -126,10 +123,7 @@ def test_a_stall_is_one_warning_that_says_which_gradient_waits(
 
 
 def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(line: str, status: int) -> None:
-        raise Ended(line, status)
-
-    monkeypatch.setattr(agent, "end_process", end)
+    monkeypatch.setattr(agent, "end_process", end_process)
     hook = Hook()
     scheduled = job(hook, stall_s=20.0)
     pass_time(scheduled, hook, clock, 10)
@@ -137,12 +131,11 @@ def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], mo
     pass_time(scheduled, hook, clock, 10)
     hook.events = np.zeros(0, EVENT_DTYPE)
     pass_time(scheduled, hook, clock, 19)
-    with pytest.raises(Ended) as ended:
+    with pytest.raises(ProcessEnded) as ended:
         pass_time(scheduled, hook, clock, 1)
-    line, status = ended.value.args
-    assert status == STALLED
-    assert line.startswith("no transfer has finished for 20 s: the pull of the block at 0.03 MiB")
-    assert line.endswith("(PROPHET_STALL_S)")
+    assert ended.value.status == STALLED
+    assert ended.value.line.startswith("no transfer has finished for 20 s: the pull of the block at 0.03 MiB")
+    assert ended.value.line.endswith("(PROPHET_STALL_S)")
 
 
 def test_what_is_no_gradient_has_no_number() -> None:

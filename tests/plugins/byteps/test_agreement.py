@@ -24,14 +24,7 @@ from prophet_byteps.agreement import (
     page_count,
     rows_of,
 )
-
-
-class Ended(Exception):
-    """In place of the end of the process."""
-
-    def __init__(self, line: str, status: int) -> None:
-        super().__init__(line, status)
-        self.line, self.status = line, status
+from support.ending import ProcessEnded, end_process
 
 
 class Server:
@@ -43,10 +36,7 @@ class Server:
         self.declared: list[list[str]] = [[] for _ in range(workers)]
 
     def agreement(self, rank: int) -> Agreement:
-        def end(line: str, status: int) -> None:
-            raise Ended(line, status)
-
-        return Agreement(_Line(self, rank), rank, self.workers, end)
+        return Agreement(_Line(self, rank), rank, self.workers, end_process)
 
     def sum(self, name: str) -> bytes | None:
         pages = self.sent[name]
@@ -127,7 +117,7 @@ def test_workers_that_differ_end_whether_they_settle_or_not() -> None:
     for member, text in zip(group, ("p3", "fifo"), strict=True):
         member.propose("layout", text)
     for member in group:
-        with pytest.raises(Ended) as ended:
+        with pytest.raises(ProcessEnded) as ended:
             member.poll()
         assert ended.value.status == WRONG
         assert "worker 0: layout: p3; worker 1: layout: fifo" in ended.value.line
@@ -176,7 +166,7 @@ def test_topics_in_different_orders_are_a_difference() -> None:
     group = [server.agreement(rank) for rank in range(2)]
     group[0].propose("generator", "same")
     group[1].propose("critic", "same")
-    with pytest.raises(Ended, match="worker 0: generator: same; worker 1: critic: same"):
+    with pytest.raises(ProcessEnded, match="worker 0: generator: same; worker 1: critic: same"):
         group[0].poll()
 
 
@@ -209,7 +199,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Agreement:
 def test_settling_alone_ends_where_a_stall_is_to_end(alone: Agreement, caplog: pytest.LogCaptureFixture) -> None:
     agreement.activate(alone, stall_s=100.0)
     agreement.propose("layout", "three tensors")
-    with pytest.raises(Ended) as ended:
+    with pytest.raises(ProcessEnded) as ended:
         agreement.settle("layout")
     assert ended.value.status == STALLED
     assert "waited 100 s (PROPHET_STALL_S) for all workers to say what they have for layout" in ended.value.line

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from support.programs import without_switches
 
 SWITCHED_ON = {"BYTEPS_SCHEDULER": "prophet"}
 CASES = Path(__file__).with_name("autoload_cases.py")
@@ -21,8 +22,7 @@ def run(
     case: str, part: str = "", environ: Mapping[str, str] = SWITCHED_ON, folder: Path = WITHOUT_LIBRARY
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program of autoload_cases.py, with what `folder` holds in front of what is installed."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("BYTEPS_", "PROPHET_"))}
-    env = {**clean, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **environ}
+    env = {**without_switches(), "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **environ}
     command = [sys.executable, "-P", str(CASES), case, *filter(None, [part])]
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
 

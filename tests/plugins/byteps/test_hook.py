@@ -15,28 +15,9 @@ import pytest
 from plugins.byteps import hook_cases
 from prophet_byteps import hook
 from prophet_byteps.hook import HookError, dynamic_names, inspect_library
+from support.fake_core import build_core
 
-FAKE_CORE = Path(__file__).parents[2] / "native" / "fake_core.cc"
 OLD_STRINGS = "-D_GLIBCXX_USE_CXX11_ABI=0"
-
-
-def build_core(folder: Path, *macros: str) -> Path:
-    library = folder / "core.so"
-    # Calls must go through the procedure linkage table, as they do between BytePS's files.
-    command = [
-        "g++",
-        "-std=c++17",
-        "-O1",
-        "-fPIC",
-        "-fno-inline",
-        *macros,
-        "-shared",
-        str(FAKE_CORE),
-        "-o",
-        str(library),
-    ]
-    subprocess.run(command, check=True)
-    return library
 
 
 @pytest.fixture(scope="session", params=["", OLD_STRINGS], ids=["new-strings", "old-strings"])

@@ -21,18 +21,14 @@ from prophet.core.settings import Settings
 from prophet.policies import get_policy
 from prophet_byteps.agent import Agent
 from prophet_byteps.hook import HookError, TakenPlan, _Layouts, check_layouts
+from support.fake_core import build_core
 
 CASES = Path(__file__).with_name("hook_plan_cases.py")
-FAKE_CORE = Path(__file__).parents[2] / "native" / "fake_core.cc"
 
 
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("core") / "core.so"
-    # Calls must go through the procedure linkage table, as they do between BytePS's files.
-    flags = ["-std=c++17", "-O1", "-fPIC", "-fno-inline", "-shared"]
-    subprocess.run(["g++", *flags, str(FAKE_CORE), "-o", str(library)], check=True)
-    return library
+    return build_core(tmp_path_factory.mktemp("core"))
 
 
 @pytest.mark.parametrize("case", ["refused", "logged", "replayed", "overflowed"])

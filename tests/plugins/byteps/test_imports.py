@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from support.programs import without_switches
 
 CASES = Path(__file__).with_name("import_cases.py")
 MOST_AT_START = 26
@@ -18,9 +19,8 @@ FOREIGN = ("prophet.cli", "prophet.lab", "prophet.models", "prophet.simulate", "
 
 
 def imported(case: str, **environ: str) -> set[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("BYTEPS_", "PROPHET_", "DMLC_"))}
     command = [sys.executable, "-P", str(CASES), case]
-    done = subprocess.run(command, capture_output=True, text=True, env={**clean, **environ}, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env={**without_switches(), **environ}, timeout=60)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 

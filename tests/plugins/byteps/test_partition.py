@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,8 @@ from prophet.core.settings import Settings
 from prophet.frontends.ending import WRONG
 from prophet.policies import Blocks
 from prophet_byteps import partition
+from support.ending import ProcessEnded, end_process
+from tools.native_stress import build
 
 SOURCE = """
 #include <cstdint>
@@ -23,21 +24,14 @@ uint32_t BytePSGlobal::_partition_bytes = 131072; } }
 """
 
 
-class Ended(Exception):
-    pass
-
-
 @pytest.fixture(params=[SOURCE, "int nothing;"], ids=["known", "unknown"])
 def bps(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     library = tmp_path / "c_lib.so"
     source = tmp_path / "part.cc"
     source.write_text(request.param)
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
+    build(library, source, "-shared", "-fPIC")
 
-    def end(line: str, status: int) -> None:
-        raise Ended(line, status)
-
-    monkeypatch.setattr(partition, "end_process", end)
+    monkeypatch.setattr(partition, "end_process", end_process)
     monkeypatch.setattr(partition, "_ours", True)
     return SimpleNamespace(__file__=str(tmp_path / "__init__.py"), local_size=lambda: 3, known=request.param == SOURCE)
 
@@ -56,9 +50,9 @@ def test_it_is_bytepss_own_rounded_as_byteps_rounds(bps: Any) -> None:
         partition.chosen_by_prophet(True)
         partition.give_back(bps, largest_sent=10**9)  # it is BytePS's own already
     else:
-        with pytest.raises(Ended, match="too small; set BYTEPS_PARTITION_BYTES=4096000 on all workers") as ended:
+        with pytest.raises(ProcessEnded, match="too small; set BYTEPS_PARTITION_BYTES=4096000 on all workers") as ended:
             partition.give_back(bps, largest_sent=0)
-        assert ended.value.args[1] == WRONG
+        assert ended.value.status == WRONG
 
 
 def test_what_the_user_chose_stays(bps: Any) -> None:
@@ -69,7 +63,7 @@ def test_what_the_user_chose_stays(bps: Any) -> None:
 
 
 def test_it_is_too_late_once_a_tensor_has_been_cut(bps: Any) -> None:
-    with pytest.raises(Ended, match="set BYTEPS_PARTITION_BYTES=4096000 on all workers"):
+    with pytest.raises(ProcessEnded, match="set BYTEPS_PARTITION_BYTES=4096000 on all workers"):
         partition.give_back(bps, largest_sent=131073)
     if bps.known:
         assert size(bps) == 131072

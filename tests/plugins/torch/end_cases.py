@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -29,6 +28,8 @@ import torch._dynamo  # which the first optimizer imports, for seconds
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from tools.ports import free_port
 
 RANKS = 2
 LIMIT_S = 60.0
@@ -96,7 +97,7 @@ def late(rank: int) -> None:
     def wait(step: int) -> None:
         if rank == 1 and step == 3:
             mark()
-            time.sleep(8)
+            time.sleep(5)
 
     trained(DistributedDataParallel(model()), 10, wait)
 
@@ -384,9 +385,7 @@ def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
 
 def run(case: str, plain: bool) -> None:
     """One case, in the folder where the process is."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     pids: dict[int, int] = {}
     for rank in range(RANKS):
         pid = os.fork()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
+
+from support.programs import clean_environ
 
 CASE = Path(__file__).with_name("import_cases.py")
 MOST = 74
@@ -27,8 +28,7 @@ LEARNING = {f"prophet.learn.{name}" for name in ("learner", "profiler", "bandwid
 def imported(tmp_path_factory: pytest.TempPathFactory) -> list[set[str]]:
     """By rank, the modules of a job that trains."""
     meeting = tmp_path_factory.mktemp("imports") / "meeting"
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("BYTEPS_", "PROPHET_"))}
-    environ = clean | {"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off", "OMP_NUM_THREADS": "1"}
+    environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet"}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-P", str(CASE), str(rank), str(meeting)],

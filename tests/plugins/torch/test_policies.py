@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from prophet.policies import collective_policies, get_definition
+from support.programs import clean_environ
 
 JOB = Path(__file__).with_name("policies_job.py")
 LIMIT_S = 300.0
@@ -26,13 +27,10 @@ LEARNING = ["learn:caramel", "learn:pace", "learn:tictac"]
 def run(folder: Path, names: list[str]) -> list[dict[str, dict[str, Any]]]:
     """By rank, and by policy: what the run came to."""
     outs = [folder / f"rank{rank}.jsonl" for rank in range(RANKS)]
-    env = {
-        **{name: text for name, text in os.environ.items() if not name.startswith("PROPHET_")},
+    env = clean_environ() | {
         "PROPHET_SCHEDULER": "fifo",
-        "PROPHET_CACHE": "off",
         "PROPHET_MONITOR_S": "0.2",
         "PYTHONPATH": os.pathsep.join(sys.path),
-        "OMP_NUM_THREADS": "1",
     }
     ranks = [
         subprocess.Popen(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,37 +24,22 @@ from prophet.lab.records import read_status
 from prophet.lab.transfers import pair_events
 from prophet.models.profiles import load_profile
 from prophet_ddp.records import ModuleRecord, Records
+from support.programs import clean_environ, torchrun_variables
+from tools.ports import free_port
 
 PROGRAM = Path(__file__).with_name("record_cases.py")
 LIMIT_S = 120
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def job(folder: Path, *arguments: str, ranks: int = 2, cache: str = "off") -> None:
     """Runs a rank for each, to its end."""
-    shell = {name: value for name, value in os.environ.items() if not name.startswith(("PROPHET_", "BYTEPS_"))}
     files = {"STATUS": "status.json", "EVENTS": "events.npz", "PROFILE": "profile.json"}
     settings = {f"PROPHET_{name}_OUT": str(folder / file) for name, file in files.items()}
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    environ = clean_environ() | settings | {"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": cache}
+    port = free_port()
     processes = [
         subprocess.Popen(
-            [sys.executable, str(PROGRAM), *arguments],
-            env={
-                **shell,
-                **settings,
-                **common,
-                "PROPHET_SCHEDULER": "prophet",
-                "PROPHET_CACHE": cache,
-                "OMP_NUM_THREADS": "1",
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-            },
+            [sys.executable, str(PROGRAM), *arguments], env=environ | torchrun_variables(rank, ranks, port)
         )
         for rank in range(ranks)
     ]

@@ -22,7 +22,8 @@ from prophet.cli.top import ask_all, statuses
 from prophet.lab.report import story_of
 from prophet.watch.sockets import sockets_in
 from prophet.watch.status import LiveStatus
-from support.roles import clean_environ
+from support.programs import clean_environ, torchrun_variables
+from tools.ports import free_port
 
 PROGRAM = Path(__file__).with_name("watch_cases.py")
 LIMIT_S = 120.0
@@ -32,12 +33,11 @@ BYTES = 6 * (64 * 64 + 64) * 4
 @contextmanager
 def job(folder: Path, settings: Mapping[str, str], port: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Two ranks that train until the file `stop` is in the folder."""
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    own = {"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off", "XDG_RUNTIME_DIR": str(folder)}
+    environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet", "XDG_RUNTIME_DIR": str(folder)} | dict(settings)
     ranks = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), str(folder / "stop")],
-            env={**clean_environ(), **common, **own, **settings, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env=environ | torchrun_variables(rank, 2, port),
             stderr=(folder / f"rank{rank}.log").open("wb"),
         )
         for rank in range(2)
@@ -67,18 +67,8 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def free_ports() -> tuple[int, int]:
-    """The job's, and one of two in a row for its figures."""
-    import socket
-
-    with socket.socket() as own, socket.socket() as first:
-        own.bind(("127.0.0.1", 0))
-        first.bind(("127.0.0.1", 0))
-        return own.getsockname()[1], first.getsockname()[1]
-
-
 def test_a_job_says_what_it_does(folder: Path) -> None:
-    port, figures = free_ports()
+    port, figures = free_port(), free_port()
     place = folder / "prophet"
     settings = {"PROPHET_RECORD": str(folder / "record"), "PROPHET_METRICS_PORT": str(figures)}
 

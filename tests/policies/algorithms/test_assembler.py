@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 
 from prophet.core.network import Network
-from prophet.core.profile import GradientProfile, Profile
+from prophet.core.profile import Profile
 from prophet.policies.algorithms.assembler import assemble, wait_time_s
+from support.profiles import profile as profile_of
 
 
 def profile(*gradients: tuple[int, float], forward_s: float = 0.0) -> Profile:
     """From (bytes, generation time), most urgent first."""
-    return Profile("test", tuple(GradientProfile(f"g{i}", s, c, forward_s) for i, (s, c) in enumerate(gradients)))
+    return profile_of(*((size, generated_s, forward_s) for size, generated_s in gradients))
 
 
 def test_the_papers_example_two_partitions_of_gradient_1_before_gradient_0() -> None:

@@ -14,7 +14,7 @@ from prophet.core.bound import lower_bound_s
 from prophet.core.errors import UserError
 from prophet.core.graph import Graph, Operation, OperationKind, training_graph
 from prophet.core.network import Network
-from prophet.core.profile import GradientProfile, Profile
+from prophet.core.profile import Profile
 from prophet.policies.algorithms.pace import (
     Problem,
     TimedTransfer,
@@ -30,6 +30,7 @@ from prophet.policies.algorithms.pace import (
 )
 from prophet.policies.pace import Pace
 from support.lanes import ScheduledQueue
+from support.profiles import profile
 
 ONE_BYTE_A_SECOND = Network(1.0)
 
@@ -331,10 +332,6 @@ def test_slots_are_whole() -> None:
 # ---- profiles and the policy
 
 NETWORK = Network(bandwidth=100.0, overhead_s=0.5)
-
-
-def profile(*gradients: tuple[int, float, float], ids: tuple[int, ...] = ()) -> Profile:
-    return Profile("test", tuple(GradientProfile(f"g{i}", s, c, f) for i, (s, c, f) in enumerate(gradients)), ids)
 
 
 @st.composite

@@ -15,7 +15,6 @@ from hypothesis import given
 from prophet.core.errors import UserError
 from prophet.core.graph import Graph, Operation, OperationKind, training_graph
 from prophet.core.network import Network
-from prophet.core.profile import GradientProfile, Profile
 from prophet.policies.algorithms.pace import (
     balanced_fusion,
     balanced_partitions,
@@ -26,6 +25,7 @@ from prophet.policies.algorithms.pace import (
     problem_of,
 )
 from prophet.policies.algorithms.pace.fusion import Chain
+from support.profiles import profile
 
 NETWORK = Network(bandwidth=100.0, overhead_s=0.5)
 Member = TypeVar("Member")
@@ -131,10 +131,6 @@ def test_impossible_groups_are_refused(groups: list[tuple[str, ...]], message: s
 
 
 # ---- the search over R
-
-
-def profile(*rows: tuple[int, float, float]) -> Profile:
-    return Profile("test", tuple(GradientProfile(f"g{i}", s, c, f) for i, (s, c, f) in enumerate(rows)))
 
 
 @st.composite

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from prophet.core.network import Network
-from prophet.core.profile import GradientProfile, Profile
+from prophet.core.profile import Profile
 from prophet.models.profiles import resnet50
 from prophet.policies.algorithms.stock import stock_iteration_s
+from support.profiles import profile as profile_of
 
 MB = 1_000_000
 LINK = Network(10 * MB)
@@ -15,7 +16,7 @@ LINK = Network(10 * MB)
 
 def profile(*rows: tuple[int, float], forward_s: float = 0.1) -> Profile:
     each = forward_s / len(rows)
-    return Profile("p", tuple(GradientProfile(str(n), size, at, each) for n, (size, at) in enumerate(rows)))
+    return profile_of(*((size, generated_s, each) for size, generated_s in rows))
 
 
 def test_bytes_go_in_the_order_in_which_they_come_and_forward_waits_for_all() -> None:

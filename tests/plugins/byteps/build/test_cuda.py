@@ -23,7 +23,8 @@ from prophet_byteps.build.releases import NEWEST
 from prophet_byteps.build.rules import Rule, apply_rules
 from prophet_byteps.build.store import Store
 from prophet_byteps.build.toolchain import Toolchain, ZeroMQ
-from support.roles import WORKERS, clean_environ, network, nodes, run_job
+from support.programs import clean_environ
+from support.roles import WORKERS, network, nodes, run_job
 
 HERE = Path(__file__).parent
 JOB = Path(__file__).with_name("host_cuda_job.py")

@@ -1,0 +1,11 @@
+"""Profiles of a few gradients, as tests write them."""
+
+from __future__ import annotations
+
+from prophet.core.profile import GradientProfile, Profile
+
+
+def profile(*gradients: tuple[int, float, float], ids: tuple[int, ...] = ()) -> Profile:
+    """From (bytes, generation time, seconds of forward), most urgent first."""
+    rows = (GradientProfile(f"g{place}", *gradient) for place, gradient in enumerate(gradients))
+    return Profile("test", tuple(rows), ids)

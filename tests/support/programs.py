@@ -1,0 +1,46 @@
+"""Programs that tests start: an environment without what this shell has switched on, and `prophet run` as typed.
+
+Rule of this file: what holds of any program; BytePS's roles are in roles.py. A free port is tools/ports.py's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SWITCHES = ("BYTEPS_", "DMLC_", "PROPHET_")
+"""How the variables begin that would switch something on."""
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def without_switches() -> dict[str, str]:
+    """This process's environment, and nothing in it that would switch something on."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(SWITCHES)}
+
+
+def clean_environ() -> dict[str, str]:
+    """`without_switches`, with one thread for each library's loops, and nothing kept."""
+    return without_switches() | dict.fromkeys(THREADS, "1") | {"PROPHET_CACHE": "off"}
+
+
+def torchrun_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What torchrun tells a rank of a job on this machine."""
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+    }
+
+
+def prophet_run(config: str, folder: Path, limit_s: float) -> Path:
+    """Runs an experiment in `folder`; the folder of its results. Fails with what it said."""
+    (folder / "config.yaml").write_text(config, encoding="utf-8")
+    command = [str(Path(sys.executable).with_name("prophet")), "run", "config.yaml", "--out", "out"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "out"
