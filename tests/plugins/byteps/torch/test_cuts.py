@@ -356,7 +356,12 @@ def test_keys_of_a_new_cut_are_open_when_it_holds(
     monkeypatch.setattr(
         torch_engine.Engine, "initialize", staticmethod(lambda key: opened.setdefault(key.name, key.tensor))
     )
-    monkeypatch.setattr(torch_engine.Engine, "_make_room", lambda self: made.append("") or make_room(self))
+
+    def count(engine: torch_engine.Engine) -> None:
+        made.append("")
+        make_room(engine)
+
+    monkeypatch.setattr(torch_engine.Engine, "_make_room", count)
     first, *others = [Cut.uniform(UNIT_BYTES * count) for count in (3, 4, 7)]
     network, control = install(monkeypatch, [first, others[0], first, others[1]], kind=CutsAhead)
     truth, model = Mixed(), Mixed()
