@@ -13,6 +13,8 @@ by place among blocks that are ranked by number.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -26,7 +28,7 @@ less; what comes late once, or in another order within its layer, more."""
 
 
 def ranks_of(profile: Profile, ranks: Mapping[int, int]) -> Mapping[int, int]:
-    """Rank by id, the most urgent lowest: `ranks`, or where the profile does not bear them out its own.
+    """Rank by id, the most urgent lowest: `ranks`, or where the profile does not bear them out those of its steps.
 
     `profile` is of the blocks to be ranked, as learned in order of generation. An id that has none of the ranks is its
     own rank, so an empty map is the order of places.
@@ -37,4 +39,12 @@ def ranks_of(profile: Profile, ranks: Mapping[int, int]) -> Mapping[int, int]:
         return ranks
     step = np.repeat(np.arange(len(steps)), [each.last - each.first + 1 for each in steps])
     position = np.argsort(np.argsort([ranks.get(id_, id_) for id_ in ids], kind="stable"), kind="stable")
-    return ranks if np.corrcoef(step, position)[0, 1] >= ALIKE else profile.rank_by_id
+    if np.corrcoef(step, position)[0, 1] >= ALIKE:
+        return ranks
+    members = [sorted(ids[each.first : each.last + 1]) for each in steps]
+    means = [math.inf, *(sum(each) / len(each) for each in members), -math.inf]
+    for each, (before, own, after) in zip(members, zip(means, means[1:], means[2:], strict=False), strict=True):
+        # Within a step times tell nothing: places do, and where they fall from step to step they fall within one.
+        if before > own > after:
+            each.reverse()
+    return {id_: rank for rank, id_ in enumerate(itertools.chain(*members))}

@@ -27,7 +27,7 @@ def test_places_are_ranks() -> None:
 def test_disorder_within_steps_and_one_late_block_change_nothing(seed: int) -> None:
     chance = random.Random(seed)
     ids = [id_ for first in range(0, 8, 2) for id_ in chance.sample(IDS[first : first + 2], 2)]
-    late = ids.pop(chance.randrange(1, 8))
+    late = ids.pop(chance.randrange(1, 5))
     assert ranks_of(learned([late, *ids], STEPS), {}) == {}
 
 
@@ -48,6 +48,11 @@ def test_ranks_that_hold_stay_as_they_are() -> None:
     swapped = [ids[1], ids[0], *ids[2:]]
     assert ranks_of(learned(swapped, STEPS), ranks) is ranks
     assert ranks_of(learned(IDS, STEPS), ranks) == {id_: rank for rank, id_ in enumerate(IDS)}
+
+
+def test_within_a_step_places_tell_in_which_direction() -> None:
+    ids, times = [20, 24, 28, 8, 12, 16, 0, 4], [0.3, 0.3, 0.3, 0.2, 0.2, 0.2, 0.1, 0.1]
+    assert list(ranks_of(learned(ids, times), {})) == IDS[::-1]
 
 
 @pytest.mark.parametrize("ids", [[7], [8, 4]])

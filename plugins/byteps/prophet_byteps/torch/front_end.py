@@ -8,7 +8,7 @@ same bits; rounds.py and prophet/frontends/torch say why, its guards.py what cou
 docs/decisions/step-without-barrier.md why it is done so.
 
 Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of
-the forward pass.
+the forward pass; where it is not, the agent ranks them otherwise (prophet/learn/ranks.py).
 
 BytePS's wrapper of a module, byteps.torch.parallel.DistributedDataParallel, waits at the end of backward instead. It
 stays BytePS's own but for its gradients, which modules.py has.
