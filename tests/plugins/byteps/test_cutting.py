@@ -108,10 +108,11 @@ class Worker:
 
     def run(self, rounds: int, before: Callable[[int], None] = lambda number: None) -> Iterator[None]:
         """Stops wherever another worker may come to move."""
-        cut = self.control.first(SIZES, ahead=self.keys is not None)
+        open_ahead = None if self.keys is None else self.keys.begin
+        cut = self.control.first(SIZES, ahead=open_ahead is not None)
         for number in range(rounds):
             yield
-            cut = self.control.round_begins(open_ahead=self.keys and self.keys.begin) or cut
+            cut = self.control.round_begins(open_ahead=open_ahead) or cut
             self.cuts.append(cut)
             assert self.board.in_force == cut
             before(number)

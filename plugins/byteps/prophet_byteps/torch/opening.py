@@ -177,10 +177,10 @@ class Opening:
 
     def _fail(self, error: Exception) -> None:
         with self._changed:
-            known, self._failed = self._failed, True
+            if not self._failed:
+                logger.warning("Prophet opens keys as they are used: %s: %s", type(error).__name__, error)
+            self._failed = True
             self._changed.notify_all()
-        if not known:
-            logger.warning("Prophet opens keys as they are used: %s: %s", type(error).__name__, error)
 
 
 _under_way: weakref.WeakSet[Opening] = weakref.WeakSet()
