@@ -12,7 +12,9 @@ from prophet.learn.ranks import ranks_of
 
 def learned(ids: list[int], times: list[float]) -> Profile:
     """Of blocks in order of generation, the last first."""
-    return Profile("learned", tuple(GradientProfile(str(i), 1000, t) for i, t in zip(ids, times, strict=True)), tuple(ids))
+    return Profile(
+        "learned", tuple(GradientProfile(str(i), 1000, t) for i, t in zip(ids, times, strict=True)), tuple(ids)
+    )
 
 
 IDS = [0, 4, 8, 12, 16, 20, 24, 28]

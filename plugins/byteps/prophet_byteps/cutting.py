@@ -21,11 +21,12 @@ holds from the same round on: each worker by itself found the credit for a new c
 had told it enough, and until then all others waited for what it had in flight too much.
 
 A page has PAGE_BYTES: the cut in its first half (`Cut.encode`; zeros where nothing is wanted), whose last 12 bytes are
-a count and the credit (bytes, 0 where nothing is said), and in the other a row of 16 bytes a worker, by rank: bandwidth, overhead
-and acknowledgement delay of its network as 32-bit floats, then the room that its machine has in shared memory, in MiB
-as a 32-bit number, 0 where it is not known. Workers beyond the MOST_ROWS-th have none. The count is of the workers that
-are not ready: to open keys ahead in the first page, to take up what is being opened in all others. An optimizer has two pages and
-uses them in turn, as a gradient its two keys: a server's sum is overwritten at the next round's first push
+a count and the credit (bytes, 0 where nothing is said), and in the other a row of 16 bytes a worker, by rank:
+bandwidth, overhead and acknowledgement delay of its network as 32-bit floats, then the room that its machine has in
+shared memory, in MiB as a 32-bit number, 0 where it is not known. Workers beyond the MOST_ROWS-th have none. The count
+is of the workers that are not ready: to open keys ahead in the first page, to take up what is being opened in all
+others. An optimizer has two pages and uses them in turn, as a gradient its two keys: a server's sum is overwritten at
+the next round's first push
 (docs/decisions/two-keys-a-gradient.md).
 """
 
@@ -68,9 +69,7 @@ class Wish(NamedTuple):
 NOTHING = Wish()
 
 
-def encode_page(
-    rank: int, wish: Wish, network: Network | None, room: int | None = None, ready: bool = True
-) -> bytes:
+def encode_page(rank: int, wish: Wish, network: Network | None, room: int | None = None, ready: bool = True) -> bytes:
     """What the worker of this rank adds to a page. `wish` is the decider's, NOTHING on all others; `room` is bytes.
 
     `ready`: see the count, above.

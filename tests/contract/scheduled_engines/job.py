@@ -35,7 +35,7 @@ CUTS = (
     Cut((Segment(0, 16 * 1024), Segment(256 * 1024, 512 * 1024), Segment(1 << 20, 256 * 1024))),
 )
 LEAST_CHANGES = ROUNDS // 4 - 4
-"""Of what holds, where all is wanted in turn: workers look for it every four rounds, and BytePS opens new keys first."""
+"""Of what holds, where all is wanted in turn: looked for every four rounds, and BytePS opens new keys first."""
 FAILURE = "made for a test"
 PATIENCE_S = 30.0
 """For a failure to come about that is waited for."""

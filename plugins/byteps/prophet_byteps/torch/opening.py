@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import struct
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -188,7 +189,7 @@ _under_way: weakref.WeakSet[Opening] = weakref.WeakSet()
 
 def finish_all(patience_s: float) -> bool:
     """See Opening.finish."""
-    return all([opening.finish(patience_s) for opening in list(_under_way)])
+    return min([opening.finish(patience_s) for opening in list(_under_way)], default=True)
 
 
 class _NewString(ctypes.Structure):
@@ -203,8 +204,10 @@ class _OldString(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p)]
 
 
-_REPRESENTATION = 3 * ctypes.sizeof(ctypes.c_size_t)
-"""Bytes of what is known: length, capacity, and how many share it."""
+_KNOWN = struct.Struct("@NNi0N")
+"""Length, capacity, and how many share it."""
+_NOT_SHARED = -1
+"""Whoever keeps it makes a copy."""
 
 
 def initializer_of(library: Path) -> Callable[[Key], None] | None:
@@ -229,9 +232,8 @@ def initializer_of(library: Path) -> Callable[[Key], None] | None:
         if new is not None:
             text = _NewString(name, len(name), b"")
         else:
-            head = b"".join(value.to_bytes(ctypes.sizeof(ctypes.c_size_t), "little") for value in (len(name),) * 2)
-            characters = ctypes.create_string_buffer(head.ljust(_REPRESENTATION, b"\0") + name)
-            text = _OldString(ctypes.addressof(characters) + _REPRESENTATION)
+            characters = ctypes.create_string_buffer(_KNOWN.pack(len(name), len(name), _NOT_SHARED) + name)
+            text = _OldString(ctypes.addressof(characters) + _KNOWN.size)
         tensor = key.tensor
         address = tensor.data_ptr() if tensor.is_cpu else None
         initialize(context_of(ctypes.addressof(text)), tensor.nbytes, _TYPES[tensor.dtype], address)
