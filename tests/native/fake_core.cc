@@ -168,20 +168,20 @@ void FinishOrProceed(std::shared_ptr<TensorTableEntry> entry) {
 }
 
 // What is known of a tensor by its name; and, for the test, how it was opened.
-struct BPSContext {
+struct BytePSContext {
   std::string name;
   size_t size = 0;
   int type = -1;
   void* data = nullptr;
 };
-static BPSContext last;
+static BytePSContext last;
 
-BPSContext& GetContextFromName(const std::string& name) {
+BytePSContext& GetContextFromName(const std::string& name) {
   last.name = name;
   return last;
 }
 
-void InitTensor(BPSContext& context, size_t size, int type, void* data) {
+void InitTensor(BytePSContext& context, size_t size, int type, void* data) {
   context.size = size;
   context.type = type;
   context.data = data;

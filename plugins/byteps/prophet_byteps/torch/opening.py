@@ -38,7 +38,7 @@ MOST_IN_FLIGHT = 256 * 1024
 POLL_S = 0.002
 """How often it is asked whether the wire is idle."""
 
-_INITIALIZE = "_ZN6byteps6common10InitTensorERNS0_10BPSContextEmiPv"
+_INITIALIZE = "_ZN6byteps6common10InitTensorERNS0_13BytePSContextEmiPv"
 _CONTEXT = "_ZN6byteps6common18GetContextFromNameERK"
 _NEW_STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 _OLD_STRING = "Ss"
