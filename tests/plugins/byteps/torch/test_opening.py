@@ -128,7 +128,7 @@ def test_a_busy_wire_has_its_rounds_and_the_end_of_a_job_waits_for_nothing() -> 
     for _ in range(2 * SPREAD_ROUNDS):
         wire.answer.release()
     subject = Opening(keys(2 * SPREAD_ROUNDS), wire.open_key, wire.idle)
-    for number in range(1, 4):
+    for number in range(1, SPREAD_ROUNDS):
         subject.round_begins()
         for _ in range(2):
             assert wire.arrival.acquire(timeout=LIMIT_S)
