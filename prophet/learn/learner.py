@@ -15,9 +15,12 @@ import numpy as np
 from prophet.core.plan import Plan
 from prophet.learn.bandwidth import BandwidthMonitor, NicSample
 from prophet.learn.profiler import JobProfiler
+from prophet.learn.ranks import ranks_of
 from prophet.learn.replan import plan_changed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from prophet.core.choice import Choice, Shape
@@ -53,7 +56,8 @@ class Learner:
     otherwise they count gradients. `shape`: of the cluster, None where it is not known, and then nothing is predicted.
     `adapts`: plans may ask for another cut, as those of the worker whose word counts may in a job whose blocks adapt.
     `recuts`: how many of them; None for few. `follows`: the cut and the credit are chosen by another worker, and this
-    one only measures. `monitor` measures the network; None for as a worker of parameter servers sees it.
+    one only measures. `learns_order`: blocks are ranked anew where their places are not in forward order (ranks.py), as
+    each worker may do by itself. `monitor` measures the network; None for as a worker of parameter servers sees it.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Learner:
         adapts: bool = False,
         follows: bool = False,
         recuts: Recuts | None = None,
+        learns_order: bool = False,
         monitor: Monitor | None = None,
     ) -> None:
         self.policy = policy
@@ -82,13 +87,18 @@ class Learner:
         self._watches = False
         self._prior: Prior | None = None
         self._cut: Cut | None = None
+        self._learns_order = False
+        self._ranks: Mapping[int, int] = {}
+        self._ranked = False
         self._choosing: Choosing | None = None
-        if shape is not None and not follows:
+        if learns_order or (shape is not None and not follows):
             # Few policies need it.
             from prophet.core.choice import ChoosingPolicy
 
             if not isinstance(policy, ChoosingPolicy):
                 return
+            self._learns_order = learns_order
+        if shape is not None and not follows:
             from prophet.learn.choosing import Choosing
             from prophet.learn.judge import FEW_RECUTS
 
@@ -156,6 +166,7 @@ class Learner:
         if cut != self._cut and self._cut is not None:
             # Ids are others from here on, and these events are of both.
             self.profiler.restart()
+            self._ranks, self._ranked = {}, False
         else:
             self.profiler.observe(events)
         self._cut = cut
@@ -187,10 +198,21 @@ class Learner:
         elif profile is not None and (due or (not self._knows_network and network is not None)):
             self._barrier = barrier
             plan = self._plan(now, profile, _slowest(network, networks) if network is not None else None)
+        if self._learns_order and cut is not None:
+            plan = self._in_order(plan or self.plan, due)
         if plan is None or not plan_changed(self.plan, plan):
             return None
         self.plan = plan
         return plan
+
+    def _in_order(self, plan: Plan, due: bool) -> Plan:
+        """The plan with the ranks of the blocks in force; these are looked at as soon as they can be, and when due."""
+        if self.profiler.ready and (due or not self._ranked):
+            profile = self.profiler.profile
+            if profile is not None:
+                self._ranks, self._ranked = ranks_of(profile, self._ranks), True
+        push, pull = (replace(lane, order=self._ranks) for lane in (plan.push, plan.pull))
+        return replace(plan, push=push, pull=pull)
 
     def _periods_s(self) -> NDArray[np.float64]:
         """What iterations take, of those that say something of now.

@@ -13,7 +13,7 @@ from prophet.core._native import OperationSpec, TensorSpec
 from prophet.core.cut import Cut, blocks_of
 from prophet.core.errors import UserError
 from prophet.core.graph import Graph, OperationKind
-from prophet.core.iteration import Iteration, Load, loads_of
+from prophet.core.iteration import Iteration, Load
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import Profile
 
@@ -68,16 +68,27 @@ def job_of_profile(
     return _job(profile, loads, members, barrier)
 
 
-def job_of_cut(profile: Profile, cut: Cut, fusion: bool = True, *, barrier: bool = False) -> Job:
+def job_of_cut(
+    profile: Profile,
+    cut: Cut,
+    fusion: bool = True,
+    *,
+    barrier: bool = False,
+    registered: Sequence[int] | None = None,
+) -> Job:
     """As `job_of_profile`, and what travels are the blocks of `cut`, as Prophet's front end has it.
 
-    Without `fusion` no block has more than one gradient.
+    Without `fusion` no block has more than one gradient. `registered`: the gradients' places in the profile in the
+    order in which the model registers them, and so in which they lie in the arena; None for forward order.
     """
-    sizes = [gradient.size_bytes for gradient in profile.gradients]
+    order = range(len(profile.gradients)) if registered is None else registered
+    sizes = [profile.gradients[place].size_bytes for place in order]
     blocks = blocks_of(sizes, [0 if fusion else None] * len(sizes), cut)
-    members = [[piece.gradient for piece in block.pieces] for block in blocks]
-    job = _job(profile, loads_of(blocks), members, barrier)
-    return replace(job, cut=cut, recut=functools.partial(job_of_cut, profile, fusion=fusion, barrier=barrier))
+    members = [sorted(order[piece.gradient] for piece in block.pieces) for block in blocks]
+    loads = [Load(block.id, block.size_bytes, gradients[0]) for block, gradients in zip(blocks, members, strict=True)]
+    job = _job(profile, loads, members, barrier)
+    again = functools.partial(job_of_cut, profile, fusion=fusion, barrier=barrier, registered=registered)
+    return replace(job, cut=cut, recut=again)
 
 
 def _job(profile: Profile, loads: Sequence[Load], members: Sequence[Sequence[int]], barrier: bool = False) -> Job:

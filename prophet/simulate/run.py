@@ -111,7 +111,7 @@ def simulate(
     learner = None
     if policy is not None and options.plan is None:
         shape = None if cluster.exchange is Exchange.COLLECTIVE else Shape(cluster.workers, cluster.servers)
-        learner = Learner(policy, options.monitor_s, shape=shape, adapts=options.adapts)
+        learner = Learner(policy, options.monitor_s, shape=shape, adapts=options.adapts, learns_order=True)
     layouts = _Layouts(simulation, job)
     plan = learner.plan if learner else options.plan
     encoded: dict[int, bytes] = {}

@@ -155,6 +155,26 @@ def test_a_network_that_changes_is_followed() -> None:
     assert len({job.cut for _, job in run.jobs}) <= 8
 
 
+def test_a_model_that_registers_its_last_layers_first_is_sent_in_forward_order() -> None:
+    profile = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
+    options = Options(iterations=80, partition_bytes=MOST_BLOCK_BYTES, adapts=True)
+    learning = learning_cut(profile.total_bytes)
+    reverse = range(len(profile.gradients) - 1, -1, -1)
+    took_s = []
+    for registered in (None, reverse):
+        job = job_of_cut(profile, learning, registered=registered)
+        run = simulate(job, CLUSTER, get_policy("prophet"), options)
+        assert len(run.jobs) >= 2, "it was cut anew, and the order learned again"
+        assert run.plan is not None and (run.plan.push.order == {}) == (registered is None)
+        took_s.append(float(np.median(run.iteration_s(60))))
+        cut = run.jobs[-1][1].cut
+    assert took_s[1] <= 1.05 * took_s[0]
+    assert cut is not None
+    by_place = Options(iterations=10, partition_bytes=MOST_BLOCK_BYTES, plan=FORWARD)
+    run = simulate(job_of_cut(profile, cut, registered=reverse), CLUSTER, None, by_place)
+    assert float(np.median(run.iteration_s(5))) > 1.15 * took_s[1]
+
+
 def test_a_given_size_stays() -> None:
     profile = resnet50(5_000_000)
     options = Options(iterations=14, partition_bytes=MOST_BLOCK_BYTES)

@@ -303,6 +303,7 @@ class Agent:
             shape=shape_of(os.environ),
             adapts=adapts and decides(os.environ),
             follows=adapts and not decides(os.environ),
+            learns_order=not self._whole_gradients,
         )
 
     def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:

@@ -8,7 +8,7 @@ same bits; rounds.py and prophet/frontends/torch say why, its guards.py what cou
 docs/decisions/step-without-barrier.md why it is done so.
 
 Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of
-the forward pass.
+the forward pass; where it is not, the agent ranks them otherwise (prophet/learn/ranks.py).
 
 BytePS's wrapper of a module, byteps.torch.parallel.DistributedDataParallel, waits at the end of backward instead. It
 stays BytePS's own but for its gradients, which modules.py has.
@@ -55,7 +55,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
     def engine() -> Engine:
         from prophet_byteps.torch.keys import Engine
 
-        return Engine(bps, hook.wait_activity, hook.progress, agreement, board)
+        return Engine(bps, hook.wait_activity, hook.progress, agreement, board, hook.idle)
 
     hook.set_identity("priority")
     _finish_before_shutdown(bps)
@@ -178,6 +178,9 @@ def _finish_before_shutdown(bps: Any) -> None:
             if not owner.flush(EXIT_PATIENCE_S):
                 logger.warning("updates were still to come when the job ended, and nothing moved any more")
                 break
+        opening = sys.modules.get("prophet_byteps.torch.opening")
+        if opening is not None and not opening.finish_all(EXIT_PATIENCE_S):
+            logger.warning("keys were still being opened when the job ended, and nothing moved any more")
 
     def finishing(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
