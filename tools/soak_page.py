@@ -135,6 +135,12 @@ def promises(data: SoakData) -> list[tuple[str, str, str]]:
             _seen_faults(data, gone=True),
         ),
         (
+            "Of an asynchronous job a worker, an aggregator or the coordinator may die: the others train to their end, "
+            "and no update is in the model twice",
+            _tests("net/test_asynchronous_deaths.py", "mlfabric/test_virtual_jobs.py"),
+            "in the tests alone",
+        ),
+        (
             "A failure of Prophet is one warning, and the job goes on in the engine's own order",
             _tests("plugins/byteps/test_agent.py", "plugins/torch/test_agent.py"),
             "in the tests alone, and the steps aside among the tasks",

@@ -14,11 +14,16 @@ from pathlib import Path
 from prophet.core.errors import UserError
 from prophet.core.files import write_whole
 from prophet.core.units import parse_rate, parse_time
-from prophet.mlfabric.coordination import Coordination, Terms
+from prophet.mlfabric.coordination import Coordination
+from prophet.mlfabric.terms import Terms
 from prophet.mlfabric.tokens import load_tokens
 
+LEAST_DEAD_S = 2.0
 
-def terms_of(delay_bound: int | None, server: str, server_rate: str | None, rate: str, batch: str) -> Terms:
+
+def terms_of(
+    delay_bound: int | None, server: str, server_rate: str | None, rate: str, batch: str, dead_after: str
+) -> Terms:
     """The options as a job's terms. Raises UserError naming the option that is wrong."""
 
     def bytes_per_s(option: str, text: str) -> float:
@@ -27,10 +32,15 @@ def terms_of(delay_bound: int | None, server: str, server_rate: str | None, rate
         except ValueError as error:
             raise UserError(f"{option}: {error}") from None
 
-    try:
-        batch_s = parse_time(batch)
-    except ValueError as error:
-        raise UserError(f"--batch: {error}") from None
+    def seconds(option: str, text: str) -> float:
+        try:
+            return parse_time(text)
+        except ValueError as error:
+            raise UserError(f"{option}: {error}") from None
+
+    batch_s, dead_s = seconds("--batch", batch), seconds("--dead-after", dead_after)
+    if dead_s < LEAST_DEAD_S:
+        raise UserError(f"--dead-after {dead_after}: workers speak once a second; give {LEAST_DEAD_S:g}s or more")
     if delay_bound is not None and delay_bound < 1:
         raise UserError(f"--delay-bound {delay_bound}: an update has a delay of 1 even alone; give 1 or more")
     of_server = bytes_per_s("--server-rate", server_rate) if server_rate is not None else None
@@ -40,6 +50,7 @@ def terms_of(delay_bound: int | None, server: str, server_rate: str | None, rate
         rate=bytes_per_s("--rate", rate),
         rates={} if of_server is None else {server: (of_server, of_server)},
         batch_s=batch_s,
+        dead_s=dead_s,
     )
 
 

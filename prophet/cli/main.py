@@ -261,12 +261,13 @@ def coordinate(
     server_rate: Annotated[str | None, typer.Option(help="Of that NIC, such as 10gbit; --rate where left out.")] = None,
     rate: Annotated[str, typer.Option(help="Of a NIC whose rate no worker has reported yet.")] = "10gbit",
     batch: Annotated[str, typer.Option(help="How long updates are gathered at most for one order.")] = "100ms",
+    dead_after: Annotated[str, typer.Option(help="How long a worker may be silent before it counts as dead.")] = "10s",
     status: Annotated[Path | None, typer.Option(help="File (JSON) for what came of all updates.")] = None,
 ) -> None:
     """Be the coordinator of MLfabric jobs, until Ctrl-C or SIGTERM."""
     from prophet.cli.coordinate import serve, terms_of
 
-    terms = terms_of(delay_bound, server, server_rate, rate, batch)
+    terms = terms_of(delay_bound, server, server_rate, rate, batch, dead_after)
     serve(listen, token_file, terms, status, typer.echo)
 
 

@@ -63,6 +63,8 @@ COORDINATOR_BOUND_S = "PROPHET_COORDINATOR_BOUND_S"
 """How long the coordinator may be silent before updates go in arrival order."""
 AGGREGATE = "PROPHET_AGGREGATE"
 """0 keeps this worker of an asynchronous job from summing others' updates, and from sending its own to be summed."""
+STALENESS = "PROPHET_STALENESS"
+"""By how many rounds a worker of a job with a coordinator may lead the slowest; 0 is in step, unset is no bound."""
 NODE = "PROPHET_NODE"
 """Name of this machine's NIC for the coordinator; workers behind one NIC have one name. The host's name where unset."""
 
@@ -88,6 +90,7 @@ MOST_PARTITION_BYTES = 2**31 - 1
 DEFAULT_WATCHDOG_S = 1.0
 DEFAULT_MONITOR_S = 5.0
 DEFAULT_COORDINATOR_BOUND_S = 2.0
+MOST_STALENESS = 10**6
 DEFAULT_METRICS_HOST = "127.0.0.1"
 MOST_PORT = 65535
 
@@ -241,18 +244,23 @@ def from_environ(
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """Where a worker's coordinator is and how it is spoken to. `node` is None for the host's name; seconds."""
+    """Where a worker's coordinator is and what it is told. `node` is None for the host's name; seconds."""
 
     address: str
     token_file: Path
     tenant: str | None
     bound_s: float
     node: str | None
+    staleness: int | None = None
 
 
 def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> CoordinatorSettings | None:
     """None where the job has no coordinator. Raises UserError naming the variable that is wrong."""
-    address = environ.get(COORDINATOR, "")
+    address, staleness = environ.get(COORDINATOR, ""), environ.get(STALENESS, "")
+    if staleness and not (staleness.isascii() and staleness.isdecimal() and int(staleness) <= MOST_STALENESS):
+        raise UserError(f"{STALENESS} is {staleness!r}; it must be a whole number of rounds, 0 to {MOST_STALENESS}")
+    if staleness and not address:
+        raise UserError(f"{STALENESS} is set, and {COORDINATOR} is not: name the coordinator that is to keep it")
     if not address:
         return None
     host, _, port = address.removeprefix("tcp://").rpartition(":")
@@ -267,4 +275,5 @@ def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> Coordin
         environ.get(COORDINATOR_TENANT) or None,
         _number(environ, COORDINATOR_BOUND_S, DEFAULT_COORDINATOR_BOUND_S, 0.05),
         environ.get(NODE) or None,
+        int(staleness) if staleness else None,
     )

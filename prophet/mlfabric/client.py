@@ -25,7 +25,7 @@ from prophet.core.errors import UserError
 from prophet.core.optional import need
 from prophet.core.settings import DEFAULT_COORDINATOR_BOUND_S, coordinator_from_environ
 from prophet.learn.nic import interface_towards, sample_nic
-from prophet.mlfabric.conversation import AWAY, Conversation, Result, SumPermission
+from prophet.mlfabric.conversation import AWAY, Conversation, Pass, Result, SumPermission
 from prophet.mlfabric.messages import MOST_ANSWER_BYTES, Bye, Hello, Request, decode_answer, encode
 from prophet.mlfabric.nic_rates import NicEstimate
 from prophet.mlfabric.ports import Asking, Collection, Outcome, Permission
@@ -46,8 +46,9 @@ class CoordinatorClient:
     """One worker's connection; safe for several threads. See `CoordinatorPort` for its calls.
 
     `bound_s` is how long the coordinator may be silent before updates go in arrival order. `node` names the NIC, the
-    host's name where left out; with `watch_nic` its rate is measured while updates travel, and reported. Raises
-    UserError for an address, tenant or number that cannot be; nothing is connected yet when it returns.
+    host's name where left out; with `watch_nic` its rate is measured while updates travel, and reported. `staleness`
+    is by how many rounds one of the job's `workers` may lead the slowest, None for any. Raises UserError for an
+    address, tenant or number that cannot be; nothing is connected yet when it returns.
     """
 
     def __init__(
@@ -59,10 +60,17 @@ class CoordinatorClient:
         bound_s: float = DEFAULT_COORDINATOR_BOUND_S,
         node: str | None = None,
         watch_nic: bool = True,
+        workers: int | None = None,
+        staleness: int | None = None,
     ) -> None:
         try:
             hello = Hello(
-                tenant=tenant, worker=worker, incarnation=secrets.randbits(53), node=node or socket.gethostname()
+                tenant=tenant,
+                worker=worker,
+                incarnation=secrets.randbits(53),
+                node=node or socket.gethostname(),
+                workers=workers,
+                staleness=staleness,
             )
         except ValueError:
             raise UserError(f"tenant {tenant!r}, worker {worker!r}, node {node!r}: one cannot be") from None
@@ -73,6 +81,7 @@ class CoordinatorClient:
         self._pushed: set[int] = set()
         """Updates that are done, and nobody has said yet what came of them."""
         self._sums: dict[int, Future[Permission]] = {}
+        self._passes: dict[int, Future[bool]] = {}
         self._collect: Callable[[Collection], None] | None = None
         # A restart takes longer than a millisecond an update, so it does not use a number again.
         self._numbers = time.time_ns() // 1_000_000
@@ -148,7 +157,8 @@ class CoordinatorClient:
             ended = self._ended
             if not ended:
                 self._conversation.done(asking.update, size_bytes, time.monotonic())
-                self._pushed.add(asking.update)
+                if asking.update in self._askings:
+                    self._pushed.add(asking.update)
         if ended:
             _resolve(asking.outcome, Outcome(asking.update, True, self.version, None, AWAY))
         else:
@@ -180,6 +190,30 @@ class CoordinatorClient:
             self._conversation.done_sum(number, size_bytes, time.monotonic())
         self._wake()
 
+    def clock(self, rounds: int, models: int) -> Future[bool]:
+        future: Future[bool] = Future()
+        with self._lock:
+            ended = self._ended
+            if not ended:
+                if rounds == models:
+                    self._passes[rounds] = future
+                self._conversation.clock(rounds, models, time.monotonic())
+        if ended or rounds != models:
+            _resolve(future, not ended)
+        self._wake()
+        return future
+
+    def wait_for_others(self) -> tuple[int, ...]:
+        with self._answered:
+            if self._ended or self._conversation.away:
+                return ()
+            self._conversation.leave(time.monotonic())
+        self._wake()
+        with self._answered:
+            talk = self._conversation
+            self._answered.wait_for(lambda: self._ended or talk.away or talk.died is not None)
+            return talk.died or ()
+
     def report(self, up: float | None = None, down: float | None = None) -> None:
         with self._lock:
             self._conversation.report(up, down)
@@ -206,6 +240,8 @@ class CoordinatorClient:
         except Exception as error:
             # Prophet's own failure: the job goes on without it.
             self._warn(f"{type(error).__name__}: {error}")
+            with contextlib.suppress(Exception):
+                self._send(Bye())  # or it would be taken for dead
         finally:
             self._end()
 
@@ -294,6 +330,11 @@ class CoordinatorClient:
                     future = self._sums.pop(result.number, None)
                 if future is not None:
                     _resolve(future, result.permission)
+            case Pass():
+                with self._lock:
+                    passed = self._passes.pop(result.rounds, None)
+                if passed is not None:
+                    _resolve(passed, result.coordinated)
             case Collection():
                 if self._collect is not None:
                     self._collect(result)
@@ -312,8 +353,10 @@ class CoordinatorClient:
         with self._answered:
             self._ended = True
             askings, sums = list(self._askings.values()), list(self._sums.values())
+            passes = list(self._passes.values())
             self._askings.clear()
             self._sums.clear()
+            self._passes.clear()
             version = self._conversation.version
             self._answered.notify_all()
         for asking in askings:
@@ -325,6 +368,8 @@ class CoordinatorClient:
             # One that is on its way to the server has its outcome when it is done.
         for future in sums:
             _resolve(future, Permission(0, True, AWAY, None, version, False))
+        for passed in passes:
+            _resolve(passed, False)
         self._context.destroy(linger=200)
         self._wake_in.close()
         self._wake_out.close()
@@ -352,10 +397,21 @@ def _resolve(future: Future[T], value: T) -> None:
         future.set_result(value)
 
 
-def client_from_environ(worker: int, environ: Mapping[str, str] = os.environ) -> CoordinatorClient | None:
+def client_from_environ(
+    worker: int, environ: Mapping[str, str] = os.environ, workers: int | None = None
+) -> CoordinatorClient | None:
     """The coordinator that the environment names, None where it names none. Raises UserError naming what is wrong."""
     settings = coordinator_from_environ(environ)
     if settings is None:
         return None
     tenant, token = token_of(settings.token_file, settings.tenant)
-    return CoordinatorClient(settings.address, token, tenant, worker, settings.bound_s, settings.node)
+    return CoordinatorClient(
+        settings.address,
+        token,
+        tenant,
+        worker,
+        settings.bound_s,
+        settings.node,
+        workers=workers,
+        staleness=settings.staleness,
+    )

@@ -23,7 +23,9 @@ from prophet.mlfabric.messages import (
     Applied,
     Ask,
     Beat,
+    Bye,
     Challenge,
+    Clock,
     Collect,
     Collected,
     Denied,
@@ -32,6 +34,8 @@ from prophet.mlfabric.messages import (
     Hello,
     Lost,
     NicRates,
+    Parting,
+    Proceed,
     Request,
     Summed,
     Wait,
@@ -48,6 +52,8 @@ LONGEST_S = 60.0
 """No update waits longer, however often the coordinator says that it has to."""
 MOST_UNHEARD = 1000
 """Updates pushed while the coordinator is away; more are not told to it later."""
+MOST_LOST = 64
+"""Of updates that were said to be lost so many are remembered, in case that they are in the model after all."""
 AWAY = "the coordinator is away"
 ANEW = "the coordinator was started anew"
 
@@ -60,7 +66,15 @@ class SumPermission:
     permission: Permission
 
 
-Result: TypeAlias = Permission | Outcome | SumPermission | Collection
+@dataclass(frozen=True)
+class Pass:
+    """The model may be read that follows so many rounds; `coordinated`: the bound on leads allows it."""
+
+    rounds: int
+    coordinated: bool
+
+
+Result: TypeAlias = Permission | Outcome | SumPermission | Collection | Pass
 
 
 class _Stage(enum.Enum):
@@ -102,6 +116,14 @@ class _Sum:
 
 
 @dataclass
+class _Waiting:
+    """For something that is asked for until it is there: when that was said and answered last."""
+
+    heard_s: float
+    said_s: float = -math.inf
+
+
+@dataclass
 class _Outbox:
     messages: list[Request] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
@@ -127,6 +149,7 @@ class Conversation:
         self.complaint = ""
         """The last refusal of anything else."""
         self.welcomed = False
+        self._parting: Parting | None = None
         self.next_s = now_s
         self._hello = hello
         self._token = token
@@ -135,6 +158,10 @@ class Conversation:
         self._updates: dict[int, _Update] = {}
         self._sums: dict[int, _Sum] = {}
         self._unheard: dict[int, Done] = {}
+        self._lost_asks: dict[int, Ask] = {}
+        self._clock: Clock | None = None
+        self._passing: _Waiting | None = None
+        self._leaving: _Waiting | None = None
         self._rates: NicRates | None = None
         self._knocked_s = -math.inf
         self._began_s = now_s
@@ -159,8 +186,15 @@ class Conversation:
             self._say_ask(update, now_s)
 
     def done(self, number: int, size_bytes: int, now_s: float) -> None:
-        """The server has all of an update. Its Outcome comes with `take`; a second call does nothing."""
+        """The server has all of an update. Its Outcome comes with `take`; a second call does nothing.
+
+        Also for one whose Outcome says that it was lost, and which is in the model after all.
+        """
         update = self._updates.get(number)
+        if (ask := self._lost_asks.pop(number, None)) is not None:
+            self._keep(Done(update=number, version=ask.version, size_bytes=size_bytes))
+            if self.welcomed:
+                self._out.messages.append(self._unheard[number])
         if update is None or update.stage is _Stage.SENT or update.done is not None:
             return
         update.done = Done(update=number, version=update.ask.version, size_bytes=size_bytes)
@@ -192,6 +226,26 @@ class Conversation:
             raise UserError(f"rates of {up} and {down} bytes per second; give numbers above 0") from None
         if self.welcomed:
             self._out.messages.append(self._rates)
+
+    def clock(self, rounds: int, models: int, now_s: float) -> None:
+        """So many rounds are finished and models read. Where they are equal, a Pass for the next comes with `take`."""
+        self._clock = Clock(rounds=rounds, models=models)
+        self._passing = _Waiting(now_s) if rounds == models else None
+        if self.away:
+            self._pass(False)
+        elif self.welcomed:
+            self._out.messages.append(self._clock)
+            if self._passing is not None:
+                self._passing.said_s = now_s
+
+    def leave(self, now_s: float) -> None:
+        """Nothing more will be asked for; `died` is asked for instead."""
+        self._leaving = _Waiting(now_s)
+
+    @property
+    def died(self) -> tuple[int, ...] | None:
+        """Once all other workers have ended or died: which have died. None before."""
+        return self._parting.died if self._parting is not None and self._parting.working == 0 else None
 
     @property
     def sending(self) -> bool:
@@ -233,6 +287,12 @@ class Conversation:
                 self._lost(answer)
             case Collect():
                 self._collect(answer)
+            case Proceed() if self._passing and self._clock and self._clock.rounds == answer.rounds:
+                self._passing.heard_s = now_s
+                if answer.now:
+                    self._pass(True)
+            case Parting() if self._leaving:
+                self._leaving.heard_s, self._parting = now_s, answer
             case Summed():
                 self.version = max(self.version, answer.version)
                 self._sums.pop(answer.sum, None)
@@ -242,12 +302,16 @@ class Conversation:
             return  # it is for what this worker was before, and the coordinator has yet to hear what it is
         anew = self._epoch is not None and self._epoch != welcome.epoch
         self._epoch = welcome.epoch
+        self._hello = self._hello.model_copy(update={"epoch": welcome.epoch})
         self.version = max(self.version, welcome.version)
         self.welcomed, self.away, self.refused = True, False, ""
         if self._rates is not None:
             self._out.messages.append(self._rates)
-        for done in self._unheard.values():
-            self._out.messages.append(done)
+        if self._clock is not None:
+            self._out.messages.append(self._clock)
+        for waiting in filter(None, (self._passing, self._leaving)):
+            waiting.heard_s, waiting.said_s = now_s, -math.inf
+        self._out.messages += self._unheard.values()
         for update in list(self._updates.values()):
             update.heard_s, update.said_s = now_s, -math.inf
             if anew and update.stage is _Stage.SENT:
@@ -256,8 +320,8 @@ class Conversation:
             gathered.heard_s, gathered.said_s = now_s, -math.inf
             if anew and not gathered.gone:
                 self._go_sum(number, gathered, ANEW)
-            elif anew and gathered.done is not None:
-                del self._sums[number]
+            elif anew:
+                del self._sums[number]  # the new one knows nothing of it; its members say what was applied
 
     def _denied(self, denied: Denied, now_s: float) -> None:
         if not self.welcomed and denied.update is None:
@@ -265,6 +329,8 @@ class Conversation:
             self._be_away(now_s)
             return
         self.complaint = denied.text
+        if denied.sum is not None:
+            self._give_sum_up(denied.sum, denied.text)
         if denied.update is None:
             return
         self._unheard.pop(denied.update, None)
@@ -317,9 +383,12 @@ class Conversation:
         self._out.results.append(Collection(collect.sum, collect.members))
         gathered = self._sums.get(collect.sum)
         if not collect.members and gathered is not None and not gathered.gone:
-            del self._sums[collect.sum]
-            nothing = Permission(0, False, "nothing is left to sum", None, self.version, True)
-            self._out.results.append(SumPermission(collect.sum, nothing))
+            self._give_sum_up(collect.sum, "nothing is left to sum")
+
+    def _give_sum_up(self, number: int, why: str) -> None:
+        gathered = self._sums.pop(number, None)
+        if gathered is not None and not gathered.gone:
+            self._out.results.append(SumPermission(number, Permission(0, False, why, None, self.version, True)))
 
     # What time does.
 
@@ -337,13 +406,16 @@ class Conversation:
             self._turn_update(update, now_s, again_s)
         for number, gathered in list(self._sums.items()):
             self._turn_sum(number, gathered, now_s, again_s)
+        self._turn_waiting(self._passing, self._clock, now_s, again_s)
+        self._turn_waiting(self._leaving, Bye(), now_s, again_s)
         if self.welcomed:
             if self._out.messages:
                 self._said_s = now_s
-            elif now_s - self._said_s >= BEAT_S:
+            elif now_s - self._said_s >= BEAT_S and self._leaving is None:
                 self._out.messages.append(Beat())
                 self._said_s = now_s
-            self._later(self._said_s + BEAT_S)
+            if self._leaving is None:
+                self._later(self._said_s + BEAT_S)
 
     def _turn_update(self, update: _Update, now_s: float, again_s: float) -> None:
         stage = update.stage
@@ -389,6 +461,22 @@ class Conversation:
         self._later(gathered.heard_s + self.bound_s)
         self._later(gathered.said_s + again_s if self.welcomed else math.inf)
 
+    def _turn_waiting(
+        self, waiting: _Waiting | None, message: Clock | Bye | None, now_s: float, again_s: float
+    ) -> None:
+        """Says a message again for which an answer stays out, or which another answer may follow."""
+        if waiting is None or message is None:
+            return
+        if now_s - waiting.heard_s >= self.bound_s:
+            if not self.away:
+                self._be_away(now_s)
+            return
+        if self.welcomed and now_s - waiting.said_s >= again_s:
+            waiting.said_s = now_s
+            self._out.messages.append(message)
+        self._later(waiting.heard_s + self.bound_s)
+        self._later(waiting.said_s + again_s if self.welcomed else math.inf)
+
     def _later(self, time_s: float) -> None:
         self.next_s = min(self.next_s, time_s)
 
@@ -397,6 +485,7 @@ class Conversation:
         self.away, self.welcomed = True, False
         self._knocked_s = now_s
         self._later(now_s + self.bound_s)
+        self._pass(False)
         for update in list(self._updates.values()):
             if update.stage is _Stage.WAITING:
                 self._go(update, self.refused or AWAY)
@@ -432,14 +521,29 @@ class Conversation:
     def _not_heard(self, update: _Update) -> None:
         assert update.done is not None
         if len(self._unheard) < MOST_UNHEARD:
-            self._unheard[update.ask.update] = update.done
+            self._keep(update.done)
         self._end(update, Outcome(update.ask.update, True, self.version, None, self.refused or AWAY))
+
+    def _keep(self, done: Done) -> None:
+        """It is said after every welcome, until it is answered."""
+        self._unheard[done.update] = done
+
+    def _pass(self, coordinated: bool) -> None:
+        if self._passing is not None and self._clock is not None:
+            self._out.results.append(Pass(self._clock.rounds, coordinated))
+        self._passing = None
 
     def _end(self, update: _Update, outcome: Outcome) -> None:
         del self._updates[update.ask.update]
+        if update.stage is _Stage.SENT and not outcome.applied:
+            self._lost_asks[update.ask.update] = update.ask
+            if len(self._lost_asks) > MOST_LOST:
+                del self._lost_asks[next(iter(self._lost_asks))]
         self._out.results.append(outcome)
 
     def _say_ask(self, update: _Update, now_s: float) -> None:
+        if self._clock is not None and update.said_s > -math.inf:
+            self._out.messages.append(self._clock)  # what it waits for may be that this was not heard
         update.said_s = now_s
         self._out.messages.append(update.ask)
 

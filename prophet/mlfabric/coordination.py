@@ -13,23 +13,26 @@ because the coordinator was away or too slow for the worker, are counted as well
 there are none.
 
 What a worker was granted is released when it dies: nothing is heard from it for `dead_s`, it starts anew, or its
-transfer is `lease_s` late. The updates in a sum are lost with their aggregator, unless it is dead in name only and its
-sum arrives after all: then they count, if they were not sent again.
+transfer is `lease_s` late. The updates in a sum are lost with their aggregator. Where the sum had reached the server
+all the same, their workers see it in the model, and say so: then they count.
+
+Workers that have to stay near each other say after each round how far they are; leads.py says who may go on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from prophet.core.errors import UserError
+from prophet.mlfabric.leads import LeadBound
 from prophet.mlfabric.messages import (
     Applied,
     Ask,
     Beat,
     Bye,
+    Clock,
     Collect,
     Collected,
     Denied,
@@ -38,6 +41,8 @@ from prophet.mlfabric.messages import (
     Hello,
     Lost,
     NicRates,
+    Parting,
+    Proceed,
     Request,
     Summed,
     Wait,
@@ -46,9 +51,10 @@ from prophet.mlfabric.messages import (
 from prophet.mlfabric.network import Link, NetworkState, Node
 from prophet.mlfabric.ordering import Update
 from prophet.mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
+from prophet.mlfabric.terms import Counts, Terms
 from prophet.mlfabric.timetable import LEAD_S, ScheduledTransfer, Timetable
 
-Said: TypeAlias = Applied | Collect | Denied | Grant | Lost | Summed | Wait | Welcome
+Said: TypeAlias = Applied | Collect | Denied | Grant | Lost | Parting | Proceed | Summed | Wait | Welcome
 Addressed: TypeAlias = tuple[int, Said]
 """To which worker, and what."""
 
@@ -62,58 +68,14 @@ MOST_PLANNED = 32
 """While so many transfers wait for their start, nothing more is decided: later there is more to choose from."""
 CHECK_S = 0.5
 """How often the dead are looked for."""
+MOURNED = 3
+"""A worker that was silent for so many times `dead_s` is not waited for at the end of a job either."""
+COLLECTIONS = 1 << 20
+"""So many numbers of collections each epoch has for itself: a sum of before a new start is never taken for another."""
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What a job's coordinator is told. Times in seconds, rates in bytes per second.
-
-    `delay_bound` is tau_max, None for none. `server` is the node of the parameter server, `rates` are of nodes whose
-    rates nobody reports, up and down, and `rate` is both ways that of all others until they are reported. Raises
-    UserError for what cannot be.
-    """
-
-    delay_bound: int | None = None
-    server: str = "server"
-    rate: float = 1.25e9
-    rates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    batch_s: float = 0.1
-    dead_s: float = 10.0
-    lease_s: float = 30.0
-    most_workers: int = 4096
-    most_waiting: int = 16384
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.delay_bound is not None and self.delay_bound < 1:
-            raise UserError(f"delay bound {self.delay_bound}: an update has a delay of 1 even alone; give 1 or more")
-        for name in ("rate", "dead_s", "lease_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"{name} {getattr(self, name)}: give a number above 0")
-        if not 0 <= self.batch_s < math.inf:
-            raise UserError(f"batch_s {self.batch_s}: give a number of 0 or more")
-        if any(not 0 < rate < math.inf for pair in self.rates.values() for rate in pair):
-            raise UserError("rates: give numbers above 0")
-        if self.most_workers < 1 or self.most_waiting < 1:
-            raise UserError("most_workers and most_waiting: give 1 or more")
-
-
-@dataclass
-class Counts:
-    """What came of a job's updates so far. Delays as in Eq. 9, the greatest of each sort; sizes in bytes."""
-
-    applied: int = 0
-    applied_bytes: int = 0
-    dropped: int = 0
-    lost: int = 0
-    ungranted: int = 0
-    """Of the applied ones, those that went without a grant."""
-    sums: int = 0
-    batches: int = 0
-    refused: int = 0
-    died: int = 0
-    greatest_delay: int = 0
-    greatest_ungranted_delay: int = 0
+_Manner: TypeAlias = tuple[int | None, int | None]
+"""By how many rounds of how many workers one may lead; what all of a job have to say alike."""
 
 
 @dataclass
@@ -124,11 +86,14 @@ class _Worker:
     aggregates: bool
     heard_s: float
     alive: bool = True
+    ended: bool = False
     open: dict[int, _Open] = field(default_factory=dict)
     finished: dict[int, Applied | Grant | Lost] = field(default_factory=dict)
     """What was said last of the newest finished updates."""
     forgotten: int = 0
     """Updates below this number are finished, and how is not remembered."""
+    proceeds_at: int | None = None
+    """The round after which it waits for others."""
 
 
 @dataclass(eq=False)
@@ -174,10 +139,19 @@ class Coordination:
         self._scheduler = Scheduler(server, (), terms.delay_bound, seed=terms.seed)
         self._timetable = Timetable(server, terms.delay_bound)
         self._ready: list[_Open] = []
+        self._held: list[_Open] = []
+        """What may not go before others have read the model."""
+        self._manner: _Manner | None = None
+        self._leads: LeadBound | None = None
+        self._leads_since_s = -math.inf
+        self._left_behind: set[int] = set()
+        """Workers that others have been told to end without."""
+        self._base = 0
+        """The newest version that workers know of coordinators before this one."""
         self._by_id: dict[int, _Open] = {}
         self._serial = 0
         self._collections: dict[int, _Collection] = {}
-        self._collection_number = 0
+        self._first_collection = self._collection_number = (epoch & 0xFFFFFFFF) * COLLECTIONS
         self._busy_until_s = -math.inf
         self._check_s = -math.inf
         self._to_say: list[Addressed] = []
@@ -189,6 +163,12 @@ class Coordination:
     def join(self, hello: Hello, now_s: float) -> list[Addressed]:
         """Lets a worker in whose connection has proved that it may speak. A refusal changes nothing."""
         known = self._workers.get(hello.worker)
+        anew = known is None or known.incarnation != hello.incarnation
+        if anew and not any(worker.alive for worker in self._workers.values()):
+            known = None
+            self._begin()
+        if why := self._other_manner(hello):
+            return [self._refusal(hello.worker, why)]
         new_node = hello.node not in self._nodes
         if known is None and len(self._workers) >= self.terms.most_workers:
             return [self._refusal(hello.worker, f"{len(self._workers)} workers are the most here")]
@@ -202,18 +182,54 @@ class Coordination:
         if known is None:
             known = _Worker(hello.worker, hello.incarnation, node, hello.aggregates, now_s)
             self._workers[hello.worker] = known
-        known.node, known.aggregates, known.heard_s, known.alive = node, hello.aggregates, now_s, True
+        if self._manner is None:
+            self._manner = _manner_of(hello)
+            if hello.staleness is not None and hello.workers is not None:
+                self._leads, self._leads_since_s = LeadBound(hello.staleness, hello.workers), now_s
+        known.node, known.aggregates, known.ended = node, hello.aggregates, False
+        self._lives(known, now_s)
         # A coordinator that was started anew goes on where its workers know that the last one was.
-        self.version = max(self.version, hello.version)
+        if hello.epoch != self.epoch and hello.version > self._base:
+            self.version += hello.version - self._base
+            self._base = hello.version
         self._say(known, Welcome(epoch=self.epoch, version=self.version))
         return self._said()
+
+    def _begin(self) -> None:
+        """Nobody is left of the workers that there were: who comes now is of another job, with another model.
+
+        Should one of them come back after all, it is as if the coordinator had been started anew.
+        """
+        self.epoch += bool(self._workers)
+        self._workers.clear()
+        self._left_behind.clear()
+        self.version = self._base = 0
+        self._manner = self._leads = None
+
+    def _other_manner(self, hello: Hello) -> str:
+        """Why a worker that says this cannot train with the others; empty where it can."""
+        staleness, workers = manner = _manner_of(hello)
+        if self._manner not in (None, manner):
+            return f"{_words(manner)}, and others of this job say {_words(self._manner)}: make them alike"
+        if staleness is not None and not hello.worker < (workers or 0) <= self.terms.most_workers:
+            return f"{_words(manner)}: worker {hello.worker} of so many cannot be"
+        if staleness == 0 and self.terms.delay_bound is not None:
+            return f"{_words(manner)}: in step no update is late, so leave --delay-bound of the coordinator out"
+        return ""
+
+    def _lives(self, worker: _Worker, now_s: float) -> None:
+        worker.heard_s, worker.alive = now_s, True
+        if self._leads is not None:
+            self._leads.lives(worker.number)
 
     def receive(self, worker: int, request: Request, now_s: float) -> list[Addressed]:
         """Takes in what `worker` says. What is refused changes nothing."""
         known = self._workers.get(worker)
         if known is None:
             return [self._refusal(worker, f"worker {worker} has not said hello")]
-        known.heard_s, known.alive = now_s, True
+        leaves = isinstance(request, Bye)
+        first, known.ended = leaves and not known.ended, leaves
+        self._lives(known, now_s)
         match request:
             case Ask():
                 self._ask(known, request, now_s)
@@ -228,10 +244,13 @@ class Coordination:
                     self._network.uplinks[known.node] = Link.constant(request.up)
                 if request.down is not None:
                     self._network.downlinks[known.node] = Link.constant(request.down)
+            case Clock():
+                self._clock(known, request)
             case Beat():
                 pass
             case Bye():
                 self._forget(known, "it has ended")
+                self._part(known, first, now_s)
             case Hello():
                 return self.join(request, now_s)
         return self._said()
@@ -248,14 +267,15 @@ class Coordination:
             self._refuse(worker, f"version {ask.version} is newer than the model, which has {self.version}", number)
         elif len(worker.open) >= MOST_OPEN:
             self._refuse(worker, f"{MOST_OPEN} updates of worker {worker.number} are open, which is the most", number)
-        elif len(self._ready) >= self.terms.most_waiting:
-            self._refuse(worker, f"{len(self._ready)} updates are waiting, which is the most", number)
+        elif len(self._ready) + len(self._held) >= self.terms.most_waiting:
+            self._refuse(worker, f"{self.terms.most_waiting} updates are waiting, which is the most", number)
         else:
             update = Update(self._serial, worker.node, float(ask.size_bytes), ask.version, ask.norm)
             self._serial += 1
             entry = _Open(worker, ask, update, now_s)
             worker.open[number] = self._by_id[update.id] = entry
-            self._ready.append(entry)
+            held = self._leads is not None and not self._leads.may_send(worker.number)
+            (self._held if held else self._ready).append(entry)
             self._repeat(entry, now_s)
 
     def _repeat(self, entry: _Open, now_s: float) -> None:
@@ -303,7 +323,8 @@ class Coordination:
     def _collected(self, worker: _Worker, collected: Collected) -> None:
         collection = self._collections.get(collected.sum)
         if collection is None or collection.aggregator is not worker:
-            self._refuse(worker, f"there is no collection {collected.sum} of worker {worker.number}")
+            text = f"there is no collection {collected.sum} of worker {worker.number}"
+            self._refuse(worker, text, collection=collected.sum)
             return
         if collection.grant is not None:
             self._say(worker, collection.grant.model_copy(update={"start_s": 0.0}))
@@ -317,8 +338,9 @@ class Coordination:
         number = done.sum
         assert number is not None
         collection = self._collections.get(number)
-        if number >= self._collection_number or (collection is not None and collection.aggregator is not worker):
-            self._refuse(worker, f"there is no collection {number} of worker {worker.number}")
+        known = self._first_collection <= number < self._collection_number
+        if not known or (collection is not None and collection.aggregator is not worker):
+            self._refuse(worker, f"there is no collection {number} of worker {worker.number}", collection=number)
             return
         if collection is not None:
             granted = collection.grant is not None
@@ -332,12 +354,48 @@ class Coordination:
                 size_bytes = 0  # what is summed travels once
         self._say(worker, Summed(sum=number, version=self.version))
 
+    def _clock(self, worker: _Worker, clock: Clock) -> None:
+        leads = self._leads
+        if leads is None:
+            self._refuse(worker, f"worker {worker.number} has said hello without a staleness")
+            return
+        leads.heard(worker.number, clock.rounds, clock.models)
+        worker.proceeds_at = clock.rounds if leads.waits(worker.number) else None
+        self._look_at_leads()
+        if worker.proceeds_at is not None:
+            self._say(worker, Proceed(rounds=clock.rounds, now=False))
+
+    def _look_at_leads(self) -> None:
+        """Lets go on who had to wait for another that has gone on now, or has gone."""
+        leads = self._leads
+        if leads is None:
+            return
+        for worker in self._workers.values():
+            if worker.proceeds_at is not None and leads.may_read(worker.number):
+                self._say(worker, Proceed(rounds=worker.proceeds_at, now=True))
+                worker.proceeds_at = None
+        held, self._held = self._held, []
+        for entry in held:
+            (self._ready if leads.may_send(entry.worker.number) else self._held).append(entry)
+
+    def _part(self, worker: _Worker, first: bool, now_s: float) -> None:
+        """Says to a worker that has ended whom the job still waits for, and whom in vain; to all, if for nobody now."""
+        left = [other for other in self._workers.values() if not other.ended]
+        working = [other for other in left if now_s - other.heard_s <= MOURNED * self.terms.dead_s]
+        died = self._left_behind.union(other.number for other in left) - {other.number for other in working}
+        if not working:
+            self._left_behind |= died
+        all_hear = first and not working
+        for other in [other for other in self._workers.values() if other.ended] if all_hear else [worker]:
+            self._say(other, Parting(working=len(working), died=tuple(sorted(died))))
+
     # What is due.
 
     def turn(self, now_s: float) -> list[Addressed]:
         """Decides batches, lets transfers go, and forgets the dead."""
         if now_s >= self._check_s:
             self._check(now_s)
+            self._look_at_leads()
         self._book(now_s)
         while self._ready and self._batch_due_s() <= now_s:
             self._decide(now_s)
@@ -432,6 +490,8 @@ class Coordination:
 
     def _check(self, now_s: float) -> None:
         self._check_s = now_s + CHECK_S
+        if self._leads is not None and now_s - self._leads_since_s > self.terms.dead_s:
+            self._leads.absent(self._workers)
         for worker in self._workers.values():
             if worker.alive and now_s - worker.heard_s > self.terms.dead_s:
                 self.counts.died += 1
@@ -444,7 +504,10 @@ class Coordination:
 
     def _forget(self, worker: _Worker, reason: str) -> None:
         """Releases what a worker was granted. What it finished stays known, as it may come back and say it again."""
-        worker.alive = False
+        worker.alive, worker.proceeds_at = False, None
+        if self._leads is not None:
+            self._leads.gone(worker.number)
+            self._look_at_leads()
         for entry in list(worker.open.values()):
             collection = entry.collection
             if collection is None or not collection.transfer.ready:
@@ -476,8 +539,10 @@ class Coordination:
         del self._by_id[entry.update.id]
         if entry.transfer is not None:
             self._timetable.withdraw(entry.transfer)
-        elif entry in self._ready:  # and not in a batch that is just being decided
-            self._ready.remove(entry)
+        else:
+            for waiting in (self._ready, self._held):
+                if entry in waiting:  # and not in a batch that is just being decided
+                    waiting.remove(entry)
         collection = entry.collection
         if collection is None or collection.number not in self._collections:
             return
@@ -536,12 +601,12 @@ class Coordination:
         said, self._to_say = self._to_say, []
         return said
 
-    def _refuse(self, worker: _Worker, text: str, update: int | None = None) -> None:
-        self._to_say.append(self._refusal(worker.number, text, update))
+    def _refuse(self, worker: _Worker, text: str, update: int | None = None, collection: int | None = None) -> None:
+        self._to_say.append(self._refusal(worker.number, text, update, collection))
 
-    def _refusal(self, worker: int, text: str, update: int | None = None) -> Addressed:
+    def _refusal(self, worker: int, text: str, update: int | None = None, collection: int | None = None) -> Addressed:
         self.counts.refused += 1
-        return worker, Denied(text=text, update=update)
+        return worker, Denied(text=text, update=update, sum=collection)
 
     def open_updates(self) -> Iterable[tuple[int, int]]:
         """Pairs of worker and update that were asked for and are not finished."""
@@ -554,6 +619,15 @@ class Coordination:
             name: (network.uplinks[node].rates[0], network.downlinks[node].rates[0])
             for name, node in self._nodes.items()
         }
+
+
+def _manner_of(hello: Hello) -> _Manner:
+    return hello.staleness, None if hello.staleness is None else hello.workers
+
+
+def _words(manner: _Manner | None) -> str:
+    staleness, workers = manner or (None, None)
+    return "no PROPHET_STALENESS" if staleness is None else f"PROPHET_STALENESS {staleness} of {workers} workers"
 
 
 def _alone(pair: list[ScheduledTransfer]) -> bool:

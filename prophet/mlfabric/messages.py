@@ -24,6 +24,9 @@ times seconds, rates bytes per second, versions the number of updates that the s
 
 An aggregator also gets Collect (which updates it is to sum), says Collected when it has them, gets a Grant for the
 sum, says Done and gets Summed. Lost takes back what was granted: an aggregator that died took the update with it.
+
+Where a worker's lead is bounded, it says Clock after each round and gets Proceed, which tells it to wait or to read the
+model. In the end it says Bye, and gets Parting: who is still at work, and who has died.
 """
 
 from __future__ import annotations
@@ -60,9 +63,11 @@ class Hello(_Message):
     """A connection's first message: who speaks on it.
 
     `incarnation` differs between two starts of one worker: a reconnection keeps what the worker had, a restart does
-    not. `node` names the machine and so the NIC. `version` is the newest that this worker has heard of, from which a
-    coordinator that was started anew counts on. `aggregates`: this worker can send updates to others and sum theirs.
-    `proof` is `prove`'s answer to a Challenge, empty before there was one.
+    not. `node` names the machine and so the NIC. `version` is the newest that this worker has heard of, from the
+    coordinator of that `epoch` if from any; one that was started anew counts on from it. `aggregates`: this worker can
+    send updates to others and sum theirs. `workers` is how many the job has, and `staleness` by how many rounds one may
+    lead the slowest: None for any number, 0 where all are in step. `proof` is `prove`'s answer to a Challenge, empty
+    before there was one.
     """
 
     kind: Literal["hello"] = "hello"
@@ -71,7 +76,10 @@ class Hello(_Message):
     incarnation: _Whole
     node: _Name
     version: _Whole = 0
+    epoch: _Whole | None = None
     aggregates: bool = False
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
+    staleness: _Whole | None = None
     proof: _Proof = ""
 
 
@@ -118,6 +126,15 @@ class Beat(_Message):
     """Nothing to say but that the worker lives."""
 
     kind: Literal["beat"] = "beat"
+
+
+class Clock(_Message):
+    """How far a worker of a job with a bound on leads is: `rounds` finished, and so many `models` read, the first ones
+    included. Where the two are equal it waits to read the next one."""
+
+    kind: Literal["clock"] = "clock"
+    rounds: _Whole
+    models: _Whole
 
 
 class Bye(_Message):
@@ -205,16 +222,33 @@ class Lost(_Message):
 
 
 class Denied(_Message):
-    """A message was refused and changed nothing. `update` is the one it was about, if any."""
+    """A message was refused and changed nothing. `update` or `sum` is the one it was about, if any."""
 
     kind: Literal["denied"] = "denied"
     text: str
     update: _Whole | None = None
+    sum: _Whole | None = None
 
 
-Request: TypeAlias = Hello | Ask | Done | Collected | NicRates | Beat | Bye
+class Proceed(_Message):
+    """To a worker that has finished so many `rounds`: whether it may read the model now, or has to wait for others."""
+
+    kind: Literal["proceed"] = "proceed"
+    rounds: _Whole
+    now: bool
+
+
+class Parting(_Message):
+    """To a worker that said Bye: how many others are `working`, and which have `died`, with whom the job cannot end."""
+
+    kind: Literal["parting"] = "parting"
+    working: _Whole
+    died: tuple[_Worker, ...] = ()
+
+
+Request: TypeAlias = Hello | Ask | Done | Collected | NicRates | Clock | Beat | Bye
 """To the coordinator."""
-Answer: TypeAlias = Challenge | Welcome | Wait | Grant | Applied | Summed | Collect | Lost | Denied
+Answer: TypeAlias = Challenge | Welcome | Wait | Grant | Applied | Summed | Collect | Lost | Denied | Proceed | Parting
 """To a worker."""
 
 _REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])

@@ -82,7 +82,7 @@ class Collection:
 
 
 class CoordinatorPort(Protocol):
-    """What a front end asks for. No method blocks, all may be called from any thread."""
+    """What a front end asks for. All may be called from any thread, and none but one blocks."""
 
     @property
     def version(self) -> int:
@@ -95,7 +95,10 @@ class CoordinatorPort(Protocol):
         """
 
     def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
-        """The server has acknowledged every byte of it. Returns `asking.outcome`. A second call counts once."""
+        """The server has acknowledged every byte of it. Returns `asking.outcome`. A second call counts once.
+
+        Also of one that was said to be lost, and that the worker sees in the model after all.
+        """
 
     def on_collect(self, collect: Callable[[Collection], None]) -> None:
         """This worker can aggregate: `collect` is called, from the client's thread, for what it is to sum."""
@@ -105,6 +108,20 @@ class CoordinatorPort(Protocol):
 
     def pushed_sum(self, number: int, size_bytes: int) -> None:
         """The server has all of the sum; its members' outcomes follow, at their workers."""
+
+    def clock(self, rounds: int, models: int) -> Future[bool]:
+        """This worker has finished so many rounds and read so many models, the first ones included.
+
+        Where the two are equal it ends when the next model may be read: with True when the slowest worker is near
+        enough, with False where the coordinator is away, and nobody is waited for.
+        """
+
+    def wait_for_others(self) -> tuple[int, ...]:
+        """This worker has finished. Returns when all others have, or have died: these, whom nobody need wait for.
+
+        The one method that blocks: an engine's own end waits for all workers, too. Nothing at once where the
+        coordinator is away.
+        """
 
     def report(self, up: float | None = None, down: float | None = None) -> None:
         """What this node's NIC has available each way, in bytes per second; None for what is not known."""

@@ -20,8 +20,9 @@ from typing import Any
 from prophet.core.errors import UserError
 from prophet.core.optional import need
 from prophet.mlfabric.connections import Connections, Outgoing, Tenant
-from prophet.mlfabric.coordination import Coordination, Terms
+from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.messages import MOST_REQUEST_BYTES, encode
+from prophet.mlfabric.terms import Terms
 
 zmq: Any = need("zmq", "an MLfabric coordinator")
 

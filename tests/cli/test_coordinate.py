@@ -13,8 +13,9 @@ import pytest
 
 from prophet.cli.coordinate import serve, summary, terms_of
 from prophet.core.errors import UserError
-from prophet.mlfabric.coordination import Coordination, Terms
+from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.messages import Done, Hello
+from prophet.mlfabric.terms import Terms
 
 pytest.importorskip("zmq")
 
@@ -24,12 +25,13 @@ OPTIONS: dict[str, Any] = {
     "server_rate": None,
     "rate": "10gbit",
     "batch": "100ms",
+    "dead_after": "10s",
 }
 
 
 def test_options_become_terms_in_bytes_and_seconds() -> None:
-    terms = terms_of(30, "server", "8gbit", "800mbit", "50ms")
-    assert (terms.delay_bound, terms.rate, terms.batch_s) == (30, 1e8, 0.05)
+    terms = terms_of(30, "server", "8gbit", "800mbit", "50ms", "3s")
+    assert (terms.delay_bound, terms.rate, terms.batch_s, terms.dead_s) == (30, 1e8, 0.05, 3.0)
     assert terms.rates == {"server": (1e9, 1e9)}
 
 
@@ -40,6 +42,7 @@ def test_options_become_terms_in_bytes_and_seconds() -> None:
         ({"rate": "fast"}, "--rate: 'fast' is not a rate"),
         ({"server_rate": "-1"}, "--server-rate: '-1' is not a rate"),
         ({"batch": "soon"}, "--batch: 'soon' is not a time"),
+        ({"dead_after": "1s"}, "--dead-after 1s: workers speak once a second; give 2s or more"),
     ],
 )
 def test_an_option_that_cannot_be_is_named(wrong: dict[str, Any], line: str) -> None:

@@ -95,12 +95,18 @@ class Coordinator:
             self.job.version += 1
             asking.outcome.set_result(Outcome(asking.update, True, self.job.version, 1))
 
+    def clock(self, rounds: int, models: int) -> Future[bool]:
+        raise AssertionError("no lead is bounded")
+
+    def wait_for_others(self) -> tuple[int, ...]:
+        return ()
+
     def report(self, up: float | None = None, down: float | None = None) -> None: ...
     def close(self) -> None: ...
 
 
 class Worker:
-    def __init__(self, job: Job, number: int) -> None:
+    def __init__(self, job: Job, number: int, models: bool = True) -> None:
         self.weights = torch.nn.Parameter(torch.zeros(5))
         self.blocks = WeightBlocks([self.weights], WORKERS, 8)
         coordinator = Coordinator(job, number)
@@ -111,7 +117,7 @@ class Worker:
             if what is PeerMessage.UPDATE or job.models:
                 job.receive[worker](what, number, update, bytes(payload))
 
-        self.summing = SummingWorker(self.blocks, job, self.rounds.pulls, number, coordinator, send)
+        self.summing = SummingWorker(self.blocks, job, self.rounds.pulls, number, coordinator, send, models)
         job.receive[number] = self.summing.receive
         self.rounds.aggregate(self.summing)
         self.rounds.start()
@@ -127,8 +133,8 @@ class Worker:
         return thread
 
 
-def trained(job: Job) -> list[Worker]:
-    workers = [Worker(job, number) for number in range(WORKERS)]
+def trained(job: Job, models: bool = True) -> list[Worker]:
+    workers = [Worker(job, number, models) for number in range(WORKERS)]
     job.pushes = 0
     threads = [worker.train(10.0**number) for number, worker in enumerate(workers[: job.members])]
     for thread in threads:
@@ -150,6 +156,14 @@ def test_updates_go_as_one_and_each_member_has_the_model_from_its_aggregator() -
     models = [worker for what, worker in job.sent if what is PeerMessage.MODEL]
     assert sorted(models) == [1, 2], "its own it has already"
     assert workers[0].summing.summed == 3
+
+
+def test_where_members_wait_for_others_anyway_no_model_is_handed_out() -> None:
+    job = Job(members=3)
+    workers = trained(job, models=False)
+    assert job.pushes == 1
+    assert [what for what, _ in job.sent if what is PeerMessage.MODEL] == []
+    assert [worker.weights.tolist() for worker in workers] == [[111.0] * 5] * 3, "each has read the server's"
 
 
 def test_a_member_without_a_model_reads_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:

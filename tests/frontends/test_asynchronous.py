@@ -51,6 +51,8 @@ class Coordinator:
         self.asked: list[tuple[int, int, float]] = []
         self.finished = 0
         self.drops: set[int] = set()
+        self.summed_at: int | None = None
+        self.clocks: list[tuple[int, int]] = []
         self.coordinated = True
         self.error: Exception | None = None
 
@@ -60,18 +62,29 @@ class Coordinator:
         asking = Asking(len(self.asked), size_bytes)
         self.asked.append((size_bytes, version, norm))
         goes = asking.update not in self.drops
-        asking.permission.set_result(Permission(asking.update, goes, "", None, self.version, self.coordinated))
+        permission = Permission(asking.update, goes, "", self.summed_at, self.version, self.coordinated)
+        asking.permission.set_result(permission)
         return asking
 
     def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
         self.finished += 1
         self.version += 1
-        asking.outcome.set_result(Outcome(asking.update, True, self.version, 7 if self.coordinated else None))
+        if not asking.outcome.done():
+            asking.outcome.set_result(Outcome(asking.update, True, self.version, 7 if self.coordinated else None))
         return asking.outcome
 
     def on_collect(self, collect: Callable[[Collection], None]) -> None: ...
     def collected(self, number: int) -> Future[Permission]:
         raise AssertionError
+
+    def clock(self, rounds: int, models: int) -> Future[bool]:
+        self.clocks.append((rounds, models))
+        passes: Future[bool] = Future()
+        passes.set_result(self.coordinated)
+        return passes
+
+    def wait_for_others(self) -> tuple[int, ...]:
+        return ()
 
     def pushed_sum(self, number: int, size_bytes: int) -> None: ...
     def report(self, up: float | None = None, down: float | None = None) -> None: ...
@@ -92,12 +105,14 @@ class Clock:
 class Worker:
     """Three blocks of two weights each."""
 
-    def __init__(self, number: int, server: Server, coordinator: Coordinator | None = None) -> None:
+    def __init__(
+        self, number: int, server: Server, coordinator: Coordinator | None = None, staleness: int | None = None
+    ) -> None:
         self.weights = torch.nn.Parameter(torch.full((6,), float(number)))
         self.blocks = WeightBlocks([self.weights], WORKERS, 8)
         self.clock = Clock()
         self.rounds = AsynchronousRounds(
-            self.blocks, server, number, coordinator, now=self.clock.now, sleep=self.clock.sleep
+            self.blocks, server, number, coordinator, self.clock.now, self.clock.sleep, staleness
         )
 
     def train(self, change: float) -> bool:
@@ -127,9 +142,9 @@ def test_all_begin_with_the_roots_weights() -> None:
     assert (other.rounds.version, root.rounds.version) == (0, 0)
 
 
-def started(coordinator: Coordinator | None = None) -> tuple[Server, Worker, Worker]:
+def started(coordinator: Coordinator | None = None, staleness: int | None = None) -> tuple[Server, Worker, Worker]:
     server = Server()
-    root, other = Worker(0, server, coordinator), Worker(1, server, coordinator)
+    root, other = (Worker(number, server, coordinator, staleness) for number in range(2))
     root.rounds.start()
     other.rounds.start()
     return server, root, other
@@ -200,6 +215,101 @@ def test_a_coordinator_that_fails_is_one_warning(caplog: pytest.LogCaptureFixtur
     assert root.values == [2.0] * 6
     assert [record.message.count("order of arrival") for record in caplog.records] == [1]
     assert "RuntimeError: its socket is gone" in caplog.text
+
+
+class DeadAggregator:
+    """Takes an update with it. What it has may reach the server all the same, later."""
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+        self.error: Exception | None = None
+
+    def give(self, asking: Asking, aggregator: int, memory: torch.Tensor) -> bool:
+        if self.error is not None:
+            raise self.error
+        self.kept.append(memory.clone())
+        asking.outcome.set_result(Outcome(asking.update, False, 0, None, "worker 1 died"))
+        return False
+
+
+def test_an_update_that_was_lost_with_its_aggregator_counts_once_it_is_seen_in_the_model() -> None:
+    coordinator = Coordinator()
+    server, root, _ = started(coordinator)
+    aggregator = DeadAggregator()
+    root.rounds.aggregate(aggregator)
+    coordinator.summed_at = 1
+    assert root.train(1.0)
+    assert root.values == [0.0] * 6
+    assert (root.rounds.tally.sent, root.rounds.tally.lost, coordinator.finished) == (1, 1, 0)
+    # It had been pushed, and nobody lived to say so.
+    server.add(root.blocks.views(aggregator.kept[0]), range(3))
+    coordinator.summed_at = None
+    assert root.train(1.0)
+    assert root.values == [2.0] * 6
+    assert (root.rounds.tally.sent, root.rounds.tally.lost, coordinator.finished) == (2, 0, 2)
+    assert root.rounds.own_updates == 2
+    root.train(1.0)
+    assert coordinator.finished == 3, "it is told once"
+
+
+def test_an_update_that_cannot_be_sent_to_be_summed_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    coordinator = Coordinator()
+    server, root, _ = started(coordinator)
+    aggregator = DeadAggregator()
+    aggregator.error = OSError("no route")
+    root.rounds.aggregate(aggregator)
+    coordinator.summed_at = 1
+    pushed = server.pushed
+    assert root.train(1.0) and root.train(1.0)
+    assert server.pushed == pushed and root.rounds.tally.lost == 2
+    assert [record.message for record in caplog.records] == [
+        "an update could not be sent to be summed at worker 1: OSError: no route"
+    ]
+
+
+def test_it_says_after_each_round_and_each_pull_how_far_it_is() -> None:
+    coordinator = Coordinator()
+    _, root, _ = started(coordinator, staleness=2)
+    coordinator.clocks.clear()
+    root.train(1.0)
+    coordinator.drops = {1}
+    root.train(1.0)
+    assert coordinator.clocks == [(1, 1), (1, 2), (2, 2), (2, 3)], "a dropped update ends a round as well"
+    assert root.values == [1.0] * 6
+    assert root.rounds.tally.alone == 0
+
+
+def test_in_step_the_model_moves_by_the_mean_of_what_the_workers_did() -> None:
+    coordinator = Coordinator()
+    _, root, other = started(coordinator, staleness=0)
+    with torch.no_grad():
+        other.weights.add_(3.0)
+    assert root.train(1.0)
+    assert root.values == [0.5] * 6
+    assert other.rounds.round()
+    assert other.values == [2.0] * 6
+
+
+def test_where_the_coordinator_is_away_nobody_waits_and_it_is_counted() -> None:
+    coordinator = Coordinator()
+    coordinator.coordinated = False
+    _, root, _ = started(coordinator, staleness=0)
+    root.train(1.0)
+    assert root.rounds.tally.alone == 1
+    assert started()[1].rounds.tally.alone == 0
+
+
+def test_a_worker_that_starts_anew_goes_on_after_its_own_rounds() -> None:
+    coordinator = Coordinator()
+    server, _, other = started(coordinator, staleness=1)
+    other.train(1.0)
+    other.train(1.0)
+    coordinator.clocks.clear()
+    again = Worker(1, server, coordinator, 1)
+    again.rounds.start()
+    again.train(1.0)
+    assert coordinator.clocks == [(2, 3), (3, 3), (3, 4)]
+    assert (again.rounds.own_updates, again.rounds.tally.lost) == (3, 0)
 
 
 def test_an_update_that_comes_amid_a_pull_is_pulled_whole() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from prophet.mlfabric.connections import Connections, Outgoing, Tenant
-from prophet.mlfabric.coordination import Coordination, Terms
-from prophet.mlfabric.messages import Ask, Beat, Challenge, Denied, Hello, Wait, Welcome, encode, prove
+from prophet.mlfabric.coordination import Coordination
+from prophet.mlfabric.messages import Ask, Beat, Challenge, Denied, Grant, Hello, Wait, Welcome, encode, prove
+from prophet.mlfabric.terms import Terms
 
 TOKENS = {"a": "the token of tenant a", "b": "the token of tenant b"}
 
@@ -92,6 +95,30 @@ def test_tenants_share_nothing() -> None:
     all_.receive(b"1", ASK, 0.0)
     assert list(jobs["a"].open_updates()) == [(0, 0)] and not list(jobs["b"].open_updates())
     assert [connection for connection, _ in all_.turn(0.0)] == [b"1"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode(hello("c")),
+        encode(hello(proof="0" * 64)),
+        ASK.replace(b"1000", b"-1"),
+        b"nonsense",
+    ],
+    ids=["unknown tenant", "wrong token", "negative size", "nonsense"],
+)
+def test_what_is_refused_again_and_again_changes_nothing_and_keeps_nobody_out(data: bytes) -> None:
+    all_, jobs = connections()
+    enter(all_, b"1")
+    all_.receive(b"1", ASK, 0.0)
+    job = jobs["a"]
+    before = job.version, list(job.open_updates()), replace(job.counts), len(all_)
+    for number in range(5000):
+        ((_, answer),) = all_.receive(b"1" if number % 2 else b"2", data, 0.0)
+        assert isinstance(answer, Denied)
+    assert all_.refused == 5000
+    assert (job.version, list(job.open_updates()), job.counts, len(all_)) == before
+    assert [type(answer) for _, answer in all_.turn(0.0)] == [Grant]
 
 
 @pytest.mark.parametrize("data", [ASK, encode(Beat()), encode(hello())])

@@ -7,12 +7,14 @@ import math
 import pytest
 
 from prophet.core.errors import UserError
-from prophet.mlfabric.conversation import ANEW, AWAY, BEAT_S, Conversation, Result, SumPermission
+from prophet.mlfabric.conversation import ANEW, AWAY, BEAT_S, Conversation, Pass, Result, SumPermission
 from prophet.mlfabric.messages import (
     Applied,
     Ask,
     Beat,
+    Bye,
     Challenge,
+    Clock,
     Collect,
     Collected,
     Denied,
@@ -21,6 +23,8 @@ from prophet.mlfabric.messages import (
     Hello,
     Lost,
     NicRates,
+    Parting,
+    Proceed,
     Request,
     Summed,
     Wait,
@@ -154,7 +158,8 @@ def test_while_the_coordinator_is_away_nothing_waits_and_it_is_told_later() -> N
     assert turn(talk, 2.5) == ([], [Outcome(0, True, 0, None, AWAY)])
     talk.ask(1, 100, 0, 1.0, 2.6)
     assert turn(talk, 2.6) == ([], [Permission(1, True, AWAY, None, 0, False)])
-    assert turn(talk, talk.next_s)[0] == [HELLO]  # it knocks
+    # It knocks, and says of which coordinator it has its version.
+    assert turn(talk, talk.next_s)[0] == [HELLO.model_copy(update={"epoch": 1})]
     talk.receive(Welcome(epoch=2, version=3), 5.0)
     assert turn(talk, 5.0) == ([DONE], [])
     assert (talk.away, talk.version) == (False, 3)
@@ -229,6 +234,77 @@ def test_a_sum_goes_in_arrival_order_where_the_coordinator_is_away_and_not_at_al
     talk.receive(Collect(sum=5, members=()), 0.1)
     nothing = Permission(0, False, "nothing is left to sum", None, 0, True)
     assert turn(talk, 0.1)[1] == [Collection(5, ()), SumPermission(5, nothing)]
+
+
+def test_a_sum_of_which_the_coordinator_knows_nothing_is_given_up() -> None:
+    talk = welcomed()
+    talk.collected(5, 0.0)
+    turn(talk, 0.0)
+    talk.receive(Denied(text="there is none", sum=5), 0.1)
+    assert turn(talk, 0.1)[1] == [SumPermission(5, Permission(0, False, "there is none", None, 0, True))]
+    # One that was pushed already: its members say what became of it, and nobody is away for that.
+    talk.collected(6, 0.2)
+    talk.receive(Grant(update=0, version=0, sum=6), 0.3)
+    turn(talk, 0.3)
+    talk.done_sum(6, 100, 0.4)
+    turn(talk, 0.4)
+    talk.receive(Denied(text="there is none", sum=6), 0.5)
+    assert turn(talk, 0.9) == ([], [])
+    assert turn(talk, 2.9)[0] == [Beat()] and not talk.away
+
+
+def test_a_lost_update_that_is_in_the_model_after_all_is_told_once_it_can_be() -> None:
+    talk = went(aggregator=4)
+    talk.receive(Lost(update=0, reason="worker 4 died"), 0.1)
+    turn(talk, 0.1)
+    talk.done(0, 100, 0.2)
+    talk.done(0, 100, 0.2)
+    assert turn(talk, 0.2) == ([DONE], [])
+    talk.receive(Applied(update=0, version=1, delay=1), 0.3)
+    assert turn(talk, 0.3) == ([], []) and talk.version == 1
+    talk = went(aggregator=4)
+    assert turn(talk, 2.0)[1] == [Outcome(0, False, 0, None, AWAY)]
+    talk.done(0, 100, 2.1)
+    assert turn(talk, 2.1) == ([], [])
+    talk.receive(Welcome(epoch=2, version=0), 3.0)
+    assert turn(talk, 3.0)[0] == [DONE]
+
+
+def test_it_waits_for_others_as_long_as_it_is_told_to_and_no_longer_than_the_bound_in_silence() -> None:
+    talk = welcomed()
+    clock = Clock(rounds=3, models=3)
+    talk.clock(3, 3, 0.0)
+    assert turn(talk, 0.0) == ([clock], [])
+    for half in range(1, 9):
+        assert turn(talk, half / 2) == ([clock], [])
+        talk.receive(Proceed(rounds=3, now=False), half / 2)
+    talk.receive(Proceed(rounds=2, now=True), 4.1)
+    assert turn(talk, 4.1) == ([], []), "of an earlier round"
+    talk.receive(Proceed(rounds=3, now=True), 4.2)
+    assert turn(talk, 4.2) == ([], [Pass(3, True)])
+    talk.clock(3, 4, 4.3)
+    assert turn(talk, 4.3) == ([Clock(rounds=3, models=4)], [])
+    talk.clock(4, 4, 4.4)
+    turn(talk, 4.4)
+    assert turn(talk, 6.4)[1] == [Pass(4, False)] and talk.away
+    talk.clock(5, 5, 6.5)
+    assert turn(talk, 6.5) == ([], [Pass(5, False)])
+    talk.receive(Welcome(epoch=2, version=0), 7.0)
+    assert turn(talk, 7.0)[0] == [Clock(rounds=5, models=5)], "a new coordinator has to know"
+
+
+def test_at_the_end_it_asks_who_still_works() -> None:
+    talk = welcomed()
+    talk.leave(0.0)
+    assert turn(talk, 0.0) == ([Bye()], [])
+    talk.receive(Parting(working=1, died=(1,)), 0.1)
+    assert talk.died is None
+    assert turn(talk, 0.5)[0] == turn(talk, 1.0)[0] == [Bye()], "and says nothing else"
+    talk.receive(Parting(working=0, died=(1,)), 1.1)
+    assert talk.died == (1,)
+    assert not talk.away
+    turn(talk, 3.1)
+    assert talk.away
 
 
 def test_a_refusal_of_the_worker_is_kept_and_one_of_an_update_lets_it_go() -> None:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from prophet.core.errors import UserError
-from prophet.mlfabric.coordination import MOST_KEPT, MOST_OPEN, Addressed, Coordination, Terms
+from prophet.mlfabric.coordination import MOST_KEPT, MOST_OPEN, MOURNED, Addressed, Coordination
 from prophet.mlfabric.messages import (
     Applied,
     Ask,
     Beat,
     Bye,
+    Clock,
     Collect,
     Collected,
     Denied,
@@ -23,10 +24,13 @@ from prophet.mlfabric.messages import (
     Hello,
     Lost,
     NicRates,
+    Parting,
+    Proceed,
     Summed,
     Wait,
     Welcome,
 )
+from prophet.mlfabric.terms import Terms
 
 TERMS = Terms(rate=100.0, dead_s=10.0, lease_s=30.0)
 
@@ -303,10 +307,11 @@ def test_a_sum_is_lost_with_its_aggregator() -> None:
         (0, ask(update=1, version=5), "version 5 is newer than the model, which has 0"),
         (0, Collected(sum=3), "there is no collection 3 of worker 0"),
         (0, Done(update=0, version=0, size_bytes=1, sum=3), "there is no collection 3 of worker 0"),
+        (0, Clock(rounds=1, models=1), "worker 0 has said hello without a staleness"),
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(
-    worker: int, request_: Ask | Collected | Done, text: str
+    worker: int, request_: Ask | Collected | Done | Clock, text: str
 ) -> None:
     coordination = job(1)
     coordination.receive(0, ask(), 0.0)
@@ -320,10 +325,14 @@ def test_a_worker_that_asks_on_and_on_is_refused_and_the_others_are_not() -> Non
     coordination = job(2)
     coordination.receive(1, ask(size=10_000), 0.0)
     coordination.turn(0.0)
-    answers = [coordination.receive(0, ask(update=number), 0.0)[0][1] for number in range(20_000)]
-    assert sum(isinstance(answer, Wait) for answer in answers) == MOST_OPEN
+    answers = [coordination.receive(0, ask(update=number), 0.0)[0][1] for number in range(MOST_OPEN)]
+    assert all(isinstance(answer, Wait) for answer in answers)
+    before, again = state(coordination), ask(update=MOST_OPEN)
+    refused = 1_000_000
+    for _ in range(refused):
+        coordination.receive(0, again, 0.0)
+    assert state(coordination) == before and coordination.counts.refused == refused
     assert len(list(coordination.open_updates())) == MOST_OPEN + 1
-    assert coordination.counts.refused == 20_000 - MOST_OPEN
     assert isinstance(coordination.receive(1, ask(update=1), 0.1)[0][1], Wait)
 
 
@@ -349,6 +358,155 @@ def test_a_coordinator_that_was_started_anew_counts_on() -> None:
     coordination = Coordination(TERMS, epoch=8)
     assert coordination.join(hello(0, version=41), 0.0) == [(0, Welcome(epoch=8, version=41))]
     assert coordination.join(hello(1, version=40), 0.0) == [(1, Welcome(epoch=8, version=41))]
+    # What was pushed meanwhile counts on top of what any of them had heard.
+    coordination.receive(0, done(update=7), 0.1)
+    assert coordination.join(hello(2, version=42), 0.2) == [(2, Welcome(epoch=8, version=43))]
+    # A version that it has said itself is none of before.
+    known = hello(0, version=43).model_copy(update={"epoch": 8})
+    assert coordination.join(known, 0.3) == [(0, Welcome(epoch=8, version=43))]
+
+
+def test_a_sum_of_before_a_new_start_is_not_taken_for_another() -> None:
+    _, number, _, aggregator, _ = aggregated()
+    anew = Coordination(TERMS, epoch=8)
+    anew.join(hello(aggregator), 0.0)
+    ((to, answer),) = anew.receive(aggregator, Done(update=0, version=0, size_bytes=100, sum=number), 0.1)
+    assert isinstance(answer, Denied) and (to, answer.sum) == (aggregator, number)
+    assert anew.version == 0
+
+
+def test_a_lost_update_that_is_in_the_model_after_all_counts_once() -> None:
+    coordination, number, members, aggregator, _ = aggregated()
+    coordination.receive(aggregator, Bye(), 3.0)
+    pushed = Done(update=0, version=0, size_bytes=100, sum=number)
+    assert coordination.receive(aggregator, pushed, 3.1) == [(aggregator, Summed(sum=number, version=0))]
+    for worker, update in members:
+        for time_s in (4.0, 4.1):
+            coordination.receive(worker, done(update), time_s)
+    assert coordination.version == coordination.counts.applied == len(members)
+
+
+def test_a_job_that_follows_another_has_a_model_of_its_own() -> None:
+    coordination = job(2, replace(TERMS, delay_bound=2))
+    for update in range(5):
+        coordination.receive(0, done(update, version=update), 0.0)
+    for worker in range(2):
+        coordination.receive(worker, Bye(), 1.0)
+    assert coordination.join(hello(0, incarnation=2), 2.0) == [(0, Welcome(epoch=8, version=0))]
+    coordination.receive(0, ask(), 2.0)
+    assert [grant.dropped for _, grant in grants(coordination.turn(2.0))] == [False]
+
+
+def test_at_the_end_a_worker_hears_who_still_works_and_who_has_died() -> None:
+    coordination = job(3)
+    assert coordination.receive(0, Bye(), 1.0) == [(0, Parting(working=2))]
+    for second in range(1, 2 + int(MOURNED * TERMS.dead_s)):
+        coordination.receive(1, Beat(), float(second))
+        coordination.turn(float(second))
+    end_s = 1.0 + MOURNED * TERMS.dead_s
+    assert coordination.receive(0, Bye(), end_s) == [(0, Parting(working=1, died=(2,)))]
+    nobody = Parting(working=0, died=(2,))
+    assert coordination.receive(1, Bye(), end_s) == [(0, nobody), (1, nobody)]
+    # It was dead in name only, and now the others have left without it.
+    coordination.receive(2, Beat(), end_s + 1)
+    assert (2, nobody) in coordination.receive(2, Bye(), end_s + 2)
+
+
+def test_a_job_in_which_nobody_dies_ends_when_the_last_has_finished() -> None:
+    coordination = job(2)
+    assert coordination.receive(0, Bye(), 1.0) == [(0, Parting(working=1))]
+    assert coordination.receive(1, Bye(), 2.0) == [(0, Parting(working=0)), (1, Parting(working=0))]
+    assert coordination.receive(0, Bye(), 2.5) == [(0, Parting(working=0))]
+
+
+def near(workers: int, staleness: int, terms: Terms = TERMS) -> Coordination:
+    """A job whose workers have read the first model."""
+    coordination = Coordination(terms, epoch=7)
+    for worker in range(workers):
+        said = hello(worker).model_copy(update={"workers": workers, "staleness": staleness})
+        coordination.join(said, 0.0)
+        coordination.receive(worker, Clock(rounds=0, models=1), 0.0)
+    coordination.turn(0.0)
+    return coordination
+
+
+def proceeds(said: list[Addressed]) -> list[tuple[int, int, bool]]:
+    return [(worker, answer.rounds, answer.now) for worker, answer in said if isinstance(answer, Proceed)]
+
+
+def test_a_worker_that_leads_by_more_than_the_staleness_waits_for_the_slowest() -> None:
+    coordination = near(2, staleness=1)
+    assert proceeds(coordination.receive(0, Clock(rounds=1, models=1), 1.0)) == [(0, 1, True)]
+    coordination.receive(0, Clock(rounds=1, models=2), 1.1)
+    assert proceeds(coordination.receive(0, Clock(rounds=2, models=2), 2.0)) == [(0, 2, False)]
+    assert proceeds(coordination.receive(0, Clock(rounds=2, models=2), 2.5)) == [(0, 2, False)], "said again"
+    said = proceeds(coordination.receive(1, Clock(rounds=1, models=1), 3.0))
+    assert sorted(said) == [(0, 2, True), (1, 1, True)]
+
+
+def test_in_step_no_update_goes_before_all_have_read_the_model() -> None:
+    coordination = near(2, staleness=0)
+    for worker in range(2):
+        coordination.receive(worker, ask(), 1.0)
+    coordination.turn(1.0)
+    for worker in range(2):
+        coordination.receive(worker, done(), 2.0 + worker)
+    assert proceeds(coordination.receive(0, Clock(rounds=1, models=1), 3.0)) == [(0, 1, False)]
+    said = proceeds(coordination.receive(1, Clock(rounds=1, models=1), 4.0))
+    assert sorted(said) == [(0, 1, True), (1, 1, True)]
+    coordination.receive(0, Clock(rounds=1, models=2), 4.1)
+    assert waits(coordination.receive(0, ask(update=1, version=2), 4.2)) != []
+    assert grants(coordination.turn(9.0)) == [], "worker 1 still reads"
+    coordination.receive(1, Clock(rounds=1, models=2), 9.1)
+    assert [worker for worker, _ in grants(coordination.turn(9.1))] == [0]
+
+
+def test_nobody_waits_for_a_worker_that_has_ended_or_died() -> None:
+    coordination = near(3, staleness=0)
+    coordination.receive(0, Clock(rounds=1, models=1), 1.0)
+    coordination.receive(1, Bye(), 1.0)
+    said: list[Addressed] = []
+    for second in range(2, 13):
+        coordination.receive(0, Beat(), float(second))
+        said += coordination.turn(float(second))
+    assert proceeds(said) == [(0, 1, True)]
+    assert coordination.counts.died == 1
+
+
+def test_a_worker_that_never_comes_is_waited_for_as_long_as_a_dead_one() -> None:
+    """As one that ended while no coordinator was there."""
+    coordination = Coordination(TERMS, epoch=7)
+    coordination.join(hello(0).model_copy(update={"workers": 2, "staleness": 0}), 0.0)
+    said = coordination.receive(0, Clock(rounds=4, models=4), 0.0)
+    assert proceeds(said) == [(0, 4, False)]
+    for second in range(1, 12):
+        coordination.receive(0, Beat(), float(second))
+        said += coordination.turn(float(second))
+    assert proceeds(said) == [(0, 4, False), (0, 4, True)]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"staleness": 2}, "PROPHET_STALENESS 2 of 2 workers, and others of this job say PROPHET_STALENESS 1 of 2"),
+        ({"staleness": None}, "no PROPHET_STALENESS, and others of this job say PROPHET_STALENESS 1 of 2 workers"),
+        ({"workers": 3}, "PROPHET_STALENESS 1 of 3 workers, and others"),
+        ({"worker": 2}, "PROPHET_STALENESS 1 of 2 workers: worker 2 of so many cannot be"),
+    ],
+)
+def test_workers_that_want_to_train_otherwise_are_refused(change: dict[str, Any], text: str) -> None:
+    coordination = near(2, staleness=1)
+    before = state(coordination)
+    said = hello(1, incarnation=2).model_copy(update={"workers": 2, "staleness": 1, **change})
+    ((_, answer),) = coordination.join(said, 1.0)
+    assert isinstance(answer, Denied) and answer.text.startswith(text)
+    assert state(coordination) == before
+
+
+def test_in_step_there_is_no_delay_bound() -> None:
+    coordination = Coordination(replace(TERMS, delay_bound=3), epoch=7)
+    ((_, answer),) = coordination.join(hello(0).model_copy(update={"workers": 2, "staleness": 0}), 0.0)
+    assert isinstance(answer, Denied) and "leave --delay-bound of the coordinator out" in answer.text
 
 
 @pytest.mark.parametrize(

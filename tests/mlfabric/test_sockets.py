@@ -12,7 +12,7 @@ import pytest
 from prophet.core.errors import UserError
 from prophet.core.settings import coordinator_from_environ
 from prophet.learn.bandwidth import FRAMING, NicSample
-from prophet.mlfabric.coordination import Coordination, Terms
+from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.messages import MOST_REQUEST_BYTES
 from prophet.mlfabric.ports import Collection, CoordinatorPort
 
@@ -21,6 +21,7 @@ zmq: Any = pytest.importorskip("zmq")
 from prophet.mlfabric import client as client_module
 from prophet.mlfabric.client import CoordinatorClient, client_from_environ
 from prophet.mlfabric.server import CoordinatorServer, coordinator
+from prophet.mlfabric.terms import Terms
 
 TOKEN = "a token of the tests"
 LONG_S = 10.0
@@ -120,6 +121,35 @@ def test_a_coordinator_that_dies_is_one_warning_and_one_that_is_back_is_used(
             second.stop()
 
 
+def test_workers_wait_for_each_other_after_each_round(running: Running) -> None:
+    def near(worker: int) -> CoordinatorClient:
+        return CoordinatorClient(
+            running.address, TOKEN, "job", worker, LONG_S, f"machine{worker}", False, workers=2, staleness=0
+        )
+
+    with near(0) as first, near(1) as second:
+        for client in (first, second):
+            assert client.wait_welcome(LONG_S)
+            assert client.clock(0, 1).result(LONG_S)
+        waits = first.clock(1, 1)
+        assert second.clock(1, 1).result(LONG_S)
+        assert waits.result(LONG_S)
+
+
+def test_at_the_end_a_worker_waits_until_all_have_finished(running: Running) -> None:
+    with connect(running.address, 0) as first, connect(running.address, 1) as second:
+        for client in (first, second):
+            assert client.wait_welcome(LONG_S)
+        died: list[tuple[int, ...]] = []
+        waiting = threading.Thread(target=lambda: died.append(first.wait_for_others()))
+        waiting.start()
+        assert second.wait_for_others() == ()
+        waiting.join(LONG_S)
+        assert died == [()]
+    assert first.wait_for_others() == (), "it is closed"
+    assert not first.clock(1, 1).result(LONG_S)
+
+
 def test_a_wrong_token_is_one_line_at_the_start(running: Running) -> None:
     with connect(running.address, token="another token of the tests") as client:
         with pytest.raises(UserError, match="tenant job: the token is wrong"):
@@ -206,6 +236,8 @@ def test_the_environment_names_a_coordinator(running: Running, tmp_path: Any) ->
         ({"PROPHET_COORDINATOR": "host"}, "PROPHET_COORDINATOR is 'host'; it must be HOST:PORT"),
         ({"PROPHET_COORDINATOR": "host:99999"}, "PROPHET_COORDINATOR is 'host:99999'; it must be HOST:PORT"),
         ({"PROPHET_COORDINATOR": "host:1"}, "PROPHET_COORDINATOR_TOKEN_FILE is not: name the file"),
+        ({"PROPHET_STALENESS": "-1"}, "PROPHET_STALENESS is '-1'; it must be a whole number of rounds, 0 to 1000000"),
+        ({"PROPHET_STALENESS": "2"}, "PROPHET_STALENESS is set, and PROPHET_COORDINATOR is not"),
         (
             {
                 "PROPHET_COORDINATOR": "host:1",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from prophet.mlfabric.coordination import Terms
+from prophet.mlfabric.terms import Terms
 from support.virtual_job import Habits, VirtualJob
 
 TERMS = Terms(delay_bound=9, rate=10e6, dead_s=3.0, lease_s=8.0)
@@ -101,6 +101,30 @@ def test_workers_die_and_come_back_and_the_others_go_on(aggregates: bool) -> Non
     assert all(job.workers[number].outcomes for number in (0, 3))
     assert set(job.at_server.values()) == {1}
     assert job.coordination.counts.greatest_delay <= 9
+
+
+@pytest.mark.parametrize("aggregates", [False, True], ids=["direct", "summed"])
+@pytest.mark.parametrize("loss", [0.0, 0.05])
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_no_worker_leads_by_more_than_the_staleness(staleness: int, loss: float, aggregates: bool) -> None:
+    habits = replace(HABITS, staleness=staleness, loss=loss, bound_s=6.0, aggregates=aggregates)
+    job = VirtualJob(6, replace(TERMS, delay_bound=None), habits)
+    job.run(40.0)
+    assert min(worker.rounds for worker in job.workers.values()) > 5
+    assert min(1, staleness) <= job.greatest_lead <= staleness
+    assert staleness > 0 or job.mixed == 0, "in step all read the same model"
+    assert job.coordination.counts.ungranted == 0
+
+
+def test_workers_that_stay_near_each_other_go_on_without_one_that_died() -> None:
+    job = VirtualJob(4, replace(TERMS, delay_bound=None), replace(HABITS, staleness=0))
+    job.run(5.0)
+    job.workers[2].alive = False
+    job.run(20.0)
+    left = [worker.rounds for number, worker in job.workers.items() if number != 2]
+    assert min(left) > job.workers[2].rounds + 3
+    assert max(left) - min(left) <= 1
+    assert job.coordination.counts.died == 1
 
 
 def test_one_seed_is_one_run() -> None:

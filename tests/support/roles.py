@@ -56,10 +56,11 @@ class Job:
     Ends nothing: who starts processes ends them.
     """
 
-    def __init__(self, testbed: Testbed, folder: Path, port: int) -> None:
+    def __init__(self, testbed: Testbed, folder: Path, port: int, workers: Sequence[str] = WORKERS) -> None:
         self._testbed = testbed
         self._folder = folder
         self._port = port
+        self._workers = workers
         self._sockets = tempfile.TemporaryDirectory(prefix="prophet-")  # names of UNIX sockets are short
 
     def __enter__(self) -> Self:
@@ -82,14 +83,14 @@ class Job:
         sockets.mkdir(exist_ok=True)
         variables = {
             "DMLC_ROLE": node.rstrip("0123456789"),
-            "DMLC_NUM_WORKER": str(len(WORKERS)),
+            "DMLC_NUM_WORKER": str(len(self._workers)),
             "DMLC_NUM_SERVER": "1",
             "DMLC_PS_ROOT_URI": self._testbed.address("scheduler"),
             "DMLC_PS_ROOT_PORT": str(self._port),
             "DMLC_NODE_HOST": self._testbed.address(node),
             "BYTEPS_SOCKET_PATH": str(sockets),
         }
-        return variables | ({"DMLC_WORKER_ID": node.removeprefix("worker")} if node in WORKERS else {})
+        return variables | ({"DMLC_WORKER_ID": node.removeprefix("worker")} if node in self._workers else {})
 
     def start(self, node: str, command: Sequence[str], settings: Mapping[str, str]) -> Popen[bytes]:
         """Starts a role's process in its folder, with `settings` beside the role's variables."""

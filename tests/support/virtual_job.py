@@ -16,10 +16,11 @@ from functools import partial
 import numpy as np
 
 from prophet.mlfabric.connections import Connections, Outgoing, Tenant
-from prophet.mlfabric.conversation import Conversation, SumPermission
-from prophet.mlfabric.coordination import Coordination, Terms
+from prophet.mlfabric.conversation import Conversation, Pass, SumPermission
+from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.messages import Hello, decode_answer, encode
 from prophet.mlfabric.ports import Collection, Outcome, Permission
+from prophet.mlfabric.terms import Terms
 
 TENANT, TOKEN = "job", "a token of the tests"
 
@@ -29,7 +30,7 @@ class Habits:
     """How a virtual job behaves: all drawn evenly between two numbers, in seconds where they are times.
 
     `takes` multiplies what an update should take at the rate that the coordinator believes; `loss` is the chance that a
-    message vanishes.
+    message vanishes. With a `staleness` workers wait for each other after each round.
     """
 
     computes_s: tuple[float, float] = (0.05, 0.5)
@@ -40,6 +41,7 @@ class Habits:
     loss: float = 0.0
     bound_s: float = 2.0
     aggregates: bool = False
+    staleness: int | None = None
 
 
 class VirtualWorker:
@@ -55,9 +57,11 @@ class VirtualWorker:
             incarnation=incarnation,
             node=f"machine{number // 2}",
             aggregates=job.habits.aggregates,
+            workers=job.workers_count,
+            staleness=job.habits.staleness,
         )
         self.conversation = Conversation(hello, TOKEN, job.habits.bound_s, job.now_s)
-        self.updates = 0
+        self.updates = self.rounds = 0
         self.first_number = 10_000 * incarnation
         self.version = 0
         self.sizes: dict[int, int] = {}
@@ -67,6 +71,8 @@ class VirtualWorker:
         self.here: set[tuple[int, int]] = set()
         self.asked: set[int] = set()
         self.wakes_s = float("inf")
+        if job.habits.staleness is not None:
+            self.conversation.clock(0, 1, job.now_s)
 
     def compute(self) -> None:
         self.job.at(self.job.now_s + self.job.draw(self.job.habits.computes_s), self.if_alive(self.ask))
@@ -99,7 +105,7 @@ class VirtualWorker:
             self.wakes_s = max(self.conversation.next_s, job.now_s + 1e-6)
             job.at(self.wakes_s, self.if_alive(self.look))
 
-    def take(self, result: Permission | Outcome | SumPermission | Collection) -> None:
+    def take(self, result: Permission | Outcome | SumPermission | Collection | Pass) -> None:
         match result:
             case Permission():
                 self.permissions.append(result)
@@ -108,6 +114,14 @@ class VirtualWorker:
             case Outcome():
                 self.outcomes.append(result)
                 self.version = max(self.version, result.version)
+                self.rounds += 1
+                if self.job.habits.staleness is None:
+                    self.compute()
+                else:
+                    self.conversation.clock(self.rounds, self.rounds, self.job.now_s)
+            case Pass():
+                self.job.notice_lead(self)
+                self.conversation.clock(self.rounds, self.rounds + 1, self.job.now_s)
                 self.compute()
             case Collection():
                 self.collections[result.number] = result
@@ -163,6 +177,10 @@ class VirtualJob:
     seed: int = 0
     now_s: float = 0.0
     at_server: Counter[tuple[int, int]] = field(default_factory=Counter)
+    greatest_lead: int = 0
+    """Rounds by which a worker that read the model led the slowest one that is alive."""
+    mixed: int = 0
+    """Models that were read with updates of different rounds in them, those that were lost aside."""
     workers: dict[int, VirtualWorker] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -181,6 +199,14 @@ class VirtualJob:
         self.coordination = Coordination(self.terms, self._epoch)
         secret = str(self._epoch).encode()
         self.connections: Connections | None = Connections({TENANT: Tenant(TOKEN, self.coordination)}, secret)
+
+    def notice_lead(self, reader: VirtualWorker) -> None:
+        """`reader` reads the model now."""
+        alive = [worker for worker in self.workers.values() if worker.alive]
+        self.greatest_lead = max(self.greatest_lead, reader.rounds - min(worker.rounds for worker in alive))
+        ended = {(worker.number, outcome.update) for worker in alive for outcome in worker.outcomes}
+        rounds = Counter(number for number, _ in ended.union(self.at_server))
+        self.mixed += len({rounds[worker.number] for worker in alive}) > 1
 
     def kill_coordinator(self) -> None:
         self.connections = None

@@ -30,7 +30,7 @@ from prophet.core.optional import INSTALL
 from prophet.core.plan import Plan
 from prophet.core.settings import Settings, coordinator_from_environ, from_environ
 from prophet.core.status import AgentStatus
-from prophet.frontends.ending import WRONG, end_process
+from prophet.frontends.ending import STALLED, WRONG, end_process
 from prophet.mlfabric.ports import CoordinatorPort
 from prophet_byteps import hook as hook_module
 from prophet_byteps.hook import Hook, HookError, Library
@@ -54,6 +54,8 @@ class AsynchronousAgent:
         self._coordinator: CoordinatorPort | None = None
         self._taken = False
         self._closes: list[Callable[[], None]] = []
+        self._died: tuple[int, ...] | None = None
+        """Since this worker has left: who never will."""
 
     @classmethod
     def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> AsynchronousAgent:
@@ -97,13 +99,14 @@ class AsynchronousAgent:
         def init_and_connect(*args: Any, **kwargs: Any) -> Any:
             result = init(*args, **kwargs)
             if self._coordinator is None and module.size() > 1:
-                self._coordinator = connect(module.rank(), os.environ)
-                atexit.register(self._leave)  # runs before BytePS's own, which init() has registered
+                self._coordinator = connect(module.rank(), os.environ, module.size())
+                atexit.register(self._leave_at_exit)  # runs before BytePS's own, which init() has registered
             return result
 
         @functools.wraps(shutdown)
         def leave_and_shut_down(*args: Any, **kwargs: Any) -> Any:
-            self._leave()
+            if self._leave():
+                return None  # it would wait for the dead; the process ends without it
             return shutdown(*args, **kwargs)
 
         module.init, module.shutdown = init_and_connect, leave_and_shut_down
@@ -111,6 +114,8 @@ class AsynchronousAgent:
     def take_coordinator(self) -> tuple[bool, CoordinatorPort | None]:
         """Whether this optimizer is the first to ask, and the coordinator, which it alone has: it counts one model."""
         first, self._taken = not self._taken, True
+        if not first and self.staleness is not None:
+            raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, and this is another")
         if not first and self._coordinator is not None:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
         return first, self._coordinator if first else None
@@ -118,6 +123,15 @@ class AsynchronousAgent:
     def at_end(self, close: Callable[[], None]) -> None:
         """`close` is called before BytePS is shut down, and what was given later before what was given sooner."""
         self._closes.append(close)
+
+    @property
+    def staleness(self) -> int | None:
+        settings = coordinator_from_environ(os.environ)
+        return None if settings is None else settings.staleness
+
+    @property
+    def stall_s(self) -> float | None:
+        return self._settings.stall_s
 
     @property
     def block_bytes(self) -> int | None:
@@ -130,16 +144,31 @@ class AsynchronousAgent:
         if self._hook is not None:
             self._hook.step_aside(why)
 
-    def _leave(self) -> None:
-        """Ends what this worker still does for others: BytePS is about to be shut down. Harmless when repeated."""
+    def _leave(self) -> tuple[int, ...]:
+        """Ends what this worker still does for others: BytePS is about to be shut down. Harmless when repeated.
+
+        Returns, when all others have left, those that never will since they have died.
+        """
+        if self._died is not None:
+            return self._died
+        self._died = ()
         try:
             while self._closes:
                 self._closes.pop()()
             if self._coordinator is not None:
                 # Who counted on this worker for a sum is told now, and not when nothing has been heard for long.
+                self._died = self._coordinator.wait_for_others()
                 self._coordinator.close()
         except Exception as error:
             logger.warning("Prophet could not leave its coordinator as it should: %s", error)
+        return self._died
+
+    def _leave_at_exit(self) -> None:
+        """BytePS's own end waits for every worker, so where one has died the process ends without it."""
+        if died := self._leave():
+            self._finish()
+            who = f"worker {died[0]} has" if len(died) == 1 else f"workers {', '.join(map(str, died))} have"
+            end_process(f"{who} died: this worker ends without waiting for BytePS's end, which waits for all", STALLED)
 
     def _finish(self) -> None:
         """Writes what was asked for; a failure here is a warning, never a failed job."""
@@ -187,7 +216,7 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
         token_of(coordinator.token_file, coordinator.tenant)
 
 
-def connect(worker: int, environ: Mapping[str, str]) -> CoordinatorPort | None:
+def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorPort | None:
     """The coordinator's client of this worker; None, with a warning, where the environment names none or it fails.
 
     The process ends where the coordinator refuses it, as for a wrong token. One that is not there yet is no reason to
@@ -196,7 +225,7 @@ def connect(worker: int, environ: Mapping[str, str]) -> CoordinatorPort | None:
     try:
         from prophet.mlfabric.client import client_from_environ
 
-        client = client_from_environ(worker, environ)
+        client = client_from_environ(worker, environ, workers)
         if client is None:
             logger.warning("%s is not set: updates go in order of arrival, and none is dropped", names.COORDINATOR)
             return None
@@ -236,7 +265,8 @@ def sum_at_workers(
     from prophet.frontends.torch.aggregating import SummingWorker
 
     peers.know({worker: (str(ipaddress.IPv4Address(at)), port) for worker, (at, port) in enumerate(rows)})
-    summing = SummingWorker(blocks, wire, rounds.pulls, bps.rank(), coordinator, peers.send)
+    models = agent.staleness is None
+    summing = SummingWorker(blocks, wire, rounds.pulls, bps.rank(), coordinator, peers.send, models)
     agent.at_end(summing.close)
     peers.listen(summing.receive)
     rounds.aggregate(summing)
@@ -277,7 +307,8 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
         first, coordinator = agent.take_coordinator()
         summing = functools.partial(sum_at_workers, bps, agent, coordinator) if first else None
         size = agent.block_bytes or BLOCK_BYTES
-        return wrap(bps, optimizer, coordinator, hook_module.wait_activity, size, summing)
+        wait = hook_module.wait_activity
+        return wrap(bps, optimizer, coordinator, wait, size, summing, agent.staleness, agent.stall_s)
 
     bps.DistributedOptimizer = distributed_optimizer
     broadcast_parameters = bps.broadcast_parameters

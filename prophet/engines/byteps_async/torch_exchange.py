@@ -17,11 +17,12 @@ from prophet.engines.byteps_async.token import make_token
 
 
 class AsynchronousInTorch:
-    """`asynchronous` says to a script that each worker's step is its own."""
+    """`asynchronous` says to a script that each worker's step is its own, `averages` that each counts for its share."""
 
     asynchronous = True
 
     def __init__(self) -> None:
+        self.averages = os.environ.get(settings.STALENESS) == "0"
         make_token(Path(os.environ[settings.COORDINATOR_TOKEN_FILE]))
         import byteps.torch as bps
 

@@ -61,7 +61,10 @@ class SummingWorker:
         worker: int,
         coordinator: CoordinatorPort,
         send: PeerSend,
+        models: bool = True,
     ) -> None:
+        """`models`: members get the model that has their sum; where not, they read the server's, when they may."""
+        self._hands_models = models
         self._blocks = blocks
         self._wire = wire
         self._pulls = pulls
@@ -91,7 +94,7 @@ class SummingWorker:
                 self._keep((self._worker, asking.update), memory.clone())
             else:
                 self._send(PeerMessage.UPDATE, aggregator, asking.update, memory.numpy().tobytes())
-            if not asking.outcome.result().applied:
+            if not asking.outcome.result().applied or not self._hands_models:
                 return False
             memory.copy_(model.result(MODEL_S))
             return True
@@ -174,6 +177,8 @@ class SummingWorker:
         self._wire.push(blocks)
         self._coordinator.pushed_sum(collection.number, self._blocks.size_bytes)
         self.summed += len(parts)
+        if not self._hands_models:
+            return
         self._pulls.whole(blocks)
         payload: bytes | None = None
         for worker, update in collection.members:

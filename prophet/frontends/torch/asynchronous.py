@@ -10,6 +10,11 @@ permission, and all are from then on. A dropped update is never handed over, so 
 worker goes on from fresh weights, and computes anew. Without a coordinator, or while it is away, updates go in order of
 arrival.
 
+Near each other. Where the lead of a worker is bounded (section 6) it waits between push and pull, until the slowest is
+near enough; the coordinator knows who is where. With a staleness of 0 the workers are in step, as in synchronous
+training: all read the same model, and an update counts for its worker's share, so what is added in a round is the mean
+of their changes. Without a coordinator, or while it is away, nobody waits for anybody.
+
 Whole versions. The wire applies an update as one (`push` returns when it did), so between two updates all blocks of the
 model have the same counts. A pull asks for blocks one after another; where an update came in between, the counts
 differ, and what is behind is asked for again, until they agree. A pull that follows an update is most often whole at
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -96,7 +102,8 @@ class WholePulls:
 class Tally:
     """What a worker's rounds came to. Delays are versions (Eq. 9 of MLfabric), of updates that a coordinator counted.
 
-    `pulled_again` are blocks that had to be asked for once more.
+    `lost` are updates that are not in the model though they were sent; `pulled_again` are blocks that had to be asked
+    for once more, `alone` rounds after which nobody was waited for though a lead is bounded.
     """
 
     sent: int = 0
@@ -105,13 +112,15 @@ class Tally:
     uncoordinated: int = 0
     pulled_again: int = 0
     greatest_delay: int = 0
+    alone: int = 0
 
 
 class AsynchronousRounds:
     """One worker's rounds with the weights in `blocks`; `worker` counts from 0, and worker 0 is the root.
 
-    `coordinator` None is order of arrival. `version` is that of the weights it has, `own_updates` how many of its own
-    are in them, `delay` that of its last update.
+    `coordinator` None is order of arrival. `staleness` is by how many rounds it may lead the slowest worker,
+    None for any number. `version` is that of the weights it has, `own_updates` how many of its own are in
+    them, `delay` that of its last update.
     """
 
     def __init__(
@@ -122,6 +131,7 @@ class AsynchronousRounds:
         coordinator: CoordinatorPort | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        staleness: int | None = None,
     ) -> None:
         self._blocks = blocks
         self._wire = wire
@@ -130,6 +140,10 @@ class AsynchronousRounds:
         self._sleep = sleep
         self._pulls = WholePulls(wire, blocks.counted, now, sleep)
         self._aggregator: Aggregator | None = None
+        self._staleness = staleness
+        self._share = 1 / (blocks.counted - 1) if staleness == 0 else 1.0
+        self._lost: deque[Asking] = deque()
+        self._rounds = self._own_before = 0
         self.version = 0
         self.delay = 0
         self.own_updates = 0
@@ -147,6 +161,9 @@ class AsynchronousRounds:
             self._pulls.read(blocks, [0])
         self._pulls.whole(blocks)
         self._take()
+        # A worker that was started anew goes on after the rounds that it has done before.
+        self._rounds = self._own_before = self.own_updates
+        self._clock(1)
 
     @property
     def pulls(self) -> WholePulls:
@@ -162,7 +179,7 @@ class AsynchronousRounds:
         False where the update was dropped. Returns with the coordinator away as well, after its client's bound.
         """
         blocks = self._blocks
-        norm = blocks.hold_update(self._worker)
+        norm = blocks.hold_update(self._worker, self._share)
         asking = self._ask(norm)
         permission = None if asking is None else self._permission(asking)
         goes = permission is None or permission.goes
@@ -173,10 +190,14 @@ class AsynchronousRounds:
         else:
             self.tally.dropped += 1
             has_model = False
+        self._rounds += 1
+        self.tally.alone += not self._clock(0)
         if not has_model:
             self.tally.pulled_again += self._pulls.whole(blocks.blocks)
         before = self.version
         self._take()
+        self._clock(1)
+        self._see_lost()
         if goes and (permission is None or not permission.coordinated):
             self.delay = max(1, self.version - before)  # nobody counted; it is no more than that
         return goes
@@ -187,7 +208,7 @@ class AsynchronousRounds:
         if asking is not None and permission is not None and permission.aggregator is not None:
             if aggregator is not None:
                 asking.outcome.add_done_callback(self._note)
-                return aggregator.give(asking, permission.aggregator, self._blocks.memory)
+                return self._give(aggregator, asking, permission.aggregator)
             self._give_up(
                 ValueError(f"it has worker {permission.aggregator} sum updates, which this worker cannot send")
             )
@@ -195,6 +216,29 @@ class AsynchronousRounds:
         if asking is not None:
             self._done(asking)
         return False
+
+    def _give(self, aggregator: Aggregator, asking: Asking, worker: int) -> bool:
+        try:
+            has_model = aggregator.give(asking, worker, self._blocks.memory)
+            applied = asking.outcome.result().applied
+        except Exception as error:
+            warn_once(f"an update could not be sent to be summed at worker {worker}: {type(error).__name__}: {error}")
+            has_model = applied = False
+        if not applied:
+            self.tally.lost += 1
+            self._lost.append(asking)
+        return has_model
+
+    def _see_lost(self) -> None:
+        """Counts updates that were said to be lost and are in the model after all, and tells the coordinator.
+
+        An aggregator may have died, or the coordinator, after its sum had reached the server and before anybody was
+        told. What the model counts is what is true.
+        """
+        more = self.own_updates - self._own_before - (self.tally.sent - self.tally.lost)
+        for _ in range(min(more, len(self._lost))):
+            self.tally.lost -= 1
+            self._done(self._lost.popleft())
 
     # The coordinator. Whatever it does, or its client, is no reason to stop.
 
@@ -224,14 +268,27 @@ class AsynchronousRounds:
         except Exception as error:
             self._give_up(error)
 
+    def _clock(self, unread: int) -> bool:
+        """Says how far this worker is; where it has read no model since its last round, waits until it may.
+
+        False where nobody was waited for, though a lead is bounded.
+        """
+        if self._staleness is None:
+            return True
+        if self._coordinator is None:
+            return False
+        try:
+            return self._coordinator.clock(self._rounds, self._rounds + unread).result()
+        except Exception as error:
+            self._give_up(error)
+            return False
+
     def _note(self, future: Any) -> None:
         """An update's outcome, in the client's thread."""
         if future.cancelled() or future.exception() is not None:
             return
         outcome: Outcome = future.result()
-        if not outcome.applied:
-            self.tally.lost += 1
-        elif outcome.delay is not None:
+        if outcome.applied and outcome.delay is not None:
             self.delay = outcome.delay
             self.tally.greatest_delay = max(self.tally.greatest_delay, outcome.delay)
 

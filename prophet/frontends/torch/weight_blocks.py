@@ -65,13 +65,15 @@ class WeightBlocks:
         self._gather(self._scratch)
         self._spread(self._scratch, self.counted - 1)
 
-    def hold_update(self, worker: int) -> float:
+    def hold_update(self, worker: int, share: float = 1.0) -> float:
         """Puts what the parameters have changed by since the last `take` into the blocks, counted as this worker's.
 
-        Returns the update's Euclidean norm.
+        The change counts for this `share` of it. Returns the update's Euclidean norm.
         """
         self._gather(self._scratch)
         self._scratch -= self._known
+        if share != 1.0:
+            self._scratch *= share
         self._spread(self._scratch, worker)
         return float(torch.linalg.vector_norm(self._scratch))
 

@@ -28,6 +28,7 @@ JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SER
         ("torch", {"BYTEPS_LOCAL_SIZE": "4"}, "BYTEPS_LOCAL_SIZE has to be 1"),
         ("torch", {"PROPHET_AGGREGATE": "yes"}, "PROPHET_AGGREGATE is 'yes'; it must be 0 or 1"),
         ("torch", {"PROPHET_COORDINATOR": "somewhere"}, "it must be HOST:PORT"),
+        ("torch", {"PROPHET_STALENESS": "1"}, "PROPHET_STALENESS is set, and PROPHET_COORDINATOR is not"),
         ("torch", {"PROPHET_COORDINATOR": "a:1"}, "PROPHET_COORDINATOR_TOKEN_FILE is not: name the file"),
         ("torch", {"PROPHET_COORDINATOR": "a:1", "PROPHET_COORDINATOR_TOKEN_FILE": "/none"}, "/none: cannot be read"),
     ],
@@ -57,7 +58,7 @@ def test_without_a_coordinator_updates_go_in_order_of_arrival(caplog: pytest.Log
 def test_a_client_that_fails_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     client = pytest.importorskip("prophet.mlfabric.client", exc_type=ImportError)
 
-    def fails(worker: int, environ: Any) -> None:
+    def fails(*of: Any) -> None:
         raise OSError("no sockets left")
 
     monkeypatch.setattr(client, "client_from_environ", fails)
@@ -140,8 +141,13 @@ def test_what_a_worker_does_for_others_ends_before_byteps_does(monkeypatch: pyte
         size=lambda: 2,
         rank=lambda: 0,
     )
-    coordinator = SimpleNamespace(close=lambda: happened.append("coordinator left"))
-    monkeypatch.setattr(asynchronous, "connect", lambda worker, environ: coordinator)
+
+    def wait_for_others() -> tuple[int, ...]:
+        happened.append("others have finished")
+        return ()
+
+    coordinator = SimpleNamespace(wait_for_others=wait_for_others, close=lambda: happened.append("coordinator left"))
+    monkeypatch.setattr(asynchronous, "connect", lambda worker, environ, workers: coordinator)
     monkeypatch.setattr("atexit.register", lambda function: happened.append(f"at exit: {function.__name__}"))
     agent = AsynchronousAgent(from_environ(JOB), None, None)
     agent._wrap_init(bps)
@@ -151,9 +157,41 @@ def test_what_a_worker_does_for_others_ends_before_byteps_does(monkeypatch: pyte
     bps.shutdown()
     assert happened == [
         "init",
-        "at exit: _leave",
+        "at exit: _leave_at_exit",
         "sums ended",
         "peers closed",
+        "others have finished",
         "coordinator left",
         "shutdown",
     ]
+
+
+def test_where_a_worker_has_died_the_process_ends_without_byteps_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    status = tmp_path / "status.json"
+    ends: list[tuple[str, int]] = []
+    bps = SimpleNamespace(init=lambda: None, shutdown=lambda: pytest.fail("it would wait"), size=lambda: 3, rank=int)
+    coordinator = SimpleNamespace(wait_for_others=lambda: (2,), close=lambda: None)
+    monkeypatch.setattr(asynchronous, "connect", lambda worker, environ, workers: coordinator)
+    monkeypatch.setattr("atexit.register", lambda function: function)
+    monkeypatch.setattr(asynchronous, "end_process", lambda line, status: ends.append((line, status)))
+    agent = AsynchronousAgent(from_environ({**JOB, "PROPHET_STATUS_OUT": str(status)}), None, None)
+    agent._wrap_init(bps)
+    bps.init()
+    bps.shutdown()
+    assert ends == [], "the program may have something to do yet"
+    agent._leave_at_exit()
+    assert ends == [("worker 2 has died: this worker ends without waiting for BytePS's end, which waits for all", 75)]
+    assert status.exists()
+
+
+def test_only_one_optimizer_can_be_kept_in_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PROPHET_COORDINATOR", "host:1")
+    monkeypatch.setenv("PROPHET_COORDINATOR_TOKEN_FILE", str(tmp_path))
+    monkeypatch.setenv("PROPHET_STALENESS", "0")
+    agent = AsynchronousAgent(from_environ(JOB), None, None)
+    assert agent.staleness == 0
+    assert agent.take_coordinator() == (True, None)
+    with pytest.raises(ValueError, match="PROPHET_STALENESS keeps the workers of one optimizer together"):
+        agent.take_coordinator()

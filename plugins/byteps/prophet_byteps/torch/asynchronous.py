@@ -9,24 +9,30 @@ pushes nothing. An update begins and ends with a word that the server understand
 acknowledged, so no order of transfers can part them.
 
 Every worker must push a key for the first time before BytePS lets any go on, so all keys are opened together at the
-start, in an order that does not matter.
+start, in an order that does not matter. From then on an asynchronous server answers without any other worker, so where
+nothing is answered for long it is gone itself: stall.py says when, and the process ends where that is asked for.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from prophet.core.cut import MOST_BLOCK_BYTES
+from prophet.core.settings import STALL_S
+from prophet.frontends.ending import STALLED, end_process
 from prophet.frontends.torch.asynchronous import AsynchronousRounds
 from prophet.frontends.torch.optimizer import methods_of
 from prophet.frontends.torch.weight_blocks import WeightBlocks
 from prophet.mlfabric.ports import CoordinatorPort
-from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY
+from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, progress
+from prophet_byteps.stall import StallDetector, Verdict
 
 BLOCK_BYTES = 512 * 1024
 """Of weights in a block, where the user does not say otherwise. An update waits for all of its blocks, so they are
@@ -36,7 +42,10 @@ BEGINS, ENDS = 0x50524F5048455442, 0x50524F5048455445
 MOST_OPENING = 128
 """Keys that are opened at once: for each BytePS has a thread until all workers have opened it."""
 WAIT_S = 0.002
+LOOK_S = 0.5
+"""How often it is looked at whether anything moves, while a transfer is waited for."""
 
+logger = logging.getLogger("prophet")
 _numbers = itertools.count()
 
 
@@ -44,10 +53,22 @@ class BytePSWire:
     """Blocks of optimizer `number` as BytePS's tensors, one key each. `bps` is the module byteps.torch.
 
     For several threads: BytePS has one buffer a key, so transfers of a worker's blocks are one after another.
-    `wait_activity(limit_s)` returns when some tensor has completed.
+    `wait_activity(limit_s)` returns when some tensor has completed. The process ends where nothing has moved for
+    `stall_s` while something was under way; None for never.
     """
 
-    def __init__(self, bps: Any, number: int | str, blocks: int, wait_activity: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        bps: Any,
+        number: int | str,
+        blocks: int,
+        wait_activity: Callable[[float], None],
+        stall_s: float | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stall = StallDetector(stall_s)
+        self._now = now
+        self._completed = 0
         self._bps = bps
         self._names = [f"prophet.weights.{number}.{place}" for place in range(blocks)]
         self._word_name = f"prophet.update.{number}"
@@ -63,7 +84,8 @@ class BytePSWire:
         names = [self._word_name, *self._names]
         for first in range(0, len(names), MOST_OPENING):
             part = slice(first, first + MOST_OPENING)
-            self._wait([self._send(t, n, PULL_ONLY) for t, n in zip(tensors[part], names[part], strict=True)])
+            handles = [self._send(t, n, PULL_ONLY) for t, n in zip(tensors[part], names[part], strict=True)]
+            self._wait(handles, "another worker has not come yet, or the server is gone")
 
     def push(self, blocks: Sequence[torch.Tensor]) -> None:
         with self._lock:
@@ -83,11 +105,30 @@ class BytePSWire:
         handle: int = self._bps.byteps_push_pull(tensor, average=False, name=name, priority=priority)
         return handle
 
-    def _wait(self, handles: Sequence[int]) -> None:
+    def _wait(self, handles: Sequence[int], why: str = "the server is gone, or the link to it") -> None:
+        """Returns when all have completed. `why` is who is missing where none does for long."""
+        looked_s, seen = self._now(), self._progress()
+        self._stall.turn(looked_s, False, False)
         for handle in handles:
             while not self._bps.poll(handle):
                 self._wait_activity(WAIT_S)
+                if self._now() >= looked_s + LOOK_S:
+                    looked_s, before, seen = self._now(), seen, self._progress()
+                    self._look(looked_s, seen != before, why)
             self._bps.synchronize(handle)
+            self._completed += 1
+
+    def _progress(self) -> object:
+        return progress(), self._completed
+
+    def _look(self, now_s: float, moved: bool, why: str) -> None:
+        verdict = self._stall.turn(now_s, moved, True)
+        if verdict is Verdict.NOTHING:
+            return
+        line = f"no transfer has finished for {self._stall.stalled_s:.0f} s: {why}"
+        if verdict is Verdict.END:
+            end_process(f"{line} ({STALL_S})", STALLED)
+        logger.warning("Prophet: %s", line)
 
 
 def wrap(
@@ -97,21 +138,24 @@ def wrap(
     wait_activity: Callable[[float], None],
     block_bytes: int = BLOCK_BYTES,
     summing: Callable[[AsynchronousRounds, WeightBlocks, BytePSWire], None] | None = None,
+    staleness: int | None = None,
+    stall_s: float | None = None,
 ) -> torch.optim.Optimizer:
     """An object of a subclass of the optimizer's own class, sharing its groups and its state, whose step() is a round.
 
     When it returns, the weights are the root's on every worker: all have to come here. `summing`, where updates may be
-    summed at workers, is called before that. Raises ValueError for parameters that cannot be sent.
+    summed at workers, is called before that. `staleness` bounds the lead of a worker, `stall_s` how long a server may
+    not answer. Raises ValueError for parameters that cannot be sent.
     """
     parameters = [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
     blocks = WeightBlocks(parameters, bps.size(), min(block_bytes, MOST_BLOCK_BYTES - 4 * (bps.size() + 1)))
-    wire = BytePSWire(bps, next(_numbers), len(blocks.blocks), wait_activity)
+    wire = BytePSWire(bps, next(_numbers), len(blocks.blocks), wait_activity, stall_s)
     user_class = type(optimizer)
     namespace = {**methods_of(_Methods), "__module__": bps.DistributedOptimizer.__module__}
     wrapped: Any = object.__new__(type(user_class.__name__, (user_class,), namespace))
     # Without a scheduler's wrapper around step(), which is bound to the optimizer it was made for.
     vars(wrapped).update({key: value for key, value in vars(optimizer).items() if key != "step"})
-    wrapped._prophet = AsynchronousRounds(blocks, wire, bps.rank(), coordinator)
+    wrapped._prophet = AsynchronousRounds(blocks, wire, bps.rank(), coordinator, staleness=staleness)
     wrapped._prophet_class = user_class
     wire.open(blocks.blocks)
     if summing is not None:

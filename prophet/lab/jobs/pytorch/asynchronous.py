@@ -74,7 +74,8 @@ def main() -> None:
     model = nn.Linear(spec.features, CLASSES, bias=False)
     nn.init.zeros_(model.weight)
     apart = getattr(exchange, "asynchronous", False)
-    rate = spec.learning_rate * (1 if apart else exchange.size)
+    averages = getattr(exchange, "averages", not apart)
+    rate = spec.learning_rate * (exchange.size if averages else 1)
     called, optimizer = exchange.distribute(model, torch.optim.SGD(model.parameters(), lr=rate))
     rounds = getattr(optimizer, "asynchronous", None)
     schedule = None

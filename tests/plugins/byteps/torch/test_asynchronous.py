@@ -11,7 +11,7 @@ import torch
 
 from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY
 from prophet_byteps.torch import asynchronous, asynchronous_broadcast
-from prophet_byteps.torch.asynchronous import BEGINS, ENDS, wrap
+from prophet_byteps.torch.asynchronous import BEGINS, ENDS, BytePSWire, wrap
 from prophet_byteps.torch.asynchronous_broadcast import broadcast_tensors
 
 
@@ -123,6 +123,37 @@ def test_an_update_is_between_two_words_and_nothing_is_pulled_before_it_is_there
     worker.train(1.0)
     pushes = [("push", "prophet.update.0"), *(("push", name) for name in blocks), ("push", "prophet.update.0")]
     assert worker.bps.said == [*pushes, *(("pull", name) for name in blocks)]
+
+
+@pytest.mark.parametrize(("limit_s", "ends"), [(3.0, True), (None, False)])
+def test_a_server_that_answers_no_more_is_named_and_the_process_ends_where_that_is_asked_for(
+    limit_s: float | None, ends: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Ended(Exception):
+        pass
+
+    def end(line: str, status: int) -> None:
+        assert (line, status) == (
+            "no transfer has finished for 3 s: the server is gone, or the link to it (PROPHET_STALL_S)",
+            75,
+        )
+        raise Ended
+
+    monkeypatch.setattr(asynchronous, "end_process", end)
+    bps, now_s = BytePS(Server(), 0), [100.0]
+    wire = BytePSWire(bps, 0, 1, lambda limit_s: now_s.__setitem__(0, now_s[0] + 0.5), limit_s, lambda: now_s[0])
+    block = torch.zeros(2)
+    wire.open([block])
+    now_s[0] += 1000.0  # it computes
+    answers_at = now_s[0] + 50.0
+    monkeypatch.setattr(bps, "poll", lambda handle: now_s[0] >= answers_at)
+    if ends:
+        with pytest.raises(Ended):
+            wire.push([block])
+        assert now_s[0] < answers_at
+    else:
+        wire.pull([block], [0])
+        assert [record.message.count("no transfer has finished for 45 s") for record in caplog.records] == [1]
 
 
 def test_the_optimizer_is_one_of_its_own_class_with_the_same_state() -> None:

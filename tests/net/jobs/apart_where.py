@@ -1,0 +1,83 @@
+"""apart.py with a death in it: apart_where.py CASE STEPS
+
+Rule of this file: one function a case, which changes what the case is about and then runs the job as it is. A worker
+that dies does so as by SIGKILL, and only one of a job does.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+JOB = Path(__file__).with_name("apart.py")
+RANK = os.environ["DMLC_WORKER_ID"]
+MARK = Path("..") / "died"
+"""In a folder that all workers have; it says who died."""
+
+
+def die_first() -> None:
+    """Ends this process at once, unless another worker has died before."""
+    try:
+        descriptor = os.open(MARK, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        return
+    os.write(descriptor, RANK.encode())
+    os.close(descriptor)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies_instead(method: Callable[..., Any]) -> Callable[..., Any]:
+    def instead(*arguments: Any, **named: Any) -> Any:
+        die_first()
+        return method(*arguments, **named)
+
+    return instead
+
+
+def worker_1_dies_amid_an_update() -> None:
+    """Half of the blocks of its second push are at the server."""
+    from prophet_byteps.hook import PUSH_ONLY
+    from prophet_byteps.torch.asynchronous import BEGINS, BytePSWire
+
+    push, pushed = BytePSWire.push, [0]
+
+    def push_half(wire: BytePSWire, blocks: Sequence[torch.Tensor]) -> None:
+        pushed[0] += len(blocks) > 1
+        if RANK == "1" and pushed[0] == 2:
+            wire._say(BEGINS)
+            half = len(blocks) // 2
+            wire._wait([wire._send(b, n, PUSH_ONLY) for b, n in zip(blocks[:half], wire._names[:half], strict=True)])
+            die_first()
+        push(wire, blocks)
+
+    vars_of: Any = BytePSWire
+    vars_of.push = push_half
+
+
+def an_aggregator_dies_with_what_it_has() -> None:
+    """All updates of a sum are there, and nobody has asked yet when it may go."""
+    from prophet.mlfabric.client import CoordinatorClient
+
+    client: Any = CoordinatorClient
+    client.collected = dies_instead(client.collected)
+
+
+def an_aggregator_dies_after_its_push() -> None:
+    """The sum is in the server's model, and nobody knows."""
+    from prophet.mlfabric.client import CoordinatorClient
+
+    client: Any = CoordinatorClient
+    client.pushed_sum = dies_instead(client.pushed_sum)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+    sys.argv = [str(JOB), sys.argv[2]]
+    runpy.run_path(str(JOB), run_name="__main__")

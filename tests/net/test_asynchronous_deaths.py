@@ -1,0 +1,91 @@
+"""Asynchronous jobs in which a worker, an aggregator or the coordinator dies: the others go on, nothing counts twice.
+
+What was applied is in the server's model itself, which counts each worker's updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prophet.lab.testbed import Testbed
+from support.apart import SPECS, WORKERS, running
+from support.roles import network
+
+pytestmark = [pytest.mark.engine, pytest.mark.netns]
+
+JOBS = Path(__file__).with_name("jobs")
+STEPS = 16
+PORT = 25100
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[Testbed]:
+    pytest.importorskip("byteps")
+    pytest.importorskip("zmq")
+    with network(SPECS) as testbed:
+        yield testbed
+
+
+@pytest.mark.parametrize(
+    ("port", "case", "unheard"),
+    [
+        (PORT, "worker_1_dies_amid_an_update", 0),
+        (PORT + 1, "an_aggregator_dies_with_what_it_has", 1),
+        (PORT + 2, "an_aggregator_dies_after_its_push", 1),
+    ],
+)
+def test_a_worker_dies_and_the_others_train_to_their_end(
+    testbed: Testbed, tmp_path: Path, port: int, case: str, unheard: int
+) -> None:
+    command = (str(JOBS / "apart_where.py"), case, str(STEPS))
+    with running(testbed, tmp_path, port, command) as job:
+        ends = job.wait()
+        dead = int((tmp_path / "died").read_text())
+        alive = [number for number in range(len(WORKERS)) if number != dead]
+        assert ends[dead] == -9
+        assert [ends[number] for number in alive] == [75, 75], [job.log(WORKERS[number]) for number in alive]
+        for number in alive:
+            (line,) = job.said(WORKERS[number])
+            assert line.startswith(f"prophet: worker {dead} has died: this worker ends without waiting")
+        counts = {number: job.counts(WORKERS[number]) for number in alive}
+        for number in alive:
+            assert counts[number]["sent"] == STEPS
+            assert counts[number]["of"][number] == STEPS - counts[number]["lost"], "nothing is in the model twice"
+        of_the_dead = max(counts[number]["of"][dead] for number in alive)
+        applied = of_the_dead + sum(counts[number]["of"][number] for number in alive)
+        # Of what the dead one had applied and did not report, only its own is reported by nobody else.
+        assert applied - unheard <= job.coordinated()["applied"] <= applied
+
+
+def test_the_coordinator_dies_and_comes_back_and_counts_on(testbed: Testbed, tmp_path: Path) -> None:
+    steps = 40
+    with running(testbed, tmp_path, PORT + 3, (str(JOBS / "apart.py"), str(steps))) as job:
+        job.until(lambda: all("step 4" in job.log(worker) for worker in WORKERS))
+        job.processes["coordinator"].kill()
+        job.processes["coordinator"].wait()
+        job.until(lambda: all("step 9" in job.log(worker) for worker in WORKERS))
+        job.start_coordinator()
+        assert job.wait() == [0, 0, 0], [job.log(worker) for worker in WORKERS]
+        applied = 0
+        for number, worker in enumerate(WORKERS):
+            (line,) = job.said(worker)
+            assert "updates go in arrival order until it is" in line
+            counts = job.counts(worker)
+            assert counts["of"][number] == counts["sent"] - counts["lost"], "nothing is in the model twice"
+            assert 0 < counts["uncoordinated"] < steps, "it was used again"
+            applied += counts["of"][number]
+        assert job.coordinated()["version"] == applied
+
+
+def test_the_server_dies_and_every_worker_says_so_where_that_is_asked_for(testbed: Testbed, tmp_path: Path) -> None:
+    command = (str(JOBS / "apart.py"), "1000")
+    with running(testbed, tmp_path, PORT + 4, command, {"PROPHET_STALL_S": "3"}) as job:
+        job.until(lambda: all("step 4" in job.log(worker) for worker in WORKERS))
+        job.processes["server"].kill()
+        assert job.wait() == [75, 75, 75], [job.log(worker) for worker in WORKERS]
+        for worker in WORKERS:
+            (line,) = [line for line in job.said(worker) if line.startswith("prophet: ")]
+            assert "no transfer has finished for" in line or "have died" in line or "has died" in line

@@ -1,0 +1,119 @@
+"""Asynchronous jobs with a coordinator on a real network, whose processes a test may kill.
+
+Rule of this file: three workers whose links are faster than the server's, so that updates meet and are summed on their
+way; the roles' processes; and how it all ended. What a worker runs is a script of tests/net/jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from prophet.lab.testbed import NodeSpec, Testbed
+from support.roles import ONE_DEVICE, SERVE, Job
+
+WORKERS = ("worker0", "worker1", "worker2")
+ASYNCHRONOUS = {**ONE_DEVICE, "BYTEPS_ENABLE_ASYNC": "1"}
+SERVER_RATE, WORKER_RATE = "10mbit", "100mbit"
+SPECS = [
+    *(NodeSpec(worker, 100e6) for worker in WORKERS),
+    NodeSpec("server", 10e6),
+    NodeSpec("scheduler", None),
+    NodeSpec("coordinator", None),
+]
+TENANT = "tests"
+LIMIT_S = 90.0
+POLL_S = 0.05
+
+
+@dataclass
+class JobApart:
+    """A job that runs: its processes by role, and the folder in which each has its own."""
+
+    testbed: Testbed
+    folder: Path
+    job: Job
+    coordinate: Sequence[str]
+    processes: dict[str, Popen[bytes]] = field(default_factory=dict)
+    began_s: float = field(default_factory=time.monotonic)
+
+    def start_coordinator(self) -> None:
+        self.processes["coordinator"] = self.job.start("coordinator", self.coordinate, {})
+
+    def log(self, role: str) -> str:
+        return (self.folder / role / "log").read_text()
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Returns when it is done. Fails with all logs where that takes too long."""
+        while not done():
+            if time.monotonic() - self.began_s > LIMIT_S:
+                logs = {role: self.log(role)[-2000:] for role in self.processes}
+                raise AssertionError(f"it has taken {LIMIT_S:g} s: {logs}")
+            time.sleep(POLL_S)
+
+    def wait(self) -> list[int]:
+        """Until all workers have ended: with what status each."""
+        self.until(lambda: all(self.processes[worker].poll() is not None for worker in WORKERS))
+        return [self.processes[worker].wait() for worker in WORKERS]
+
+    def counts(self, worker: str) -> dict[str, Any]:
+        """What the worker's rounds came to, by its last line."""
+        (line,) = [line for line in self.log(worker).splitlines() if line.startswith("counts ")]
+        found: dict[str, Any] = json.loads(line.removeprefix("counts "))
+        return found
+
+    def said(self, worker: str) -> list[str]:
+        """The lines in which a worker says anything of Prophet."""
+        return [line for line in self.log(worker).splitlines() if "prophet" in line.lower()]
+
+    def coordinated(self) -> dict[str, Any]:
+        """Ends the coordinator: what came of all updates there."""
+        process = self.processes["coordinator"]
+        process.terminate()
+        process.wait(20.0)
+        status = json.loads((self.folder / "coordinator" / "status.json").read_text())
+        found: dict[str, Any] = status["tenants"][TENANT]
+        return found
+
+
+@contextmanager
+def running(
+    testbed: Testbed, folder: Path, port: int, command: Sequence[str], settings: Mapping[str, str] | None = None
+) -> Iterator[JobApart]:
+    """Starts all roles; `command` is what each worker's Python runs. What still runs in the end is ended."""
+    tokens = folder / "tokens"
+    folder.mkdir(parents=True, exist_ok=True)
+    tokens.write_text(f"{TENANT} 0123456789abcdef\n")
+    tokens.chmod(0o600)
+    address = f"{testbed.address('coordinator')}:{port + 1000}"
+    coordinate = [sys.executable, "-P", "-m", "prophet.cli.main", "coordinate", "--token-file", str(tokens)]
+    coordinate += ["--listen", address, "--server-rate", SERVER_RATE, "--rate", WORKER_RATE]
+    # An update takes 0.1 s: who comes in the first half of that is summed with others.
+    coordinate += ["--batch", "50ms", "--dead-after", "3s", "--status", "status.json"]
+    with Job(testbed, folder, port, WORKERS) as job:
+        apart = JobApart(testbed, folder, job, coordinate)
+        try:
+            apart.start_coordinator()
+            for role in ("scheduler", "server"):
+                apart.processes[role] = job.start(role, SERVE, ASYNCHRONOUS)
+            for worker in WORKERS:
+                own = {
+                    **ASYNCHRONOUS,
+                    "BYTEPS_SCHEDULER": "mlfabric",
+                    "PROPHET_COORDINATOR": address,
+                    "PROPHET_COORDINATOR_TOKEN_FILE": str(tokens),
+                    "PROPHET_PARTITION_BYTES": "16384",
+                    "PROPHET_NODE": worker,
+                    **(settings or {}),
+                }
+                apart.processes[worker] = job.start(worker, [sys.executable, "-P", *command], own)
+            yield apart
+        finally:
+            testbed.terminate_all()
