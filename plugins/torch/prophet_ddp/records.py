@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from prophet.core.event_record import RecordBuffer
     from prophet.core.plan import Plan
+    from prophet.core.profile import Profile
     from prophet.learn.learner import Monitor
     from prophet.learn.profiler import JobProfiler
 
@@ -64,8 +65,12 @@ class ModuleRecord:
         """Why the last cut was wanted."""
         self.plans = 0
         self.waits = BarrierWatch()
+        self.half = False
+        """Whether gradients travel in half precision."""
         self.plan: Plan | None = None
         self.learner: Learned | None = None
+        self.planned_from: Profile | None = None
+        """The profile that the last plan was made from; at the end of the process the newest."""
         self.began_warm = False
         self.kept_was_dropped = ""
         """Why nothing of what was kept is used any more."""
@@ -162,7 +167,7 @@ class Records:
 
     def _observe(self, events: NDArray[Any]) -> None:
         if self._observer is not None and self._module is not None:
-            self._observer.turn(time.monotonic(), events, self._module.predicted)
+            self._observer.turn(time.monotonic(), events, self._module.predicted, profile=self._module.planned_from)
 
     def stepped_aside(self, why: str, record: ModuleRecord | None = None) -> None:
         """A module has torch's reducer: from its start, or `record`'s from here on."""
@@ -178,6 +183,8 @@ class Records:
         """Writes what was asked for."""
         if self._observer is not None:
             if self._module is not None and self._module.drain is not None:
+                if self._module.learner is not None:
+                    self._module.planned_from = self._module.learner.profiler.latest
                 self._module.keep(self._module.drain())
             self._observer.close()
         out = self._settings
@@ -228,4 +235,5 @@ class Records:
             kept_was_dropped=module.kept_was_dropped,
             given_back=self._given_back,
             barrier=module.waits.holds,
+            half=module.half,
         )
