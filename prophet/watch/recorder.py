@@ -72,7 +72,7 @@ class RecordWriter:
         self._plans = -1
         self._cut: tuple[Segment, ...] = ()
         self._network: Network | None = None
-        self._profile: Profile | None = None
+        self._learned: tuple[Profile, bool, bool] | None = None
         self._closed = False
         self._write(begin)
 
@@ -92,9 +92,8 @@ class RecordWriter:
         """
         another_cut = agent.cut != self._cut
         self._changes(now, agent, predicted)
-        if profile is not None and (self._profile is None or _another_pace(profile, self._profile)):
-            self._profile = profile
-            self._write(profile_row(now, profile))
+        if profile is not None:
+            self._learns(now, (profile, agent.half, agent.barrier))
         for place, more in enumerate((moved.sent_bytes, moved.received_bytes, *moved.busy_s)):
             self._sum[place] += more
         self._ends += [None if end_s != end_s else round(end_s, DIGITS) for end_s in ends_s]
@@ -143,6 +142,12 @@ class RecordWriter:
         if agent.network is not None and _another(agent.network, self._network):
             self._network = agent.network
             self._write(NetworkRow(at, agent.network))
+
+    def _learns(self, now: float, learned: tuple[Profile, bool, bool]) -> None:
+        before = self._learned
+        if before is None or learned[1:] != before[1:] or _another_pace(learned[0], before[0]):
+            self._learned = learned
+            self._write(profile_row(now, *learned))
 
     def _summed_up(self, now: float, waited_s: Mapping[str, float]) -> None:
         sent, received, sending_s, receiving_s = self._sum
@@ -205,7 +210,7 @@ def transfers_row(now: float, moved: MeterTurn, arena: bool) -> TransfersRow:
     )
 
 
-def profile_row(now: float, profile: Profile) -> ProfileRow:
+def profile_row(now: float, profile: Profile, half: bool = False, barrier: bool = False) -> ProfileRow:
     """What was learned of a job, in columns."""
     gradients = profile.gradients
     return ProfileRow(
@@ -214,6 +219,8 @@ def profile_row(now: float, profile: Profile) -> ProfileRow:
         bytes=tuple(gradient.size_bytes for gradient in gradients),
         generation_s=tuple(round(gradient.generation_s, DIGITS) for gradient in gradients),
         forward_s=tuple(round(gradient.forward_s, DIGITS) for gradient in gradients),
+        half=half,
+        barrier=barrier,
     )
 
 

@@ -95,7 +95,8 @@ class ProfileRow:
     """What was learned of the job, in columns of one length, in forward order: ids as transfers have them, bytes as they
     travel, when each is generated after backward began, and how long its layer computes forward.
 
-    What travelled then, gradients or blocks, has an entry each. Workers that do not learn have no such line.
+    What travelled then, gradients or blocks, has an entry each. Workers that do not learn have no such line. `half` and
+    `barrier` are as in the status (prophet/core/status.py).
     """
 
     time_s: float
@@ -103,6 +104,8 @@ class ProfileRow:
     bytes: tuple[int, ...]
     generation_s: tuple[float, ...]
     forward_s: tuple[float, ...]
+    half: bool = False
+    barrier: bool = False
     kind: Literal["profile"] = "profile"
 
 

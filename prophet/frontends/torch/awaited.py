@@ -86,7 +86,7 @@ class AwaitedRounds:
     @property
     def learning(self) -> bool:
         """Whether that is so only until it is known how the program reaches its parameters."""
-        return self._probation.ends
+        return self._probation.under_way
 
     # The engine's part.
 

@@ -33,14 +33,16 @@ class Probation:
         return self._for_good or self._left > 0
 
     @property
-    def watches(self) -> bool:
-        """Whether uses are noted, and what was not used before its gradient came is taken to be out of sight."""
-        return not self._for_good and self._left > 0 and self._in_vain < IN_VAIN
+    def under_way(self) -> bool:
+        """Whether that is so only until it is known how the program reaches its parameters."""
+        return not self._for_good and self._left > 0
 
     @property
-    def ends(self) -> bool:
-        """Whether updates are to outlast their steps some day, so that what keeps the barrier now is the probation."""
-        return not self._for_good and self._left > 0
+    def watches(self) -> bool:
+        """Whether uses are noted, and a parameter that was not used before its gradient came is taken to be out of
+        sight.
+        """
+        return self.under_way and self._in_vain < IN_VAIN
 
     def stepped(self) -> None:
         """A step had updates to make that may be late but for the barrier."""
@@ -55,7 +57,3 @@ class Probation:
     def for_good(self) -> None:
         """Uses cannot be noticed in this program: no update outlasts its step from now on."""
         self._for_good = True
-
-    def over(self) -> None:
-        """Nothing is left to be learned."""
-        self._left = 0

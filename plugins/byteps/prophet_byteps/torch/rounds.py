@@ -91,7 +91,7 @@ class OptimizerRounds(Updates):
         local = self._take_groups()
         self._next_round()
         self._defer(self._order, local, barrier=self._probation.barrier)
-        late = self._probation.ends or any(slot.pending for slot in self._order)
+        late = self._probation.under_way or any(slot.pending for slot in self._order)
         self._keyed.iterated(waited=not late)
         self._probation.stepped()
         torch_guards.note_uses(self, self._probation.watches)
