@@ -4,7 +4,9 @@ Rule of this file: from lines (prophet/watch/rows.py) to a Situation and what an
 they do not suffice as one UserError. Rates are bits per second, times seconds, sizes bytes.
 
 A worker sees what it gets of the network while all send, and not whose link is the narrow one. Where nobody says how
-wide the servers' links are, all machines are taken to have links of one rate.
+wide the servers' links are, all machines are taken to have links of one rate. How long forward takes is no event, so it
+is an estimate in what was learned; but here it is known what an iteration took, and how long of that the program waited
+for averages. All that is left besides backward counts as forward.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from prophet.lab.report.from_record import chapter_of, read_rows
 from prophet.lab.report.stories import Chapter
 from prophet.lab.simulator_config import SimulatorConfig
 from prophet.lab.workload import scaled
-from prophet.watch.rows import BeginRow, EndRow, NetworkRow, ProfileRow, RecordRow
+from prophet.watch.rows import BeginRow, EndRow, NetworkRow, ProfileRow, RatesRow, RecordRow, WaitsRow
 
 LEAST_LAPS = 5
 """Iterations from which it can be told what one takes."""
@@ -200,8 +202,29 @@ class _Record:
             finest = scaled(at_pace(finest, pace_of(newest, finest)), forward_s=newest.forward_s or None)
         else:
             finest = newest
-        whole = scaled(finest, finest.total_bytes * (2 if self.learned.half else 1))
-        return replace(whole, ids=())
+        whole_bytes = finest.total_bytes * (2 if self.learned.half else 1)
+        return replace(scaled(finest, whole_bytes, forward_s=self._forward_s(finest)), ids=())
+
+    def _forward_s(self, profile: Profile) -> float | None:
+        """What an iteration takes besides backward and waiting; None where the waits are not on record."""
+        waited_s = self._waited_s()
+        rest_s = 0.0 if waited_s is None else self.iteration_s() - waited_s - profile.backward_s
+        return rest_s if rest_s > 0 else None
+
+    def _waited_s(self) -> float | None:
+        """Seconds an iteration that the program waited for averages since blocks last changed. In PyTorch it is the
+        program that waits; MXNet's engine does in threads of its own.
+        """
+        rows, since_s = self.rows[self.learner], _last_change_s(self._chapter)
+        spans = [row for row in rows if isinstance(row, RatesRow) and row.from_s >= since_s]
+        if not spans or self.begin.worker.framework != "torch":
+            return None
+        from_s, until_s = spans[0].from_s, spans[-1].until_s
+        count = sum(from_s < lap.end_s <= until_s for lap in self._chapter.laps)
+        if count < LEAST_LAPS:
+            return None
+        waits = [row for row in rows if isinstance(row, WaitsRow) and from_s < row.until_s <= until_s]
+        return sum(sum(row.waited_s.values()) + row.others_s for row in waits) / count
 
     def network(self) -> Network | None:
         """That of the slowest worker at the end: every iteration waits for it."""
@@ -240,6 +263,7 @@ class _Record:
 
     @functools.cached_property
     def _chapter(self) -> Chapter:
+        # On the worker's own clock, as the lines have it.
         return chapter_of(self.rows[self.learner], self.begin.unix_s)
 
 
