@@ -1,4 +1,4 @@
-"""From the record of a job to a situation, how near its predictions are, and every way in which a record falls short."""
+"""From a job's record to a situation, how near its predictions are, and every way in which a record falls short."""
 
 from __future__ import annotations
 
