@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,14 +129,14 @@ def test_with_a_given_cut_only_the_credit_is_chosen() -> None:
 
 def test_behind_a_barrier_forward_begins_when_the_last_is_back() -> None:
     """Which is no matter of what messages cost, as it would be taken for otherwise."""
-    network = Network(31.25e6, 1e-4, 2.8e-4)
-    behind, without = (searched(question(network, barrier=barrier)).choices for barrier in (True, False))
-    least_s = PROFILE.total_bytes / network.bandwidth + PROFILE.forward_s
-    assert behind[0].iteration_s > least_s > without[0].iteration_s
-    assert behind[0].iteration_s < 1.05 * least_s
-    measured = Measured(behind[0].cut, behind[0].credit, behind[0].iteration_s)
+    profile = resnet50(25_600_000, backward_s=0.1, forward_s=0.4)
+    asked = replace(question(Network(31.25e6, 1e-4, 2.8e-4)), profile=profile)
+    behind, without = (searched(replace(asked, barrier=barrier)).choices[0] for barrier in (True, False))
+    least_s = profile.total_bytes / asked.network.bandwidth + profile.forward_s
+    assert without.iteration_s < least_s < behind.iteration_s < 1.15 * least_s
+    measured = Measured(behind.cut, behind.credit, behind.iteration_s)
     explained = {
-        barrier: searched(question(network, measured, barrier=barrier))._predictor.message_s
+        barrier: searched(replace(asked, measured=measured, barrier=barrier))._predictor.message_s
         for barrier in (True, False)
     }
     assert explained[True] == LEAST_MESSAGE_S < explained[False]
