@@ -183,16 +183,7 @@ class EndRow:
 
 
 RecordRow = (
-    BeginRow
-    | IterationsRow
-    | RatesRow
-    | NetworkRow
-    | ProfileRow
-    | TransfersRow
-    | WaitsRow
-    | PlanRow
-    | CutRow
-    | EndRow
+    BeginRow | IterationsRow | RatesRow | NetworkRow | ProfileRow | TransfersRow | WaitsRow | PlanRow | CutRow | EndRow
 )
 
 

@@ -229,7 +229,7 @@ def test_servers_whose_links_are_narrow_are_helped_by_another(tmp_path: Path) ->
     found = suggested(write_rows(tmp_path, *lines), LinkOptions(1e9, 500e6))
     assert found["another-server"].iteration_s < 0.65 * 1.75
     assert found["another-server"].iteration_s == pytest.approx(found["faster-servers"].iteration_s, rel=0.1)
-    assert found["twice-the-rate"].gain == pytest.approx(1.0, abs=0.02)
+    assert not found["twice-the-rate"].helps
     assert "ddp" in found
 
 

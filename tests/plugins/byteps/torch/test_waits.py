@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -60,8 +61,10 @@ class Job:
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Job:
-    return Job(monkeypatch)
+def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    made = Job(monkeypatch)
+    yield made
+    made.network.shutdown()
 
 
 def test_clipping_by_the_norm_of_all_is_seen_and_that_it_ends(job: Job) -> None:
