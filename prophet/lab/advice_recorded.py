@@ -275,7 +275,8 @@ def _begin(rows: Sequence[RecordRow]) -> BeginRow:
 def _profile(row: ProfileRow, name: str, folder: Path) -> Profile:
     columns = zip(row.gradient, row.bytes, row.generation_s, row.forward_s, strict=True)
     try:
-        return Profile(name, tuple(GradientProfile(f"gradient{id_}", *rest) for id_, *rest in columns), row.gradient)
+        gradients = [GradientProfile(f"gradient{id_}", size, made_s, takes_s) for id_, size, made_s, takes_s in columns]
+        return Profile(name, tuple(gradients), row.gradient)
     except (ValueError, UserError) as error:
         raise UserError(f"{folder}: what was learned of the job cannot be read ({error}); record it again") from None
 
