@@ -53,8 +53,9 @@ def advice_table(advice: Advice) -> Table:
 
 
 def left_out(advice: Advice) -> list[str]:
-    """What the predictions do not have in them, a line each."""
-    return [f"{each.words}: leaves out {each.leaves_out}" for each in advice.suggestions if each.leaves_out]
+    """What was taken for what is not known, and what the predictions do not have in them, a line each."""
+    left = [f"{each.words}: leaves out {each.leaves_out}" for each in advice.suggestions if each.leaves_out]
+    return [*advice.assumed, *left]
 
 
 def _row(suggestion: Suggestion) -> tuple[str, ...]:

@@ -152,14 +152,18 @@ def plan(
 def advise(
     source: Annotated[
         str,
-        typer.Argument(help="A profile (a file, or a built-in one such as resnet50), or a folder of `prophet run`."),
+        typer.Argument(
+            help="A profile (a file, or a built-in one such as resnet50), or a folder: of `prophet run`, or what "
+            "PROPHET_RECORD has left of a job."
+        ),
     ],
     bandwidth: Annotated[str | None, typer.Option(help="Of each worker's link, or host's, such as 3gbit.")] = None,
     status: Annotated[Path | None, typer.Option(help="In its place: what PROPHET_STATUS_OUT left of a job.")] = None,
     workers: Annotated[int, typer.Option(help="How many.")] = 2,
     servers: Annotated[int, typer.Option(help="How many; a job of DDP has none.")] = 1,
     server_bandwidth: Annotated[
-        str | None, typer.Option(help="Of each server's link; without a limit where left out.")
+        str | None,
+        typer.Option(help="Of each server's link. Left out: without a limit, or for a record as the workers'."),
     ] = None,
     delay: Annotated[str, typer.Option(help="Of each worker's link, one way, such as 1ms.")] = "0ms",
     workers_per_host: Annotated[int, typer.Option(help="Workers that share a host's link.")] = 1,
@@ -178,7 +182,8 @@ def advise(
     from prophet.cli.advice_view import advice_table, conclusion, left_out, verdict
     from prophet.core.units import parse_rate, parse_time
     from prophet.lab.advice import advise as advise_on
-    from prophet.lab.advice_sources import LinkOptions, of_profile, of_run, read_profile
+    from prophet.lab.advice_recorded import is_record, of_record
+    from prophet.lab.advice_sources import LinkOptions, is_run, of_profile, of_run, read_profile
     from prophet.lab.simulator_error import prediction_error
 
     rates: list[float | None] = []
@@ -193,10 +198,15 @@ def advise(
         raise UserError(f"--delay: {error}") from None
     links = LinkOptions(rates[0], rates[1], delay_s, workers, servers, workers_per_host)
     measured_s = None
-    if Path(source).is_dir():
+    folder = Path(source)
+    if is_record(folder) and not is_run(folder):
+        if status is not None or cell is not None:
+            raise UserError(f"{source} is a job's record, which has one job; leave --status and --cell out")
+        situation, measured_s = of_record(folder, links, policy)
+    elif folder.is_dir():
         if links != LinkOptions() or status is not None:
             raise UserError(f"{source} is a run, which knows its network; leave the options of a network out")
-        situation, measured_s = of_run(Path(source), policy, cell)
+        situation, measured_s = of_run(folder, policy, cell)
     else:
         situation = of_profile(read_profile(source), policy or "prophet", links, status)
     advice = advise_on(situation, measured_s, error_of=prediction_error)

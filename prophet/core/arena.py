@@ -49,6 +49,13 @@ def at_pace(profile: Profile, factor: float) -> Profile:
     )
 
 
+def pace_of(newest: Profile, finest: Profile) -> float:
+    """How many times as long the job computes by `newest` as by `finest`, which has more detail of the same arena."""
+    known = generations_at(finest, newest.gradient_ids)
+    before_s = known[0] - known[-1]
+    return span_s(newest) / before_s if before_s > 0 else 1.0
+
+
 def generations_at(profile: Profile, ids: Sequence[int]) -> list[float]:
     """When each place of the arena (ascending, as ids count them) is generated, by a profile of blocks.
 

@@ -42,7 +42,7 @@ class Question:
     it; without, each gradient travels by itself, in partitions of one size. `cuts` are those to be judged in any case,
     the one in force first; `anew` says whether others may be thought of. `measured` is what the job does now, `failed`
     what it did under a cut that took clearly longer than was predicted. With `barrier` an iteration waits for all
-    averages before its next forward pass (prophet/learn/barrier.py); a policy may leave that out of account.
+    averages before its next forward pass (prophet/learn/barrier.py).
     """
 
     profile: Profile

@@ -85,4 +85,6 @@ class AgentStatus:
     given_back: str = ""
     """Where the engine's own way was measured to be faster and had the rest of the job: by how much."""
     barrier: bool = False
-    """Whether iterations were seen to wait for all averages at the end, on an engine that looks for that."""
+    """Whether iterations were seen to wait for all averages at the end, where the front end looks for that."""
+    half: bool = False
+    """Whether gradients travel in half precision, so that sizes are half of the gradients' own."""

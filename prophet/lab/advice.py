@@ -1,7 +1,7 @@
 """What would make a job faster: its iteration time as it is, and with one thing about it changed.
 
 Rule of this file: pure. From a situation to predictions, and what they come to; where a situation comes from is
-advice_sources.py's. Times are seconds, rates bits per second.
+advice_sources.py's, and of a job's own record advice_recorded.py's. Times are seconds, rates bits per second.
 
 Each change makes another situation, and both are predicted by the simulator. A run that was measured says how far off
 the simulator is of that very job, and its predictions are scaled by that as long as the engine stays the same.
@@ -42,13 +42,16 @@ class Situation:
     """One job on one cluster under one contender.
 
     `workers_per_host` of them share each worker's link of the cluster. `batch` is a worker's samples in an iteration,
-    as a multiple of the job's own.
+    as a multiple of the job's own. `waits`: the program looks at all averages before it uses any. `assumed` are
+    sentences on what is not known of it.
     """
 
     cell: Cell
     contender: Contender
     workers_per_host: int = 1
     batch: float = 1.0
+    waits: bool = False
+    assumed: tuple[str, ...] = ()
 
     @property
     def profile(self) -> Profile:
@@ -187,7 +190,7 @@ def predicted_s(situation: Situation) -> float:
     """The simulator's median iteration time. Raises UserError where it does not know the contender or the cluster."""
     cell = on_its_links(situation)
     contender = replace(situation.contender, warmup=None)
-    planned = prepared(cell, contender)
+    planned = prepared(cell, contender, waits=situation.waits)
     if planned is None:
         raise UserError(f"{contender.name} cannot be simulated, {contender.engine.unsimulated}")
     return float(np.median(run_planned(planned).iteration_s(WARMUP)))
@@ -276,6 +279,7 @@ def advise(
         waits=waits,
         network_holds_back=waits > HELD_BACK,
         suggestions=suggestions,
+        assumed=situation.assumed,
     )
 
 

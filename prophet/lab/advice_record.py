@@ -34,7 +34,8 @@ class Suggestion:
 class Advice:
     """What `prophet advise --json` prints. Times are seconds, `waits` a share of `iteration_s`.
 
-    `iteration_s` is what was measured, where that is known, and otherwise `simulated_s`.
+    `iteration_s` is what was measured, where that is known, and otherwise `simulated_s`. `assumed` are sentences on
+    what is not known of the job, and what was taken for it.
     """
 
     schema: Literal[1] = 1
@@ -53,6 +54,7 @@ class Advice:
     waits: float
     network_holds_back: bool
     suggestions: Sequence[Suggestion]
+    assumed: Sequence[str] = ()
 
     @property
     def best(self) -> Suggestion | None:

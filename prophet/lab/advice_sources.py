@@ -1,7 +1,7 @@
 """Where the situation comes from that is to be advised on: a profile with a network, or a folder of `prophet run`.
 
-Rule of this file: from what a user has to a Situation, and every way it can be wrong as one UserError. Rates are bits
-per second, times seconds.
+Rule of this file: from what a user has to a Situation, and every way it can be wrong as one UserError; what a job has
+left of itself is advice_recorded.py's. Rates are bits per second, times seconds.
 """
 
 from __future__ import annotations
@@ -88,6 +88,11 @@ def _measured_rate(status: Path, contender: Contender, workers: int) -> float:
     return 8 * network.bandwidth * contender.engine.topology.worker_share(workers)
 
 
+def is_run(folder: Path) -> bool:
+    """Whether `prophet run` has left its results there."""
+    return (folder / RESULTS).is_file()
+
+
 def of_run(folder: Path, policy: str | None = None, number: int | None = None) -> tuple[Situation, float]:
     """What `prophet run` left in `folder`, and the measured iteration time.
 
@@ -119,7 +124,14 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
         cell = replace(cell, profile=scaled(learned, whole_bytes))
     shown = measured.measured(name)
     assert shown is not None and shown.median_s is not None
-    return Situation(replace(cell, policies=(contender,)), contender), shown.median_s
+    waits = _waits(runs / f"{name}-repeat1")
+    return Situation(replace(cell, policies=(contender,)), contender, waits=waits), shown.median_s
+
+
+def _waits(run: Path) -> bool:
+    """Whether its iterations were seen to wait for all averages."""
+    status = run / "worker0.status.json"
+    return status.exists() and read_status(status).barrier
 
 
 def _is_prophet(contender: Contender) -> bool:

@@ -122,8 +122,11 @@ def worker_results(run: SimulatedRun) -> list[WorkerRecord]:
     ]
 
 
-def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
-    """What of a config makes a simulation. Raises UserError where something of it cannot be simulated."""
+def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = False) -> Planned:
+    """What of a config makes a simulation. `waits`: the program looks at all averages before it uses any.
+
+    Raises UserError where something of it cannot be simulated.
+    """
     profile = cell.wire
     if profile is None:
         raise UserError(
@@ -154,21 +157,22 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0) -> Planned:
         monitor_s=float(policy.env.get(settings.MONITOR_S, settings.DEFAULT_MONITOR_S)),
         # An all-reduce of a whole tensor may take longer than the watchdog of a job has patience.
         watchdog_s=float(policy.env.get(settings.WATCHDOG_S, NEVER_S if collective else settings.DEFAULT_WATCHDOG_S)),
+        barrier=waits,
         compute_scale=scale,
     )
     if not policy.hooked:
         return Planned(job_of_profile(profile, alone(profile), barrier=True), cluster, None, options)
     scheduled_by = policy_from_environ(policy.base, policy.env, options.partition_bytes)
-    if (groups := grouped(profile, cluster, scheduled_by, options)) is not None:
+    if (groups := grouped(profile, cluster, scheduled_by, options, barrier=waits)) is not None:
         return Planned(groups[0], cluster, scheduled_by, groups[1])
     if collective:
-        return Planned(job_of_profile(profile, alone(profile)), cluster, scheduled_by, options)
+        return Planned(job_of_profile(profile, alone(profile), barrier=waits), cluster, scheduled_by, options)
     blocks = get_definition(policy.base).blocks
     fused = policy.env.get(settings.FUSION, "1") == "1" and blocks is not Blocks.WHOLE
     adapts = blocks is Blocks.ADAPTIVE and not _sizes_set(policy, engine.partition)
     cut = learning_cut(profile.total_bytes) if adapts else Cut.uniform(options.partition_bytes)
     options = replace(options, partition_bytes=MOST_BLOCK_BYTES, adapts=adapts)
-    return Planned(job_of_cut(profile, cut, fused), cluster, scheduled_by, options)
+    return Planned(job_of_cut(profile, cut, fused, barrier=waits), cluster, scheduled_by, options)
 
 
 def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:

@@ -6,7 +6,8 @@ known to do; nothing is measured or fitted. Times are seconds, sizes bytes.
 Gloo's all-reduce is a ring, so the channel's cost is that of prophet/simulate/collectives.py, with the overhead and the
 latency that the simulator has for BytePS's testbed. Of operations two are in flight, as many as torch's gloo has
 threads; under a policy without groups as many as the plugin takes for that delay. DDP waits for all averages in
-backward, and so do policies with a barrier of their own (Definition.waits). A policy that learns is simulated with what
+backward, and so do policies with a barrier of their own (Definition.waits), and any job that looks at all averages
+before it uses one. A policy that learns is simulated with what
 it comes to: of the cuts that its search finds best for the job's own profile and for that cost, the one that is the
 fastest here, as a job keeps the one that it measures to be. Training for real has no profile, and is left out.
 """
@@ -29,7 +30,7 @@ from prophet.lab.config import Cell
 from prophet.lab.contenders import Contender
 from prophet.lab.simulated import Planned, prepare
 from prophet.policies import Blocks, get_definition, policy_from_environ
-from prophet.policies.algorithms.collective import CollectivePolicy, ForwardOrder, learning_sizes
+from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
 from prophet.policies.algorithms.sequence import MOST_AT_ONCE, TORCH_AT_ONCE, operations_at_once
 from prophet.policies.ddp import MEBIBYTE, Ddp
 from prophet.simulate.cluster import Cluster
@@ -44,10 +45,13 @@ SEARCHED_AT_ONCE = 1_000_000
 TRIED_CUTS, TRIED_ITERATIONS = 6, 5
 
 
-def prepared(cell: Cell, contender: Contender) -> Planned | None:
-    """One contender of a cell, ready to be simulated; None where the simulator does not know it."""
+def prepared(cell: Cell, contender: Contender, *, waits: bool = False) -> Planned | None:
+    """One contender of a cell, ready to be simulated; None where the simulator does not know it.
+
+    `waits`: the program looks at all averages before it uses any, as one that clips gradients by the norm of all does.
+    """
     if contender.framework in contender.engine.simulated:
-        return prepare(cell, contender)
+        return prepare(cell, contender, waits=waits)
     variant, profile = contender.variant, cell.wire
     if variant is None or profile is None or contender.engine.topology is not ALL_REDUCE:
         return None
@@ -58,17 +62,18 @@ def prepared(cell: Cell, contender: Contender) -> Planned | None:
         return _in_groups(profile, empty, buckets_of(environ.get(BUCKET_CAP_MB)), waits=True)
     definition = get_definition(variant.policy)
     policy = policy_from_environ(variant.policy, environ, DEFAULT_PARTITION_BYTES)
+    waits = waits or definition.waits
     if definition.groups:
-        return _in_groups(profile, empty, policy, waits=definition.waits)
+        return _in_groups(profile, empty, policy, waits=waits)
     network = cost(empty.cluster)
     if definition.blocks is Blocks.WHOLE:
         cuts: Sequence[Cut] = [Borders.of_gradients([gradient.size_bytes for gradient in profile.gradients])]
     elif definition.blocks is Blocks.ADAPTIVE:
-        policy = ForwardOrder()
-        cuts = likely_cuts(profile, network, cell.cluster.workers)
+        policy = ArrivalOrder() if waits else ForwardOrder()
+        cuts = likely_cuts(profile, network, cell.cluster.workers, waits)
     else:
         cuts = [Cut.uniform(DEFAULT_PARTITION_BYTES)]
-    planned = [_in_blocks(profile, empty, policy, network, cut, waits=definition.waits) for cut in cuts]
+    planned = [_in_blocks(profile, empty, policy, network, cut, waits=waits) for cut in cuts]
     return planned[0] if len(planned) == 1 else min(planned, key=_tried_s)
 
 
@@ -100,11 +105,11 @@ def cost(cluster: Cluster) -> Network:
     return Network(channel(cluster)[0][1], cluster.costs.overhead_s, cluster.costs.latency_s)
 
 
-def likely_cuts(profile: Profile, network: Network, workers: int) -> list[Cut]:
+def likely_cuts(profile: Profile, network: Network, workers: int, waits: bool = False) -> list[Cut]:
     """What the search that Prophet's plugin has finds best, and next best."""
     first = learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes))
-    question = Question(profile, network, Shape(workers, 1), (first,), anew=True)
-    search = CollectivePolicy(ForwardOrder()).search(question)
+    question = Question(profile, network, Shape(workers, 1), (first,), anew=True, barrier=waits)
+    search = CollectivePolicy(ForwardOrder(), ArrivalOrder()).search(question)
     while not search.work(SEARCHED_AT_ONCE):
         pass
     return [choice.cut for choice in search.choices[:TRIED_CUTS]]

@@ -194,7 +194,7 @@ class Learner:
             plan = choosing.turn()
         elif self._follows and cut is not None:
             plan = self._following(network if due else None, credit)
-            self._judged_at = now if due else self._judged_at
+            self._judged_at, self._barrier = now if due else self._judged_at, barrier
         elif profile is not None and (due or (not self._knows_network and network is not None)):
             self._barrier = barrier
             plan = self._plan(now, profile, _slowest(network, networks) if network is not None else None)

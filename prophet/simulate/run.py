@@ -43,6 +43,8 @@ class Options:
     plan: Plan | None = None
     adapts: bool = False
     """Whether the policy's plans may have the job cut anew."""
+    barrier: bool = False
+    """Whether the learner is told that iterations wait for all averages, as the front end of such a job sees."""
     compute_scale: Sequence[Sequence[float]] = ()
 
 
@@ -133,7 +135,7 @@ def simulate(
         on_iterations(simulation.iterations_done)
         if learner is None or done:
             continue
-        new = learner.turn(simulation.now, events, None, cut=layouts.in_force)
+        new = learner.turn(simulation.now, events, None, cut=layouts.in_force, barrier=options.barrier)
         if new is not None:
             plan = new
             plans += 1

@@ -34,6 +34,8 @@ from prophet.watch.training import OpenWait, TrainingLog
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from prophet.core.profile import Profile
+
 SETTINGS_SHOWN = (
     "PROPHET_",
     "BYTEPS_",
@@ -157,21 +159,29 @@ class Observer:
         events: NDArray[Any],
         predicted: Predicted | None = None,
         periods_s: NDArray[Any] | None = None,
+        profile: Profile | None = None,
     ) -> None:
         """What happened since the last turn. `periods_s` are the newest iterations by the events, for a program whose
-        front end does not say when they end.
+        front end does not say when they end; `profile` is what the last plan was made from.
         """
         if self._over:
             return
         before = time.thread_time()
         try:
-            self._turn(now, events, predicted or Predicted(), periods_s)
+            self._turn(now, events, predicted or Predicted(), periods_s, profile)
         except Exception as error:
             self._give_up(error)
         finally:
             self._busy_s += time.thread_time() - before
 
-    def _turn(self, now: float, events: NDArray[Any], predicted: Predicted, periods_s: NDArray[Any] | None) -> None:
+    def _turn(
+        self,
+        now: float,
+        events: NDArray[Any],
+        predicted: Predicted,
+        periods_s: NDArray[Any] | None,
+        profile: Profile | None,
+    ) -> None:
         ends_s = self._log.take_ends()
         with self._lock:
             moved = self._meter.turn(now, events)
@@ -185,7 +195,8 @@ class Observer:
             if self._writer is not None and not self._over:
                 try:
                     usual_s = spread.median_s if spread is not None else None
-                    self._writer.turn(now, moved, ends_s, self._log.waited_s(), self._agent(), predicted, usual_s)
+                    waited_s, agent = self._log.waited_s(), self._agent()
+                    self._writer.turn(now, moved, ends_s, waited_s, agent, predicted, usual_s, profile)
                 except OSError as error:
                     logger.warning("Prophet's record ends here: %s", error)
                     writer, self._writer = self._writer, None

@@ -16,6 +16,7 @@ from typing import TextIO
 
 from prophet.core.cut import Segment
 from prophet.core.network import Network
+from prophet.core.profile import Profile
 from prophet.core.status import AgentStatus
 from prophet.watch.meter import MeterTurn
 from prophet.watch.rows import (
@@ -30,6 +31,7 @@ from prophet.watch.rows import (
     Moments,
     NetworkRow,
     PlanRow,
+    ProfileRow,
     RatesRow,
     RecordRow,
     Thinning,
@@ -43,6 +45,8 @@ DIGITS = 6
 MOST_ENDS_A_LINE = 200
 ANOTHER_RATE = 0.02
 """The network is written anew where what a megabyte takes differs by more than this share."""
+ANOTHER_PACE = 0.02
+"""A profile where what it says of the same gradients differs by more than this share of an iteration's computing."""
 
 
 def file_name(worker: WorkerName) -> str:
@@ -68,6 +72,7 @@ class RecordWriter:
         self._plans = -1
         self._cut: tuple[Segment, ...] = ()
         self._network: Network | None = None
+        self._learned: tuple[Profile, bool, bool] | None = None
         self._closed = False
         self._write(begin)
 
@@ -80,12 +85,15 @@ class RecordWriter:
         agent: AgentStatus,
         predicted: Predicted,
         iteration_s: float | None = None,
+        profile: Profile | None = None,
     ) -> None:
         """What one turn saw; `ends_s` as TrainingLog.take_ends gives them, `waited_s` as its waited_s. An iteration
-        takes about `iteration_s`.
+        takes about `iteration_s`; `profile` is what was learned of the job, where that is known.
         """
         another_cut = agent.cut != self._cut
         self._changes(now, agent, predicted)
+        if profile is not None:
+            self._learns(now, (profile, agent.half, agent.barrier))
         for place, more in enumerate((moved.sent_bytes, moved.received_bytes, *moved.busy_s)):
             self._sum[place] += more
         self._ends += [None if end_s != end_s else round(end_s, DIGITS) for end_s in ends_s]
@@ -134,6 +142,12 @@ class RecordWriter:
         if agent.network is not None and _another(agent.network, self._network):
             self._network = agent.network
             self._write(NetworkRow(at, agent.network))
+
+    def _learns(self, now: float, learned: tuple[Profile, bool, bool]) -> None:
+        before = self._learned
+        if before is None or learned[1:] != before[1:] or _another_pace(learned[0], before[0]):
+            self._learned = learned
+            self._write(profile_row(now, *learned))
 
     def _summed_up(self, now: float, waited_s: Mapping[str, float]) -> None:
         sent, received, sending_s, receiving_s = self._sum
@@ -194,6 +208,30 @@ def transfers_row(now: float, moved: MeterTurn, arena: bool) -> TransfersRow:
         left_out=len(moved.ended) - len(ended),
         arena=arena,
     )
+
+
+def profile_row(now: float, profile: Profile, half: bool = False, barrier: bool = False) -> ProfileRow:
+    """What was learned of a job, in columns."""
+    gradients = profile.gradients
+    return ProfileRow(
+        time_s=round(now, DIGITS),
+        gradient=profile.gradient_ids,
+        bytes=tuple(gradient.size_bytes for gradient in gradients),
+        generation_s=tuple(round(gradient.generation_s, DIGITS) for gradient in gradients),
+        forward_s=tuple(round(gradient.forward_s, DIGITS) for gradient in gradients),
+        half=half,
+        barrier=barrier,
+    )
+
+
+def _another_pace(profile: Profile, before: Profile) -> bool:
+    if profile is before:
+        return False
+    if profile.size_by_id != before.size_by_id:
+        return True
+    pairs_s = ((profile.backward_s, before.backward_s), (profile.forward_s, before.forward_s))
+    computing_s = before.backward_s + before.forward_s
+    return any(abs(now_s - before_s) > ANOTHER_PACE * computing_s for now_s, before_s in pairs_s)
 
 
 def _another(network: Network, before: Network | None) -> bool:

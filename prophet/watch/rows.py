@@ -4,9 +4,9 @@ Rule of this file: immutable values, one kind a line, and which of them are wort
 recorder.py's, reading and checking prophet/lab/report/from_record.py's. Times are seconds of the worker's steady clock,
 whose zero the first line says in Unix time; sizes are bytes, rates bytes per second. Keys and kinds are only added.
 
-The record of a long job stays bounded. What changes seldom (plans, cuts) is written when it does; rates, waits and
-iterations are summed up over more turns the longer the job lasts; transfers are written whole for a moment, and the
-moments come more and more seldom.
+The record of a long job stays bounded. What changes seldom (plans, cuts, what was learned of the job) is written when
+it does; rates, waits and iterations are summed up over more turns the longer the job lasts; transfers are written whole
+for a moment, and the moments come more and more seldom.
 """
 
 from __future__ import annotations
@@ -91,6 +91,25 @@ class NetworkRow:
 
 
 @dataclass(frozen=True)
+class ProfileRow:
+    """What was learned of the job, in columns of one length, in forward order: ids as transfers have them, bytes as
+    they travel, when each is generated after backward began, and how long its layer computes forward.
+
+    What travelled then, gradients or blocks, has an entry each. Workers that do not learn have no such line. `half` and
+    `barrier` are as in the status (prophet/core/status.py).
+    """
+
+    time_s: float
+    gradient: tuple[int, ...]
+    bytes: tuple[int, ...]
+    generation_s: tuple[float, ...]
+    forward_s: tuple[float, ...]
+    half: bool = False
+    barrier: bool = False
+    kind: Literal["profile"] = "profile"
+
+
+@dataclass(frozen=True)
 class TransfersRow:
     """All transfers that ended from `from_s` to `until_s`, in columns of one length, by start. `queue` is 0 for a push,
     1 for a pull; times are seconds after `from_s`. `left_out` more are not here.
@@ -163,7 +182,9 @@ class EndRow:
     kind: Literal["end"] = "end"
 
 
-RecordRow = BeginRow | IterationsRow | RatesRow | NetworkRow | TransfersRow | WaitsRow | PlanRow | CutRow | EndRow
+RecordRow = (
+    BeginRow | IterationsRow | RatesRow | NetworkRow | ProfileRow | TransfersRow | WaitsRow | PlanRow | CutRow | EndRow
+)
 
 
 class Moments:

@@ -93,6 +93,7 @@ def folder(tmp_path: Path) -> Path:
     """A checkout as far as the pages' commands look at it, with a profile and a record that a job has left."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     save_profile(resnet50(5_000_000), tmp_path / "job.json", source="a test")
+    write_job_record(tmp_path / "record")
     add, start = (2.0, 5, 8, 0, 0, EventKind.ADD, 0), (2.0, 5, 8, 0, 0, EventKind.START, 0)
     save_record(EventRecord(np.array([add, start], EVENT_DTYPE)), tmp_path / "job-events.npz")
     return tmp_path

@@ -166,6 +166,13 @@ def test_an_unknown_policy_is_one_line() -> None:
         contender_of("fast")
 
 
+@pytest.mark.parametrize(("policy", "most_s"), [("ddp-prophet", 0.81), ("prophet", 0.83), ("ddp-p3", 0.94)])
+def test_a_program_that_looks_at_all_averages_before_it_uses_any_is_predicted_so(policy: str, most_s: float) -> None:
+    waits = dataclasses.replace(situation(20.0, policy), waits=True)
+    assert 0.765 <= predicted_s(waits) < most_s, "the first gradient after 25 ms, all bytes, and then forward"
+    assert predicted_s(situation(20.0, policy)) < predicted_s(waits)
+
+
 @pytest.mark.parametrize(
     ("policy", "megabytes", "least_s", "most_s"),
     # The first gradient is there after 25 ms, and the last layer computes for 12.5 ms; DDP computes forward then.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from prophet.models.profiles import resnet50
 from prophet.policies.algorithms.sequence import backward_order, iteration_s, play_sequence
 from prophet.policies.algorithms.stock import stock_iteration_s
 from prophet.watch.observer import Observer
+from prophet.watch.recorder import as_line
+from prophet.watch.rows import RecordRow
 from prophet.watch.status import Predicted, WorkerName
 from prophet.watch.training import TrainingLog
 from support.results import cell, failed, policy
@@ -30,7 +33,7 @@ PROFILE = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
 
 
 class RecordedJob:
-    """One worker; a turn of its observer after each iteration."""
+    """One worker; a turn of its observer after each iteration. The first one learns."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.now = 100.0 + rank
@@ -40,6 +43,7 @@ class RecordedJob:
         self.observer = Observer(worker, self.log, lambda: self.agent, all_reduce_ranks=2, clock=lambda: self.now)
         self.observer.record_into(folder)
         self.predicted = Predicted()
+        self.learns = rank == 0
 
     def take_up(self, cut: Cut, predicted_s: float | None = None) -> None:
         """This cut is in force from here on."""
@@ -71,7 +75,8 @@ class RecordedJob:
                 self.log.over(self.now + 0.6 + 0.02 * (place + 1))
             self.now += took_s
             events = np.array(rows, EVENT_DTYPE)
-            self.observer.turn(self.now, events[np.argsort(events["time_s"], kind="stable")], self.predicted)
+            events = events[np.argsort(events["time_s"], kind="stable")]
+            self.observer.turn(self.now, events, self.predicted, profile=blocks if self.learns else None)
         return took_s
 
 
@@ -86,6 +91,13 @@ def write_job_record(folder: Path, iterations: int = 6) -> float:
         took_s = job.iterate(iterations)
         job.observer.close()
     return took_s
+
+
+def write_rows(folder: Path, *workers: Sequence[RecordRow]) -> Path:
+    """A record with these lines of each worker, by rank."""
+    for rank, rows in enumerate(workers):
+        (folder / f"worker{rank}.jsonl").write_text("".join(map(as_line, rows)), encoding="utf-8")
+    return folder
 
 
 def write_experiment(folder: Path, **more: Any) -> None:

@@ -18,6 +18,7 @@ import pytest
 from prophet.core.cut import Cut
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
 from prophet.core.network import Network
+from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
 from prophet.core.status import AgentStatus
 from prophet.lab.records import live_status
@@ -33,6 +34,7 @@ from prophet.watch.rows import (
     Moments,
     NetworkRow,
     PlanRow,
+    ProfileRow,
     RatesRow,
     Thinning,
     TransfersRow,
@@ -150,6 +152,32 @@ def test_a_record_has_what_changed_and_what_was_summed_up(tmp_path: Path) -> Non
     transfers = [row for row in rows if isinstance(row, TransfersRow)]
     assert (transfers[0].gradient, transfers[0].bytes, transfers[0].start_s) == ((7,), (1000,), (0.25,))
     assert isinstance(rows[-1], EndRow) and (rows[-1].iterations, rows[-1].dropped) == (2, 0)
+
+
+def test_a_record_has_what_was_learned_where_that_is_another(tmp_path: Path) -> None:
+    def profile(backward_s: float, count: int = 2) -> Profile:
+        rows = (GradientProfile(f"g{n}", 1000, backward_s * (count - n) / count, 0.1) for n in range(count))
+        return Profile("job", tuple(rows), tuple(8 * n for n in range(count)))
+
+    job = Job(tmp_path)
+    none = np.zeros(0, EVENT_DTYPE)
+    job.observer.turn(job.now, none)
+    for learned in (profile(0.4, 4), profile(0.4), profile(0.401), profile(0.5)):
+        for _ in range(2):
+            job.now += 1.0
+            job.observer.turn(job.now, none, profile=learned)
+    job.agent = replace(AGENT, barrier=True, half=True)
+    job.observer.turn(job.now, none, profile=profile(0.5))
+    job.observer.close()
+    rows = [row for row in read_rows(tmp_path / "worker1.jsonl") if isinstance(row, ProfileRow)]
+    assert [(len(row.gradient), row.generation_s[0], row.time_s) for row in rows] == [
+        (4, 0.4, 1001.0),
+        (2, 0.4, 1003.0),
+        (2, 0.5, 1007.0),
+        (2, 0.5, 1008.0),
+    ]
+    assert (rows[1].gradient, rows[1].bytes, rows[1].forward_s) == ((0, 8), (1000, 1000), (0.1, 0.1))
+    assert [(row.half, row.barrier) for row in rows] == [(False, False)] * 3 + [(True, True)]
 
 
 def test_a_record_stays_bounded(tmp_path: Path) -> None:

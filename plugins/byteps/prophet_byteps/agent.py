@@ -105,6 +105,7 @@ class Agent:
         self._thread = TurningThread(self._turn, lambda: DRAIN_S, self._give_up)
         self._observer: Observer | None = None
         self._predicted: Predicted | None = None
+        self._planned_from: Profile | None = None
         self._aside = ""
         self._plans = 0
         self._kept: RecordBuffer | None = event_buffer() if settings.events_out is not None else None
@@ -325,6 +326,7 @@ class Agent:
             networks=board.networks,
             refusals=board.refusals,
             credit=board.credit,
+            barrier=board.barrier,
         )
         if learner.monitor.network is not None:
             board.measured(learner.monitor.network)
@@ -348,6 +350,7 @@ class Agent:
         from prophet.watch.status import predicted_of
 
         profile, network = learner.profiler.latest, learner.monitor.network
+        self._planned_from = profile
         if profile is not None and network is not None:
             self._predicted = predicted_of(learner.wanted, stock_iteration_s(profile, network, collectives=False))
 
@@ -368,9 +371,13 @@ class Agent:
             logger.warning("Prophet does not say what it does: %s: %s", type(error).__name__, error)
 
     def _observe(self, now: float, events: NDArray[Any]) -> None:
-        if self._observer is not None:
-            periods_s = self._learner.profiler.periods_s if self._learner is not None else None
-            self._observer.turn(now, events, self._predicted, periods_s)
+        if self._observer is None:
+            return
+        profiler = self._learner.profiler if self._learner is not None else None
+        if profiler is not None and profiler.ready and (self._planned_from is None or self._stop.is_set()):
+            self._planned_from = profiler.latest
+        periods_s = profiler.periods_s if profiler is not None else None
+        self._observer.turn(now, events, self._predicted, periods_s, self._planned_from)
 
     def _watch_for_a_stall(self, now: float, finished: bool, status: HookStatus) -> None:
         if self._stall is None:
@@ -444,6 +451,8 @@ class Agent:
             arena=not self._whole_gradients,
             began_warm=self._began_warm,
             kept_was_dropped=self._learner.kept_was_dropped if self._learner else "",
+            barrier=self._board.barrier,
+            half=self._board.half,
         )
 
 

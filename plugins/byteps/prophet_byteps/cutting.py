@@ -149,6 +149,7 @@ class CutBoard:
         self._networks: tuple[Network, ...] = ()
         self._in_force = fixed
         self._leader: int | None = None
+        self._barrier = self._half = False
         self._recuts = 0
         self._refusals: dict[Cut, Refusal] = {}
         self._refused: dict[Cut, str] = {}
@@ -190,6 +191,18 @@ class CutBoard:
             return self._credit
 
     @property
+    def barrier(self) -> bool:
+        """Whether iterations of the first optimizer were seen to wait for all averages (prophet/learn/barrier.py)."""
+        with self._lock:
+            return self._barrier
+
+    @property
+    def half(self) -> bool:
+        """Whether its gradients travel in half precision."""
+        with self._lock:
+            return self._half
+
+    @property
     def recuts(self) -> int:
         """How often the cut of the first optimizer has changed since it began."""
         with self._lock:
@@ -222,6 +235,12 @@ class CutBoard:
         except Exception as error:
             self.complain(f"what is kept of earlier runs cannot be used ({type(error).__name__}: {error})")
             return _learning(sizes)
+
+    def goes_on(self, number: int, barrier: bool, half: bool = False) -> None:
+        """What was seen so far of optimizer `number`, for the agent to know."""
+        with self._lock:
+            if number == self._leader:
+                self._barrier, self._half = barrier, half
 
     # CutControl's.
 

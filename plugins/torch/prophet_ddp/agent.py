@@ -151,6 +151,7 @@ class ModuleAgent:
         if plan is not None:
             self._judged_at = now
             rounds.record.planned(plan, self.learner.why)
+            rounds.record.planned_from = profile
             stock_s = stock_iteration_s(profile, network, collectives=True)
             rounds.record.predicted = predicted_of(self.learner.wanted, stock_s)
             self.decided = True

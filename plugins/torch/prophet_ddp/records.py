@@ -60,8 +60,12 @@ class ModuleRecord:
         """Why the last cut was wanted."""
         self.plans = 0
         self.waits = BarrierWatch()
+        self.half = False
+        """Whether gradients travel in half precision."""
         self.plan: Plan | None = None
         self.learner: Learned | None = None
+        self.planned_from: Profile | None = None
+        """The profile that the last plan was made from; at the end of the process the newest."""
         self.began_warm = False
         self.kept_was_dropped = ""
         """Why nothing of what was kept is used any more."""
@@ -156,7 +160,7 @@ class Records:
 
     def _observe(self, events: NDArray[Any]) -> None:
         if self._observer is not None and self._module is not None:
-            self._observer.turn(time.monotonic(), events, self._module.predicted)
+            self._observer.turn(time.monotonic(), events, self._module.predicted, profile=self._module.planned_from)
 
     def stepped_aside(self, why: str, record: ModuleRecord | None = None) -> None:
         """A module has torch's reducer: from its start, or `record`'s from here on."""
@@ -173,6 +177,8 @@ class Records:
         module = self._module
         try:
             if module is not None and module.drain is not None:
+                if module.learner is not None:
+                    module.planned_from = module.learner.profiler.latest
                 module.keep(module.drain())
         except Exception as error:
             logger.warning("Prophet does not have the last events: %s: %s", type(error).__name__, error)
@@ -213,4 +219,5 @@ class Records:
             kept_was_dropped=module.kept_was_dropped,
             given_back=self._given_back,
             barrier=module.waits.holds,
+            half=module.half,
         )

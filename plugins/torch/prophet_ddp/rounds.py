@@ -174,13 +174,15 @@ class ModuleRounds(AwaitedRounds):
         """Slots that had no gradient in the round, of which it is to be found out what others had."""
         self.waits = self.record.waits
         self._round_seen = 0
-        self._outlasted = False
-        """An update of the last round outlasted its step(), or would have but for the probation."""
         self.watch()
 
     @property
     def barrier(self) -> bool:
         return super().barrier or self.trace is not None
+
+    @property
+    def learning(self) -> bool:
+        return super().learning or self.trace is not None
 
     @property
     def plain(self) -> bool:
@@ -265,8 +267,7 @@ class ModuleRounds(AwaitedRounds):
             raise RuntimeError(self._incomplete())
         if self.ended != self._round_seen:
             self._round_seen = self.ended
-            self.waits.iteration(not self._outlasted and not any(slot.awaited for slot in self._slots))
-            self._outlasted = False
+            self.waits.iteration(self._iterated())
         if self.turns is not None and self.turns.forward_begins():
             return
         if self.trace is not None:
@@ -306,7 +307,7 @@ class ModuleRounds(AwaitedRounds):
             self.came = True
             return
         with self._lock, references.blind():
-            if unseen_use(slot, on_probation=self._probation > 0):
+            if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
             if slot.param.grad is not None:  # Hooks run for outputs too that have no part in the loss.
                 self._has_part[slot.place] = True
@@ -359,6 +360,7 @@ class ModuleRounds(AwaitedRounds):
         if self._arena is None:
             hook = self._comm_hook
             half = hook.half if hook is not None else None
+            self.record.half = half is not None
             self._arena = arena = self._make_arena(
                 self._slots, self._fusion, self._streams_of, self._issuer, self.log, half=half
             )
@@ -466,11 +468,6 @@ class ModuleRounds(AwaitedRounds):
         # A module that is compiled is not to have hooks: who traces forward does without, and waits.
         if self.trace is not None:
             self.keep_barrier()
-
-    def stepped(self) -> None:
-        on_probation = self._probation > 0 or self.trace is not None
-        self._outlasted |= on_probation or any(slot.pending for slot in self._slots)
-        super().stepped()
 
     # The wire, for updates.
 

@@ -23,7 +23,8 @@ from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
-from prophet.frontends.torch.updates import COMPLAIN_S, PROBATION_STEPS
+from prophet.frontends.torch.probation import Probation
+from prophet.frontends.torch.updates import COMPLAIN_S
 from prophet.watch import training
 
 WAIT_LIMIT_S = 0.05
@@ -47,7 +48,9 @@ class AwaitedRounds:
         self._lock = threading.RLock()
         self._fresh = False
         """Gradients have left since backward last returned."""
-        self._probation = PROBATION_STEPS
+        self._probation = Probation()
+        self._outlasted = False
+        """An update of the last round outlasted its step(), or would have but for the probation."""
         self._hooks: list[Any] = []
         self._accumulations: list[Any] = []
         self._ends: list[Any] = []
@@ -78,7 +81,12 @@ class AwaitedRounds:
     @property
     def barrier(self) -> bool:
         """Whether step() waits for all updates."""
-        return self._probation != 0
+        return self._probation.barrier
+
+    @property
+    def learning(self) -> bool:
+        """Whether that is so only until it is known how the program reaches its parameters."""
+        return self._probation.under_way
 
     # The engine's part.
 
@@ -158,7 +166,7 @@ class AwaitedRounds:
 
     def keep_barrier(self) -> None:
         """From now on no update outlasts step()."""
-        self._probation = -1
+        self._probation.for_good()
         torch_guards.learned(self)
         for owner in {slot.owner for slot in self._slots if slot.pending}:
             owner.flush()
@@ -170,10 +178,18 @@ class AwaitedRounds:
         """An optimizer of these parameters has stepped, and made some of its updates late."""
         for slot in self._slots:
             slot.touched = slot.late = False
-        if self._probation > 0:
-            self._probation -= 1
-            if self._probation == 0:
-                torch_guards.learned(self)
+        self._outlasted |= self.learning or any(slot.pending for slot in self._slots)
+        self._probation.stepped()
+        torch_guards.note_uses(self, self._probation.watches)
+
+    def _iterated(self) -> bool:
+        """The next iteration has begun: whether nothing of the one before was still to come by then."""
+        waited = not self._outlasted and not any(slot.awaited for slot in self._slots)
+        self._outlasted = False
+        if waited:
+            self._probation.in_vain()
+            torch_guards.note_uses(self, self._probation.watches)
+        return waited
 
     def _wait_for(self, slot: Slot) -> None:
         complain_at: float | None = None

@@ -71,14 +71,13 @@ def watch(owner: Watcher, slots: list[Slot]) -> None:
     """
     _install()
     _owners.add(owner)
-    _learning[id(owner)] = weakref.ref(owner, functools.partial(_forget, id(owner)))
     for slot in slots:
         # Held by the slots alone: it goes when the last of them does.
         watched = _watched.get(id(slot.param)) or Watched()
         _watched[id(slot.param)] = watched
         watched.slots.append(slot)
         slot.watched = watched
-    _watch_references()
+    note_uses(owner, True)
 
 
 def slots_of(param: torch.Tensor) -> list[Slot]:
@@ -89,8 +88,19 @@ def slots_of(param: torch.Tensor) -> list[Slot]:
 
 def learned(owner: Any) -> None:
     """It is known how the program reaches the parameters of `owner`."""
-    _learning.pop(id(owner), None)
-    _leave_references()
+    note_uses(owner, False)
+
+
+def note_uses(owner: Any, wanted: bool) -> None:
+    """Whether every use of its parameters is noted from now on (`Slot.touched`), as it is from `watch` on."""
+    if wanted == (id(owner) in _learning):
+        return
+    if wanted:
+        _learning[id(owner)] = weakref.ref(owner, functools.partial(_forget, id(owner)))
+        _watch_references()
+    else:
+        del _learning[id(owner)]
+        _leave_references()
 
 
 def _forget(identity: int, _reference: Any) -> None:

@@ -27,8 +27,6 @@ from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.streams import Event, Streams
 from prophet.watch import training
 
-PROBATION_STEPS = 2
-"""Steps that keep the barrier, while gradients show how the program reaches each parameter."""
 WAIT_LIMIT_S = 0.002
 """Longest sleep between two looks at a handle: bounds the cost of a wake-up that was missed."""
 COMPLAIN_S = 60.0

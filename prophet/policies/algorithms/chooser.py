@@ -70,7 +70,9 @@ class ChoiceSearch:
 
     def __post_init__(self) -> None:
         question = self.question
-        self._predictor = Predictor(question.profile, question.network, question.shape, question.arena)
+        self._predictor = Predictor(
+            question.profile, question.network, question.shape, question.arena, barrier=question.barrier
+        )
         self._predictor.message_s = LEAST_MESSAGE_S
         self._steps = self._search()
 

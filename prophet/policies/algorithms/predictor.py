@@ -35,15 +35,23 @@ class Predictor:
     """Predictions for one profile, network and shape. Without `arena`, gradients travel in partitions of one size.
 
     `wide_servers`: their links have no limit. `message_s`: what a message takes of its server's time, which the wire
-    may go on meanwhile; it stands for processors that are short, wherever they are.
+    may go on meanwhile; it stands for processors that are short, wherever they are. With a `barrier` forward begins
+    when everything is back.
     """
 
     def __init__(
-        self, profile: Profile, network: Network, shape: Shape, arena: bool = True, wide_servers: bool = False
+        self,
+        profile: Profile,
+        network: Network,
+        shape: Shape,
+        arena: bool = True,
+        wide_servers: bool = False,
+        barrier: bool = False,
     ) -> None:
         self.profile = profile
         self.network = network
         self._arena = arena
+        self._barrier = barrier
         self.wide_servers = wide_servers
         self.message_s = 0.0
         self._iteration = Iteration(profile)
@@ -90,7 +98,7 @@ class Predictor:
         return Prediction(simulation, self.profile.forward_s, EVENTS_A_TENSOR * len(layout.tensors))
 
     def _anew(self, cut: Cut) -> tuple[Layout, list[OperationSpec]]:
-        layout = self._iteration.layout(self.loads(cut))
+        layout = self._iteration.layout(self.loads(cut), barrier=self._barrier)
         return layout, self._iteration.operations(layout)
 
 

@@ -113,12 +113,13 @@ def test_half_precision_and_clipping_have_the_engines_own_bits(cases: Cases) -> 
     assert cases.weights("half_and_clipped") == cases.weights("stock half_and_clipped") != cases.weights("stock")
 
 
-def test_where_one_sequence_is_agreed_on_it_is_seen_that_iterations_wait_for_all(cases: Cases) -> None:
+def test_it_is_seen_whether_iterations_wait_for_all_averages(cases: Cases) -> None:
     for name, waits in (("half_and_clipped", True), ("recuts", False)):
         cases.ends(name)
         for worker in WORKERS:
             (record,) = cases.place(name, worker).glob("status*.json")
-            assert read_status(record).barrier == (cases.engine.one_order and waits)
+            status = read_status(record)
+            assert (status.barrier, status.half) == (waits, waits), "that case has both"
 
 
 def test_the_scheduler_takes_no_part_in_what_failed_and_says_so_once(cases: Cases) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,16 +45,18 @@ def searched(asked: Question, events: int = 1 << 40) -> ChoiceSearch:
 
 @pytest.mark.parametrize("size", [64 * KIB, 256 * KIB, 1024 * KIB])
 @pytest.mark.parametrize("wide", [False, True])
-def test_a_prediction_is_what_the_simulator_gives(size: int, wide: bool) -> None:
+@pytest.mark.parametrize("barrier", [False, True])
+def test_a_prediction_is_what_the_simulator_gives(size: int, wide: bool, barrier: bool) -> None:
     credit = 8 * size
-    prediction = Predictor(PROFILE, NETWORK, SHAPE, wide_servers=wide).begin(Cut.uniform(size), credit)
+    predictor = Predictor(PROFILE, NETWORK, SHAPE, wide_servers=wide, barrier=barrier)
+    prediction = predictor.begin(Cut.uniform(size), credit)
     assert prediction.run(1 << 40)
     nodes = 4 if wide else 8
     names = [f"worker{n}" for n in range(4)] + [f"server{n}" for n in range(4)]
     cluster = Cluster(4, 4, dict.fromkeys(names[:nodes], ((0.0, RATE),)), Costs(1e-4, 1.4e-4))
     plan = Plan(push=QueuePlan(order={}, credit=credit), pull=QueuePlan(order={}))
     options = Options(iterations=12, partition_bytes=MOST_BLOCK_BYTES, plan=plan)
-    run = simulate(job_of_cut(PROFILE, Cut.uniform(size)), cluster, None, options)
+    run = simulate(job_of_cut(PROFILE, Cut.uniform(size), barrier=barrier), cluster, None, options)
     # The first period is the very one; later ones differ by what the workers drift apart.
     first_s = run.marks["backward_s"][:, 1] - run.marks["backward_s"][:, 0]
     assert prediction.iteration_s == pytest.approx(float(first_s.max()), rel=1e-9)
@@ -122,6 +125,21 @@ def test_with_a_given_cut_only_the_credit_is_chosen() -> None:
     (choice,) = searched(asked).choices
     assert choice.cut == cut
     assert choice.credit >= 2 * 256 * KIB
+
+
+def test_behind_a_barrier_forward_begins_when_the_last_is_back() -> None:
+    """Which is no matter of what messages cost, as it would be taken for otherwise."""
+    profile = resnet50(25_600_000, backward_s=0.1, forward_s=0.4)
+    asked = replace(question(Network(31.25e6, 1e-4, 2.8e-4)), profile=profile)
+    behind, without = (searched(replace(asked, barrier=barrier)).choices[0] for barrier in (True, False))
+    least_s = profile.total_bytes / asked.network.bandwidth + profile.forward_s
+    assert without.iteration_s < least_s < behind.iteration_s < 1.15 * least_s
+    measured = Measured(behind.cut, behind.credit, behind.iteration_s)
+    explained = {
+        barrier: searched(replace(asked, measured=measured, barrier=barrier))._predictor.message_s
+        for barrier in (True, False)
+    }
+    assert explained[True] == LEAST_MESSAGE_S < explained[False]
 
 
 def test_a_message_that_costs_more_makes_blocks_larger() -> None:

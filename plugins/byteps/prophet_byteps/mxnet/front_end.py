@@ -24,6 +24,8 @@ BytePS compresses each partition by itself, so a job that compresses gets BytePS
 
 Gradients are not fused: each travels from MXNet's own memory, which its dependencies guard. Of the cut that the workers
 agree on (cutting.py) one size is taken, by which BytePS cuts all gradients (names.py). A round is a step of a trainer.
+A program that calls `allreduce_grads()` and `update()` in place of `step()` looks at averages in between, as it must to
+clip gradients by the norm of all, so its iterations are taken to wait for all of them (prophet/learn/barrier.py).
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ import functools
 import itertools
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 
 from prophet.core.cut import Cut
+from prophet.learn.barrier import BarrierWatch
 from prophet.watch import training
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard, CutControl
@@ -64,6 +68,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
     hook.set_identity("priority")
     push_pull, declare = bps.byteps_push_pull, bps.byteps_declare_tensor
     create, allreduce, start = trainer.__init__, trainer._allreduce_grads, trainer._init_params
+    allreduce_alone = trainer.allreduce_grads
     resume = bps.resume
     largest_sent = 0
     numbers = itertools.count()
@@ -124,6 +129,11 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
         hand_over(self)
         self._prophet_rounds.end()
 
+    @functools.wraps(allreduce_alone)
+    def allreduce_and_look(self: Any) -> None:
+        self._prophet_rounds.looked_at = True
+        allreduce_alone(self)
+
     @functools.wraps(resume)
     def resume_anew(*args: Any, **kwargs: Any) -> Any:
         nonlocal lives
@@ -137,7 +147,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
             return _Rounds(None, names)
         control = CutControl(board, number, group.exchange, group.rank, group.workers, bps.local_size())
         control.declare()
-        return _Rounds(control, names)
+        return _Rounds(control, names, functools.partial(board.goes_on, number))
 
     def hand_over(self: Any) -> None:
         """All gradients, as backward makes them."""
@@ -158,17 +168,26 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
     trainer.__init__ = create_in_forward_order
     trainer._init_params = start_alike
     trainer._allreduce_grads = allreduce_in_rounds
+    trainer.allreduce_grads = allreduce_and_look
     bps.resume = resume_anew
 
 
 class _Rounds:
-    """One trainer's steps, and the size of partitions from each on. `control` is None where the size stays."""
+    """One trainer's steps, and the size of partitions from each on. `control` is None where the size stays. `seen` is
+    called with whether iterations are seen to wait for all averages.
+    """
 
-    def __init__(self, control: CutControl | None, names: Names) -> None:
+    def __init__(
+        self, control: CutControl | None, names: Names, seen: Callable[[bool], None] = lambda barrier: None
+    ) -> None:
         self._control = control
         self._names = names
         self._sizes: list[int] = []
         self._life = 0
+        self._seen = seen
+        self._waits = BarrierWatch()
+        self.looked_at = False
+        """Whether the program is to look at the averages of this round before it has them applied."""
 
     def start(self, parameters: list[Any]) -> None:
         """Before the first step sends anything, when the shapes of the parameters, in forward order, are known."""
@@ -197,6 +216,9 @@ class _Rounds:
     def end(self) -> None:
         """All of the step's gradients have been handed over."""
         training.iteration_ended(id(self), time.monotonic())
+        self._waits.iteration(self.looked_at)
+        self.looked_at = False
+        self._seen(self._waits.holds)
         if self._control is not None:
             self._control.round_ends()
 

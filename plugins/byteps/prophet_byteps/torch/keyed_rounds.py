@@ -15,6 +15,7 @@ import torch
 from prophet.core.cut import Cut
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.streams import Streams, streams_of
+from prophet.learn.barrier import BarrierWatch
 from prophet.watch import training
 from prophet_byteps.cutting import CutControl
 from prophet_byteps.torch.keyed_arena import KeyedArena
@@ -54,6 +55,7 @@ class KeyedRounds:
         self._number = number
         self._half = half
         self._flush = flush
+        self._waits = BarrierWatch()
         self._control: CutControl | None = None
         self._opening: Opening | None = None
         self._streams: dict[torch.device, Streams] = {}
@@ -99,6 +101,15 @@ class KeyedRounds:
             # On all workers, which count alike.
             self._control.begins_otherwise(arena.cut, "it takes more names than a job declares in BytePS")
         self._planned = True
+        self._say()
+
+    def iterated(self, waited: bool) -> None:
+        """An iteration is over; `waited` where nothing of it was still to come when the program went on."""
+        self._waits.iteration(waited)
+        self._say()
+
+    def _say(self) -> None:
+        self._engine.board.goes_on(self._number, barrier=self._waits.holds, half=self._half is not None)
 
     def stage(self, slot: Slot) -> None:
         """Sends one gradient of this round; before the first one, blocks may be cut anew."""

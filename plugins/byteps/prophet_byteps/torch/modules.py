@@ -42,6 +42,7 @@ class KeyedModuleRounds(AwaitedRounds):
         super().__init__(rows, engine.announce(terms))
         self._engine = engine
         self._syncs = syncs
+        self._sent_any = False
         self._keyed = KeyedRounds(self._slots, fusion, engine, self.number, half, self._clear)
         self.watch()
 
@@ -70,7 +71,7 @@ class KeyedModuleRounds(AwaitedRounds):
 
     def _gradient_ready(self, slot: Slot) -> None:
         with self._lock, references.blind():
-            if unseen_use(slot, on_probation=self._probation > 0):
+            if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
             if not self._syncs():
                 return
@@ -83,6 +84,9 @@ class KeyedModuleRounds(AwaitedRounds):
             self._stage(slot)
 
     def _stage(self, slot: Slot) -> None:
+        if self._keyed.staged == 0 and self._sent_any:
+            self._keyed.iterated(waited=self._iterated())
+        self._sent_any = True
         while not self.arrived(slot):  # an average that nobody wanted
             self.wait_activity(WAIT_LIMIT_S)
         self._keyed.stage(slot)

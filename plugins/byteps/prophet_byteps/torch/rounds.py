@@ -15,7 +15,8 @@ from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
-from prophet.frontends.torch.updates import PROBATION_STEPS, Updates, unseen_use
+from prophet.frontends.torch.probation import Probation
+from prophet.frontends.torch.updates import Updates, unseen_use
 from prophet_byteps.torch.keyed_rounds import KeyedRounds, described
 from prophet_byteps.torch.keys import Engine
 
@@ -54,7 +55,7 @@ class OptimizerRounds(Updates):
         self._keyed = KeyedRounds(self._order, fusion, engine, self.number, half, self.flush)
         self._synchronized = False
         self._stepped = False
-        self._probation = PROBATION_STEPS
+        self._probation = Probation()
         torch_guards.watch(self, self._order)
         if torch_guards.after_compilation():
             self.keep_barrier()
@@ -78,6 +79,10 @@ class OptimizerRounds(Updates):
         self._settle_others()
         self._stepped = True
         if self._synchronized or not self.should_synchronize:
+            if self._synchronized:
+                self._keyed.iterated(waited=True)
+                self._probation.in_vain()
+                torch_guards.note_uses(self, self._probation.watches)
             self._synchronized = False
             with self._stepping():
                 self._user_class.step(self._optimizer)
@@ -85,11 +90,11 @@ class OptimizerRounds(Updates):
         self._push_missing()
         local = self._take_groups()
         self._next_round()
-        self._defer(self._order, local, barrier=self._probation != 0)
-        if self._probation > 0:
-            self._probation -= 1
-            if self._probation == 0:
-                torch_guards.learned(self)
+        self._defer(self._order, local, barrier=self._probation.barrier)
+        late = self._probation.under_way or any(slot.pending for slot in self._order)
+        self._keyed.iterated(waited=not late)
+        self._probation.stepped()
+        torch_guards.note_uses(self, self._probation.watches)
         return None
 
     def synchronize(self) -> None:
@@ -119,7 +124,7 @@ class OptimizerRounds(Updates):
 
     def keep_barrier(self) -> None:
         """From now on no update outlasts step()."""
-        self._probation = -1
+        self._probation.for_good()
         torch_guards.learned(self)
         self.flush()
 
@@ -156,7 +161,7 @@ class OptimizerRounds(Updates):
                     "Gradients were computed more than backward_passes_per_step times before call to step(). "
                     "Increase backward_passes_per_step to accumulate gradients locally."
                 )
-            if unseen_use(slot, on_probation=self._probation > 0):
+            if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
             self._synchronized = False
             slot.left -= 1

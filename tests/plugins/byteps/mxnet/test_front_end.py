@@ -17,6 +17,7 @@ mx = pytest.importorskip("mxnet")
 from mxnet.base import _LIB, check_call
 
 from prophet.core.cut import RECUT_ROUNDS, Cut
+from prophet.learn.barrier import LEAST_ALIKE
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.mxnet import front_end
@@ -431,6 +432,20 @@ def test_a_gradient_leaves_although_backward_still_runs(bps: Any, block: Callabl
         mx.nd._internal._mul_scalar(remaining, 1.0, out=remaining)
     job.trainer.allreduce_grads()
     assert is_there(job.parameters[-1]._grad[0])
+
+
+def test_a_program_that_looks_at_averages_before_it_applies_them_waits_for_all(cutting: SimpleNamespace) -> None:
+    job = WideJob(cutting.bps)
+    job.train(LEAST_ALIKE)
+    assert not cutting.board.barrier
+    for _ in range(LEAST_ALIKE):
+        assert not cutting.board.barrier
+        job.backward()
+        job.trainer.allreduce_grads()
+        job.trainer.update(7)
+    assert cutting.board.barrier
+    job.train(LEAST_ALIKE)
+    assert not cutting.board.barrier
 
 
 def test_an_update_waits_for_its_own_gradient_only(bps: Any, block: Callable[[Any], None]) -> None:

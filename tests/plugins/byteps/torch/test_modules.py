@@ -16,8 +16,10 @@ from torch import nn
 
 from prophet.frontends import notices
 from prophet.frontends.torch import steps
+from prophet.frontends.torch.probation import IN_VAIN, STEPS
+from prophet.learn.barrier import LEAST_ALIKE
 from prophet_byteps import hook
-from prophet_byteps.torch import front_end
+from prophet_byteps.torch import front_end, modules
 from support.torch_network import (
     Network,
     NoCompression,
@@ -133,6 +135,31 @@ def test_who_looks_at_a_gradient_waits_for_it(network: Any) -> None:
             assert torch.equal(gradient_of(mine), gradient_of(other))
         plain.optimizer.step()
         optimizer.step()
+    assert same_model(ddp.module, truth)
+
+
+def test_clipping_by_the_norm_of_all_is_seen_and_not_watched_for_good(network: Any) -> None:
+    truth, plain, ddp, optimizer = pair(network)
+    rounds: Any = modules.rounds_of(ddp)
+    assert rounds._probation.watches
+    for number in range(IN_VAIN + 2):
+        plain.zero_grad()
+        optimizer.zero_grad()
+        loss_of(truth, number).backward()
+        loss_of(ddp, number).backward()
+        plain.synchronize()
+        for model in (truth, ddp):
+            nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+        plain.optimizer.step()
+        optimizer.step()
+    assert rounds._keyed._waits.holds and not rounds._probation.watches
+    later = STEPS + LEAST_ALIKE + 1
+    trained(ddp, optimizer, IN_VAIN + 2, later)
+    assert network.flying and not rounds._keyed._waits.holds
+    for number in range(IN_VAIN + 2, IN_VAIN + 2 + later):
+        plain.zero_grad()
+        loss_of(truth, number).backward()
+        plain.step()
     assert same_model(ddp.module, truth)
 
 

@@ -76,7 +76,7 @@ def test_evaluation_between_two_steps(network: Network, mode: Callable[[], Any])
     truth, model = make_model(), make_model()
     plain = Plain(torch.optim.Adafactor(truth.parameters(), 0.1))
     optimizer = wrap(network, model, torch.optim.Adafactor(model.parameters(), 0.1))
-    optimizer._prophet._probation = 0
+    optimizer._prophet._probation._left = 0
     for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
         for number in range(4):
             some_model.train()

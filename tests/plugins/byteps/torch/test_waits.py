@@ -1,0 +1,113 @@
+"""Programs that look at all averages before they use any: seen as such, and not watched for longer than it serves."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet.frontends import notices
+from prophet.frontends.torch import guards
+from prophet.frontends.torch.probation import IN_VAIN, STEPS
+from prophet.learn.barrier import LEAST_ALIKE
+from prophet_byteps import hook
+from prophet_byteps.cutting import CutBoard
+from prophet_byteps.torch import front_end
+from support.torch_network import Network, Plain, loss_of, make_model, same_model, train, wrap
+
+
+class Job:
+    """A model under the front end, and its twin in one process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.network = Network()
+        self.board = CutBoard(Cut.uniform(MOST_BLOCK_BYTES))
+        monkeypatch.setattr(hook, "_loaded", self.network)
+        monkeypatch.setattr(notices, "_warned", set())
+        monkeypatch.setattr(atexit, "register", lambda function: None)
+        front_end.install(self.network, fusion=True, board=self.board)
+        self.truth, self.model = make_model(), make_model()
+        self.plain = Plain(torch.optim.SGD(self.truth.parameters(), 0.1, momentum=0.9))
+        inner = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
+        self.optimizer: Any = wrap(self.network, self.model, inner)
+        self.done = 0
+
+    def clip(self, steps: int) -> None:
+        for _ in range(steps):
+            for model, optimizer in ((self.truth, self.plain), (self.model, self.optimizer)):
+                optimizer.zero_grad()
+                loss_of(model, self.done).backward()
+                optimizer.synchronize()
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            self.plain.optimizer.step()
+            with self.optimizer.skip_synchronize():
+                self.optimizer.step()
+            self.done += 1
+
+    def step(self, steps: int) -> None:
+        train(self.truth, self.plain, self.done, steps)
+        train(self.model, self.optimizer, self.done, steps)
+        self.done += steps
+
+    @property
+    def watched(self) -> bool:
+        """Whether every use of its parameters is noted."""
+        return id(self.optimizer._prophet) in guards._learning
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    made = Job(monkeypatch)
+    yield made
+    made.network.shutdown()
+
+
+def test_clipping_by_the_norm_of_all_is_seen_and_that_it_ends(job: Job) -> None:
+    job.clip(LEAST_ALIKE - 1)
+    assert not job.board.barrier
+    job.clip(1)
+    assert job.board.barrier
+    job.step(LEAST_ALIKE - 1)
+    assert job.board.barrier, "though its updates are not late yet"
+    job.step(1)
+    assert not job.board.barrier
+    assert same_model(job.model, job.truth)
+
+
+def test_a_job_without_is_never_taken_for_one(job: Job) -> None:
+    for _ in range(10):
+        job.step(1)
+        assert not job.board.barrier
+
+
+def test_a_program_in_which_nothing_can_be_noticed_waits_from_then_on(job: Job) -> None:
+    job.step(STEPS + 1)
+    job.optimizer._prophet.keep_barrier()
+    job.step(LEAST_ALIKE)
+    assert job.board.barrier
+
+
+def test_a_job_that_clips_is_not_watched_for_good(job: Job) -> None:
+    job.clip(1)
+    assert job.watched, "on probation"
+    job.clip(IN_VAIN)
+    assert not job.watched
+    assert same_model(job.model, job.truth)
+
+
+def test_one_that_stops_clipping_has_late_updates_soon_and_the_same_bits(job: Job) -> None:
+    job.clip(2 * IN_VAIN)
+    job.step(1)
+    assert not job.network.flying, "the first step waits for all"
+    for _ in range(STEPS - 1):
+        job.step(1)
+        assert not job.network.flying and job.watched
+    job.step(2)
+    assert job.network.flying, "and then none does"
+    assert not any(slot.eager for slot in job.optimizer._prophet._order), "all uses were noted meanwhile"
+    assert same_model(job.model, job.truth)
