@@ -132,6 +132,11 @@ class Agent:
         Raises UserError, with one line, for a setting that is wrong. Where only the hook cannot act the job has none.
         """
         settings = from_environ(environ)
+        get_definition(settings.policy, names.SCHEDULER)
+        if settings.outputs:
+            from prophet.core.files import require_places
+
+            require_places(settings.outputs)
         policy = policy_from_environ(settings.policy, environ, settings.partition_bytes or DEFAULT_PARTITION_BYTES)
         profile = None
         if settings.profile_in is not None:
@@ -441,6 +446,10 @@ class Agent:
             learner = self._learner
             if learner is not None and self._warm and not self._aside:
                 self._warm.keep(self._board.in_force, learner.profiler.profile, learner.monitor.network)
+            if out.outputs:
+                from prophet.core.files import make_places
+
+                make_places(out.outputs)
             latest = learner.profiler.latest if learner is not None and out.profile_out is not None else None
             if out.profile_out is not None and latest is not None:
                 from prophet.models.profiles import save_profile

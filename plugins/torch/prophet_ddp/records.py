@@ -189,6 +189,10 @@ class Records:
             logger.warning("Prophet could not write its records: %s", error)
 
     def _write(self, out: Settings) -> None:
+        if out.outputs:
+            from prophet.core.files import make_places
+
+            make_places(out.outputs)
         module = self._module
         latest = module.learner.profiler.latest if module is not None and module.learner is not None else None
         if out.profile_out is not None and latest is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from prophet.core.settings import SCHEDULER
 from prophet.engines import ps_lite
 from prophet.engines.byteps.trace import read_trace
 from prophet.engines.spec import STOCK, EngineSpec, EngineTrace, Package, PartitionSetting, RunNetwork, Variant
@@ -58,6 +59,7 @@ ENGINE = EngineSpec(
         "not installed; `python -m prophet_byteps.build install` builds it for this machine's processors",
     ),
     hook="prophet_byteps.hook:check_compatibility",
+    enable=f"{SCHEDULER}=prophet bpslaunch python train.py",
     faults="prophet_byteps.faults:check_faults",
     trace=EngineTrace(
         frameworks=("torch",),  # it is read by PyTorch's names
