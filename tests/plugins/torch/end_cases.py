@@ -362,7 +362,7 @@ def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
         if case == "differing_fusion":
             os.environ["PROPHET_FUSION"] = str(rank)
         if case == "no_place":
-            os.environ["PROPHET_STATUS_OUT"] = "rank0.log/status.json"
+            os.environ["PROPHET_STATUS_OUT"] = "mark/status.json"
         import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
     if case not in ("unknown", "no_place"):
         dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUTS.get(case, 60.0)))
