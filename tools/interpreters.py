@@ -6,6 +6,7 @@ release.py's and release_checks.py's.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import shutil
@@ -60,8 +61,11 @@ def interpreters(
             raise UserError(f"--python: {program} is Python {version}; wheels are for {', '.join(versions)}")
     for version in versions:
         program_in_path = which(f"python{version}")
-        if version not in found and program_in_path is not None:
-            found[version] = program_in_path
+        if version in found or program_in_path is None:
+            continue
+        with contextlib.suppress(UserError):  # pyenv's are in PATH for versions that it has and was not told to use
+            if ask(program_in_path) == version:
+                found[version] = program_in_path
     return [Interpreter(version, found[version]) for version in versions if version in found]
 
 

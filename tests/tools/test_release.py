@@ -72,16 +72,22 @@ def test_the_newest_entry_of_the_changelog_is_the_versions() -> None:
 
 
 def test_pythons_are_those_that_are_named_this_one_and_those_in_the_path() -> None:
-    asked = {"/a/python": "3.12", sys.executable: "3.11", "/b/python": "3.12"}
-    path = {"python3.11": "/usr/bin/python3.11", "python3.14": "/usr/bin/python3.14"}
-    found = interpreters(["/a/python", "/b/python"], ["3.11", "3.12", "3.13", "3.14"], asked.__getitem__, path.get)
+    asked = {"/a/python": "3.12", sys.executable: "3.11", "/b/python": "3.12", "/usr/bin/python3.14": "3.14"}
+    path = {f"python3.{minor}": f"/usr/bin/python3.{minor}" for minor in (11, 13, 14)}
+
+    def ask(program: str) -> str:
+        if program == "/usr/bin/python3.13":
+            raise UserError("pyenv was not told to use it")
+        return asked[program]
+
+    found = interpreters(["/a/python", "/b/python"], ["3.11", "3.12", "3.13", "3.14"], ask, path.get)
     assert found == [
         Interpreter("3.11", sys.executable),
         Interpreter("3.12", "/a/python"),
         Interpreter("3.14", "/usr/bin/python3.14"),
     ]
     with pytest.raises(UserError, match=r"^--python: /a/python is Python 3\.12; wheels are for 3\.13$"):
-        interpreters(["/a/python"], ["3.13"], asked.__getitem__, path.get)
+        interpreters(["/a/python"], ["3.13"], ask, path.get)
 
 
 def test_this_python_is_one_that_wheels_are_for() -> None:
