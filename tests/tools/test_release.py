@@ -10,7 +10,8 @@ import pytest
 from prophet import __version__
 from prophet.core.errors import UserError
 from tools.interpreters import Interpreter, interpreters, outcome, run, supported
-from tools.release import AUTOLOAD, check_changelog, sdist_problems, wheel_problems
+from tools.release import check_changelog, sdist_problems, wheel_problems
+from tools.release_checks import AUTOLOAD
 
 TRACKED = [
     "setup.py",
