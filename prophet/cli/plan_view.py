@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.box import SIMPLE
 from rich.table import Table
 
+from prophet.cli.plots import save_plot
 from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.optional import need_pyplot
@@ -115,7 +116,7 @@ def policy_table(plan: Outlook) -> Table:
 
 
 def draw_outlook(plan: Outlook, path: Path) -> None:
-    """Blocks over time beside the times of generation, and the policies' iteration times. Raises MissingPackage."""
+    """Blocks over time beside the times of generation, and the policies' iteration times. Raises UserError."""
     pyplot = need_pyplot("--plot")
     figure, (blocks, bars) = pyplot.subplots(2, 1, figsize=(9, 7), layout="constrained", height_ratios=[3, 2])
     gradients = plan.profile.gradients
@@ -131,5 +132,5 @@ def draw_outlook(plan: Outlook, path: Path) -> None:
     bars.axvline(plan.lower_bound_s, color="black", linestyle="--", linewidth=1)
     bars.set(xlabel="simulated iteration time (s); dashed: lower bound")
     bars.invert_yaxis()
-    figure.savefig(path, dpi=150)
+    save_plot(figure, path)
     pyplot.close(figure)

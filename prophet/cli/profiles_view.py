@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from prophet.cli.plots import save_plot
 from prophet.core.optional import need_pyplot
 from prophet.core.profile import Profile
 from prophet.core.steps import find_steps
@@ -37,7 +38,7 @@ def profile_table(profile: Profile) -> Table:
 
 
 def plot_profile(profile: Profile, path: Path) -> None:
-    """Writes generation time by gradient, like the paper's Fig. 4, a colour for each step. Raises MissingPackage."""
+    """Writes generation time by gradient, like the paper's Fig. 4, a colour for each step. Raises UserError."""
     pyplot = need_pyplot("--plot")
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     colours = pyplot.get_cmap("tab20")
@@ -49,5 +50,5 @@ def plot_profile(profile: Profile, path: Path) -> None:
     axes.set_ylabel("generated after backward began (ms)")
     axes.set_title(f"Stepwise pattern of {profile.name}")
     axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)
+    save_plot(figure, path)
     pyplot.close(figure)

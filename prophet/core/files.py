@@ -1,11 +1,16 @@
-"""Files that are written whole or not at all.
+"""Files that are written whole or not at all, and whether a place can be written to at all.
 
-What belongs here: how a text reaches its place; what is written is its caller's.
+What belongs here: how a text reaches its place, and the question whether anything can, for those who are to know before
+the work and not after it. What is written is its caller's.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+
+from prophet.core.errors import UserError
 
 
 def write_whole(text: str, path: Path) -> None:
@@ -13,3 +18,32 @@ def write_whole(text: str, path: Path) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
+
+
+def require_folder(path: Path, name: str) -> None:
+    """Raises UserError where `path` is no folder to write into and none can be made there. Nothing is made yet.
+
+    `name` is the option or variable that says the path.
+    """
+    nearest = next(place for place in (path.absolute(), *path.absolute().parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        raise UserError(f"{name}: {nearest} is no folder; name another")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"{name}: you may not write into {nearest}; name another folder")
+
+
+def require_places(files: Mapping[str, Path]) -> None:
+    """Raises UserError where one of the files cannot be written, each by its option or variable. Nothing is made yet;
+    `make_places` does that.
+    """
+    for name, path in files.items():
+        if path.is_dir():
+            raise UserError(f"{name}: {path} is a folder; name a file in it")
+        if not os.access(path, os.W_OK):  # a device, say, in a folder that is root's
+            require_folder(path.parent, name)
+
+
+def make_places(files: Mapping[str, Path]) -> None:
+    """Makes the folders of the files. Raises OSError."""
+    for path in files.values():
+        path.parent.mkdir(parents=True, exist_ok=True)

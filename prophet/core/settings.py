@@ -120,6 +120,12 @@ class Settings:
     metrics_host: str = DEFAULT_METRICS_HOST
 
     @property
+    def outputs(self) -> dict[str, Path]:
+        """The files that are to be written when the job ends, by their variables."""
+        files = {PROFILE_OUT: self.profile_out, EVENTS_OUT: self.events_out, STATUS_OUT: self.status_out}
+        return {name: path for name, path in files.items() if path is not None}
+
+    @property
     def watched(self) -> bool:
         """Whether the process says anything of itself while it runs."""
         return self.status or self.record is not None or self.metrics_port is not None

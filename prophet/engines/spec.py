@@ -131,6 +131,8 @@ class EngineSpec:
     package: Package | None = None
     hook: str | None = None
     """Dotted path of what says whether Prophet's hook fits: (framework) -> (whether, a line); None: not scheduled."""
+    enable: str = ""
+    """How a user starts a job of it under Prophet; empty where that takes more than one command."""
     check: str | None = None
     """Dotted path of what says how far Prophet can run on it without the hook: (framework) -> rows of (item, whether it
     is as it must be, a line); None where it cannot."""

@@ -67,6 +67,7 @@ def write_records(
         if path is None:
             continue
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             write(path)
         except Exception as error:
             logger.warning("Prophet could not write its records: %s: %s", type(error).__name__, error)

@@ -43,11 +43,6 @@ class LinkOptions:
     workers_per_host: int = 1
 
 
-def read_profile(source: str) -> Profile:
-    """A built-in profile by name, or that of a file. Raises UserError."""
-    return BUILTIN[source]() if source in BUILTIN else load_profile(Path(source))
-
-
 def of_profile(profile: Profile, policy: str, links: LinkOptions, status: Path | None = None) -> Situation:
     """A job of this profile. Where `links` has no bandwidth it is what Prophet measured in a job, by its `status`.
 

@@ -1,4 +1,4 @@
-"""`prophet doctor`: what this machine can do, one line an item, and what to do where it cannot.
+"""`prophet doctor`: what this machine can do, one line an item, what to do where it cannot, and a verdict.
 
 Rule of this file: looking, never changing anything.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import pkgutil
+import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from prophet.engines.spec import EngineSpec, Framework
 from prophet.lab.contenders import Contender
 
 _FRAMEWORKS = {"torch": "PyTorch", "mxnet": "MXNet"}
+_COMMAND = re.compile(r"`([^`]+)`")
 MXNET_NUMPY = (1, 23)
 """The last NumPy that MXNet 1.9.1 can be imported with (it uses np.bool)."""
 
@@ -37,6 +39,12 @@ class Finding:
     line: str
     warning: bool = False
     rows: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def command(self) -> str | None:
+        """What to run about it, which a line has between backticks; None where it names nothing."""
+        named = _COMMAND.search(self.line)
+        return named[1] if named else None
 
     def __str__(self) -> str:
         state = "warning" if self.warning else "ok" if self.ok else "missing"
@@ -57,6 +65,31 @@ def examine() -> list[Finding]:
     whole = {spec.package.distribution: spec for spec in reversed(specs) if spec.package is not None}.values()
     packages = [row for spec in specs if spec in whole for row in (*_package(spec), *_faults(spec))]
     return [*packages, *pytorch, *mxnet, _namespaces(), _traffic_control(), _relay(), *_interfaces()]
+
+
+def verdict() -> str:
+    """Whether jobs can be started under Prophet here and on which engines, and the one command to run next."""
+    # An engine that was installed for itself is what its user trains with; one that the framework brings is nearest.
+    specs = sorted((spec for spec in engines().values() if spec.enable), key=lambda spec: spec.package is None)
+    lacks = {spec.name: _lacks(spec) for spec in specs}
+    ready = [spec for spec in specs if lacks[spec.name] is None]
+    if ready:
+        return f"ready for {' and '.join(spec.words for spec in ready)}; run next: {ready[0].enable}"
+    nearest = [finding for spec in reversed(specs) if (finding := lacks[spec.name]) is not None]
+    first = next((finding for finding in nearest if finding.command), nearest[0])
+    reason = f"not ready, {first.item}: {first.line.partition(';')[0]}"
+    return f"{reason}; run next: {first.command}" if first.command else f"{reason}; the lines above say what to do"
+
+
+def _lacks(engine: EngineSpec) -> Finding | None:
+    """The first thing that a job under Prophet lacks there; None where it can start in one of its frameworks."""
+    first: Finding | None = None
+    for framework in engine.frameworks:
+        missing = next((finding for finding in _needed(engine, framework, True) if not finding.ok), None)
+        if missing is None:
+            return None
+        first = first or missing
+    return first
 
 
 def obstacle(contender: Contender) -> str | None:

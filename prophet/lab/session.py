@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from prophet.core.errors import UserError
+from prophet.core.files import require_folder
 from prophet.core.optional import MissingPackage, require
 from prophet.engines.spec import is_worker
 from prophet.lab.config import SIMULATOR, Cell, Experiment
@@ -90,6 +91,7 @@ def run_session(experiment: Experiment, out: Path) -> int:
     for kind in sorted({cell.job.kind for cell in experiment.cells} & {"digits", "asynchronous"}):
         require("sklearn", f"job.kind: {kind}")
     require_search(experiment)
+    require_folder(out, "--out")
     policies = [policy for cell in experiment.cells for policy in cell.policies]
     obstacles = [obstacle(policy) for policy in policies]
     if obstacles[0] is not None and all(reason is not None for reason in obstacles):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from prophet.core.files import require_folder
 from prophet.lab.config import Experiment
 from prophet.lab.session import progress_bar, report
 from prophet.lab.simulated import prepare_experiment, simulate_experiment
@@ -20,6 +21,7 @@ def simulate_session(experiment: Experiment, out: Path) -> int:
 
     Raises UserError where the config cannot be simulated; nothing is written then.
     """
+    require_folder(out, "--out")
     planned = prepare_experiment(experiment)
     console = Console()
     existed = out.exists()

@@ -63,7 +63,8 @@ class CoordinatorServer:
             self._socket.bind(listen)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
-            raise UserError(f"--listen {listen}: {error}") from None
+            advice = "choose another port" if error.errno == zmq.EADDRINUSE else "write HOST:PORT of this machine"
+            raise UserError(f"--listen {listen}: {zmq.strerror(error.errno)}; {advice}") from None
 
     @property
     def address(self) -> str:

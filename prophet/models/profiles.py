@@ -65,9 +65,11 @@ def load_profile(path: Path) -> Profile:
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not a profile (not UTF-8 text)") from None
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}: is not JSON (line {error.lineno}: {error.msg})") from None
+        raise UserError(f"{path}: is not JSON (line {error.lineno}: {error.msg}), as a profile is") from None
     if not isinstance(record, dict):
         raise UserError(f"{path}: must be a mapping with the keys schema, name, source, gradients")
+    if "gradients" not in record and record.get("schema", PROFILE_SCHEMA) == PROFILE_SCHEMA:
+        raise UserError(f"{path}: is not a profile (it has no 'gradients'); record one with PROPHET_PROFILE_OUT=FILE")
     if record.get("schema") != PROFILE_SCHEMA:
         raise UserError(f"{path}: 'schema' is {record.get('schema')!r}; this Prophet reads schema {PROFILE_SCHEMA}")
     gradients = record.get("gradients")
@@ -107,3 +109,15 @@ def resnet50(
 
 BUILTIN: dict[str, Callable[..., Profile]] = {model: partial(zoo.profile, model) for model in zoo.MODELS}
 """Profiles by name; each takes the keywords of prophet.models.zoo.profile."""
+
+
+def find_profile(source: str) -> Profile:
+    """The built-in profile of that name, or that of the file. Raises UserError."""
+    if source in BUILTIN:
+        return BUILTIN[source]()
+    if not Path(source).exists():
+        raise UserError(
+            f"{source}: no such profile file, and no built-in profile ({', '.join(BUILTIN)}); record one with "
+            "PROPHET_PROFILE_OUT=FILE"
+        )
+    return load_profile(Path(source))

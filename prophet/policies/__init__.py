@@ -113,12 +113,16 @@ def variable(name: str) -> str:
     return f"PROPHET_{name.upper()}"
 
 
-def get_definition(name: str) -> Definition:
-    """What is known of the policy called `name`; only its own file is imported. Raises UserError listing the names."""
+def get_definition(name: str, variable: str = "") -> Definition:
+    """What is known of the policy called `name`; only its own file is imported.
+
+    Raises UserError listing the names, which begins with the `variable` that has `name`.
+    """
     file = _file_of(name)
     if file is not None and name in (definitions := _definitions(file)):
         return definitions[name]
-    raise UserError(f"unknown policy {name!r}; known policies are {', '.join(policy_names())}")
+    at = f"{variable}: " if variable else ""
+    raise UserError(f"{at}unknown policy {name!r}; known policies are {', '.join(policy_names())}")
 
 
 def get_policy(name: str, partition_bytes: int = DEFAULT_PARTITION_BYTES, **options: int | float | bool) -> Policy:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from prophet import __version__
-from prophet.core.settings import Settings
+from prophet.core.settings import METRICS_PORT, RECORD, Settings
 from prophet.core.status import AgentStatus
 from prophet.watch import training
 from prophet.watch.meter import Meter, Periods, spread_of
@@ -127,7 +127,7 @@ class Observer:
         try:
             self._writer = RecordWriter(folder, begin)
         except OSError as error:
-            logger.warning("Prophet writes no record: %s", error)
+            logger.warning("Prophet writes no record into %s (%s): %s", folder, RECORD, error.strerror or error)
 
     def _serve(self, settings: Settings) -> None:
         server = StatusServer(self.document, self.page)
@@ -146,7 +146,8 @@ class Observer:
                 answers = True
             except OSError as error:
                 where = f"{settings.metrics_host}:{settings.metrics_port}"
-                logger.warning("Prophet has no figures for Prometheus at %s: %s", where, error)
+                why = error.strerror or error
+                logger.warning("Prophet has no figures for Prometheus at %s (%s): %s", where, METRICS_PORT, why)
         if answers:
             server.start()
             self._server = server

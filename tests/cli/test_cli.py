@@ -174,8 +174,13 @@ def test_doctor_has_a_line_an_item_and_status_2_where_something_is_missing(
 ) -> None:
     findings = [doctor.Finding("BytePS", True, "0.2.5"), doctor.Finding("testbed", False, "needs root")]
     monkeypatch.setattr(doctor, "examine", lambda: findings)
+    monkeypatch.setattr(doctor, "verdict", lambda: "ready for a toy; run next: train")
     assert invoked(monkeypatch, "doctor") == 2
-    assert capsys.readouterr().out == "ok       BytePS: 0.2.5\nmissing  testbed: needs root\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "ok       BytePS: 0.2.5",
+        "missing  testbed: needs root",
+        "verdict  ready for a toy; run next: train",
+    ]
     monkeypatch.setattr(doctor, "examine", lambda: findings[:1])
     assert invoked(monkeypatch, "doctor") == 0
 
@@ -187,11 +192,13 @@ def test_doctor_warns_of_what_keeps_no_job_from_running(
     finding = doctor.Finding("BytePS's faults", True, "2 of 7", warning=True, rows=rows)
     monkeypatch.setattr(doctor, "examine", lambda: [finding])
     assert invoked(monkeypatch, "doctor") == 0
-    assert capsys.readouterr().out.splitlines() == [
+    *findings, last = capsys.readouterr().out.splitlines()
+    assert findings == [
         "warning  BytePS's faults: 2 of 7",
         "           starting  one start in five hangs",
         "           freeing   it grows",
     ]
+    assert last.startswith("verdict  ")
 
 
 def test_doctor_looks_at_everything_an_experiment_needs() -> None:
@@ -289,9 +296,37 @@ def test_plan_shows_the_blocks_and_every_policy(
     assert figure.stat().st_size > 10_000
 
 
+def test_a_folder_that_cannot_be_is_one_line_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = str(written(REPLAY, tmp_path))
+    for command in ("run", "simulate"):
+        assert invoked(monkeypatch, command, path, "--out", f"{path}/out") == 2
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err) == ("", f"prophet: --out: {path} is no folder; name another\n")
+
+
+@pytest.mark.parametrize(
+    ("plot", "line"),
+    [
+        ("p.json/plot.png", "prophet: --plot: p.json/plot.png cannot be written (File exists); name another file"),
+        ("plot.doc", "prophet: --plot: plot.doc: Format 'doc' is not supported"),
+    ],
+)
+def test_a_figure_that_cannot_be_written_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, plot: str, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_profile(resnet50(5_000_000), Path("p.json"), source="a test")
+    assert invoked(monkeypatch, "profile", "p.json", "--plot", plot) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(line) and errors.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (["plan", "resnet5", "--bandwidth", "1gbit"], "prophet: resnet5: no such profile file, and no built-in"),
         (["plan", "resnet50", "--bandwidth", "fast"], "prophet: --bandwidth: 'fast' is not a rate; write e.g. 250mbit"),
         (["plan", "none.json", "--bandwidth", "1gbit"], "prophet: none.json: no such profile file"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -55,11 +56,22 @@ def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path) -> 
     tokens.write_text("job 0123456789abcdef\n")
     for token_file, status, listen, line in (
         (tmp_path / "none", None, "127.0.0.1:0", "none: cannot be read"),
-        (tokens, tmp_path / "no" / "status.json", "127.0.0.1:0", "--status "),
+        (tokens, tokens / "status.json", "127.0.0.1:0", "--status: .*/tokens is no folder"),
         (tokens, None, "nowhere", "--listen "),
     ):
         with pytest.raises(UserError, match=line):
             serve(listen, token_file, Terms(), status, lambda text: None)
+
+
+def test_a_port_that_is_taken_is_one_line_with_what_to_do(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("job 0123456789abcdef\n")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"^--listen tcp://{address}: Address already in use; choose another port$"):
+            serve(address, tokens, Terms(), None, lambda text: None)
 
 
 def test_the_last_lines_say_what_came_of_each_job() -> None:

@@ -14,7 +14,7 @@ from prophet.core.network import Network
 from prophet.core.profile import Profile
 from prophet.core.status import AgentStatus
 from prophet.lab.advice import Situation
-from prophet.lab.advice_sources import LinkOptions, of_profile, of_run, read_profile
+from prophet.lab.advice_sources import LinkOptions, of_profile, of_run
 from prophet.lab.config import Experiment
 from prophet.lab.records import CellResult, Results, write_results
 from prophet.models.profiles import resnet50, save_profile
@@ -38,14 +38,6 @@ def left(folder: Path, raw: dict[str, Any], *cells: CellResult) -> Path:
 
 def rate(situation: Situation, node: str = "worker0") -> float | None:
     return situation.cell.cluster.bandwidth.rate(node)
-
-
-def test_a_profile_is_a_built_in_one_or_a_file(tmp_path: Path) -> None:
-    save_profile(SMALL, tmp_path / "job.json", source="a test")
-    assert read_profile("resnet50").total_bytes == 102_228_128
-    assert read_profile(str(tmp_path / "job.json")).gradients == SMALL.gradients
-    with pytest.raises(UserError, match="none: no such profile file"):
-        read_profile("none")
 
 
 def test_a_profile_is_put_on_the_links_that_options_say() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from prophet.core.errors import UserError
 from prophet.core.steps import find_steps
-from prophet.models.profiles import load_profile, resnet50, save_profile
+from prophet.models.profiles import find_profile, load_profile, resnet50, save_profile
 
 GOOD: dict[str, Any] = {
     "schema": 1,
@@ -75,6 +75,22 @@ def test_a_missing_file_and_one_that_is_not_json(tmp_path: Path) -> None:
     broken.write_text("{")
     with pytest.raises(UserError, match="is not JSON"):
         load_profile(broken)
+
+
+def test_another_file_of_the_project_is_none_and_it_says_how_one_is_made(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    for record in ({"schema": 1, "config": {}, "cells": []}, {"kind": "begin"}):
+        results.write_text(json.dumps(record))
+        with pytest.raises(UserError, match=r"is not a profile \(it has no 'gradients'\); record one with PROPHET_PRO"):
+            load_profile(results)
+
+
+def test_a_profile_is_found_by_the_name_of_a_built_in_one_or_of_a_file(tmp_path: Path) -> None:
+    save_profile(resnet50(25_600_000), tmp_path / "job.json", source="a test")
+    assert find_profile("resnet50") == resnet50()
+    assert find_profile(str(tmp_path / "job.json")).total_bytes == 25_600_000
+    with pytest.raises(UserError, match=r"resnet5: no such profile file, and no built-in profile \(resnet50, .*vgg19"):
+        find_profile("resnet5")
 
 
 def test_resnet50_has_its_real_parameters() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from prophet import __version__
 from prophet.core.errors import UserError
-from tools.release import AUTOLOAD, check_changelog, sdist_problems, wheel_problems
+from tools.interpreters import Interpreter, interpreters, outcome, run, supported
+from tools.release import check_changelog, sdist_problems, wheel_problems
+from tools.release_checks import AUTOLOAD
 
 TRACKED = [
     "setup.py",
@@ -17,6 +22,7 @@ TRACKED = [
     "plugins/byteps/prophet_byteps/hook.py",
     "plugins/byteps/prophet_byteps/native/hook.cc",
     "plugins/byteps/prophet_byteps/build/include/nccl.h",
+    "plugins/torch/prophet_ddp/reducer.py",
     "tests/conftest.py",
 ]
 WHEEL = [
@@ -29,6 +35,7 @@ WHEEL = [
     "prophet_byteps/hook.py",
     "prophet_byteps/_hook.cpython-311-x86_64-linux-gnu.so",
     "prophet_byteps/build/include/nccl.h",
+    "prophet_ddp/reducer.py",
     f"byteps_prophet-{__version__}.dist-info/METADATA",
 ]
 
@@ -52,7 +59,9 @@ def test_what_a_wheel_lacks_is_named(name: str) -> None:
     assert problem.startswith("the wheel lacks ") and name.startswith(problem.split()[-1].removesuffix("*.so"))
 
 
-@pytest.mark.parametrize("name", ["tests/conftest.py", "tools/release.py", "other.pth"])
+@pytest.mark.parametrize(
+    "name", ["tests/conftest.py", "tools/release.py", "other.pth", "byteps_prophet.libs/libstdc++-1234.so.6"]
+)
 def test_what_belongs_to_no_package_is_named(name: str) -> None:
     assert wheel_problems([*WHEEL, name], TRACKED) == [f"the wheel has {name}, which belongs to no package"]
 
@@ -61,3 +70,49 @@ def test_the_newest_entry_of_the_changelog_is_the_versions() -> None:
     check_changelog("# Changelog\n\n## 1.2.0 - unreleased\n\n## 1.1.0\n", "1.2.0")
     with pytest.raises(UserError, match=r"newest entry is '1\.1\.0 - 2026-01-02' and the version is 1\.2\.0"):
         check_changelog("# Changelog\n\n## 1.1.0 - 2026-01-02\n", "1.2.0")
+
+
+def test_pythons_are_those_that_are_named_this_one_and_those_in_the_path() -> None:
+    asked = {"/a/python": "3.12", sys.executable: "3.11", "/b/python": "3.12", "/usr/bin/python3.14": "3.14"}
+    path = {f"python3.{minor}": f"/usr/bin/python3.{minor}" for minor in (11, 13, 14)}
+
+    def ask(program: str) -> str:
+        if program == "/usr/bin/python3.13":
+            raise UserError("pyenv was not told to use it")
+        return asked[program]
+
+    found = interpreters(["/a/python", "/b/python"], ["3.11", "3.12", "3.13", "3.14"], ask, path.get)
+    assert found == [
+        Interpreter("3.11", sys.executable),
+        Interpreter("3.12", "/a/python"),
+        Interpreter("3.14", "/usr/bin/python3.14"),
+    ]
+    with pytest.raises(UserError, match=r"^--python: /a/python is Python 3\.12; wheels are for 3\.13$"):
+        interpreters(["/a/python"], ["3.13"], ask, path.get)
+
+
+def test_this_python_is_one_that_wheels_are_for() -> None:
+    assert "{}.{}".format(*sys.version_info) in supported()
+
+
+def test_what_cannot_be_run_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"^/no/such/python cannot be run \(No such file or directory\)$"):
+        run("/no/such/python", "-I")
+    with pytest.raises(UserError, match=r"-c raise SystemExit\('it broke'\) ended with status 1: it broke$"):
+        run(sys.executable, "-c", "raise SystemExit('it broke')")
+
+
+@pytest.mark.parametrize(
+    "environ", [{"CC": "false", "CXX": "false"}, {"PATH": ""}], ids=["that fails", "that is not there"]
+)
+def test_a_machine_without_a_compiler_is_told_so_in_one_line(environ: dict[str, str], tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    build = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path / "built")]
+    # Only an isolated build has pybind11.
+    done = outcome(*build, cwd=here.parents[1], environ={"PYTHONPATH": str(here / "in_place_of_pybind11"), **environ})
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "error: Prophet cannot be compiled on this machine: it has no working C++ compiler; `apt-get install g++`, or "
+        "name one in CC and CXX"
+    )
+    assert "Traceback" not in done.stderr and not (tmp_path / "built").exists()

@@ -224,7 +224,8 @@ def test_lines_of_rates_sum_up_more_the_longer_it_lasts() -> None:
 def test_a_record_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     job = Job(tmp_path / "file")
-    assert caplog.records[0].getMessage().startswith("Prophet writes no record: ")
+    start = f"Prophet writes no record into {tmp_path / 'file'} (PROPHET_RECORD): "
+    assert caplog.records[0].getMessage().startswith(start)
     job.second()
     job.observer.close()
     assert len(caplog.records) == 1
@@ -284,6 +285,7 @@ def test_a_port_that_is_taken_is_one_warning(runtime: Path, caplog: pytest.LogCa
     observer.close()
     (warning,) = caplog.records
     assert "no figures for Prometheus at 127.0.0.1:" in warning.getMessage()
+    assert warning.getMessage().endswith(" (PROPHET_METRICS_PORT): Address already in use")
 
 
 def test_a_folder_of_others_is_one_warning(runtime: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:

@@ -119,6 +119,11 @@ class Agent:
         Raises UserError, with one line, for a setting that is wrong. Where only the hook cannot act the job has none.
         """
         settings = from_environ(environ)
+        get_definition(settings.policy, names.SCHEDULER)
+        if settings.outputs:
+            from prophet.core.files import require_places
+
+            require_places(settings.outputs)
         policy = policy_from_environ(settings.policy, environ, settings.partition_bytes or DEFAULT_PARTITION_BYTES)
         profile = None
         if settings.profile_in is not None:

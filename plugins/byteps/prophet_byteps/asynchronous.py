@@ -61,6 +61,10 @@ class AsynchronousAgent:
     def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> AsynchronousAgent:
         """Checks the settings and loads the hook, before BytePS's library is loaded. Raises UserError with one line."""
         settings = from_environ(environ)
+        if settings.outputs:
+            from prophet.core.files import require_places
+
+            require_places(settings.outputs)
         check_job(framework, environ)
         library, hook, no_hook = None, None, ""
         try:
@@ -174,6 +178,9 @@ class AsynchronousAgent:
         """Writes what was asked for; a failure here is a warning, never a failed job."""
         try:
             if self._settings.status_out is not None:
+                from prophet.core.files import make_places
+
+                make_places(self._settings.outputs)
                 self._write_status(self._settings.status_out)
         except Exception as error:
             logger.warning("Prophet could not end as it should: %s", error)

@@ -81,12 +81,16 @@ def settings() -> Settings:
     """What this process was told; a wrong setting ends it."""
     try:
         read = from_environ(os.environ, names.DDP_SCHEDULER, names.LOCAL_RANK)
-        why = get_definition(read.policy).servers_only
+        why = get_definition(read.policy, names.DDP_SCHEDULER).servers_only
         if why:
             raise UserError(
                 f"{names.DDP_SCHEDULER} is {read.policy!r}, which DistributedDataParallel does not run, since {why}"
             )
         policy_from_environ(read.policy, os.environ, read.partition_bytes or DEFAULT_PARTITION_BYTES)
+        if read.outputs:
+            from prophet.core.files import require_places
+
+            require_places(read.outputs)
         _profile_in(read)
         return read
     except UserError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from prophet.core.settings import SCHEDULER
 from prophet.engines import ps_lite
 from prophet.engines.byteps.trace import read_trace
 from prophet.engines.spec import STOCK, EngineSpec, EngineTrace, Package, PartitionSetting, RunNetwork, Variant
@@ -61,6 +62,7 @@ ENGINE = EngineSpec(
     message_loss=ps_lite.message_loss,
     package=PACKAGE,
     hook="prophet_byteps.hook:check_compatibility",
+    enable=f"{SCHEDULER}=prophet bpslaunch python train.py",
     faults="prophet_byteps.faults:check_faults",
     trace=EngineTrace(
         frameworks=("torch",),  # it is read by PyTorch's names

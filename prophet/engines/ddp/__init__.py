@@ -43,6 +43,7 @@ ENGINE = EngineSpec(
         *(Variant(f"ddp-{policy}", {DDP_SCHEDULER: policy}, policy=policy) for policy in collective_policies()),
     ),
     topology=ALL_REDUCE,
+    enable=f"{DDP_SCHEDULER}=prophet torchrun --nproc-per-node 2 train.py",
     check="prophet_ddp.compatibility:check_torch",
     unsimulated="since it runs for real only; simulate ddp with simulator.exchange: ring",
 )

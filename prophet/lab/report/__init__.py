@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prophet.core.errors import UserError
-from prophet.core.files import write_whole
+from prophet.core.files import make_places, require_places, write_whole
 from prophet.core.optional import require
 from prophet.lab.report.stories import Story
 
@@ -24,6 +24,8 @@ def story_of(folder: Path) -> Story:
         from prophet.lab.report.from_record import story_of_record
 
         return story_of_record(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; give one that `prophet run` or PROPHET_RECORD has left")
     raise UserError(
         f"{folder} has neither a results.json, as `prophet run` leaves it, nor a worker0.jsonl, as PROPHET_RECORD does"
     )
@@ -33,9 +35,11 @@ def write_report(folder: Path, out: Path) -> None:
     """Writes the page, whole or not at all. Raises UserError, and MissingPackage without plotly."""
     story = story_of(folder)
     require("plotly", "prophet report")
+    require_places({"--out": out})
     from prophet.lab.report.page import page
 
     try:
+        make_places({"--out": out})
         write_whole(page(story), out)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror})") from None

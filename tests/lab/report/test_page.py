@@ -106,8 +106,11 @@ def test_an_experiment_has_its_policies_and_its_failures(tmp_path: Path) -> None
 
 
 def test_a_page_that_cannot_be_written_is_one_line(record: Path) -> None:
-    with pytest.raises(UserError, match="cannot be written"):
-        write_report(record, record / "nowhere" / "report.html")
+    (record / "file").write_text("")
+    with pytest.raises(UserError, match=r"^--out: .*/file is no folder; name another$"):
+        write_report(record, record / "file" / "report.html")
+    with pytest.raises(UserError, match=r"^--out: .* is a folder; name a file in it$"):
+        write_report(record, record)
 
 
 def test_of_many_moments_the_telling_ones_are_drawn() -> None:

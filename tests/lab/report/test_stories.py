@@ -119,3 +119,5 @@ def test_an_experiment_without_its_runs_is_told_by_its_results(tmp_path: Path) -
 def test_another_folder_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has neither a results"):
         story_of(tmp_path)
+    with pytest.raises(UserError, match="none: no such folder; give one that `prophet run` or PROPHET_RECORD has left"):
+        story_of(tmp_path / "none")

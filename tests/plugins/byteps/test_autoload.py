@@ -67,6 +67,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 
 def test_an_unknown_policy_ends_with_one_line_that_lists_the_known_ones() -> None:
     line = refused(run("trains", "torch", {"BYTEPS_SCHEDULER": "oracle"}))
+    assert line.startswith("prophet: BYTEPS_SCHEDULER: unknown policy 'oracle'; known policies are ")
     for word in ("oracle", "fifo", "p3", "bytescheduler", "prophet"):
         assert word in line
 
@@ -78,6 +79,12 @@ def test_a_wrong_setting_ends_with_one_line_that_names_it(part: str, name: str, 
     assert done.stdout == "kept", "what was printed before is lost"
     done.stdout = ""
     assert refused(done).startswith(f"prophet: {name} is '{text}'; it must be")
+
+
+def test_a_file_that_cannot_be_written_ends_it_before_the_job_and_not_after(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run("trains", "torch", {**SWITCHED_ON, "PROPHET_STATUS_OUT": str(tmp_path / "file" / "status.json")})
+    assert refused(done) == f"prophet: PROPHET_STATUS_OUT: {tmp_path / 'file'} is no folder; name another"
 
 
 @pytest.mark.engine

@@ -131,6 +131,12 @@ def unknown(rank: int) -> None:
     trained(DistributedDataParallel(model()), 3)
 
 
+def no_place(rank: int) -> None:
+    """The status is to go where nothing can be written."""
+    mark()
+    trained(DistributedDataParallel(model()), 3)
+
+
 def other_models(rank: int) -> None:
     """Ranks have different models: torch's own error."""
     mark()
@@ -377,8 +383,10 @@ def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
         os.environ.update(PROPHET_SCHEDULER=policy, PROPHET_CACHE="off")
         if case == "differing_fusion":
             os.environ["PROPHET_FUSION"] = str(rank)
+        if case == "no_place":
+            os.environ["PROPHET_STATUS_OUT"] = "mark/status.json"
         import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
-    if case != "unknown":
+    if case not in ("unknown", "no_place"):
         dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUTS.get(case, 60.0)))
     CASES[case](rank)
 

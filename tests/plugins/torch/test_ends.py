@@ -24,6 +24,7 @@ NAMES = (
     "differing",
     "differing_fusion",
     "unknown",
+    "no_place",
     "other_models",
     "making_fails",
     "asking_fails",
@@ -142,8 +143,14 @@ def test_ranks_that_fuse_and_that_do_not_say_so_each(ends: Path) -> None:
 def test_an_unknown_policy_ends_each_rank_with_one_line(ends: Path) -> None:
     for rank in ranks(ends, "unknown"):
         assert rank.status == 2
-        assert "nonsense" in rank.printed("prophet: ")
+        assert rank.printed("prophet: ").startswith("prophet: PROPHET_SCHEDULER: unknown policy 'nonsense'; known pol")
         assert len(rank.log.splitlines()) == 1
+
+
+def test_a_file_that_cannot_be_written_ends_each_rank_before_the_job_and_not_after(ends: Path) -> None:
+    for rank in ranks(ends, "no_place"):
+        assert rank.status == 2
+        assert rank.log == f"prophet: PROPHET_STATUS_OUT: {ends / 'no_place' / 'mark'} is no folder; name another\n"
 
 
 def test_different_models_are_torchs_error(ends: Path) -> None:

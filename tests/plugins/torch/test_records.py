@@ -147,6 +147,7 @@ def test_the_first_module_alone_says_why_it_was_given_back(tmp_path: Path) -> No
 
 
 def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    records(tmp_path / "nowhere").write()
+    (tmp_path / "file").write_text("")
+    records(tmp_path / "file").write()
     (warning,) = caplog.records
     assert warning.getMessage().startswith("Prophet could not write its records: ")

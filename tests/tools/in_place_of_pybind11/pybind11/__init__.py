@@ -1,0 +1,1 @@
+"""Stands for pybind11 where setup.py is run without it."""
