@@ -97,7 +97,8 @@ changing: setup
 papers: setup
 	$(BIN)/python -m tools.papers
 
-# MLfabric's nine cells on real transfers: about two hours on a quiet machine, and it can be interrupted.
+# MLfabric's nine cells on real transfers: about half an hour on a quiet machine, and it can be interrupted. With --simulated
+# what needs no network: about two minutes.
 mlfabric: setup
 	$(BIN)/python -m tools.mlfabric_real
 

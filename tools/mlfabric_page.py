@@ -23,8 +23,9 @@ TABLE_2_WORDS = """\
 reports 0.2 s late; stragglers C1 to C3 and traffic N1 to N3 as in section 7. "Equal updates" is the ratio of the times
 for equally many applied updates in 200 virtual seconds, median and range of seeds 0 to 2; "to a loss" that of the times
 until logistic regression is within 2% of its least loss, each method with its best step of eight (seed 0). RR-Sync is a
-ring over the machines at the slowest NIC's rate; 60% of the slowest computation hide transfers, which is section 2's
-100 + 160 ms that make 200.
+ring over the machines, step by step; 60 ms of computing hide transfers, which is section 2's 100 + 160 ms that make
+200, and no more where a computation is slow: the others wait for it (section 7.2). [What makes the difference, cell by
+cell](mlfabric.md#the-papers-30-workers-simulated), is on the page of real runs.
 """
 
 TEXT_WORDS = """\

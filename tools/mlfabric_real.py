@@ -1,7 +1,8 @@
-"""MLfabric on real transfers: the nine cells of configs/mlfabric, simulated as well, and their page.
+"""MLfabric on real transfers: the nine cells of configs/mlfabric, beside the same cells simulated, and their page.
 
-Rule of this file: what is run and counted, and the page docs/results/mlfabric.md. `make mlfabric` runs it, for about
-two hours on a quiet machine; what an earlier run left is not run again.
+Rule of this file: what is run, and the page docs/results/mlfabric.md; what stands under its tables is
+mlfabric_reasons.py's, and what is simulated mlfabric_simulated.py's. `make mlfabric` runs it, for about half an hour on
+a quiet machine; what an earlier run left is not run again. With --simulated nothing real is run.
 """
 
 from __future__ import annotations
@@ -9,39 +10,47 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from rich.console import Console
 
-from prophet.core.errors import UserError
-from prophet.lab.config import Cell, load_experiment
-from prophet.lab.job_config import AsynchronousJob
+from prophet.lab.config import load_experiment
 from prophet.lab.records import CellResult, ConvergenceResult
-from prophet.studies.mlfabric.cluster import ASYNC, RR_SYNC, Method, mlfabric_a, run
-from prophet.studies.mlfabric.settings import Setting, Stragglers, TrafficMix
-from prophet.studies.mlfabric.tables import PAPER_TABLE_2
 from tools import kept
 from tools.cells import measured
 from tools.exit_status import exit_status
 from tools.kept import Study
 from tools.markdown import table
+from tools.mlfabric_reasons import (
+    CameTo,
+    Pair,
+    both,
+    of_paper,
+    papers_cluster,
+    ratio,
+    said,
+    same_clusters,
+)
+from tools.mlfabric_simulated import (
+    IN_STEP,
+    OURS,
+    RELEASED,
+    RING,
+    MlfabricSimulated,
+    SimulatedCell,
+    paper_cell,
+    simulate,
+)
 from tools.provenance import here
 
 CONFIGS = Path("configs/mlfabric")
 PAGE = "mlfabric.md"
 NAME = "mlfabric"
+SIMULATED_NAME = "mlfabric-simulated"
 COMMAND = "make mlfabric"
 PLACES = ("c1", "c2", "c3"), ("n1", "n2", "n3")
-OURS, RELEASED, IN_STEP, RING = "mlfabric", "released", "in-step", "ring"
-"""The contenders of the configs."""
-SIMULATED_S = 200.0
-SEEDS = (0, 1, 2)
-NEAR = 0.02
-"""MLfabric is to be ahead of BytePS's own asynchronous mode, or no further behind."""
-FAR_AHEAD = 1.7
-"""Where the paper has it so far ahead of the ring, it is to be ahead here."""
+CONTENDERS = (OURS, RELEASED, IN_STEP, RING)
 
 INTRODUCTION = f"""# MLfabric on real transfers
 
@@ -51,17 +60,14 @@ logistic regression on scikit-learn's digits, and the network (shaped veth pairs
 Most of computing is sleeping. `{RELEASED}` is BytePS's own asynchronous mode (on a server that answers, see
 [corrections](../corrections.md#answering)), `{OURS}` the same servers with updates that a coordinator grants, whole;
 `{IN_STEP}` and `{RING}` train in step, on BytePS's synchronous
-servers with Prophet and on PyTorch's ring. Rates are drawn alike for all of them. The paper's 30 workers,
-simulated, are on [another page](papers.md)."""
+servers with Prophet and on PyTorch's ring. Rates are drawn alike for all of them."""
 
-
-@dataclass(frozen=True)
-class Simulated:
-    """The same cluster on a virtual clock: seconds from one applied update to the next, medians over seeds."""
-
-    released: float
-    ours: float
-    ring: float
+BESIDE = f"""In parentheses: simulated (`python -m tools.mlfabric_real --simulated`, without a real network). The
+very rates over time, slow computations, samples, batches and steps of the configs, on a virtual clock; what a message,
+a coordinator or a processor costs is not in it. The rates over time begin with the simulated job, and with the real one
+once all workers have ended their first iteration. `{IN_STEP}` sums and answers in blocks of 128 KiB. Simulated
+updates of `{OURS}` are applied in the order that was decided, so a slow one holds up those after it; real ones are
+applied as they come. A dash: not measured, or the loss was not reached within the job."""
 
 
 @dataclass(frozen=True)
@@ -69,170 +75,119 @@ class RealCells:
     """What is kept, by the name of a cell such as `c1-n1`."""
 
     cells: Mapping[str, Study]
-    simulated: Mapping[str, Simulated] = field(default_factory=dict)
 
 
-def simulate(cell: Cell) -> Simulated:
-    """A cell's cluster in MLfabric's simulator. Raises UserError for one that has nothing to simulate."""
-    job, cluster = cell.job, cell.cluster
-    rate = cluster.bandwidth.default
-    if not isinstance(job, AsynchronousJob) or rate is None:
-        raise UserError("a cell of MLfabric's has a job of kind asynchronous, and links with a rate")
-    mix = cluster.rate_mix
-    shares, chances, period_s = ([1.0], [1.0], 5.0) if mix is None else (mix.shares, mix.chances, mix.period_s)
-    model_bytes = float(job.features * 40)
-    bounds = [policy.env.get("PROPHET_LAB_DELAY_BOUND") for policy in cell.policies]
-    bound = next((int(text) for text in bounds if text), None)
-
-    def update_s(method: Method) -> float:
-        times = []
-        for seed in SEEDS:
-            setting = Setting(
-                Stragglers(job.slow_chance, job.slow_factor),
-                TrafficMix(tuple(share * rate / 8 for share in shares), tuple(chances), period_s),
-                workers=cluster.workers,
-                machines=cluster.workers,
-                bandwidth=rate / 8,
-                model_bytes=model_bytes,
-                compute_s=job.compute_s,
-                overlap=0.0,  # one tensor, whose gradient is there at the end
-                seed=seed,
-            )
-            times.append(1 / run(setting, method, horizon_s=SIMULATED_S).updates_per_s)
-        return median(times)
-
-    return Simulated(update_s(ASYNC), update_s(mlfabric_a(bound)), update_s(RR_SYNC))
-
-
-def outcome(cell: CellResult, policy: str) -> ConvergenceResult | None:
+def outcome(cell: CellResult | None, policy: str) -> ConvergenceResult | None:
     """What a policy came to; None where it is not there, or failed before it had any loss."""
-    result = cell.policies.get(policy)
+    result = None if cell is None else cell.policies.get(policy)
     return None if result is None else result.convergence
-
-
-def time_to_loss(cell: CellResult, policy: str) -> float | None:
-    found = outcome(cell, policy)
-    return None if found is None else found.time_to_loss_s
-
-
-def ratio(cell: CellResult, other: str) -> float | None:
-    """The time to the loss of `other` over MLfabric's: above 1 where MLfabric is ahead."""
-    ours, theirs = time_to_loss(cell, OURS), time_to_loss(cell, other)
-    return None if ours is None or theirs is None else theirs / ours
 
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
     stored = kept.kept(results, NAME, RealCells)
+    kept_beside = kept.kept(results, SIMULATED_NAME, MlfabricSimulated)
+    real: Mapping[str, CellResult] = {}
+    parts = [INTRODUCTION]
     if stored is None:
-        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, COMMAND))
-    provenance, data = stored
-    cells = {name: study.points[0].cell for name, study in data.cells.items()}
-    return kept.joined(
-        INTRODUCTION,
-        provenance.line(),
-        said(cells),
-        "## Time to the loss",
-        times_table(cells),
-        "## Seconds an applied update, real and simulated",
-        "Of all workers together. In parentheses by MLfabric's simulator: the same workers, rates (drawn for each"
-        " direction by itself) and computing times, without what a message, a coordinator or a processor costs.",
-        updates_table(cells, data.simulated),
-        "## Delays and drops",
-        "Delays are versions, counted by the coordinator (Eq. 9). A dropped update pushes nothing.",
-        delays_table(cells),
-        kept.note(results, "mlfabric-seen"),
-    )
+        parts.append(kept.otherwise(results, NAME, COMMAND))
+    else:
+        real = {name: study.points[0].cell for name, study in stored[1].cells.items()}
+        parts.append(stored[0].line())
+    beside: Mapping[str, SimulatedCell] = {}
+    if kept_beside is not None:
+        beside = kept_beside[1].cells
+        parts.append(kept_beside[0].line("Simulated"))
+    names = sorted({*real, *beside})
+    if names:
+        came_to = {
+            policy: {name: (outcome(real.get(name), policy), simulated(beside, name, policy)) for name in names}
+            for policy in CONTENDERS
+        }
+        parts += [
+            said(came_to) if real else "",
+            BESIDE,
+            "## Time to the loss",
+            times_table(came_to),
+            "## Seconds an applied update",
+            "Of all workers together, while all of them train.",
+            updates_table(came_to),
+            "## Delays and drops",
+            "Delays are versions, counted by the coordinator (Eq. 9). A dropped update pushes nothing.",
+            delays_table(came_to[OURS]),
+            same_clusters(came_to, beside),
+        ]
+    if kept_beside is not None:
+        parts.append(papers_cluster(kept_beside[1].paper))
+    return kept.joined(*parts, kept.note(results, "mlfabric-seen"))
 
 
-def said(cells: Mapping[str, CellResult]) -> str:
-    """Where MLfabric stands, in two sentences."""
-    pairs = {name: ratio(cell, RELEASED) for name, cell in cells.items()}
-    there = {name: value for name, value in pairs.items() if value is not None}
-    if not there:
-        return "No cell was measured in which MLfabric and BytePS's own asynchronous mode both came to the loss."
-    behind = {name: value for name, value in there.items() if value < 1 - NEAR}
-    named = "".join(f"; {name.upper()}: {value:.2f}" for name, value in behind.items())
-    first = (
-        f"**Of {len(there)} cells MLfabric is more than {NEAR:.0%} behind BytePS's own asynchronous mode in"
-        f" {len(behind)}{named} (its time to the loss over MLfabric's: {min(there.values()):.2f} to"
-        f" {max(there.values()):.2f}).**"
-    )
-    rings = {name: ratio(cell, RING) for name, cell in cells.items()}
-    far = [name for name, value in rings.items() if value is not None and of_paper(name) >= FAR_AHEAD]
-    ahead = [name for name in far if (rings[name] or 0.0) > 1]
-    second = (
-        f" Against the ring the paper has it ahead by {FAR_AHEAD} or more in {len(far)} of these cells; here it is"
-        f" ahead in {len(ahead)} of them."
-    )
-    return first + (second if far else "")
+def simulated(cells: Mapping[str, SimulatedCell], name: str, policy: str) -> ConvergenceResult | None:
+    """What a policy came to on the virtual clock; None where it was not simulated."""
+    cell = cells.get(name)
+    return None if cell is None else cell.contenders.get(policy)
 
 
-def of_paper(name: str) -> float:
-    """The paper's ratio to the ring, of a cell such as `c1-n1`."""
-    compute, _, network = name.upper().partition("-")
-    return PAPER_TABLE_2[compute, network]
-
-
-def times_table(cells: Mapping[str, CellResult]) -> str:
+def times_table(came_to: CameTo) -> str:
     """A row for each cell."""
     rows = [
         (
             name.upper(),
-            *(_shown(time_to_loss(cell, policy), 1) for policy in (OURS, RELEASED, IN_STEP, RING)),
-            _shown(ratio(cell, RELEASED), 2),
-            _shown(ratio(cell, RING), 2),
+            *(_both(both(came_to[policy][name], "time_to_loss_s"), 1) for policy in CONTENDERS),
+            *(_both(ratio(came_to, name, other), 2) for other in (RELEASED, RING)),
             f"{of_paper(name):.2f}",
         )
-        for name, cell in cells.items()
+        for name in came_to[OURS]
     ]
-    columns = ("cell", *(f"{policy} (s)" for policy in (OURS, RELEASED, IN_STEP, RING)))
+    columns = ("cell", *(f"{policy} (s)" for policy in CONTENDERS))
     return table((*columns, f"{RELEASED} / {OURS}", f"{RING} / {OURS}", "the paper's, ring / MLfabric-A"), rows)
 
 
-def updates_table(cells: Mapping[str, CellResult], simulated: Mapping[str, Simulated]) -> str:
-    """A row for each cell: real, and simulated in parentheses."""
-
-    def pair(cell: CellResult, policy: str, other: float | None) -> str:
-        found = outcome(cell, policy)
-        return f"{_shown(None if found is None else found.update_s, 3)} ({_shown(other, 3)})"
-
-    rows = []
-    for name, cell in cells.items():
-        its = simulated.get(name)
-        in_step = outcome(cell, IN_STEP)
-        rows.append(
-            (
-                name.upper(),
-                pair(cell, OURS, None if its is None else its.ours),
-                pair(cell, RELEASED, None if its is None else its.released),
-                _shown(None if in_step is None else in_step.update_s, 3),
-                pair(cell, RING, None if its is None else its.ring),
-            )
-        )
-    return table(("cell", OURS, RELEASED, IN_STEP, RING), rows)
+def updates_table(came_to: CameTo) -> str:
+    """A row for each cell."""
+    rows = [
+        (name.upper(), *(_both(both(came_to[policy][name], "update_s"), 3) for policy in CONTENDERS))
+        for name in came_to[OURS]
+    ]
+    return table(("cell", *CONTENDERS), rows)
 
 
-def delays_table(cells: Mapping[str, CellResult]) -> str:
+def delays_table(pairs: Mapping[str, Pair]) -> str:
     """A row for each cell, of MLfabric."""
-    rows = []
-    for name, cell in cells.items():
-        found = outcome(cell, OURS)
-        if found is None or found.sent is None:
-            continue
-        counts = (found.greatest_delay, found.sent, found.dropped, found.uncoordinated, found.applied_otherwise)
-        rows.append((name.upper(), *(_count(count) for count in counts)))
-    return table(
-        ("cell", "greatest delay", "sent", "dropped", "without a grant", "workers with another number applied"), rows
-    )
+    rows = [
+        (
+            name.upper(),
+            *(_both(both(pair, count), 0) for count in ("greatest_delay", "sent", "dropped")),
+            *(_shown(both(pair, count)[0], 0) for count in ("uncoordinated", "applied_otherwise")),
+        )
+        for name, pair in pairs.items()
+    ]
+    columns = ("cell", "greatest delay", "sent", "dropped", "without a grant", "workers with another number applied")
+    return table(columns, rows)
+
+
+def _both(pair: tuple[float | None, float | None], digits: int) -> str:
+    return f"{_shown(pair[0], digits)} ({_shown(pair[1], digits)})"
 
 
 def _shown(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _count(value: int | None) -> str:
-    return "-" if value is None else str(value)
+def write_simulated(names: Sequence[str], configs: Path, results: Path) -> int:
+    """Simulates these cells, keeps them with what was kept, and writes the page. Raises UserError and OSError."""
+    stored = kept.kept(results, SIMULATED_NAME, MlfabricSimulated)
+    cells = {} if stored is None else dict(stored[1].cells)
+    paper = {} if stored is None else dict(stored[1].paper)
+    for name in names:
+        cells[name] = simulate(load_experiment(configs / f"{name}.yaml").cells[0])
+        compute, _, network = name.upper().partition("-")
+        paper[name] = paper_cell(compute, network)
+    order = sorted(cells)
+    together = MlfabricSimulated({name: cells[name] for name in order}, {name: paper[name] for name in order})
+    kept.keep(results, SIMULATED_NAME, MlfabricSimulated, together, here())
+    (results / PAGE).write_text(page(results), encoding="utf-8")
+    return 0
 
 
 def write_page(names: Sequence[str], configs: Path, out: Path, results: Path, repeats: int | None) -> int:
@@ -243,14 +198,9 @@ def write_page(names: Sequence[str], configs: Path, out: Path, results: Path, re
     console = Console()
     stored = kept.kept(results, NAME, RealCells)
     cells = {} if stored is None else dict(stored[1].cells)
-    simulated = {} if stored is None else dict(stored[1].simulated)
     for name in names:
-        config = configs / f"{name}.yaml"
-        cells[name] = measured(config, out / name, repeats, console)
-        simulated[name] = simulate(load_experiment(config).cells[0])
-        order = sorted(cells)
-        together = RealCells({n: cells[n] for n in order}, {n: simulated[n] for n in order if n in simulated})
-        kept.keep(results, NAME, RealCells, together, here())
+        cells[name] = measured(configs / f"{name}.yaml", out / name, repeats, console)
+        kept.keep(results, NAME, RealCells, RealCells({n: cells[n] for n in sorted(cells)}), here())
         (results / PAGE).write_text(page(results), encoding="utf-8")
     console.print(f"written to {results / PAGE}")
     return 0
@@ -261,13 +211,21 @@ def main(arguments: list[str] | None = None) -> int:
     every = [f"{compute}-{network}" for compute in PLACES[0] for network in PLACES[1]]
     parser = argparse.ArgumentParser(prog="python -m tools.mlfabric_real", description=__doc__)
     parser.add_argument("cells", nargs="*", choices=[[], *every], help="such as c1-n1; all nine where none is named")
+    parser.add_argument("--simulated", action="store_true", help="what is simulated alone: about two minutes")
     parser.add_argument("--configs", type=Path, default=CONFIGS)
     parser.add_argument("--out", type=Path, default=Path("build", NAME), help="folder for the runs")
     parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--repeats", type=int, help="in place of the configs'")
     options = parser.parse_args(arguments)
     names = options.cells or every
-    return exit_status(lambda: write_page(names, options.configs, options.out, options.results, options.repeats))
+
+    def work() -> int:
+        write_simulated(names, options.configs, options.results)
+        if options.simulated:
+            return 0
+        return write_page(names, options.configs, options.out, options.results, options.repeats)
+
+    return exit_status(work)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ GBIT = 1e9 / 8
 
 RESNET50_BYTES = 100e6
 RESNET152_BYTES = 240e6
+BYTEPS_BLOCK_BYTES = 4096000.0
+"""BytePS's own BYTEPS_PARTITION_BYTES (its docs/env.md)."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,10 @@ class Setting:
 
     `compute_s` is one update's computation, `model_bytes` the size of a model and of an update, `overlap` the part of a
     computation beside which a ring all-reduce may already travel (section 2: 100 ms of computing and 160 ms of
-    communication make 200 ms, so 60 ms of it).
+    communication make 200 ms, so 60 ms of it), and of a slow one for no longer. Batches are put in order every
+    `batch_s`; where MLfabric is `eager`, sooner if the server's NIC would have nothing left to receive, and a model is
+    sent as soon as anything is left of that NIC, as in real jobs. `block_bytes` is what a synchronous server sums and
+    answers at a time.
     """
 
     stragglers: Stragglers = COMPUTE["C1"]
@@ -87,13 +92,15 @@ class Setting:
     compute_s: float = 0.1
     overlap: float = 0.6
     batch_s: float = 0.1
+    eager: bool = False
+    block_bytes: float = BYTEPS_BLOCK_BYTES
     report_lag_s: float = 0.2
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.machines < 1 or self.workers < self.machines:
             raise UserError(f"{self.workers} workers on {self.machines} machines: give every machine a worker")
-        for name in ("bandwidth", "model_bytes", "compute_s", "batch_s"):
+        for name in ("bandwidth", "model_bytes", "compute_s", "batch_s", "block_bytes"):
             if not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"{name} {getattr(self, name)}: give a number above 0")
         if not 0 <= self.overlap <= 1:
@@ -156,10 +163,6 @@ class Rates:
     def reported(self, time_s: float) -> NetworkState:
         """What the monitor has reported by then, as if it would hold for ever."""
         return NetworkState.of_rates(*self.at(time_s - self.setting.report_lag_s))
-
-    def narrowest(self) -> Link:
-        """The slowest NIC direction of all worker machines: what a ring over them travels at."""
-        return Link.stepwise(self.changes(), self.values.min(axis=(0, 1)).tolist())
 
 
 @dataclass

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from prophet.core.errors import UserError
 from prophet.mlfabric.network import NetworkState
 from prophet.mlfabric.ordering import Update
-from prophet.studies.mlfabric.cluster import RR_SYNC, Method, mlfabric_a, run
+from prophet.studies.mlfabric.cluster import RR_SYNC, Method, Record, mlfabric_a, run
 from prophet.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK, Setting
 from prophet.studies.mlfabric.training import SgdProblem, best_step
 
@@ -94,6 +95,62 @@ def table_2_cell(
         setting.workers / mlfabric.updates_per_s,
         mlfabric.dropped_part,
         max(mlfabric.delays),
+    )
+
+
+@dataclass(frozen=True)
+class RingComparison:
+    """What makes MLfabric-A's time beside a ring's. Seconds are means for as many updates as workers.
+
+    A ring's iteration is `computing_s`, until the slowest worker has its update, and `transfers_s` after that.
+    MLfabric's server gets `updates_a_message` in one transfer, sums counted, and its NIC receives for the part `busy`
+    of the time.
+    """
+
+    ring_s: float
+    computing_s: float
+    transfers_s: float
+    mlfabric_s: float
+    updates_a_message: float
+    busy: float
+
+    @property
+    def ratio(self) -> float:
+        """The ring's time over MLfabric's: above 1 where MLfabric is ahead."""
+        return self.ring_s / self.mlfabric_s
+
+    def idle(self, compute_s: float) -> float:
+        """The part of a ring's iteration in which a worker that is not slow neither computes nor sends."""
+        return max(0.0, self.computing_s - compute_s) / self.ring_s
+
+    def needed(self, update_s: float, workers: int) -> float:
+        """Updates a message with which a server's NIC that is never idle would be as fast as the ring.
+
+        `update_s` is how long the NIC receives one message.
+        """
+        return workers * update_s / self.ring_s
+
+
+def compare_with_ring(setting: Setting, ring: Record, mlfabric: Record, until_s: float) -> RingComparison:
+    """From two jobs on the same cluster, the one under RR_SYNC and the other, until then, under MLfabric-A.
+
+    Raises UserError where one of them has not come to as many updates as there are workers.
+    """
+    steps = len(ring.applied_s) // setting.workers
+    updates = sum(time_s <= until_s for time_s in mlfabric.applied_s)
+    if not steps or updates < setting.workers:
+        raise UserError("the jobs are too short to compare: give them more time")
+    ends = ring.applied_s[setting.workers - 1 :: setting.workers][:steps]
+    computing = sum(ready - end for ready, end in zip(ring.ready_s, (0.0, *ends[:-1]), strict=False)) / steps
+    ring_s = ends[-1] / steps
+    a_message = len(mlfabric.applied_s) / mlfabric.sent_to_server
+    return RingComparison(
+        ring_s=ring_s,
+        computing_s=computing,
+        transfers_s=ring_s - computing,
+        mlfabric_s=until_s / updates * setting.workers,
+        updates_a_message=a_message,
+        busy=min(1.0, updates / a_message * setting.model_bytes / setting.bandwidth / until_s),
     )
 
 

@@ -144,6 +144,9 @@ class Sgd:
     def read(self) -> Vector:
         return self._server
 
+    def begin(self, worker: int, model: Vector, now_s: float) -> None:
+        pass
+
     def compute(self, worker: int, model: Vector) -> tuple[Vector, float]:
         stream = self._streams.get(worker)
         if stream is None:

@@ -57,12 +57,16 @@ class Following:
         self.random = np.random.default_rng(seed)
         self.server: list[Vector] = [np.zeros(4)] * 2
         self.replica: list[Vector] = [np.zeros(4)] * 2
+        self.begun: list[tuple[int, int, float]] = []
         self.computed: list[tuple[int, int, bytes]] = []
         self.steps: list[list[bytes]] = []
         self.apart = 0.0
 
     def read(self) -> int:
         return len(self.steps)
+
+    def begin(self, worker: int, model: int, now_s: float) -> None:
+        self.begun.append((worker, model, now_s))
 
     def compute(self, worker: int, model: int) -> tuple[Vector, float]:
         update = self.random.normal(size=4)
@@ -156,6 +160,7 @@ def test_a_change_of_rate_is_reported_late() -> None:
         (lambda: replace(ASYNC, momentum=1.0), "momentum 1.0"),
         (lambda: run(SMALL, ASYNC), "a run without an end"),
         (lambda: run(SMALL, ASYNC, horizon_s=0.0), "a job of 0.0 seconds"),
+        (lambda: run(SMALL, ASYNC, iterations=0), "0 iterations: give 1 or more"),
         (lambda: run(SMALL, mlfabric_a(0), horizon_s=1.0), "delay bound 0"),
         (lambda: run(SMALL, replace(mlfabric_a(3), divergence_bound=0.0), horizon_s=1.0), "divergence bound 0.0"),
         (lambda: run(SMALL, replace(mlfabric_a(3), divergence_bound=0.5), horizon_s=5.0), "moves the model by up to 1"),

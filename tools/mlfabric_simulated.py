@@ -1,0 +1,246 @@
+"""MLfabric's nine cells simulated: the clusters of configs/mlfabric with their very job, and the paper's 30 workers.
+
+Rule of this file: configs in, numbers out, and no words; mlfabric_real.py makes the page. Nothing runs on a real
+network, no clock is read, and one config gives one result. Times are virtual seconds.
+
+A cluster is the config's: its workers, its rates (the draw of `rate_mix` itself, over time), its slow computations (of
+the same streams), the size of its update. The job is the config's, too: the model is trained on the same samples in the
+same batches with the same steps, and looked at where a real worker looks at it. So what a simulated cell comes to is
+counted by what counts a real one (prophet/lab/convergence.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import median
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from prophet.core.errors import UserError
+from prophet.core.settings import DEFAULT_PARTITION_BYTES
+from prophet.engines.byteps_async import DELAY_BOUND
+from prophet.lab.config import Cell
+from prophet.lab.convergence import converged
+from prophet.lab.job_config import AsynchronousJob
+from prophet.lab.jobs.datasets import batches, digits
+from prophet.lab.jobs.pytorch.asynchronous import CLASSES, LOOKED_AT, Features
+from prophet.lab.jobs.record import Convergence, Mark, WorkerRecord
+from prophet.lab.records import ConvergenceResult
+from prophet.studies.mlfabric.cluster import ASYNC, PS_SYNC, RR_SYNC, Record, mlfabric_a, run
+from prophet.studies.mlfabric.settings import Rates, Setting, Stragglers, TrafficMix
+from prophet.studies.mlfabric.tables import RingComparison, compare_with_ring, setting_of
+
+OURS, RELEASED, IN_STEP, RING = "mlfabric", "released", "in-step", "ring"
+"""The contenders of the configs."""
+BYTES_A_FEATURE = 4 * CLASSES
+PAPER_S = 200.0
+PAPER_BOUND = 30
+SEEDS = (0, 1, 2)
+
+Floats = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SimulatedCell:
+    """A config's cluster: what each contender came to, and what makes the difference to the ring.
+
+    `update_s` is how long the server's NIC receives one update.
+    """
+
+    contenders: Mapping[str, ConvergenceResult]
+    comparison: RingComparison
+    compute_s: float
+    update_s: float
+    workers: int
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """The paper's cluster. `ratios` are the ring's time over MLfabric's at equally many updates, by seed.
+
+    `comparison` is the median seed's.
+    """
+
+    ratios: Sequence[float]
+    comparison: RingComparison
+
+
+@dataclass(frozen=True)
+class MlfabricSimulated:
+    """What is kept: by the name of a cell such as `c1-n1`."""
+
+    cells: Mapping[str, SimulatedCell]
+    paper: Mapping[str, PaperCell]
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """What the workers of a job train on, and what they look at: features and labels."""
+
+    shares: Sequence[tuple[Floats, Labels]]
+    looked_at: tuple[Floats, Labels]
+
+
+@lru_cache(maxsize=1)
+def _samples(features: int, workers: int) -> _Samples:
+    made = Features(features)
+
+    def of(images: NDArray[np.float32]) -> Floats:
+        values: Floats = made.of(torch.from_numpy(images)).numpy()
+        return values
+
+    shares = [digits(rank, workers) for rank in range(workers)]
+    every = digits()
+    looked_at = of(every.images[:LOOKED_AT]), every.labels[:LOOKED_AT]
+    return _Samples([(of(share.images), share.labels) for share in shares], looked_at)
+
+
+class DigitsTrainee:
+    """The job of prophet/lab/jobs/pytorch/asynchronous.py as the cluster trains it: weights [features, classes].
+
+    It leaves what a real job's workers leave of their marks and losses.
+    """
+
+    def __init__(self, job: AsynchronousJob, workers: int) -> None:
+        if job.delay_constant:
+            raise UserError("delay_constant: learning rates that follow delays are not simulated; leave it out")
+        self._rate = np.float32(job.learning_rate)
+        self._samples = _samples(job.features, workers)
+        self._model: Floats = np.zeros((job.features, CLASSES), np.float32)
+        self._batches = [
+            batches(len(labels), job.batch_size, job.seed + rank)
+            for rank, (_, labels) in enumerate(self._samples.shares)
+        ]
+        self._looked: tuple[Floats, float] | None = None
+        self.marks: list[list[Mark]] = [[] for _ in range(workers)]
+        self.convergence = [Convergence() for _ in range(workers)]
+
+    def read(self) -> Floats:
+        return self._model
+
+    def begin(self, worker: int, model: Floats, now_s: float) -> None:
+        self.marks[worker].append(Mark(now_s, now_s, now_s))
+        if self._looked is None or self._looked[0] is not model:
+            self._looked = model, self._loss(model)
+        self.convergence[worker].keep(now_s, self._looked[1], None)
+
+    def compute(self, worker: int, model: Floats) -> tuple[Floats, float]:
+        inputs, labels = self._samples.shares[worker]
+        chosen = next(self._batches[worker])
+        slope = _softmax(inputs[chosen] @ model)
+        slope[np.arange(len(chosen)), labels[chosen]] -= 1
+        # In step a step has the mean of all workers' gradients, and is as many times as long: their sum.
+        update: Floats = inputs[chosen].T @ slope * (-self._rate / np.float32(len(chosen)))
+        return update, float(np.linalg.norm(update))
+
+    def apply(self, updates: Sequence[Floats]) -> None:
+        self._model = self._model + sum(updates[1:], updates[0])
+
+    def replicate(self, updates: Sequence[Floats]) -> None:
+        raise NotImplementedError("there is no replica in these jobs")
+
+    def observe(self, now_s: float, applied: int) -> None:
+        pass
+
+    def _loss(self, model: Floats) -> float:
+        inputs, labels = self._samples.looked_at
+        chances = _softmax(inputs @ model)[np.arange(len(labels)), labels]
+        return float(-np.log(np.maximum(chances, np.finfo(np.float32).tiny)).mean())
+
+
+def _softmax(logits: Floats) -> Floats:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    chances: Floats = powers / powers.sum(axis=1, keepdims=True)
+    return chances
+
+
+def cluster_of(cell: Cell) -> tuple[AsynchronousJob, Setting, Rates]:
+    """The cluster of a config's cell. Raises UserError for one that has nothing to simulate.
+
+    Real rates begin once every worker has ended its first iteration, simulated ones with the job.
+    """
+    job, cluster = cell.job, cell.cluster
+    server, worker = cluster.bandwidth.rate("server0"), cluster.bandwidth.default
+    if not isinstance(job, AsynchronousJob) or server is None or worker is None:
+        raise UserError("a cell of MLfabric's has a job of kind asynchronous, and links with a rate")
+    mix = cluster.rate_mix
+    period_s = 5.0 if mix is None else mix.period_s
+    periods = 1 if mix is None else math.ceil(mix.until_s / period_s)
+    values = np.full((cluster.workers, 2, periods), worker / 8)
+    for at_s, place, share in () if mix is None else mix.draw(cluster.workers):
+        values[place, :, round(at_s / period_s)] *= share
+    setting = Setting(
+        Stragglers(job.slow_chance, job.slow_factor),
+        TrafficMix((worker / 8,), (1.0,), period_s),
+        workers=cluster.workers,
+        machines=cluster.workers,
+        bandwidth=server / 8,
+        model_bytes=float(job.features * BYTES_A_FEATURE),
+        compute_s=job.compute_s,
+        overlap=0.0,  # one tensor, whose gradient is there at the end
+        eager=True,
+        block_bytes=float(DEFAULT_PARTITION_BYTES),
+        seed=job.seed,  # of the slow computations, whose streams are the real job's
+    )
+    return job, setting, Rates(setting, values)
+
+
+def delay_bound(cell: Cell) -> int | None:
+    """MLfabric's, as the config has it."""
+    bounds = [policy.env.get(DELAY_BOUND) for policy in cell.policies if policy.name == OURS]
+    return next((int(text) for text in bounds if text), None)
+
+
+def simulate(cell: Cell) -> SimulatedCell:
+    """A cell's cluster, with all contenders. Raises UserError for a config that has nothing to simulate."""
+    job, setting, rates = cluster_of(cell)
+    methods = {RELEASED: ASYNC, OURS: mlfabric_a(delay_bound(cell)), IN_STEP: PS_SYNC, RING: RR_SYNC}
+    trainees = {name: DigitsTrainee(job, setting.workers) for name in methods}
+    records = {
+        name: run(setting, method, trainees[name], iterations=job.iterations, rates=rates)
+        for name, method in methods.items()
+    }
+    came_to = {}
+    for name, trainee in trainees.items():
+        workers = worker_records(trainee, records[name], job.iterations if name == OURS else None)
+        result = converged([workers], job.target_loss)
+        assert result is not None  # every worker has looked at its loss
+        came_to[name] = result.model_copy(update={"curve": []})
+    all_train_until_s = min(marks[-1].start for marks in trainees[OURS].marks)
+    return SimulatedCell(
+        contenders=came_to,
+        comparison=compare_with_ring(setting, records[RING], records[OURS], all_train_until_s),
+        compute_s=setting.compute_s,
+        update_s=setting.model_bytes / setting.bandwidth,
+        workers=setting.workers,
+    )
+
+
+def worker_records(trainee: DigitsTrainee, record: Record, iterations: int | None) -> list[WorkerRecord]:
+    """What workers leave. With `iterations`, the number that each did, updates were counted: some may be dropped."""
+    workers = []
+    for rank, (marks, kept) in enumerate(zip(trainee.marks, trainee.convergence, strict=True)):
+        delays = [delay for worker, delay in zip(record.by_worker, record.delays, strict=True) if worker == rank]
+        if iterations is not None:
+            kept.sent = kept.applied = len(delays)
+            kept.dropped, kept.uncoordinated = iterations - len(delays), 0
+            kept.greatest_delay = max(delays, default=None)
+        workers.append(WorkerRecord(iteration_s=[], marks=marks, rank=rank, convergence=kept))
+    return workers
+
+
+def paper_cell(compute: str, network: str, horizon_s: float = PAPER_S) -> PaperCell:
+    """One of Table 2's cells such as ("C1", "N1") on the paper's cluster."""
+    comparisons = []
+    for seed in SEEDS:
+        setting = setting_of(compute, network, seed)
+        ring, ours = (run(setting, method, horizon_s=horizon_s) for method in (RR_SYNC, mlfabric_a(PAPER_BOUND)))
+        comparisons.append(compare_with_ring(setting, ring, ours, ours.end_s))
+    ratios = [each.ratio for each in comparisons]
+    return PaperCell(ratios, comparisons[ratios.index(median(ratios))])
