@@ -1,7 +1,8 @@
 """The `prophet` command.
 
 Rule of this file: arguments in, exit status out. Imports are inside the commands, so that `prophet --help` is
-quick. Exit status 2 is bad input, 1 an experiment in which a policy failed or a replay that differs, 130 Ctrl-C.
+quick. Exit status 2 is bad input, 1 an experiment in which a policy failed, a replay that differs or a script that
+failed on the testbed, 130 Ctrl-C.
 """
 
 from __future__ import annotations
