@@ -53,10 +53,13 @@ class Said:
 
 
 def rank_environment(rank: int, network: RunNetwork, shell: Mapping[str, str]) -> dict[str, str]:
-    """The shell's, and what torchrun tells a rank. Ranks share this machine's files, so each has its number there."""
+    """The shell's, and what torchrun tells a rank. Ranks share this machine's files, so each has its number there.
+
+    Nodes have addresses and no names. torch warns of that, unless the shell says that its warnings are wanted.
+    """
     own = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(network.workers)}
-    once = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return once | dict(shell) | engines()["ddp"].environment(f"worker{rank}", network) | own
+    defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    return defaults | dict(shell) | engines()["ddp"].environment(f"worker{rank}", network) | own
 
 
 def run_ranks(

@@ -24,7 +24,8 @@ class PlayedRank:
         self._steps, self._log = list(steps), log
 
     def poll(self) -> int | None:
-        words, code = self._steps.pop(0) if len(self._steps) > 1 else self._steps[0]
+        words, code = self._steps.pop(0)
+        self._steps = self._steps or [(b"", code)]
         with self._log.open("ab") as log:
             log.write(words)
         return code
@@ -72,7 +73,9 @@ def test_ranks_are_told_what_torchrun_tells_them() -> None:
 
 
 def test_lines_are_said_once_and_whole() -> None:
-    nodes = PlayedNodes(worker0=[(b"one\ntw", None), (b"o\n", None), (b"last", 0)], worker1=[(b"", None), (b"\xff\n", 0)])
+    nodes = PlayedNodes(
+        worker0=[(b"one\ntw", None), (b"o\n", None), (b"last", 0)], worker1=[(b"", None), (b"\xff\n", 0)]
+    )
     status, said, slept = ran(nodes)
     assert (status, said) == (0, ["one", "two", "\ufffd", "last"])
     assert len(slept) == 2
