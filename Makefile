@@ -8,14 +8,14 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages schemas profiles guard overhead screenshots memory coordinator backlog soak testbed golden release clean
+.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog soak testbed golden release clean
 
 setup: $(STAMP)
 
 $(VENV)/.packages: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip
-	$(INSTALL) --editable ".[experiments,mlfabric,mxnet,report,dev]"
+	$(INSTALL) --editable ".[experiments,mlfabric,mxnet,report,docs,dev]"
 	@touch $@ $(VENV)/.package
 
 # Python is run where it lies; what is compiled is compiled anew when it changes.
@@ -151,6 +151,10 @@ testbed: setup
 pages: setup
 	$(BIN)/python -m tools.pages
 	$(BIN)/python -m tools.simulator_errors
+
+# The pages of docs/ as a site that needs no network, in build/site.
+site: $(VENV)/.package
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs build/site
 
 # The JSON schemas of what the project writes, from their types.
 schemas: setup

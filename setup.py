@@ -153,6 +153,8 @@ setup(
         "stacks": ["accelerate==1.15.0", "pytorch-lightning==2.6.6", "transformers==5.23.0"],
         # What `prophet report` draws with.
         "report": ["plotly>=6"],
+        # The pages of docs/ as a site, for `make site`.
+        "docs": ["furo==2025.12.19", "myst-parser==5.2.0", "sphinx==9.0.4"],
         "dev": [
             "auditwheel==6.8.2",
             "build==1.6.1",

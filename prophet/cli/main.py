@@ -1,7 +1,8 @@
 """The `prophet` command.
 
 Rule of this file: arguments in, exit status out. Imports are inside the commands, so that `prophet --help` is
-quick. Exit status 2 is bad input, 1 an experiment in which a policy failed or a replay that differs, 130 Ctrl-C.
+quick. Exit status 2 is bad input, 1 an experiment in which a policy failed, a replay that differs or a script that
+failed on the testbed, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +41,14 @@ def options(
     ] = False,
 ) -> None:
     """Options of every command."""
+
+
+def _parsed(option: str, text: str, parse: Callable[[object], float]) -> float:
+    """What a rate or a time says. Raises UserError that names the option."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UserError(f"{option}: {error}") from None
 
 
 class ListsPolicies(TyperCommand):
@@ -135,10 +145,7 @@ def plan(
     from prophet.core.units import parse_rate
     from prophet.models.profiles import find_profile
 
-    try:
-        rate = parse_rate(bandwidth)
-    except ValueError as error:
-        raise UserError(f"--bandwidth: {error}") from None
+    rate = _parsed("--bandwidth", bandwidth, parse_rate)
     view = outlook(find_profile(profile), rate, workers, servers)
     console = Console()
     console.print(block_table(view))
@@ -186,17 +193,12 @@ def advise(
     from prophet.lab.simulator_error import prediction_error
     from prophet.models.profiles import find_profile
 
-    rates: list[float | None] = []
-    for option, text in (("--bandwidth", bandwidth), ("--server-bandwidth", server_bandwidth)):
-        try:
-            rates.append(None if text is None else parse_rate(text))
-        except ValueError as error:
-            raise UserError(f"{option}: {error}") from None
-    try:
-        delay_s = parse_time(delay)
-    except ValueError as error:
-        raise UserError(f"--delay: {error}") from None
-    links = LinkOptions(rates[0], rates[1], delay_s, workers, servers, workers_per_host)
+    rate, server_rate = (
+        None if text is None else _parsed(option, text, parse_rate)
+        for option, text in (("--bandwidth", bandwidth), ("--server-bandwidth", server_bandwidth))
+    )
+    delay_s = _parsed("--delay", delay, parse_time)
+    links = LinkOptions(rate, server_rate, delay_s, workers, servers, workers_per_host)
     measured_s = None
     folder = Path(source)
     if is_record(folder) and not is_run(folder):
@@ -219,6 +221,22 @@ def advise(
     for line in left_out(advice):
         console.print(f"  {line}", style="dim", soft_wrap=True, highlight=False)
     console.print(conclusion(advice), soft_wrap=True, highlight=False)
+
+
+# What comes after the command's first word is the command's.
+@app.command(context_settings={"allow_interspersed_args": False})
+def testbed(
+    command: Annotated[list[str], typer.Argument(help="What each worker runs, such as: python train.py")],
+    bandwidth: Annotated[str, typer.Option(help="Of each worker's link, both ways, such as 250mbit.")],
+    workers: Annotated[int, typer.Option(help="How many.")] = 2,
+    delay: Annotated[str, typer.Option(help="Of each worker's link, one way, such as 1ms.")] = "0ms",
+) -> None:
+    """Run your own script of DistributedDataParallel between slow links that are made on this machine."""
+    from prophet.core.units import parse_rate, parse_time
+    from prophet.lab.own_script import run_on_testbed
+
+    rate, delay_s = _parsed("--bandwidth", bandwidth, parse_rate), _parsed("--delay", delay, parse_time)
+    raise typer.Exit(run_on_testbed(command, workers, rate, delay_s, typer.echo))
 
 
 @app.command()

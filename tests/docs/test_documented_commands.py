@@ -10,11 +10,12 @@ import ast
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,18 @@ from prophet.cli import main as cli
 from prophet.core import settings
 from prophet.core.event_record import EventRecord, save_record
 from prophet.core.events import EVENT_DTYPE, EventKind
+from prophet.core.network import Network
+from prophet.core.status import AgentStatus
 from prophet.engines.registry import engines
 from prophet.lab.config import load_experiment
 from prophet.models.profiles import resnet50, save_profile
 from prophet.policies import all_definitions
 from support.job_records import write_job_record
+from support.pages import BLOCK, PAGES, ROOT, blocks
 from support.programs import without_switches
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BASE = Path(__file__).with_name("base_install.py")
 
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:prophet|make|python3?|pip|bpslaunch|torchrun) [^`\n]+)`")
 SUBSTITUTION = re.compile(r"\$\(([^)]*)\)")
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S+")
@@ -57,10 +58,6 @@ class Command:
 
     def __str__(self) -> str:
         return f"{self.page}: {shlex.join([*self.variables, *self.words])}"
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    return [text for label, text in BLOCK.findall(page.read_text(encoding="utf-8")) if label == language]
 
 
 def parsed(page: Path, line: str, whole: bool) -> Command:
@@ -90,10 +87,12 @@ def run_once() -> list[Command]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkout as far as the pages' commands look at it, with a profile and a record that a job has left."""
+    """A checkout as far as the pages' commands look at it, with what a job has left: profile, status, events."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     save_profile(resnet50(5_000_000), tmp_path / "job.json", source="a test")
     write_job_record(tmp_path / "record")
+    status = AgentStatus("prophet", "", 4, 0.1, 1 << 20, None, network=Network(31.25e6, 0.0003))
+    (tmp_path / "status.json").write_text(json.dumps(asdict(status)))
     add, start = (2.0, 5, 8, 0, 0, EventKind.ADD, 0), (2.0, 5, 8, 0, 0, EventKind.START, 0)
     save_record(EventRecord(np.array([add, start], EVENT_DTYPE)), tmp_path / "job-events.npz")
     return tmp_path
