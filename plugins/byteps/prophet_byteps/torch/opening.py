@@ -32,8 +32,8 @@ import torch
 from prophet.core.cut import RECUT_ROUNDS
 
 SPREAD_ROUNDS = RECUT_ROUNDS - 1
-"""All keys have left when so many rounds have begun, gaps or not: in time for the next page. Where there are no gaps the
-bytes cost the same whenever they go, and the old cut would hold for longer."""
+"""All keys have left when so many rounds have begun, gaps or not: in time for the next page. Where there are no gaps
+the bytes cost the same whenever they go, and the old cut would hold for longer."""
 MOST_IN_FLIGHT = 256 * 1024
 """Bytes; a larger key is alone. It takes 8 ms at 250 Mbit/s, and keeps a wire of 10 Gbit/s busy for 0.2 ms of delay."""
 POLL_S = 0.002
