@@ -14,7 +14,6 @@ import statistics
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -22,7 +21,7 @@ from rich.table import Table
 from prophet.core.errors import UserError
 from prophet.core.units import parse_rate, parse_size
 from prophet.mlfabric.scheduler import Scheduler
-from prophet.models.profiles import BUILTIN, load_profile
+from prophet.models.profiles import find_profile
 from prophet.studies.mlfabric.cluster import METHODS, Consistency
 from prophet.studies.mlfabric.settings import COMPUTE, NETWORK, RESNET50_BYTES, Setting
 from prophet.studies.mlfabric.tables import PAPER_SCHEDULING_MS, RATES, random_batch
@@ -77,7 +76,7 @@ def setting_of_arguments(options: argparse.Namespace) -> Setting:
         raise UserError(str(error)) from None
     model_bytes, compute_s = RESNET50_BYTES, 0.1
     if options.profile is not None:
-        profile = BUILTIN[options.profile]() if options.profile in BUILTIN else load_profile(Path(options.profile))
+        profile = find_profile(options.profile)
         model_bytes, compute_s = profile.total_bytes, profile.forward_s + profile.backward_s
     return Setting(
         COMPUTE[options.compute],

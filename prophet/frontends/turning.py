@@ -40,6 +40,11 @@ class TurningThread:
         """Whether `start` has been called, here or in the process that this one was forked from."""
         return self._thread is not None
 
+    @property
+    def stopped(self) -> bool:
+        """Whether no turn begins any more."""
+        return self._stopped
+
     def wake(self) -> None:
         """The next turn comes at once. From any thread."""
         self._woken.set()

@@ -18,7 +18,7 @@ pytest.importorskip("plotly")
 
 from support.pages import ROOT, blocks
 from support.privileges import skip_without_namespaces
-from support.roles import clean_environ
+from support.programs import clean_environ
 
 PAGE = ROOT / "docs" / "tutorial.md"
 LONG, SHORT = "ITERATIONS = 100", "ITERATIONS = 12"

@@ -216,11 +216,11 @@ def test_with_servers_all_links_are_alike_unless_it_is_said(tmp_path: Path) -> N
     assert rate(situation) == rate(situation, "server0") == pytest.approx(400e6), "two share what the slower one has"
     assert "400mbit" in situation.assumed[0]
     wide, _ = of_record(folder, LinkOptions(server_bandwidth=10e9))
-    assert (rate(wide), rate(wide, "server0"), wide.assumed) == (pytest.approx(200e6), 10e9, ())
+    assert rate(wide) == pytest.approx(200e6) and rate(wide, "server0") == 10e9 and not wide.assumed
     narrow, _ = of_record(folder, LinkOptions(server_bandwidth=410e6))
     assert rate(narrow) == rate(narrow, "server0") == 410e6 and "workers' links are taken" in narrow.assumed[0]
     told, _ = of_record(folder, LinkOptions(bandwidth=1e9, server_bandwidth=410e6))
-    assert (rate(told), rate(told, "server0"), told.assumed) == (1e9, 410e6, ())
+    assert rate(told) == 1e9 and rate(told, "server0") == 410e6 and not told.assumed
 
 
 def test_servers_whose_links_are_narrow_are_helped_by_another(tmp_path: Path) -> None:

@@ -379,7 +379,7 @@ class Agent:
         if self._observer is None:
             return
         profiler = self._learner.profiler if self._learner is not None else None
-        if profiler is not None and profiler.ready and (self._planned_from is None or self._stop.is_set()):
+        if profiler is not None and profiler.ready and (self._planned_from is None or self._thread.stopped):
             self._planned_from = profiler.latest
         periods_s = profiler.periods_s if profiler is not None else None
         self._observer.turn(now, events, self._predicted, periods_s, self._planned_from)

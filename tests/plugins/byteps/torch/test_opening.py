@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from plugins.byteps.test_hook import OLD_STRINGS, build_core
+from plugins.byteps.test_hook import OLD_STRINGS
 from prophet_byteps.torch import opening
 from prophet_byteps.torch.opening import MOST_IN_FLIGHT, SPREAD_ROUNDS, Key, Opening, Pace, finish_all, initializer_of
+from support.fake_core import build_core
 
 LIMIT_S = 30.0
 """For what happens in another thread."""
