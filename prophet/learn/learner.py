@@ -98,11 +98,11 @@ class Learner:
             if not isinstance(policy, ChoosingPolicy):
                 return
             self._learns_order = learns_order
-        if shape is not None and not follows:
-            from prophet.learn.choosing import Choosing
-            from prophet.learn.judge import FEW_RECUTS
+            if shape is not None and not follows:
+                from prophet.learn.choosing import Choosing
+                from prophet.learn.judge import FEW_RECUTS
 
-            self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit, recuts or FEW_RECUTS)
+                self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit, recuts or FEW_RECUTS)
 
     def begin_with(self, kept: Kept) -> None:
         """What was kept of this job's last run: the next plan is made from it, until the job has measured its own."""

@@ -147,7 +147,7 @@ class Opening:
             self._changed.notify_all()
             while not self.done:
                 before = self._pace.ended
-                if not self._changed.wait_for(lambda was=before: self.done or self._pace.ended > was, patience_s):
+                if not self._changed.wait(patience_s) and self._pace.ended == before and not self.done:
                     return False
         return True
 
