@@ -19,7 +19,6 @@ Nothing depends on it. A key that was not opened ahead, after a failure say, is 
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import struct
 import threading
@@ -148,13 +147,9 @@ class Opening:
             self._changed.notify_all()
             while not self.done:
                 before = self._pace.ended
-                moved = self._changed.wait_for(functools.partial(self._moved_since, before), patience_s)
-                if not moved:
+                if not self._changed.wait(patience_s) and self._pace.ended == before and not self.done:
                     return False
         return True
-
-    def _moved_since(self, ended: int) -> bool:
-        return self.done or self._pace.ended > ended
 
     def _run(self) -> None:
         try:
