@@ -12,7 +12,7 @@ import pytest
 CASES = Path(__file__).with_name("import_cases.py")
 MOST_AT_START = 24
 """Modules of the project, packages among them, in a process that has imported BytePS."""
-MOST_OF_THE_LIBRARY = 45
+MOST_OF_THE_LIBRARY = 47
 """Modules of prophet/ in a job that trains, to its end; beside them are those of the plugin."""
 FOREIGN = ("prophet.cli", "prophet.lab", "prophet.models", "prophet.simulate", "prophet.studies")
 
