@@ -167,25 +167,9 @@ void FinishOrProceed(std::shared_ptr<TensorTableEntry> entry) {
   BytePSGlobal::GetScheduledQueue(entry->queue_list[0])->addTask(entry);
 }
 
-// What is known of a tensor by its name; and, for the test, how it was opened.
-struct BytePSContext {
-  std::string name;
-  size_t size = 0;
-  int type = -1;
-  void* data = nullptr;
-};
-static BytePSContext last;
-
-BytePSContext& GetContextFromName(const std::string& name) {
-  last.name = name;
-  return last;
-}
-
-void InitTensor(BytePSContext& context, size_t size, int type, void* data) {
-  context.size = size;
-  context.type = type;
-  context.data = data;
-}
+// Exported only so that the hook can tell the C++ ABI by its name.
+void* GetContextFromName(const std::string& name);
+void* GetContextFromName(const std::string&) { return nullptr; }
 
 }  // namespace common
 }  // namespace byteps
@@ -224,15 +208,6 @@ void core_start() {
 void core_stop() {
   for (auto& queue : BytePSGlobal::queues) delete std::exchange(queue, nullptr);
   BytePSGlobal::_push_table = nullptr;
-}
-
-// The key that was opened last.
-const char* core_opened(size_t* size, int* type, void** data) {
-  const auto& context = byteps::common::last;
-  *size = context.size;
-  *type = context.type;
-  *data = context.data;
-  return context.name.c_str();
 }
 
 // Tasks that somebody still refers to.

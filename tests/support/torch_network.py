@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from prophet.core.status import LaneStatus
 from prophet.frontends.torch import references as torch_references
 
 torch.set_num_threads(1)  # For tiny tensors: on a busy machine the threads mostly wait for each other.
@@ -124,8 +123,7 @@ class Network:
         self.deliver()
 
     def status(self) -> Any:
-        pushes = LaneStatus(in_flight=len(self.flying))
-        return types.SimpleNamespace(tasks=len(self.pushed), pending=0, in_flight_bytes=len(self.flying), pushes=pushes)
+        return types.SimpleNamespace(tasks=len(self.pushed), pending=0, in_flight_bytes=len(self.flying))
 
     def reset(self) -> None:
         self.resets += 1

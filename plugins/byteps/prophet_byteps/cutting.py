@@ -10,23 +10,16 @@ over the round's last block, it sends a page that has what it measured of its ne
 cut; the sum has all. Before the next round's first block it waits for that sum, which is there long before as a rule,
 and takes up the cut that it finds: all workers read the same page before the same round.
 
-A cut that the job never had needs new keys, and each sends its bytes once when it is opened. Where every worker's front
-end can do that ahead, such a cut is not taken up at once: from that round on all workers open its keys beside the
-training, and it is taken up when a page says that all have (docs/decisions/keys-opened-ahead.md). What is being opened
-is finished on all, whatever is wanted meanwhile.
-
 The cut is the job's and not the worker's: a worker whose agent or hook has failed sends and follows all the same, and
 if that is the decider, the cut stays as it is. How much is in flight under it is the decider's choice as well, and
 holds from the same round on: each worker by itself found the credit for a new cut seconds later, when its own events
 had told it enough, and until then all others waited for what it had in flight too much.
 
-A page has PAGE_BYTES: the cut in its first half (`Cut.encode`; zeros where nothing is wanted), whose last 12 bytes are
-a count and the credit (bytes, 0 where nothing is said), and in the other a row of 16 bytes a worker, by rank:
-bandwidth, overhead and acknowledgement delay of its network as 32-bit floats, then the room that its machine has in
-shared memory, in MiB as a 32-bit number, 0 where it is not known. Workers beyond the MOST_ROWS-th have none. The count
-is of the workers that are not ready: to open keys ahead in the first page, to take up what is being opened in all
-others. An optimizer has two pages and uses them in turn, as a gradient its two keys: a server's sum is overwritten at
-the next round's first push
+A page has PAGE_BYTES: the cut in its first half (`Cut.encode`; zeros where nothing is wanted), whose last 8 bytes are
+the credit (bytes, 0 where nothing is said), and in the other a row of 16 bytes a worker, by rank: bandwidth, overhead
+and acknowledgement delay of its network as 32-bit floats, then the room that its machine has in shared memory, in MiB
+as a 32-bit number, 0 where it is not known. Workers beyond the MOST_ROWS-th have none. An optimizer has two pages and
+uses them in turn, as a gradient its two keys: a server's sum is overwritten at the next round's first push
 (docs/decisions/two-keys-a-gradient.md).
 """
 
@@ -47,10 +40,8 @@ from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
 
 _ROW = struct.Struct("<3fI")
 _CREDIT = struct.Struct("<Q")
-_COUNT = struct.Struct("<I")
 _ROWS_AT = PAGE_BYTES // 2
 _CREDIT_AT = _ROWS_AT - _CREDIT.size
-_COUNT_AT = _CREDIT_AT - _COUNT.size
 MOST_ROWS = (PAGE_BYTES - _ROWS_AT) // _ROW.size
 
 logger = logging.getLogger("prophet")
@@ -69,17 +60,13 @@ class Wish(NamedTuple):
 NOTHING = Wish()
 
 
-def encode_page(rank: int, wish: Wish, network: Network | None, room: int | None = None, ready: bool = True) -> bytes:
-    """What the worker of this rank adds to a page. `wish` is the decider's, NOTHING on all others; `room` is bytes.
-
-    `ready`: see the count, above.
-    """
+def encode_page(rank: int, wish: Wish, network: Network | None, room: int | None = None) -> bytes:
+    """What the worker of this rank adds to a page. `wish` is the decider's, NOTHING on all others; `room` is bytes."""
     page = bytearray(PAGE_BYTES)
     if wish.cut is not None:
         encoded = wish.cut.encode()
         page[: len(encoded)] = encoded
     _CREDIT.pack_into(page, _CREDIT_AT, wish.credit or 0)
-    _COUNT.pack_into(page, _COUNT_AT, not ready)
     if rank < MOST_ROWS:
         speed = (network.bandwidth, network.overhead_s, network.ack_delay_s) if network is not None else (0.0, 0.0, 0.0)
         mebibytes = 0 if room is None else min(max(1, room >> 20), (1 << 32) - 1)
@@ -90,13 +77,7 @@ def encode_page(rank: int, wish: Wish, network: Network | None, room: int | None
 def wish_of_page(page: bytes) -> Wish:
     """What a sum says is wanted. Raises ValueError where that is no cut."""
     (credit,) = _CREDIT.unpack_from(page, _CREDIT_AT)
-    return Wish(Cut.decode(page[:_COUNT_AT]), credit or None)
-
-
-def unready_of_page(page: bytes) -> int:
-    """How many workers said that they are not ready."""
-    (count,) = _COUNT.unpack_from(page, _COUNT_AT)
-    return int(count)
+    return Wish(Cut.decode(page[:_CREDIT_AT]), credit or None)
 
 
 def networks_of_page(page: bytes) -> tuple[Network, ...]:
@@ -328,9 +309,6 @@ class CutControl:
         self._room = room
         self._least_room: int | None = None
         self._total = 0
-        self._ahead = False
-        self._opening: tuple[Cut, Callable[[], bool]] | None = None
-        self._unready = 0
         self._had: set[Cut] = set()
         self._place = 0
         self._cut: Cut | None = None
@@ -345,24 +323,23 @@ class CutControl:
             for slot in (0, 1):
                 self._exchange.declare(self._name(slot))
 
-    def first(self, sizes: Sequence[int], base: int = 0, ahead: bool = False) -> Cut:
+    def first(self, sizes: Sequence[int], base: int = 0) -> Cut:
         """The cut of the first round: what the decider would begin with. Waits until all workers have asked.
 
-        `sizes` are the bytes of the gradients in forward order, `base` the first id that their blocks may have.
-        `ahead`: this worker can open keys ahead. To be called again after an elastic resume: then it begins anew.
+        `sizes` are the bytes of the gradients in forward order, `base` the first id that their blocks may have. To be
+        called again after an elastic resume: then it begins anew.
         """
         own = self._board.first_cut(sizes)  # Asked on every worker: it is how one knows what is kept of this job.
         if self._fixed is None:
             self._place = base * UNIT_BYTES
             self._total = sum(sizes)
-            self._cut, self._answer, self._opening = None, None, None
+            self._cut, self._answer = None, None
             self._rounds = self._sent = 0
             wanted, network = self._wanted_and_network()
             if self._rank == self._decider and wanted.cut is None:
                 wanted = Wish(own)
-            self._send(wanted, network, ready=ahead)
+            self._send(wanted, network)
             cut = self._receive().cut or Cut.uniform(DEFAULT_PARTITION_BYTES)
-            self._ahead = ahead and self._unready == 0
         else:
             cut = self._fixed
         self._cut = cut
@@ -389,41 +366,24 @@ class CutControl:
             return
         self._rounds += 1
         if self._rounds % RECUT_ROUNDS == 0:
-            opened = self._opening is None or self._opening[1]()
-            self._send(*self._wanted_and_network(), ready=opened)
+            self._send(*self._wanted_and_network())
 
-    def round_begins(
-        self,
-        why_not: Callable[[Cut], str] = lambda cut: "",
-        open_ahead: Callable[[Cut], Callable[[], bool]] | None = None,
-    ) -> Cut | None:
+    def round_begins(self, why_not: Callable[[Cut], str] = lambda cut: "") -> Cut | None:
         """To be called before a round's first block: the cut from this round on, None where it stays.
 
-        `why_not` says why the front end cannot cut so, "" where it can; the same on all workers. `open_ahead` begins to
-        open the keys of a cut that the job never had, and returns what says whether all are open on this worker; only
-        one at a time. It must be there where `first` was told that this worker can do that.
+        `why_not` says why the front end cannot cut so, "" where it can; the same on all workers.
         """
         if self._answer is None:
             return None
         cut, credit = self._receive()
-        if self._opening is not None and self._unready == 0:
-            self._had.add(self._opening[0])
-            self._opening = None
         if cut is None or cut == self._cut:
             if self._cut is not None and credit is not None:
                 self._board.taken_up(self._number, self._cut, credit)
-            return None
-        if self._opening is not None and cut == self._opening[0]:
             return None
         why = why_not(cut)
         refusal = Refusal(cut, why) if why else self._no_room(cut)
         if refusal is not None:
             self._board.refuse(refusal)
-            return None
-        if self._ahead and cut not in self._had:
-            if self._opening is None:
-                assert open_ahead is not None
-                self._opening = cut, open_ahead(cut)
             return None
         self._cut = cut
         self._had.add(cut)
@@ -459,12 +419,12 @@ class CutControl:
             wanted = wanted._replace(cut=cut_from(wanted.cut, self._place))
         return wanted, network
 
-    def _send(self, wish: Wish, network: Network | None, ready: bool) -> None:
+    def _send(self, wish: Wish, network: Network | None) -> None:
         assert self._exchange is not None
         if self._answer is not None:
             raise RuntimeError("a round ended that was not begun: a page of the cut is sent before the last is back")
         self._answer = self._exchange.send(
-            self._name(self._sent % 2), encode_page(self._rank, wish, network, self._room(), ready)
+            self._name(self._sent % 2), encode_page(self._rank, wish, network, self._room())
         )
         self._sent += 1
 
@@ -485,7 +445,6 @@ class CutControl:
         self._answer = None
         self._board.heard(networks_of_page(pages[0]))
         self._least_room = room_of_page(pages[0])
-        self._unready = unready_of_page(pages[0])
         if self._room_for_more:
             self._board.room_again()
         try:

@@ -414,11 +414,3 @@ def progress() -> object:
         return None
     status = _loaded.status()
     return status.tasks, status.pending, status.in_flight_bytes
-
-
-def idle() -> bool:
-    """Whether no push waits or is under way; always so without the hook, which sees them."""
-    if _loaded is None:
-        return True
-    pushes = _loaded.status().pushes
-    return pushes.waiting == 0 and pushes.in_flight == 0

@@ -264,13 +264,20 @@ class Arena:
         """
         if any(block.flight is not None or block.missing < len(block.slots) for block in self.blocks):
             raise RuntimeError("blocks are cut anew while some are on their way")
-        if self.prepare(cut) is None:
-            return False
         blocks: list[ArenaBlock] = []
+        new: dict[tuple[int, int, int], ArenaBlock] = {}
         for wanted in blocks_of(self.sizes, self.kinds, cut):
-            block = self._known[self._range(wanted)]
+            range_ = self._range(wanted)
+            block = self._known.get(range_)
+            if block is None:
+                gradient, start, stop = range_
+                slots = tuple(self.slots[piece.gradient] for piece in wanted.pieces)
+                block = new[range_] = self._block(self._buffers[gradient].data[start:stop], slots)
             block.id = self.first_id + wanted.id
             blocks.append(block)
+        if not self._accept(list(new.values())):
+            return False
+        self._known.update(new)
         self.cut, self.blocks = cut, blocks
         parts: list[list[ArenaBlock]] = [[] for _ in self.slots]
         for block in blocks:
@@ -280,24 +287,6 @@ class Arena:
         for slot, having in zip(self.slots, parts, strict=True):
             slot.blocks = tuple(having)
         return True
-
-    def prepare(self, cut: Cut) -> list[ArenaBlock] | None:
-        """Makes the blocks of a cut that may hold later; those that there were not before, in forward order.
-
-        None, and nothing is changed, where they must not travel. At any time.
-        """
-        new: dict[tuple[int, int, int], ArenaBlock] = {}
-        for wanted in blocks_of(self.sizes, self.kinds, cut):
-            range_ = self._range(wanted)
-            if range_ not in self._known:
-                gradient, start, stop = range_
-                slots = tuple(self.slots[piece.gradient] for piece in wanted.pieces)
-                new[range_] = self._block(self._buffers[gradient].data[start:stop], slots)
-        made = list(new.values())
-        if not self._accept(made):
-            return None
-        self._known.update(new)
-        return made
 
     def new_blocks(self, cut: Cut) -> int:
         """How many blocks of this cut were never in use."""

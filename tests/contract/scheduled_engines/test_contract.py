@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 pytest.importorskip("torch")
 
 from contract.scheduled_engines.adapters import ADAPTERS, MARKS, RunCase, ScheduledEngine
-from contract.scheduled_engines.job import CUTS, FAILURE, FORCED, LEAST_CHANGES, ROUNDS
+from contract.scheduled_engines.job import CUTS, FAILURE, FORCED, ROUNDS
 from prophet.core.event_record import load_events
 from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.engines.registry import engines
@@ -92,7 +92,7 @@ def test_workers_that_wish_for_different_cuts_hold_the_same_in_every_round(cases
     first, second = cases.held()
     assert len(first) == ROUNDS and first == second
     changes = sum(before != after for before, after in itertools.pairwise(first))
-    assert changes >= LEAST_CHANGES[cases.engine.name], "hardly anything was forced"
+    assert changes >= ROUNDS // 4 - 2, "hardly anything was forced"
     assert len({json.dumps(value) for value in first}) >= len(CUTS)
 
 
@@ -145,7 +145,7 @@ def test_each_worker_ends_by_itself_and_leaves_its_records_and_nothing_else(case
         (record,) = place.glob("status*.json")  # A second one on a machine has its number in the name.
         status = read_status(record)
         assert (status.policy, status.stepped_aside, status.arena) == ("prophet", "", True)
-        assert status.recuts >= LEAST_CHANGES[cases.engine.name]
+        assert status.recuts >= ROUNDS // 4 - 2
         assert {path.name for path in place.iterdir()} <= {"log", record.name, "events.npz", f"{worker}.jsonl"}
         left = []
         for process in psutil.process_iter():

@@ -29,8 +29,7 @@ CUTS = (
 
 boards: list[CutBoard] = []
 make = CutBoard.__init__
-coming = itertools.cycle(CUTS)
-wanted = next(coming)
+wanted = itertools.cycle(CUTS)
 network = Network(bandwidth=1e6 * (1 + int(os.environ["DMLC_WORKER_ID"])))
 
 
@@ -39,20 +38,12 @@ def make_and_keep(board: CutBoard, *args: object) -> None:
     boards.append(board)
 
 
-def say(board: CutBoard) -> tuple[Wish, Network]:
-    """What is wanted is wanted until it holds."""
-    global wanted
-    if board.in_force == wanted:
-        wanted = next(coming)
-    return Wish(wanted), network
-
-
 become = os.execv
 # A process that becomes another one goes on like this.
 os.execv = lambda path, words: become(path, [*words[:2], __file__, *words[2:]])  # type: ignore[assignment]
 policy.POLICIES["prophet"] = dataclasses.replace(policy.POLICIES["prophet"], blocks=Blocks.ADAPTIVE)
 CutBoard.__init__ = make_and_keep  # type: ignore[method-assign, assignment]
-CutBoard.said = say  # type: ignore[method-assign, assignment]
+CutBoard.said = lambda board: (Wish(next(wanted)), network)  # type: ignore[method-assign, assignment]
 del sys.argv[0]
 sys.path[0:0] = [str(Path(sys.argv[0]).parent)]
 runpy.run_path(sys.argv[0], run_name="__main__")

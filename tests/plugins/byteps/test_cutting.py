@@ -25,7 +25,6 @@ from prophet_byteps.cutting import (
     cut_from,
     encode_page,
     networks_of_page,
-    unready_of_page,
     wish_of_page,
 )
 
@@ -80,27 +79,11 @@ class Line:
         return self.server.push(self.rank, name, page)
 
 
-class Keys:
-    """What opens keys ahead on one worker; the test says when they are open."""
-
-    def __init__(self) -> None:
-        self.begun: list[Cut] = []
-        self.open: set[Cut] = set()
-
-    def begin(self, cut: Cut) -> Callable[[], bool]:
-        assert set(self.begun) <= self.open, "one cut at a time"
-        self.begun.append(cut)
-        return lambda: cut in self.open
-
-
 class Worker:
     """One worker's board and control, and what it did in each round."""
 
-    def __init__(
-        self, server: Server, rank: int, number: int = 0, fixed: Cut | None = None, keys: Keys | None = None
-    ) -> None:
+    def __init__(self, server: Server, rank: int, number: int = 0, fixed: Cut | None = None) -> None:
         self.rank = rank
-        self.keys = keys
         self.board = CutBoard(fixed, lambda sizes: SMALL if rank == 0 else STEPPED)
         self.control = CutControl(self.board, number, Line(server, rank), rank, server.workers)
         self.control.declare()
@@ -108,11 +91,10 @@ class Worker:
 
     def run(self, rounds: int, before: Callable[[int], None] = lambda number: None) -> Iterator[None]:
         """Stops wherever another worker may come to move."""
-        open_ahead = None if self.keys is None else self.keys.begin
-        cut = self.control.first(SIZES, ahead=open_ahead is not None)
+        cut = self.control.first(SIZES)
         for number in range(rounds):
             yield
-            cut = self.control.round_begins(open_ahead=open_ahead) or cut
+            cut = self.control.round_begins() or cut
             self.cuts.append(cut)
             assert self.board.in_force == cut
             before(number)
@@ -207,82 +189,10 @@ def test_every_worker_has_the_same_cut_in_every_round(monkeypatch: pytest.Monkey
     assert server.declared[0] == ["prophet.cut.0.0", "prophet.cut.0.1"]
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_a_cut_whose_keys_are_opened_ahead_holds_when_they_are_open_on_all(
-    monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    turns, server = Turns(monkeypatch, seed), Server(1 + seed % 4)
-    keys = [Keys() for _ in range(server.workers)]
-    group = [Worker(server, rank, keys=keys[rank]) for rank in range(server.workers)]
-
-    def want_and_open(worker: Worker) -> Callable[[int], None]:
-        def before(number: int) -> None:
-            assert worker.cuts[-1] == SMALL or all(worker.cuts[-1] in other.open for other in keys)
-            worker.board.want(turns.random.choice([SMALL, LARGE, STEPPED]))
-            if turns.random.random() < 0.2:
-                keys[worker.rank].open.update(keys[worker.rank].begun)
-
-        return before
-
-    rounds = 20 * RECUT_ROUNDS
-    turns.play(*(worker.run(rounds, want_and_open(worker)) for worker in group))
-    assert len({tuple(worker.cuts) for worker in group}) == 1
-    assert group[0].cuts[0] == SMALL, "its keys are opened by its first rounds"
-    assert {tuple(other.begun) for other in keys} == {tuple(keys[0].begun)}
-    assert set(keys[0].begun) == {LARGE, STEPPED}, "each once, and what a job began with never"
-    assert set(group[0].cuts) > {SMALL}
-
-
-def test_what_is_being_opened_is_finished_and_nothing_else_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is wanted meanwhile; a cut that the job has had can be taken up at any time."""
-    turns, server = Turns(monkeypatch, 6), Server(2)
-    keys = [Keys(), Keys()]
-    group = [Worker(server, rank, keys=keys[rank]) for rank in range(2)]
-    rooms = [1 << 40]
-    for worker in group:
-        worker.control._room = lambda: rooms[0]
-    wishes = [LARGE, LARGE, STEPPED, SMALL, LARGE, SMALL, STEPPED, STEPPED, STEPPED]
-
-    def before(worker: Worker) -> Callable[[int], None]:
-        def want_and_open(number: int) -> None:
-            page = number // RECUT_ROUNDS
-            worker.board.want(wishes[page], "", 1000 + page)
-            if page == 1:
-                rooms[0] = 1  # What is being opened has taken it.
-            if number == 4 * RECUT_ROUNDS - 1 - worker.rank:
-                keys[worker.rank].open.add(LARGE)
-            if page == 5:
-                rooms[0] = 1 << 40
-            if page == 7:
-                keys[worker.rank].open.add(STEPPED)
-
-        return want_and_open
-
-    turns.play(*(worker.run(len(wishes) * RECUT_ROUNDS, before(worker)) for worker in group))
-    held = [group[0].cuts[page * RECUT_ROUNDS] for page in range(len(wishes))]
-    assert held == [SMALL] * 5 + [LARGE, SMALL, SMALL, STEPPED]
-    assert group[0].cuts == group[1].cuts
-    assert keys[0].begun == keys[1].begun == [LARGE, STEPPED]
-    assert [refusal.cut for refusal in group[0].board.refusals] == []
-    assert group[1].board.credit == 1007, "that of the wish which was taken up last"
-
-
-def test_where_one_worker_cannot_open_keys_ahead_none_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, server = Turns(monkeypatch, 6), Server(3)
-    keys = [Keys(), None, Keys()]
-    group = [Worker(server, rank, keys=keys[rank]) for rank in range(3)]
-    turns.play(*(worker.run(2 * RECUT_ROUNDS, lambda number: group[0].board.want(LARGE)) for worker in group))
-    assert group[0].cuts == group[1].cuts == group[2].cuts == [SMALL] * RECUT_ROUNDS + [LARGE] * RECUT_ROUNDS
-    assert keys[0] is not None and keys[0].begun == []
-
-
 def test_a_page_has_room_for_the_longest_cut_and_its_credit() -> None:
     longest = Cut(tuple(Segment(UNIT_BYTES * place, UNIT_BYTES) for place in range(MOST_SEGMENTS)))
     wish = Wish(longest, (1 << 64) - 1)
-    for ready in (True, False):
-        page = encode_page(0, wish, Network(1e8), ready=ready)
-        assert wish_of_page(page) == wish
-        assert unready_of_page(page) == (not ready)
+    assert wish_of_page(encode_page(0, wish, Network(1e8))) == wish
 
 
 def test_every_worker_has_the_credit_of_the_cut_from_the_same_round_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
     def engine() -> Engine:
         from prophet_byteps.torch.keys import Engine
 
-        return Engine(bps, hook.wait_activity, hook.progress, agreement, board, hook.idle)
+        return Engine(bps, hook.wait_activity, hook.progress, agreement, board)
 
     hook.set_identity("priority")
     _finish_before_shutdown(bps)
@@ -178,9 +178,6 @@ def _finish_before_shutdown(bps: Any) -> None:
             if not owner.flush(EXIT_PATIENCE_S):
                 logger.warning("updates were still to come when the job ended, and nothing moved any more")
                 break
-        opening = sys.modules.get("prophet_byteps.torch.opening")
-        if opening is not None and not opening.finish_all(EXIT_PATIENCE_S):
-            logger.warning("keys were still being opened when the job ended, and nothing moved any more")
 
     def finishing(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -26,7 +26,6 @@ from prophet.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of, ids_taken
 from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot, travelling_bytes
 from prophet.frontends.torch.streams import Streams
 from prophet_byteps.torch.keys import Engine
-from prophet_byteps.torch.opening import Key
 
 MOST_NAMES = 16_384
 """Of one optimizer. BytePS numbers 65,536 tensors, maps a file for each key, of which Linux allows a process 65,530,
@@ -91,16 +90,6 @@ class KeyedArena(Arena):
         """Why this cut is not to be had, in a few words that are the same on all workers; "" where it is."""
         missing = 2 * self.new_blocks(cut) - (len(self._names) - self._names_used)
         return f"it takes {missing} more names than the job declared in BytePS" if missing > 0 else ""
-
-    def new_keys(self, cut: Cut) -> list[Key]:
-        """The keys of this cut that were never in use, those of a block's first round before those of its second.
-
-        From now on its blocks have their names. To be asked where `why_not` says nothing.
-        """
-        new = self.prepare(cut)
-        if new is None:
-            raise RuntimeError("keys are to be opened for which the names do not suffice")
-        return [Key(block.names[turn], block.data) for turn in (0, 1) for block in new if isinstance(block, KeyedBlock)]
 
     def restart(self, passes: int) -> None:
         self._names_used = 0

@@ -20,7 +20,6 @@ from prophet.watch import training
 from prophet_byteps.cutting import CutControl
 from prophet_byteps.torch.keyed_arena import KeyedArena
 from prophet_byteps.torch.keys import Engine
-from prophet_byteps.torch.opening import Opening
 
 
 def described(kind: str, names: Iterable[str], half: torch.dtype | None) -> str:
@@ -57,7 +56,6 @@ class KeyedRounds:
         self._flush = flush
         self._waits = BarrierWatch()
         self._control: CutControl | None = None
-        self._opening: Opening | None = None
         self._streams: dict[torch.device, Streams] = {}
         self._planned = False
 
@@ -94,9 +92,7 @@ class KeyedRounds:
             self._control.restart(self._engine.bps.rank(), self._engine.bps.size())
         self._control.declare()
         board = self._engine.board
-        ahead = board.fixed is None and self._engine.initialize is not None
-        first = self._control.first(arena.sizes, arena.first_id, ahead)
-        if not arena.begin(first, may_change=board.fixed is None):
+        if not arena.begin(self._control.first(arena.sizes, arena.first_id), may_change=board.fixed is None):
             assert arena.cut is not None
             # On all workers, which count alike.
             self._control.begins_otherwise(arena.cut, "it takes more names than a job declares in BytePS")
@@ -115,9 +111,7 @@ class KeyedRounds:
         """Sends one gradient of this round; before the first one, blocks may be cut anew."""
         assert self.arena is not None and self._control is not None
         if self.staged == 0:
-            if self._opening is not None:
-                self._opening.round_begins()
-            cut = self._control.round_begins(self.arena.why_not, self._open_ahead)
+            cut = self._control.round_begins(self.arena.why_not)
             if cut is not None:
                 self._recut(self.arena, cut)
         self.arena.stage(slot)
@@ -148,17 +142,10 @@ class KeyedRounds:
     def restart(self, passes: int = 1) -> None:
         """Forgets rounds: after a suspend all workers, of which some may be new, begin with the same keys."""
         self._planned = False
-        self._opening = None
         self.staged = 0
         self._engine.restart()
         if self.arena is not None:
             self.arena.restart(passes)
-
-    def _open_ahead(self, cut: Cut) -> Callable[[], bool]:
-        """Opens the keys of a cut that is to hold later; what says whether all are open."""
-        assert self.arena is not None
-        opening = self._opening = self._engine.open_ahead(self.arena.new_keys(cut))
-        return lambda: opening.done
 
     def _recut(self, arena: KeyedArena, cut: Cut) -> None:
         """Finishes what is on its way, and goes on in other blocks."""

@@ -1,16 +1,14 @@
 """BytePS as the PyTorch front end needs it: one for all optimizers of a process.
 
 Rule of this file: what is the process's and not an optimizer's: ids, pushes and handles, and what other workers must
-have alike. How keys are opened ahead is opening.py's.
+have alike.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,8 +16,6 @@ import torch
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_byteps import agreement, shared_memory
 from prophet_byteps.cutting import CutBoard, CutControl
-from prophet_byteps.exchange import library_of
-from prophet_byteps.torch.opening import Key, Opening, initializer_of
 
 MOST_OPENING = 256
 """Keys that are pushed for the first time at once. For each BytePS has a thread until all workers have pushed it."""
@@ -35,8 +31,7 @@ class Engine:
     """BytePS as the front end needs it, shared by all optimizers of the process.
 
     `bps` is the module byteps.torch; `wait_activity(limit_s)` returns when some tensor has completed; `progress()`
-    differs from what it was before where something has moved since; `idle()` is whether no push of a gradient waits or
-    is under way. `agreement` ends the job where workers would send
+    differs from what it was before where something has moved since. `agreement` ends the job where workers would send
     different tensors: the module, or what has its functions. `board` says what the cut is; without one it is
     BytePS's own, one size.
     """
@@ -48,7 +43,6 @@ class Engine:
         progress: Callable[[], object] = lambda: None,
         agreement: Any = agreement,
         board: CutBoard | None = None,
-        idle: Callable[[], bool] = lambda: True,
     ) -> None:
         self.bps = bps
         self.wait_activity = wait_activity
@@ -57,11 +51,8 @@ class Engine:
         self.board = CutBoard(Cut.uniform(MOST_BLOCK_BYTES)) if board is None else board
         self._ids = 0
         self._optimizers = 0
-        self._idle = idle
         self._opening: set[int] = set()
         self._opened = 0
-        self._open_ahead: set[str] = set()
-        self._sweeping = threading.Lock()
 
     @property
     def pins_memory(self) -> bool:
@@ -97,27 +88,8 @@ class Engine:
             self.board, number, exchange, self.bps.rank(), self.bps.size(), local_size=self.bps.local_size()
         )
 
-    @functools.cached_property
-    def initialize(self) -> Callable[[Key], None] | None:
-        """What opens a key; None where this BytePS has nothing to call, and keys are opened by their first pushes."""
-        try:
-            return initializer_of(library_of(self.bps))
-        except (AttributeError, OSError, StopIteration, TypeError):  # It has no file, or no library beside it.
-            return None
-
-    def open_ahead(self, keys: Sequence[Key]) -> Opening:
-        """Begins to open these keys, in this order on all workers; `initialize` must be there."""
-        return Opening(keys, self._open, self._idle)
-
-    def _open(self, key: Key) -> None:
-        assert self.initialize is not None
-        self.initialize(key)
-        self._open_ahead.add(key.name)
-        self._count_opened()
-
     def push(self, tensor: torch.Tensor, name: str, priority: int, new: bool = False) -> int:
         """Hands a tensor to BytePS, to be averaged in place. `new`: its name was never pushed before."""
-        new = new and name not in self._open_ahead
         if new:
             self._make_room()
         handle: int = self.bps.byteps_push_pull(tensor, average=True, name=name, priority=priority)
@@ -131,7 +103,9 @@ class Engine:
         It waits while very many are under way, as long as that moves. Another worker may push them in another order and
         wait for ours, so where nothing moves it is not for long.
         """
-        self._count_opened()
+        self._opened += 1
+        if self._opened % SWEEP == 0:
+            shared_memory.close_mapped()
         since = None
         while len(self._opening) >= MOST_OPENING:
             still = {handle for handle in self._opening if not self.bps.poll(handle)}
@@ -141,13 +115,6 @@ class Engine:
             self._opening = still if now - since < OPENING_PATIENCE_S else set()
             if len(self._opening) >= MOST_OPENING:
                 self.wait_activity(_WAIT_S)
-
-    def _count_opened(self) -> None:
-        # Two at once might close a descriptor that the one has closed, and BytePS has opened again.
-        with self._sweeping:
-            self._opened += 1
-            if self._opened % SWEEP == 0:
-                shared_memory.close_mapped()
 
     def arrived(self, handle: int) -> bool:
         """Whether this push is back. To be asked no more where it is."""
@@ -160,4 +127,3 @@ class Engine:
     def restart(self) -> None:
         """After a suspend nothing is on its way."""
         self._opening.clear()
-        self._open_ahead.clear()

@@ -20,7 +20,7 @@ from prophet.frontends import notices
 from prophet.frontends.torch import arena
 from prophet_byteps import hook
 from prophet_byteps.cutting import CutBoard
-from prophet_byteps.torch import front_end, keyed_arena, opening
+from prophet_byteps.torch import front_end, keyed_arena
 from prophet_byteps.torch import keys as torch_engine
 from prophet_byteps.torch.keyed_arena import names_reserved
 from support.torch_network import Network, Plain, batch, same, same_model, wrap
@@ -58,9 +58,6 @@ class Mixed(nn.Module):
         return result
 
 
-OpenAhead = Callable[[Cut], Callable[[], bool]]
-
-
 class Cuts:
     """In place of what agrees on cuts: one for each round, and a look at when it is asked."""
 
@@ -73,7 +70,7 @@ class Cuts:
     def declare(self) -> None:
         self.asked.append("declare")
 
-    def first(self, sizes: list[int], base: int = 0, ahead: bool = False) -> Cut:
+    def first(self, sizes: list[int], base: int = 0) -> Cut:
         self.asked.append("first")
         return self.cuts[0]
 
@@ -84,7 +81,7 @@ class Cuts:
         self.asked.append("otherwise")
         self.refused.append((self.cuts[0], why))
 
-    def round_begins(self, why_not: Callable[[Cut], str], open_ahead: OpenAhead) -> Cut | None:
+    def round_begins(self, why_not: Callable[[Cut], str]) -> Cut | None:
         self.asked.append("begins")
         cut = self.cuts[self.round % len(self.cuts)]
         if self.round and (why := why_not(cut)):
@@ -97,31 +94,8 @@ class Cuts:
         self.round += 1
 
 
-class CutsAhead(Cuts):
-    """The same, where keys of a cut that was never had are open before it holds."""
-
-    def __init__(self, cuts: list[Cut]) -> None:
-        super().__init__(cuts)
-        self.had = {cuts[0]}
-        self.ahead: list[bool] = []
-
-    def first(self, sizes: list[int], base: int = 0, ahead: bool = False) -> Cut:
-        self.ahead.append(ahead)
-        return super().first(sizes, base)
-
-    def round_begins(self, why_not: Callable[[Cut], str], open_ahead: OpenAhead) -> Cut | None:
-        cut = super().round_begins(why_not, open_ahead)
-        if cut is not None and cut not in self.had:
-            self.had.add(cut)
-            opened = open_ahead(cut)
-            assert opening.finish_all(30.0) and opened()
-        return cut
-
-
-def install(
-    monkeypatch: pytest.MonkeyPatch, cuts: list[Cut], newest_first: bool = False, kind: type[Cuts] = Cuts
-) -> tuple[Network, Cuts]:
-    network, control = Network(newest_first), kind(cuts)
+def install(monkeypatch: pytest.MonkeyPatch, cuts: list[Cut], newest_first: bool = False) -> tuple[Network, Cuts]:
+    network, control = Network(newest_first), Cuts(cuts)
     monkeypatch.setattr(hook, "_loaded", network)
     monkeypatch.setattr(notices, "_warned", set())
     monkeypatch.setattr(atexit, "register", lambda function: None)
@@ -227,10 +201,6 @@ def sizes_of(model: nn.Module) -> list[int]:
     return [param.nbytes for param in model.parameters()]
 
 
-def kinds_of(model: nn.Module) -> list[torch.dtype | None]:
-    return [param.dtype if param.dtype != torch.float16 else None for param in model.parameters()]
-
-
 def test_blocks_are_those_of_the_cut_with_ids_in_forward_order(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Mixed()
     cut = Cut((Segment(0, 2 * UNIT_BYTES), Segment(8 * UNIT_BYTES, 5 * UNIT_BYTES)))
@@ -239,7 +209,8 @@ def test_blocks_are_those_of_the_cut_with_ids_in_forward_order(monkeypatch: pyte
     nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
     pushed = {-priority - 1: name for name, priority in network.pushed}
     lengths = {id_: network.memory[name][1] - network.memory[name][0] for id_, name in pushed.items()}
-    expected = {block.id: block.size_bytes for block in blocks_of(sizes_of(model), kinds_of(model), cut)}
+    kinds = [(p.dtype if p.dtype != torch.float16 else None) for p in model.parameters()]
+    expected = {block.id: block.size_bytes for block in blocks_of(sizes_of(model), kinds, cut)}
     assert lengths == expected
     assert len(expected) > 12
     optimizer.step()
@@ -344,56 +315,6 @@ def test_waiting_for_keys_to_open_ends_where_nothing_moves(monkeypatch: pytest.M
         network.declare(str(number))
         engine.push(torch.zeros(3), str(number), 0, new=True)
     assert len(network.flying) == 5
-
-
-def test_keys_of_a_new_cut_are_open_when_it_holds(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    opened: dict[str, torch.Tensor] = {}
-    made: list[str] = []
-    make_room = torch_engine.Engine._make_room
-    monkeypatch.setattr(keyed_arena, "_FINE_BYTES", 100)  # so that names suffice
-    monkeypatch.setattr(
-        torch_engine.Engine, "initialize", staticmethod(lambda key: opened.setdefault(key.name, key.tensor))
-    )
-
-    def count(engine: torch_engine.Engine) -> None:
-        made.append("")
-        make_room(engine)
-
-    monkeypatch.setattr(torch_engine.Engine, "_make_room", count)
-    first, *others = [Cut.uniform(UNIT_BYTES * count) for count in (3, 4, 7)]
-    network, control = install(monkeypatch, [first, others[0], first, others[1]], kind=CutsAhead)
-    truth, model = Mixed(), Mixed()
-    optimizer = wrap(network, model, make(model))
-    with caplog.at_level(logging.WARNING, "prophet"):
-        expected = play(truth, Plain(make(truth)), random.Random(1), 1)
-        assert same(play(model, optimizer, random.Random(1), 1), expected)
-    assert same_model(model, truth)
-    assert isinstance(control, CutsAhead) and control.ahead == [True]
-    assert not caplog.records
-    names = list(dict.fromkeys(name for name, _ in network.pushed))
-    of_first = 2 * len(blocks_of(sizes_of(model), kinds_of(model), first))
-    assert len(made) == of_first == len(names) - len(opened), "the first cut's keys alone are opened by their pushes"
-    for name, tensor in opened.items():
-        assert network.memory[name] == (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
-
-
-def test_a_job_that_ends_opens_what_other_workers_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(torch_engine.Engine, "initialize", staticmethod(lambda key: opened.append(key.name)))
-    network, control = install(monkeypatch, [Cut.uniform(UNIT_BYTES)])
-    model = Mixed()
-    optimizer = wrap(network, model, make(model))
-    nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
-    optimizer.step()
-    coarse = Cut.uniform(16 * UNIT_BYTES)
-    monkeypatch.setattr(control, "round_begins", lambda why_not, open_ahead: open_ahead(coarse) and None)
-    nn.functional.cross_entropy(model(batch(1)[0]), batch(1)[1]).backward()
-    network.shutdown()
-    blocks = blocks_of(sizes_of(model), kinds_of(model), coarse)
-    assert len(opened) == len(set(opened)) > 2
-    assert len(opened) <= 2 * len(blocks), "what the cut in force has as well is open"
 
 
 def test_workers_whose_gradients_are_of_other_kinds_differ(monkeypatch: pytest.MonkeyPatch) -> None:
