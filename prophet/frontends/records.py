@@ -48,16 +48,16 @@ def write_records(
         if (learned := profile()) is not None:
             from prophet.models.profiles import save_profile
 
-            save_profile(learned, path, source="learned by Prophet from a running job")
+            save_profile(learned, _placed(path), source="learned by Prophet from a running job")
 
     def write_events(path: Path) -> None:
         if (record := events()) is not None:
             from prophet.core.event_record import save_record
 
-            save_record(record, path)
+            save_record(record, _placed(path))
 
     def write_status(path: Path) -> None:
-        path.write_text(json.dumps(dataclasses.asdict(status()), indent=2) + "\n", encoding="utf-8")
+        _placed(path).write_text(json.dumps(dataclasses.asdict(status()), indent=2) + "\n", encoding="utf-8")
 
     for path, write in (
         (settings.profile_out, write_profile),
@@ -67,7 +67,12 @@ def write_records(
         if path is None:
             continue
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             write(path)
         except Exception as error:
             logger.warning("Prophet could not write its records: %s: %s", type(error).__name__, error)
+
+
+def _placed(path: Path) -> Path:
+    """The path, whose folder is there. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

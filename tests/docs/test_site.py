@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 NO_PAGES = DOCS / "results" / "notes"
 """What is part of other pages."""
 LIMIT_S = 120
-FIRST = ["tutorial", "enabling", "watching", "advising", "stacks"]
+FIRST = ["tutorial", "installing", "enabling", "watching", "advising", "stacks"]
 """What the menu begins with, in this order."""
 
 

@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 NETWORKS = (
     "tests/net/",
+    "tests/docs/test_tutorial.py",
     "tests/contract/scheduled_engines/",
     "tests/plugins/byteps/build/test_cuda.py",
 )

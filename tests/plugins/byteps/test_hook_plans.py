@@ -19,6 +19,7 @@ from prophet.core.events import EVENT_DTYPE, EVENT_VERSION
 from prophet.core.plan import Plan
 from prophet.core.settings import Settings
 from prophet.policies import get_policy
+from prophet_byteps import hook as hook_module
 from prophet_byteps.agent import Agent
 from prophet_byteps.hook import HookError, TakenPlan, _Layouts, check_layouts
 from support.fake_core import build_core
@@ -65,6 +66,12 @@ def test_a_hook_of_another_prophet_is_refused_with_a_line(place: int) -> None:
 def test_a_hook_from_before_there_were_versions_is_refused_with_a_line() -> None:
     with pytest.raises(HookError, match=r"is an older Prophet's; install Prophet anew$"):
         check_layouts(SimpleNamespace())  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _no_hook_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent makes its hook the process's one, which other tests look at."""
+    monkeypatch.setattr(hook_module, "_loaded", None)
 
 
 class RecordingHook:

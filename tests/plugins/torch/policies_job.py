@@ -104,7 +104,7 @@ class _Nobody(Agents):
 
 def _switch(name: str, learns: bool) -> None:
     takeover._agents = Agents() if learns else _Nobody()
-    os.environ["PROPHET_SCHEDULER"] = name
+    os.environ["PROPHET_SCHEDULER"] = name or "fifo"  # Prophet is there, and takes over nothing.
     takeover.settings.cache_clear()
 
 
