@@ -249,7 +249,7 @@ def test_nothing_passes_a_link_that_is_down(delay_s: float | None, tmp_path: Pat
 @pytest.mark.netns
 def test_a_signal_reaches_the_programs_of_its_node_alone(three_nodes: Testbed, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"]}
-    script = ["sh", "-c", "echo ready; sleep 1000; exit 0"]
+    script = ["sh", "-c", "sleep 1000 & echo ready; wait"]  # ready when there is nobody any more who is yet to come
     first, other = (
         three_nodes.popen(node, script, env=environ, log=tmp_path / node) for node in ("worker0", "worker1")
     )
