@@ -12,6 +12,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from prophet.engines.ddp import BUCKET_CAP_MB
 
 HOOKS = {"fp16": default_hooks.fp16_compress_hook}
+_kept: list[torch.nn.Module] = []
+"""Modules, for as long as the process lasts. The last to let go of a gloo group joins its threads with the interpreter
+lock, which such a thread waits for where it is just letting go of its last operation: neither goes on (pytorch issue
+56297). A script that ends right after its last step meets that when its module goes, in one end of some sixty here."""
 
 
 class DdpInTorch:
@@ -29,6 +33,7 @@ class DdpInTorch:
         cap = os.environ.get(BUCKET_CAP_MB)
         more: dict[str, Any] = {} if cap is None else {"bucket_cap_mb": float(cap)}
         ddp = torch.nn.parallel.DistributedDataParallel(model, **more)
+        _kept.append(ddp)
         if self._hook is not None:
             ddp.register_comm_hook(None, self._hook)
         return ddp, optimizer
