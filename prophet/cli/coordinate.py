@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from prophet.cli.options import parsed
 from prophet.core.errors import UserError
-from prophet.core.files import make_places, require_places, write_whole
+from prophet.core.files import placed, require_places, write_whole
 from prophet.core.units import parse_rate, parse_time
 from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.terms import Terms
@@ -25,29 +26,16 @@ def terms_of(
     delay_bound: int | None, server: str, server_rate: str | None, rate: str, batch: str, dead_after: str
 ) -> Terms:
     """The options as a job's terms. Raises UserError naming the option that is wrong."""
-
-    def bytes_per_s(option: str, text: str) -> float:
-        try:
-            return parse_rate(text) / 8
-        except ValueError as error:
-            raise UserError(f"{option}: {error}") from None
-
-    def seconds(option: str, text: str) -> float:
-        try:
-            return parse_time(text)
-        except ValueError as error:
-            raise UserError(f"{option}: {error}") from None
-
-    batch_s, dead_s = seconds("--batch", batch), seconds("--dead-after", dead_after)
+    batch_s, dead_s = parsed("--batch", batch, parse_time), parsed("--dead-after", dead_after, parse_time)
     if dead_s < LEAST_DEAD_S:
         raise UserError(f"--dead-after {dead_after}: workers speak once a second; give {LEAST_DEAD_S:g}s or more")
     if delay_bound is not None and delay_bound < 1:
         raise UserError(f"--delay-bound {delay_bound}: an update has a delay of 1 even alone; give 1 or more")
-    of_server = bytes_per_s("--server-rate", server_rate) if server_rate is not None else None
+    of_server = parsed("--server-rate", server_rate, parse_rate) / 8 if server_rate is not None else None
     return Terms(
         delay_bound=delay_bound,
         server=server,
-        rate=bytes_per_s("--rate", rate),
+        rate=parsed("--rate", rate, parse_rate) / 8,
         rates={} if of_server is None else {server: (of_server, of_server)},
         batch_s=batch_s,
         dead_s=dead_s,
@@ -57,8 +45,8 @@ def terms_of(
 def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say: Callable[[str], None]) -> None:
     """Serves until KeyboardInterrupt, which is how it ends. Raises UserError for what cannot be, before it listens."""
     tokens = load_tokens(token_file)
-    files = {"--status": status} if status is not None else {}
-    require_places(files)
+    if status is not None:
+        require_places({"--status": status})
     from prophet.mlfabric.server import CoordinatorServer, coordinator
 
     if token_file.stat().st_mode & stat.S_IROTH:
@@ -73,9 +61,8 @@ def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say:
     finally:
         for line in summary(jobs):
             say(line)
-        make_places(files)
         if status is not None:
-            write_whole(status_text(jobs, connections.refused), status)
+            write_whole(status_text(jobs, connections.refused), placed(status))
 
 
 def summary(jobs: Mapping[str, Coordination]) -> list[str]:

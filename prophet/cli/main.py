@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 import prophet
+from prophet.cli.options import parsed
 from prophet.core.errors import UserError
 
 app = typer.Typer(
@@ -41,14 +41,6 @@ def options(
     ] = False,
 ) -> None:
     """Options of every command."""
-
-
-def _parsed(option: str, text: str, parse: Callable[[object], float]) -> float:
-    """What a rate or a time says. Raises UserError that names the option."""
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise UserError(f"{option}: {error}") from None
 
 
 class ListsPolicies(TyperCommand):
@@ -145,7 +137,7 @@ def plan(
     from prophet.core.units import parse_rate
     from prophet.models.profiles import find_profile
 
-    rate = _parsed("--bandwidth", bandwidth, parse_rate)
+    rate = parsed("--bandwidth", bandwidth, parse_rate)
     view = outlook(find_profile(profile), rate, workers, servers)
     console = Console()
     console.print(block_table(view))
@@ -194,10 +186,10 @@ def advise(
     from prophet.models.profiles import find_profile
 
     rate, server_rate = (
-        None if text is None else _parsed(option, text, parse_rate)
+        None if text is None else parsed(option, text, parse_rate)
         for option, text in (("--bandwidth", bandwidth), ("--server-bandwidth", server_bandwidth))
     )
-    delay_s = _parsed("--delay", delay, parse_time)
+    delay_s = parsed("--delay", delay, parse_time)
     links = LinkOptions(rate, server_rate, delay_s, workers, servers, workers_per_host)
     measured_s = None
     folder = Path(source)
@@ -235,7 +227,7 @@ def testbed(
     from prophet.core.units import parse_rate, parse_time
     from prophet.lab.own_script import run_on_testbed
 
-    rate, delay_s = _parsed("--bandwidth", bandwidth, parse_rate), _parsed("--delay", delay, parse_time)
+    rate, delay_s = parsed("--bandwidth", bandwidth, parse_rate), parsed("--delay", delay, parse_time)
     raise typer.Exit(run_on_testbed(command, workers, rate, delay_s, typer.echo))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prophet.core.errors import UserError
-from prophet.core.files import make_places
+from prophet.core.files import placed
 
 OPTION = "--plot"
 
@@ -17,8 +17,7 @@ OPTION = "--plot"
 def save_plot(figure: Any, path: Path) -> None:
     """Writes a figure of matplotlib, in the format of the file's name. Raises UserError."""
     try:
-        make_places({OPTION: path})
-        figure.savefig(path, dpi=150)
+        figure.savefig(placed(path), dpi=150)
     except OSError as error:
         raise UserError(f"{OPTION}: {path} cannot be written ({error.strerror}); name another file") from None
     except ValueError as error:  # of a format that it does not have

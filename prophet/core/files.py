@@ -34,7 +34,7 @@ def require_folder(path: Path, name: str) -> None:
 
 def require_places(files: Mapping[str, Path]) -> None:
     """Raises UserError where one of the files cannot be written, each by its option or variable. Nothing is made yet;
-    `make_places` does that.
+    `placed` does that.
     """
     for name, path in files.items():
         if path.is_dir():
@@ -43,7 +43,7 @@ def require_places(files: Mapping[str, Path]) -> None:
             require_folder(path.parent, name)
 
 
-def make_places(files: Mapping[str, Path]) -> None:
-    """Makes the folders of the files. Raises OSError."""
-    for path in files.values():
-        path.parent.mkdir(parents=True, exist_ok=True)
+def placed(path: Path) -> Path:
+    """The file, whose folder is there now. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ def at_end(what: Callable[[], object]) -> None:
     """
     pid = os.getpid()
 
+    @functools.wraps(what)
     def unless_forked() -> None:
         if os.getpid() == pid:
             what()

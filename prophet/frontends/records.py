@@ -36,6 +36,14 @@ def event_buffer() -> RecordBuffer:
     return RecordBuffer(EVENTS_KEPT)
 
 
+def require_records(settings: Settings) -> None:
+    """Raises UserError where a file that is to be left cannot be written."""
+    if settings.outputs:
+        from prophet.core.files import require_places
+
+        require_places(settings.outputs)
+
+
 def write_records(
     settings: Settings,
     status: Callable[[], AgentStatus],
@@ -43,21 +51,24 @@ def write_records(
     events: Callable[[], EventRecord | None] = lambda: None,
 ) -> None:
     """Writes what the settings ask for. Each of the three is called only for its file, which None leaves unwritten."""
+    if not settings.outputs:
+        return
+    from prophet.core.files import placed
 
     def write_profile(path: Path) -> None:
         if (learned := profile()) is not None:
             from prophet.models.profiles import save_profile
 
-            save_profile(learned, _placed(path), source="learned by Prophet from a running job")
+            save_profile(learned, placed(path), source="learned by Prophet from a running job")
 
     def write_events(path: Path) -> None:
         if (record := events()) is not None:
             from prophet.core.event_record import save_record
 
-            save_record(record, _placed(path))
+            save_record(record, placed(path))
 
     def write_status(path: Path) -> None:
-        _placed(path).write_text(json.dumps(dataclasses.asdict(status()), indent=2) + "\n", encoding="utf-8")
+        placed(path).write_text(json.dumps(dataclasses.asdict(status()), indent=2) + "\n", encoding="utf-8")
 
     for path, write in (
         (settings.profile_out, write_profile),
@@ -70,9 +81,3 @@ def write_records(
             write(path)
         except Exception as error:
             logger.warning("Prophet could not write its records: %s: %s", type(error).__name__, error)
-
-
-def _placed(path: Path) -> Path:
-    """The path, whose folder is there. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path

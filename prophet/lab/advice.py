@@ -196,6 +196,13 @@ def predicted_s(situation: Situation) -> float:
     return float(np.median(run_planned(planned).iteration_s(WARMUP)))
 
 
+def predicted_job(seed: int = 0, compression: str = "none") -> ReplayJob:
+    """A replay that is as long as a prediction takes; its gradients are the cell's."""
+    return ReplayJob.model_construct(
+        kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=seed, compression=compression
+    )
+
+
 def on_its_links(situation: Situation) -> Cell:
     """The cell with each worker's own part of its link, and as long as a prediction takes.
 
@@ -205,14 +212,7 @@ def on_its_links(situation: Situation) -> Cell:
     if situation.workers_per_host > 1 and situation.contender.engine.topology.through_servers:
         situation = _faster_links("worker", 1 / situation.workers_per_host, situation) or situation
     told = situation.cell.job
-    job = ReplayJob.model_construct(
-        kind="replay",
-        iterations=ITERATIONS,
-        warmup=WARMUP,
-        batch_size=1,
-        seed=told.seed,
-        compression=told.compression,
-    )
+    job = predicted_job(told.seed, told.compression)
     return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.contender.engine)
 
 

@@ -25,12 +25,11 @@ from prophet.core.profile import GradientProfile, Profile
 from prophet.core.units import format_rate
 from prophet.engines.registry import engines
 from prophet.engines.spec import EngineSpec
-from prophet.lab.advice import ITERATIONS, WARMUP, Situation, contender_of
+from prophet.lab.advice import Situation, contender_of, predicted_job
 from prophet.lab.advice_sources import LinkOptions
 from prophet.lab.cluster_config import Bandwidth, ClusterConfig, Delay
 from prophet.lab.config import Cell
 from prophet.lab.contenders import known_policies
-from prophet.lab.job_config import ReplayJob
 from prophet.lab.report.from_record import chapter_of, read_rows
 from prophet.lab.report.stories import Chapter
 from prophet.lab.simulator_config import SimulatorConfig
@@ -79,14 +78,7 @@ def of_record(folder: Path, links: LinkOptions, policy: str | None = None) -> tu
         nodes = {f"server{place}": server_rate for place in range(servers)}
     else:
         rate = links.bandwidth or measured * engine.topology.worker_share(workers)
-    job = ReplayJob.model_construct(
-        kind="replay",
-        iterations=ITERATIONS,
-        warmup=WARMUP,
-        batch_size=1,
-        seed=0,
-        compression="fp16" if record.learned.half else "none",
-    )
+    job = predicted_job(compression="fp16" if record.learned.half else "none")
     cluster = ClusterConfig.model_construct(
         workers=workers, servers=servers, bandwidth=Bandwidth(rate, nodes), delay=Delay()
     )

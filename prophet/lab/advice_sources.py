@@ -15,11 +15,10 @@ from pydantic_core import to_jsonable_python
 
 from prophet.core.errors import UserError
 from prophet.core.profile import Profile
-from prophet.lab.advice import ITERATIONS, WARMUP, Situation, contender_of
+from prophet.lab.advice import Situation, contender_of, predicted_job
 from prophet.lab.cluster_config import Bandwidth, ClusterConfig, Delay
 from prophet.lab.config import Cell, experiment_of
 from prophet.lab.contenders import Contender
-from prophet.lab.job_config import ReplayJob
 from prophet.lab.records import CellResult, Results, read_results, read_status
 from prophet.lab.results import as_measured
 from prophet.lab.results_view import describe_setting
@@ -71,7 +70,7 @@ def of_profile(profile: Profile, policy: str, links: LinkOptions, status: Path |
     cluster = ClusterConfig.model_construct(
         workers=links.workers, servers=links.servers, bandwidth=bandwidth, delay=Delay(links.delay_s)
     )
-    cell = Cell({"bandwidth": rate}, _replay(), cluster, (contender,), profile, engine=contender.engine)
+    cell = Cell({"bandwidth": rate}, predicted_job(), cluster, (contender,), profile, engine=contender.engine)
     return Situation(cell, contender, links.workers_per_host)
 
 
@@ -173,7 +172,3 @@ def _learned(run: Path, name: str) -> Profile:
     if not path.exists():
         raise UserError(f"{name} left no profile ({path}); a job under Prophet does: choose it with --policy")
     return load_profile(path)
-
-
-def _replay() -> ReplayJob:
-    return ReplayJob.model_construct(kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=0)

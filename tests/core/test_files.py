@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prophet.core.errors import UserError
-from prophet.core.files import make_places, require_folder, require_places, write_whole
+from prophet.core.files import placed, require_folder, require_places, write_whole
 
 
 def test_a_text_takes_the_place_of_another(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_place_that_can_be_made_is_made_when_it_is_written_to(tmp_path: Path) 
     require_places(files)
     require_folder(tmp_path / "a" / "b", "--out")
     assert list(tmp_path.iterdir()) == []
-    make_places(files)
+    assert [placed(path) for path in files.values()] == list(files.values())
     assert (tmp_path / "a" / "b").is_dir()
 
 

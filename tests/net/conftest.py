@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from prophet.lab.testbed import Testbed
+from support.apart import SPECS
 from support.roles import network, nodes
 
 
@@ -22,4 +23,13 @@ def beside(request: pytest.FixtureRequest) -> Iterator[Testbed]:
     """Another one alike, for a job that runs at the same time."""
     pytest.importorskip("byteps")
     with network(nodes(request.module.LINK_BPS)) as testbed:
+        yield testbed
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Testbed]:
+    """The network of asynchronous jobs with a coordinator (support/apart.py)."""
+    pytest.importorskip("byteps")
+    pytest.importorskip("zmq")
+    with network(SPECS) as testbed:
         yield testbed

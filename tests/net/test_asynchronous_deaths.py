@@ -5,28 +5,18 @@ What was applied is in the server's model itself, which counts each worker's upd
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from prophet.lab.testbed import Testbed
-from support.apart import SPECS, WORKERS, running
-from support.roles import network
+from support.apart import WORKERS, running
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 JOBS = Path(__file__).with_name("jobs")
 STEPS = 16
 PORT = 25100
-
-
-@pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
-    pytest.importorskip("byteps")
-    pytest.importorskip("zmq")
-    with network(SPECS) as testbed:
-        yield testbed
 
 
 @pytest.mark.parametrize(
@@ -38,10 +28,10 @@ def testbed() -> Iterator[Testbed]:
     ],
 )
 def test_a_worker_dies_and_the_others_train_to_their_end(
-    testbed: Testbed, tmp_path: Path, port: int, case: str, unheard: int
+    apart: Testbed, tmp_path: Path, port: int, case: str, unheard: int
 ) -> None:
     command = (str(JOBS / "apart_where.py"), case, str(STEPS))
-    with running(testbed, tmp_path, port, command) as job:
+    with running(apart, tmp_path, port, command) as job:
         ends = job.wait()
         dead = int((tmp_path / "died").read_text())
         alive = [number for number in range(len(WORKERS)) if number != dead]
@@ -60,9 +50,9 @@ def test_a_worker_dies_and_the_others_train_to_their_end(
         assert applied - unheard <= job.coordinated()["applied"] <= applied
 
 
-def test_the_coordinator_dies_and_comes_back_and_counts_on(testbed: Testbed, tmp_path: Path) -> None:
+def test_the_coordinator_dies_and_comes_back_and_counts_on(apart: Testbed, tmp_path: Path) -> None:
     steps = 40
-    with running(testbed, tmp_path, PORT + 3, (str(JOBS / "apart.py"), str(steps))) as job:
+    with running(apart, tmp_path, PORT + 3, (str(JOBS / "apart.py"), str(steps))) as job:
         job.until(lambda: all("step 4" in job.log(worker) for worker in WORKERS))
         job.processes["coordinator"].kill()
         job.processes["coordinator"].wait()
@@ -80,9 +70,9 @@ def test_the_coordinator_dies_and_comes_back_and_counts_on(testbed: Testbed, tmp
         assert job.coordinated()["version"] == applied
 
 
-def test_the_server_dies_and_every_worker_says_so_where_that_is_asked_for(testbed: Testbed, tmp_path: Path) -> None:
+def test_the_server_dies_and_every_worker_says_so_where_that_is_asked_for(apart: Testbed, tmp_path: Path) -> None:
     command = (str(JOBS / "apart.py"), "1000")
-    with running(testbed, tmp_path, PORT + 4, command, {"PROPHET_STALL_S": "3"}) as job:
+    with running(apart, tmp_path, PORT + 4, command, {"PROPHET_STALL_S": "3"}) as job:
         job.until(lambda: all("step 4" in job.log(worker) for worker in WORKERS))
         job.processes["server"].kill()
         assert job.wait() == [75, 75, 75], [job.log(worker) for worker in WORKERS]

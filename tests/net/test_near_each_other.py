@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from prophet.lab.testbed import Testbed
-from support.apart import SPECS, WORKERS, JobApart, running
-from support.roles import network
+from support.apart import WORKERS, JobApart, running
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 JOB = str(Path(__file__).with_name("jobs") / "apart.py")
 STEPS = 15
 PORT = 25200
-
-
-@pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
-    pytest.importorskip("byteps")
-    pytest.importorskip("zmq")
-    with network(SPECS) as testbed:
-        yield testbed
 
 
 def trained(job: JobApart) -> None:
@@ -35,8 +25,8 @@ def trained(job: JobApart) -> None:
         assert counts["of"][number] == STEPS
 
 
-def test_in_step_the_weights_are_those_of_synchronous_training(testbed: Testbed, tmp_path: Path) -> None:
-    with running(testbed, tmp_path, PORT, (JOB, str(STEPS)), {"PROPHET_STALENESS": "0"}) as job:
+def test_in_step_the_weights_are_those_of_synchronous_training(apart: Testbed, tmp_path: Path) -> None:
+    with running(apart, tmp_path, PORT, (JOB, str(STEPS)), {"PROPHET_STALENESS": "0"}) as job:
         trained(job)
         counts = [job.counts(worker) for worker in WORKERS]
         assert {kept["digest"] for kept in counts} == {counts[0]["digest"]}, "all have the same model, to the last bit"
@@ -47,8 +37,8 @@ def test_in_step_the_weights_are_those_of_synchronous_training(testbed: Testbed,
         assert coordinated["sums"] > 0, "updates of an iteration are summed on their way"
 
 
-def test_a_fast_worker_leads_by_the_staleness_and_no_more(testbed: Testbed, tmp_path: Path) -> None:
-    with running(testbed, tmp_path, PORT + 1, (JOB, str(STEPS)), {"PROPHET_STALENESS": "2"}) as job:
+def test_a_fast_worker_leads_by_the_staleness_and_no_more(apart: Testbed, tmp_path: Path) -> None:
+    with running(apart, tmp_path, PORT + 1, (JOB, str(STEPS)), {"PROPHET_STALENESS": "2"}) as job:
         trained(job)
         assert max(job.counts(worker)["lead"] for worker in WORKERS) <= 2
         assert job.coordinated()["applied"] == 3 * STEPS

@@ -37,7 +37,7 @@ from prophet.core.plan import Plan
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.core.status import AgentStatus, HookStatus, LaneStatus
 from prophet.frontends.ending import STALLED, at_end, end_process
-from prophet.frontends.records import event_buffer, write_records
+from prophet.frontends.records import event_buffer, require_records, write_records
 from prophet.frontends.turning import TurningThread
 from prophet.policies import get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
@@ -120,10 +120,7 @@ class Agent:
         """
         settings = from_environ(environ)
         get_definition(settings.policy, names.SCHEDULER)
-        if settings.outputs:
-            from prophet.core.files import require_places
-
-            require_places(settings.outputs)
+        require_records(settings)
         policy = policy_from_environ(settings.policy, environ, settings.partition_bytes or DEFAULT_PARTITION_BYTES)
         profile = None
         if settings.profile_in is not None:

@@ -10,17 +10,13 @@ one warning.
 
 from __future__ import annotations
 
-import atexit
-import dataclasses
 import functools
 import importlib.util
 import ipaddress
-import json
 import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, MutableMapping
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -30,7 +26,8 @@ from prophet.core.optional import INSTALL
 from prophet.core.plan import Plan
 from prophet.core.settings import Settings, coordinator_from_environ, from_environ
 from prophet.core.status import AgentStatus
-from prophet.frontends.ending import STALLED, WRONG, end_process
+from prophet.frontends.ending import STALLED, WRONG, at_end, end_process
+from prophet.frontends.records import require_records, write_records
 from prophet.mlfabric.ports import CoordinatorPort
 from prophet_byteps import hook as hook_module
 from prophet_byteps.hook import Hook, HookError, Library
@@ -61,10 +58,7 @@ class AsynchronousAgent:
     def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> AsynchronousAgent:
         """Checks the settings and loads the hook, before BytePS's library is loaded. Raises UserError with one line."""
         settings = from_environ(environ)
-        if settings.outputs:
-            from prophet.core.files import require_places
-
-            require_places(settings.outputs)
+        require_records(settings)
         check_job(framework, environ)
         library, hook, no_hook = None, None, ""
         try:
@@ -93,7 +87,7 @@ class AsynchronousAgent:
             self.step_aside(self._aside)
         self._wrap_init(module)
         install(module, self)
-        atexit.register(self._finish)
+        at_end(self._finish)
 
     def _wrap_init(self, module: Any) -> None:
         """A coordinator is looked for when the worker's number is known, and left before BytePS is shut down."""
@@ -104,7 +98,7 @@ class AsynchronousAgent:
             result = init(*args, **kwargs)
             if self._coordinator is None and module.size() > 1:
                 self._coordinator = connect(module.rank(), os.environ, module.size())
-                atexit.register(self._leave_at_exit)  # runs before BytePS's own, which init() has registered
+                at_end(self._leave_at_exit)  # runs before BytePS's own, which init() has registered
             return result
 
         @functools.wraps(shutdown)
@@ -175,18 +169,10 @@ class AsynchronousAgent:
             end_process(f"{who} died: this worker ends without waiting for BytePS's end, which waits for all", STALLED)
 
     def _finish(self) -> None:
-        """Writes what was asked for; a failure here is a warning, never a failed job."""
-        try:
-            if self._settings.status_out is not None:
-                from prophet.core.files import make_places
+        write_records(self._settings, self._status)
 
-                make_places(self._settings.outputs)
-                self._write_status(self._settings.status_out)
-        except Exception as error:
-            logger.warning("Prophet could not end as it should: %s", error)
-
-    def _write_status(self, path: Path) -> None:
-        status = AgentStatus(
+    def _status(self) -> AgentStatus:
+        return AgentStatus(
             policy=names.MLFABRIC,
             stepped_aside=self._aside,
             plans=0,
@@ -195,13 +181,12 @@ class AsynchronousAgent:
             push_credit=None,
             hook=self._hook.status() if self._hook else None,
         )
-        path.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n", encoding="utf-8")
 
 
 def check_job(framework: str, environ: Mapping[str, str]) -> None:
     """Raises UserError where the job is none that updates can be scheduled in."""
     scheduler = f"{names.SCHEDULER}={names.MLFABRIC}"
-    if environ.get(names.BYTEPS_ENABLE_ASYNC, "0") in ("", "0"):
+    if names.in_step(environ):
         raise UserError(
             f"{scheduler} schedules asynchronous updates; set {names.BYTEPS_ENABLE_ASYNC}=1 for workers and servers"
         )

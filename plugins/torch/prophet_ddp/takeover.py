@@ -32,6 +32,7 @@ from prophet.core.network import Probe
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, at_end, end_process, say
+from prophet.frontends.records import require_records
 from prophet.frontends.torch import steps
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.frontends.torch.streams import streams_of
@@ -87,10 +88,7 @@ def settings() -> Settings:
                 f"{names.DDP_SCHEDULER} is {read.policy!r}, which DistributedDataParallel does not run, since {why}"
             )
         policy_from_environ(read.policy, os.environ, read.partition_bytes or DEFAULT_PARTITION_BYTES)
-        if read.outputs:
-            from prophet.core.files import require_places
-
-            require_places(read.outputs)
+        require_records(read)
         _profile_in(read)
         return read
     except UserError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prophet.core.errors import UserError
-from prophet.core.files import make_places, require_places, write_whole
+from prophet.core.files import placed, require_places, write_whole
 from prophet.core.optional import require
 from prophet.lab.report.stories import Story
 
@@ -39,7 +39,6 @@ def write_report(folder: Path, out: Path) -> None:
     from prophet.lab.report.page import page
 
     try:
-        make_places({"--out": out})
-        write_whole(page(story), out)
+        write_whole(page(story), placed(out))
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror})") from None

@@ -19,7 +19,6 @@ is wrapped: a process that trains nothing, a data loader's say, needs none of it
 
 from __future__ import annotations
 
-import atexit
 import functools
 import importlib
 import logging
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from prophet.core.settings import in_step
+from prophet.frontends.ending import at_end
 from prophet_byteps import agreement, hook
 
 if TYPE_CHECKING:
@@ -203,4 +203,4 @@ def _finish_before_shutdown(bps: Any) -> None:
     bps.shutdown = finishing(bps.shutdown)
     bps.suspend = finishing(bps.suspend)
     bps.resume = resuming(bps.resume)
-    atexit.register(finish)  # After bps.init() registered BytePS's shutdown, so it runs before that.
+    at_end(finish)  # After bps.init() registered BytePS's shutdown, so it runs before that.
