@@ -43,7 +43,7 @@ JOINED_S = 0.0005
 TICK_S = 0.5
 LEGEND_STRIPES, LEGEND_WIDTH = 13, 130
 STYLE = """text { font: 13px system-ui, sans-serif; fill: #24292f }
-.title { font-weight: 600 } .small { font-size: 12px; fill: #57606a } .in { font-size: 12px; fill: #fff }
+.title { font-weight: 600 } .small { font-size: 12px; fill: #57606a } .in { font-size: 12px; fill: #fff; stroke: #0008; stroke-width: 2px; paint-order: stroke }
 .page { fill: #fff } .idle { fill: #eaeef2 } .tick { stroke: #d0d7de }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 } .small { fill: #9198a1 } .in { fill: #fff }
