@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,6 @@ from prophet.lab.simulated import run_planned
 from prophet.lab.simulated_ddp import prepared
 from prophet.lab.transfers import pair_events
 from prophet.simulate.run import WORKER, SimulatedRun
-from tools.exit_status import exit_status
 
 CONFIG = Path("configs/allreduce.yaml")
 PICTURE = Path("docs/images/iteration.svg")
@@ -193,7 +191,7 @@ def _text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> s
 
 
 def panels() -> list[Panel]:
-    """Simulates. Raises UserError where the config is none any more."""
+    """Simulates the contenders. The folder of the process is the checkout."""
     cell = load_experiment(CONFIG, tuple(SHOWN)).cells[0]
     drawn = []
     for contender in cell.policies:
@@ -203,18 +201,10 @@ def panels() -> list[Panel]:
     return drawn
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Draws; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.picture", description=__doc__)
-    parser.add_argument("--out", type=Path, default=PICTURE, help="file of the picture")
-    options = parser.parse_args(arguments)
-
-    def work() -> int:
-        options.out.write_text(drawing(panels()), encoding="utf-8")
-        return 0
-
-    return exit_status(work)
+def main() -> None:
+    argparse.ArgumentParser(prog="python -m tools.picture", description=__doc__).parse_args()
+    PICTURE.write_text(drawing(panels()), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -39,11 +39,16 @@ def test_other_times_are_on_those_pages_too() -> None:
     assert said <= {time for row in ROWS for times in rows_of(ROOT / row[4]) for time in times}
 
 
+@pytest.fixture(scope="module")
+def panels() -> list[picture.Panel]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(ROOT)
+        return picture.panels()
+
+
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    monkeypatch.chdir(ROOT)
-    assert picture.main(["--out", str(tmp_path / "drawn.svg")]) == 0
-    return (tmp_path / "drawn.svg").read_text(encoding="utf-8")
+def drawn(panels: list[picture.Panel]) -> str:
+    return picture.drawing(panels)
 
 
 def test_the_picture_is_what_the_tool_draws(drawn: str) -> None:
@@ -61,8 +66,9 @@ def test_the_picture_says_all_and_fetches_nothing(drawn: str) -> None:
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg\")|@import|url\(", drawn)
 
 
-def test_what_is_computed_and_sent_is_the_iteration() -> None:
-    first, *_, ours = sorted(picture.panels(), key=lambda panel: -panel.iteration_s)
+def test_what_is_computed_and_sent_is_the_iteration(panels: list[picture.Panel]) -> None:
+    first, *_, ours = panels
+    assert first.iteration_s > ours.iteration_s
     for each in (first, ours):
         assert sum(span.end_s - span.start_s for span in each.computing) == pytest.approx(0.9, rel=1e-6)
         assert all(span.start_s < span.end_s <= each.iteration_s + 1e-9 for span in (*each.computing, *each.sending))
