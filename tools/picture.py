@@ -1,4 +1,4 @@
-"""The README's picture: what a worker computes and sends in one iteration, with DistributedDataParallel and under Prophet.
+"""The README's picture: what a worker computes and sends in one iteration, with DDP and under Prophet.
 
 Rule of this file: from simulated runs of one cell of configs/allreduce.yaml to docs/images/iteration.svg. Nothing is
 measured, and every run draws the same; the page of that config has the measured times. Times are seconds, lengths of
@@ -41,7 +41,8 @@ JOINED_S = 0.0005
 TICK_S = 0.5
 LEGEND_STRIPES, LEGEND_WIDTH = 13, 130
 STYLE = """text { font: 13px system-ui, sans-serif; fill: #24292f }
-.title { font-weight: 600 } .small { font-size: 12px; fill: #57606a } .in { font-size: 12px; fill: #fff; stroke: #0008; stroke-width: 2px; paint-order: stroke }
+.title { font-weight: 600 } .small { font-size: 12px; fill: #57606a }
+.in { font-size: 12px; fill: #fff; stroke: #0008; stroke-width: 2px; paint-order: stroke }
 .page { fill: #fff } .idle { fill: #eaeef2 } .tick { stroke: #d0d7de }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 } .small { fill: #9198a1 } .in { fill: #fff }

@@ -111,7 +111,9 @@ def said(rows: Sequence[BlocksStanding]) -> str:
     slower = [row for row in rows if row.stock_s is not None and row.ours_s > row.stock_s]
     others = [row for row in rows if row.other_s is not None and row.ours_s > row.other_s]
     cases = [f"{row.setting}: {row.ahead:+.1%} against {row.best}" for row in behind]
-    cases += [f"{row.setting}: takes {row.ours_s / (row.other_s or 1) - 1:.1%} longer than {row.other}" for row in others]
+    cases += [
+        f"{row.setting}: takes {row.ours_s / (row.other_s or 1) - 1:.1%} longer than {row.other}" for row in others
+    ]
     return verdict(
         f"Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best of the fixed sizes in {len(behind)} "
         f"(all: {min(row.ahead for row in rows):+.1%} to {max(row.ahead for row in rows):+.1%}), behind stock "

@@ -156,7 +156,9 @@ def advise(
         ),
     ],
     bandwidth: Annotated[str | None, typer.Option(help="Of each worker's link, or host's, such as 3gbit.")] = None,
-    status: Annotated[Path | None, typer.Option(help="Take the bandwidth from what PROPHET_STATUS_OUT left of a job.")] = None,
+    status: Annotated[
+        Path | None, typer.Option(help="Take the bandwidth from what PROPHET_STATUS_OUT left of a job.")
+    ] = None,
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
     servers: Annotated[int, typer.Option(help="Number of servers; a job of DDP has none.")] = 1,
     server_bandwidth: Annotated[
