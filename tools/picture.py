@@ -147,7 +147,7 @@ def drawing(panels: list[Panel]) -> str:
     ]
     for tick in range(int(longest_s / TICK_S) + 1):
         x = LEFT + tick * TICK_S * scale
-        rows.append(f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{MARGIN}" y2="{bottom}"/>')
+        rows.append(f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom - 6}" y2="{bottom}"/>')
         rows.append(_text(x, bottom + 14, f"{tick * TICK_S:g} s", "small", "middle"))
     for place, each in enumerate(panels):
         rows += _panel(each, MARGIN + place * PANEL, scale, latest)
