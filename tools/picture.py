@@ -21,13 +21,14 @@ from prophet.lab.simulated import run_planned
 from prophet.lab.simulated_ddp import prepared
 from prophet.lab.transfers import pair_events
 from prophet.simulate.run import WORKER, SimulatedRun
+from tools.allreduce import OURS, STOCK
 
 CONFIG = Path("configs/allreduce.yaml")
 PICTURE = Path("docs/images/iteration.svg")
 SHOWN = {
-    "ddp-gloo": "DistributedDataParallel as it comes",
-    "ddp-gloo-2": "with its best bucket size, 2 MB",
-    "ddp-prophet": "with Prophet",
+    STOCK: "DistributedDataParallel as it comes",
+    f"{STOCK}-2": "with its best bucket size, 2 MB",
+    OURS: "with Prophet",
 }
 """Contenders of the config's first cell, from top to bottom."""
 
