@@ -147,9 +147,10 @@ soak: setup
 testbed: setup
 	$(BIN)/python -m tools.testbed
 
-# The pages of docs/results from what is kept in docs/results/data; nothing is measured.
+# The pages of docs/results from what is kept in docs/results/data, and the README's picture; nothing is measured.
 pages: setup
 	$(BIN)/python -m tools.pages
+	$(BIN)/python -m tools.picture
 	$(BIN)/python -m tools.simulator_errors
 
 # The pages of docs/ as a site that needs no network, in build/site.

@@ -19,7 +19,7 @@ from tools.cells import study_main, write_study_page
 from tools.kept import Point, Study
 from tools.markdown import shown, table
 from tools.real_tables import all_cells
-from tools.words import speedup
+from tools.words import speedup, verdict
 
 CONFIG = Path("configs/allreduce.yaml")
 PAGE = "allreduce.md"
@@ -114,16 +114,16 @@ def page(results: Path) -> str:
 
 
 def said(rows: Sequence[Standing]) -> str:
-    """Where Prophet stands, in a sentence."""
+    """Where Prophet stands, and the cells in which it is behind."""
     if not rows:
         return "Nothing was measured in which both ran."
     behind = [row for row in rows if row.over_best < 1 - BEHIND]
     stock, best = ([getattr(row, name) for row in rows] for name in ("over_stock", "over_best"))
-    lost = "".join(f"; {row.setting}: {row.over_best - 1:+.1%} against {row.best}" for row in behind)
-    return (
-        f"**Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best DDP in {len(behind)}{lost}. It is "
+    return verdict(
+        f"Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best DDP in {len(behind)}. It is "
         f"{min(stock):.2f} to {max(stock):.2f} times as fast as DDP as it comes, and {min(best):.2f} to "
-        f"{max(best):.2f} times as fast as DDP with its best bucket size, which is found by measuring all six.**"
+        f"{max(best):.2f} times as fast as DDP with its best bucket size, which is found by measuring all six.",
+        (f"{row.setting}: {row.over_best - 1:+.1%} against {row.best}" for row in behind),
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from prophet.lab.records import CellResult
-from tools import kept
+from tools import kept, words
 from tools.cells import simulated
 from tools.exit_status import exit_status
 from tools.kept import Study
@@ -112,10 +112,11 @@ def _said(rows: Sequence[Gain]) -> str:
     worst = min((row.over_fixed for row in rows), default=0.0)
     best = max((row.over_fixed for row in rows), default=0.0)
     others = [row for row in rows if row.over_other < 0]
-    return (
-        f"**Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best fixed size in {len(behind)}, at "
-        f"least {AHEAD:.0%} ahead of it in {len(ahead)} (from {worst:+.1%} to {best:+.1%}), and behind another policy "
-        f"in {len(others)}{''.join(f'; {row.best_other}, {row.setting}: {row.over_other:+.1%}' for row in others)}.**"
+    return words.verdict(
+        f"Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best fixed size in {len(behind)}, at "
+        f"least {AHEAD:.0%} ahead of it in {len(ahead)} (all: {worst:+.1%} to {best:+.1%}), and behind another policy "
+        f"in {len(others)}.",
+        (f"{row.setting}: {row.over_other:+.1%} against {row.best_other}" for row in others),
     )
 
 

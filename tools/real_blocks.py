@@ -19,6 +19,7 @@ from tools.cells import study_main, write_study_page
 from tools.kept import Study
 from tools.markdown import shown, table
 from tools.real_tables import all_cells
+from tools.words import verdict
 
 CONFIG = Path("configs/blocks.yaml")
 PAGE = "blocks.md"
@@ -103,18 +104,21 @@ def page(results: Path) -> str:
 
 
 def said(rows: Sequence[BlocksStanding]) -> str:
-    """Where Prophet stands, in a sentence."""
+    """Where Prophet stands, and the cells in which it is behind."""
     if not rows:
         return "Nothing was measured in which Prophet and a fixed size both ran."
     behind = [row for row in rows if row.ahead < -BEHIND]
-    named = "".join(f"; {row.setting}: {row.ahead:+.1%} against {row.best}" for row in behind)
     slower = [row for row in rows if row.stock_s is not None and row.ours_s > row.stock_s]
     others = [row for row in rows if row.other_s is not None and row.ours_s > row.other_s]
-    beaten = "".join(f"; {row.other}, {row.setting}: {row.ours_s / (row.other_s or 1) - 1:+.1%}" for row in others)
-    return (
-        f"**Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best of the fixed sizes in {len(behind)}"
-        f"{named} (from {min(row.ahead for row in rows):+.1%} to {max(row.ahead for row in rows):+.1%}), behind stock "
-        f"in {len(slower)}, and behind another engine or scheduler in {len(others)}{beaten}.**"
+    cases = [f"{row.setting}: {row.ahead:+.1%} against {row.best}" for row in behind]
+    cases += [
+        f"{row.setting}: takes {row.ours_s / (row.other_s or 1) - 1:.1%} longer than {row.other}" for row in others
+    ]
+    return verdict(
+        f"Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best of the fixed sizes in {len(behind)} "
+        f"(all: {min(row.ahead for row in rows):+.1%} to {max(row.ahead for row in rows):+.1%}), behind stock "
+        f"in {len(slower)}, and behind another engine or scheduler in {len(others)}.",
+        cases,
     )
 
 

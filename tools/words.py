@@ -51,6 +51,12 @@ def count(some: int, whole: int) -> str:
     return f"in {some} of {whole} rows" if some else "in no row"
 
 
+def verdict(sentence: str, cases: Iterable[str]) -> str:
+    """`sentence`, and below it the cases that it speaks of, in a list."""
+    listed = "\n".join(f"- {case}" for case in cases)
+    return f"**{sentence}**\n\n{listed}" if listed else f"**{sentence}**"
+
+
 def without_prophet(cell: CellResult) -> list[str]:
     """The policies of a cell in whose processes there was no Prophet, nor its agent."""
     return [name for name, policy in cell.policies.items() if name != "prophet" and policy.agent is None]

@@ -60,7 +60,7 @@ def run(
     policy: Annotated[list[str] | None, typer.Option(help="Run only this policy; may be repeated.")] = None,
     repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
 ) -> None:
-    """Run an experiment on real BytePS over a shaped network."""
+    """Run an experiment: real jobs on a slow network that is made on this machine."""
     from prophet.lab.config import load_experiment
     from prophet.lab.session import run_session
 
@@ -76,7 +76,7 @@ def simulate(
     policy: Annotated[list[str] | None, typer.Option(help="Simulate only this policy; may be repeated.")] = None,
     repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
 ) -> None:
-    """Say what an experiment would give, in seconds and without a network."""
+    """Simulate an experiment: the same config on a virtual clock, in seconds and without a network."""
     from prophet.lab.config import load_experiment
     from prophet.lab.simulated_session import simulate_session
 
@@ -90,7 +90,7 @@ def profile(
     file: Annotated[Path, typer.Argument(help="A profile, as PROPHET_PROFILE_OUT writes it.")],
     plot: Annotated[Path | None, typer.Option(help="Also draw generation time by gradient into this PNG.")] = None,
 ) -> None:
-    """Show a job's stepwise pattern."""
+    """Show when a job's gradients appear: its stepwise pattern."""
     from rich.console import Console
 
     from prophet.cli.profiles_view import plot_profile, profile_table
@@ -106,7 +106,7 @@ def profile(
 def replay(
     events: Annotated[Path, typer.Argument(help="A record of events, as PROPHET_EVENTS_OUT writes it.")],
 ) -> None:
-    """Decide a recorded schedule anew, and say where the queue decides otherwise."""
+    """Ask the queue for a recorded job's decisions again, and show each that differs."""
     from prophet.core.event_record import load_record
     from prophet.simulate.replay import replay as replay_record
     from prophet.simulate.replay import story
@@ -126,8 +126,8 @@ def replay(
 def plan(
     profile: Annotated[str, typer.Argument(help="A profile: a file, or a built-in one such as resnet50.")],
     bandwidth: Annotated[str, typer.Option(help="Of each worker's link, such as 3gbit.")],
-    workers: Annotated[int, typer.Option(help="How many.")] = 2,
-    servers: Annotated[int, typer.Option(help="How many.")] = 1,
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
+    servers: Annotated[int, typer.Option(help="Number of servers.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="Also draw it into this PNG.")] = None,
 ) -> None:
     """Show what Prophet would do with a job on a network, and how every policy would fare."""
@@ -156,9 +156,11 @@ def advise(
         ),
     ],
     bandwidth: Annotated[str | None, typer.Option(help="Of each worker's link, or host's, such as 3gbit.")] = None,
-    status: Annotated[Path | None, typer.Option(help="In its place: what PROPHET_STATUS_OUT left of a job.")] = None,
-    workers: Annotated[int, typer.Option(help="How many.")] = 2,
-    servers: Annotated[int, typer.Option(help="How many; a job of DDP has none.")] = 1,
+    status: Annotated[
+        Path | None, typer.Option(help="Take the bandwidth from what PROPHET_STATUS_OUT left of a job.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
+    servers: Annotated[int, typer.Option(help="Number of servers; a job of DDP has none.")] = 1,
     server_bandwidth: Annotated[
         str | None,
         typer.Option(help="Of each server's link. Left out: without a limit, or for a record as the workers'."),
@@ -220,7 +222,7 @@ def advise(
 def testbed(
     command: Annotated[list[str], typer.Argument(help="What each worker runs, such as: python train.py")],
     bandwidth: Annotated[str, typer.Option(help="Of each worker's link, both ways, such as 250mbit.")],
-    workers: Annotated[int, typer.Option(help="How many.")] = 2,
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
     delay: Annotated[str, typer.Option(help="Of each worker's link, one way, such as 1ms.")] = "0ms",
 ) -> None:
     """Run your own script of DistributedDataParallel between slow links that are made on this machine."""
@@ -250,7 +252,7 @@ def top(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="What `prophet run` or PROPHET_RECORD has left.")],
+    folder: Annotated[Path, typer.Argument(help="The folder that `prophet run` or PROPHET_RECORD has left.")],
     out: Annotated[Path | None, typer.Option(help="The page; report.html in that folder where left out.")] = None,
 ) -> None:
     """Make one HTML page of a run, to be read without a network."""
@@ -263,7 +265,7 @@ def report(
 
 @app.command()
 def doctor() -> None:
-    """Say what this machine can do, and what to do about the rest; the last line says whether jobs can start.
+    """Say what this machine can do, what is missing, and whether a job can start under Prophet here (the last line).
 
     Exit status 0 where nothing is missing, else 2.
     """
@@ -288,7 +290,7 @@ def coordinate(
     dead_after: Annotated[str, typer.Option(help="How long a worker may be silent before it counts as dead.")] = "10s",
     status: Annotated[Path | None, typer.Option(help="File (JSON) for what came of all updates.")] = None,
 ) -> None:
-    """Be the coordinator of MLfabric jobs, until Ctrl-C or SIGTERM."""
+    """Be the coordinator of asynchronous jobs (MLfabric), until Ctrl-C or SIGTERM."""
     from prophet.cli.coordinate import serve, terms_of
 
     terms = terms_of(delay_bound, server, server_rate, rate, batch, dead_after)

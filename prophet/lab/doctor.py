@@ -154,7 +154,7 @@ def _hook(engine: EngineSpec, framework: Framework) -> Iterator[Finding]:
     try:
         check = pkgutil.resolve_name(engine.hook)
     except ModuleNotFoundError as error:
-        yield Finding(item, False, f"{error.name} is not installed; `pip install byteps-prophet`")
+        yield Finding(item, False, f"{error.name} is not installed; `pip install .` in Prophet's checkout")
     else:
         yield Finding(item, *check(framework))
 
@@ -166,7 +166,7 @@ def _checked(engine: EngineSpec, framework: Framework, installed: bool) -> Itera
     try:
         check = pkgutil.resolve_name(engine.check)
     except ModuleNotFoundError as error:
-        yield Finding(engine.words, False, f"{error.name} is not installed; `pip install byteps-prophet`")
+        yield Finding(engine.words, False, f"{error.name} is not installed; `pip install .` in Prophet's checkout")
     else:
         yield from (Finding(*row) for row in check(framework))
 

@@ -175,7 +175,7 @@ def test_a_plugin_that_is_not_installed_is_said_with_what_to_do(monkeypatch: pyt
     monkeypatch.setattr("prophet.lab.contenders.engine_of", lambda base: engine)
     pytest.importorskip("torch")
     reason = obstacle(Contender(STOCK, STOCK))
-    assert reason == "hook: no_such_plugin is not installed; `pip install byteps-prophet`"
+    assert reason == "hook: no_such_plugin is not installed; `pip install .` in Prophet's checkout"
 
 
 def refusing(framework: str) -> list[tuple[str, bool, str]]:
@@ -194,7 +194,7 @@ def test_what_prophet_lacks_on_an_engine_stops_its_policies_there_and_nothing_el
     missing = replace(engine, check="no_such_plugin.checks:check")
     monkeypatch.setattr("prophet.lab.contenders.engine_of", lambda base: missing)
     reason = obstacle(Contender("toy-prophet", "toy-prophet"))
-    assert reason == "DistributedDataParallel: no_such_plugin is not installed; `pip install byteps-prophet`"
+    assert reason == "DistributedDataParallel: no_such_plugin is not installed; `pip install .` in Prophet's checkout"
 
 
 def test_no_other_file_names_an_engine_or_a_variant() -> None:

@@ -37,7 +37,8 @@ def test_cells_in_which_prophet_is_behind_are_named() -> None:
     bad = cell(**{"ddp-gloo": policy(1.0), "ddp-gloo-1": policy(0.9), "ddp-prophet": policy(1.0)})
     assert said(standings([good, near])).startswith("**Of 2 cells Prophet is more than 1% behind the best DDP in 0. It")
     words = said(standings([good, bad]))
-    assert "behind the best DDP in 1; 250mbit: -10.0% against ddp-gloo-1. It is 1.00 to 1.67 times" in words
+    assert "behind the best DDP in 1. It is 1.00 to 1.67 times" in words
+    assert words.splitlines()[2:] == ["- 250mbit: -10.0% against ddp-gloo-1"]
 
 
 def test_weights_are_said_of_two_ranks_that_were_compared() -> None:

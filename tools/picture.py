@@ -1,0 +1,212 @@
+"""The README's picture: what a worker computes and sends in one iteration, with DDP and under Prophet.
+
+Rule of this file: from simulated runs of one cell of configs/allreduce.yaml to docs/images/iteration.svg. Nothing is
+measured, and every run draws the same; the page of that config has the measured times. Times are seconds, lengths of
+the drawing pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+from prophet.core.profile import Profile
+from prophet.lab.config import load_experiment
+from prophet.lab.simulated import run_planned
+from prophet.lab.simulated_ddp import prepared
+from prophet.lab.transfers import pair_events
+from prophet.simulate.run import WORKER, SimulatedRun
+from tools.allreduce import OURS, STOCK
+
+CONFIG = Path("configs/allreduce.yaml")
+PICTURE = Path("docs/images/iteration.svg")
+SHOWN = {
+    STOCK: "DistributedDataParallel as it comes",
+    f"{STOCK}-2": "with its best bucket size, 2 MB",
+    OURS: "with Prophet",
+}
+"""Contenders of the config's first cell, from top to bottom."""
+
+WIDTH, MARGIN, LEFT, RIGHT = 800, 16, 92, 24
+ROW, BETWEEN_ROWS, TITLE, PANEL = 20, 4, 22, 82
+FOOT = 58
+COLOURS = ((0x35, 0x66, 0xB8), (0x2A, 0x9D, 0x8F), (0xE0, 0xB0, 0x40), (0xD9, 0x5F, 0x3B))
+"""Of the first layers to the last; what is between is mixed."""
+JOINED_S = 0.0005
+"""What belongs to the same step and is no further apart is one stroke."""
+TICK_S = 0.5
+LEGEND_STRIPES, LEGEND_WIDTH = 13, 130
+STYLE = """text { font: 13px system-ui, sans-serif; fill: #24292f }
+.title { font-weight: 600 } .small { font-size: 12px; fill: #57606a }
+.in { font-size: 12px; fill: #fff; stroke: #0008; stroke-width: 2px; paint-order: stroke }
+.page { fill: #fff } .idle { fill: #eaeef2 } .tick { stroke: #d0d7de }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3 } .small { fill: #9198a1 } .in { fill: #fff }
+.page { fill: #0d1117 } .idle { fill: #21262d } .tick { stroke: #3d444d }
+}"""
+
+
+class Span(NamedTuple):
+    """Something that lasts, from the start of backward on; `step` of the stepwise pattern, 0 the first layers'."""
+
+    start_s: float
+    end_s: float
+    step: int
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One iteration of a worker, from the start of backward to that of the next."""
+
+    title: str
+    backward_s: float
+    """How long backward takes."""
+    iteration_s: float
+    computing: list[Span]
+    sending: list[Span]
+
+
+def steps_of(profile: Profile) -> list[int]:
+    """For each gradient the step in which it is generated; 0 is the last to come, which has the first layers'."""
+    times = sorted({gradient.generation_s for gradient in profile.gradients}, reverse=True)
+    return [times.index(gradient.generation_s) for gradient in profile.gradients]
+
+
+def panel(title: str, run: SimulatedRun, profile: Profile) -> Panel:
+    """The last whole iteration of the recorded worker."""
+    marks = run.marks[WORKER]
+    last = len(marks) - 2
+    began, ended = float(marks["backward_s"][last]), float(marks["backward_s"][last + 1])
+    steps = steps_of(profile)
+    # Operations are the layers' in forward, and then the steps of backward, the last layers' first.
+    by_operation = [*steps, *range(max(steps), -1, -1)]
+    columns = (run.computing[name].tolist() for name in ("started_s", "finished_s", "operation"))
+    computing = [
+        Span(start_s - began, end_s - began, by_operation[operation])
+        for start_s, end_s, operation in zip(*columns, strict=True)
+        if began <= start_s < ended
+    ]
+    backward_s = float(marks["end_s"][last]) - began
+    return Panel(title, backward_s, ended - began, merged(computing), merged(_sent(run, profile, last, began, ended)))
+
+
+def _sent(run: SimulatedRun, profile: Profile, iteration: int, began: float, ended: float) -> Iterator[Span]:
+    """What is on the wire, one after another: it began when it was issued, or when what was before it had ended."""
+    members, steps = run.job_of(iteration).members_by_id, steps_of(profile)
+    before = began
+    for transfer in sorted(pair_events(run.events), key=lambda transfer: transfer.finish_s):
+        if not began < transfer.finish_s <= ended:
+            continue
+        start_s = max(before, transfer.start_s)
+        before = transfer.finish_s
+        # A bucket has gradients of many steps; the last layers' are first in it.
+        parts = sorted(members[transfer.gradient], reverse=True)
+        sizes = [min(profile.gradients[place].size_bytes, transfer.size_bytes) for place in parts]
+        ends = list(itertools.accumulate(sizes, initial=0))
+        scale = (transfer.finish_s - start_s) / ends[-1]
+        for place, (first, end) in zip(parts, itertools.pairwise(ends), strict=True):
+            yield Span(start_s - began + first * scale, start_s - began + end * scale, steps[place])
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same by time, with neighbours of one step joined."""
+    joined: list[Span] = []
+    for span in sorted(spans):
+        if joined and joined[-1].step == span.step and span.start_s - joined[-1].end_s < JOINED_S:
+            joined[-1] = joined[-1]._replace(end_s=span.end_s)
+        else:
+            joined.append(span)
+    return joined
+
+
+def colour(share: float) -> str:
+    """From the first layers (0) to the last (1)."""
+    place = share * (len(COLOURS) - 1)
+    low = min(int(place), len(COLOURS) - 2)
+    mixed = (a + (b - a) * (place - low) for a, b in zip(COLOURS[low], COLOURS[low + 1], strict=True))
+    return "#" + "".join(f"{round(value):02x}" for value in mixed)
+
+
+def drawing(panels: list[Panel]) -> str:
+    """The picture as SVG, which fetches nothing and follows the reader's light or dark."""
+    longest_s = max(each.iteration_s for each in panels)
+    scale = (WIDTH - LEFT - RIGHT) / longest_s
+    latest = max(span.step for each in panels for span in (*each.computing, *each.sending)) or 1
+    bottom = MARGIN + len(panels) * PANEL
+    height = bottom + FOOT
+    words = "; ".join(f"{each.title}: {each.iteration_s:.2f} s" for each in panels)
+    rows = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
+        f"<title>One iteration of a worker, simulated. {escape(words)}</title>",
+        f"<style>{STYLE}</style>",
+        f'<rect class="page" width="{WIDTH}" height="{height}" rx="6"/>',
+    ]
+    for tick in range(int(longest_s / TICK_S) + 1):
+        x = LEFT + tick * TICK_S * scale
+        rows.append(f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom - 6}" y2="{bottom}"/>')
+        rows.append(_text(x, bottom + 14, f"{tick * TICK_S:g} s", "small", "middle"))
+    for place, each in enumerate(panels):
+        rows += _panel(each, MARGIN + place * PANEL, scale, latest)
+    rows += _legend(bottom + 40)
+    return "\n".join([*rows, "</svg>", ""])
+
+
+def _panel(shown: Panel, top: float, scale: float, latest: int) -> Iterator[str]:
+    yield _text(LEFT, top + 14, f"{shown.title}: {shown.iteration_s:.2f} s", "title")
+    for place, (name, spans) in enumerate((("computing", shown.computing), ("network", shown.sending))):
+        y = top + TITLE + place * (ROW + BETWEEN_ROWS)
+        yield _text(LEFT - 8, y + 14, name, "small", "end")
+        yield _bar(LEFT, y, shown.iteration_s * scale, 'class="idle"')
+        for span in spans:
+            fill = f'fill="{colour(span.step / latest)}"'
+            yield _bar(LEFT + span.start_s * scale, y, (span.end_s - span.start_s) * scale, fill)
+    y = top + TITLE + 14
+    forward = [span for span in shown.computing if span.start_s >= shown.backward_s]
+    waited_s = forward[0].start_s - shown.backward_s
+    yield _text(LEFT + 8, y, "backward", "in")
+    yield _text(LEFT + forward[0].start_s * scale + 8, y, "forward", "in")
+    if waited_s * scale > 100:
+        yield _text(LEFT + (shown.backward_s + waited_s / 2) * scale, y, "waiting", "small", "middle")
+
+
+def _legend(y: float) -> Iterator[str]:
+    yield _text(LEFT, y + 11, "first layers", "small")
+    x = LEFT + 72
+    for stripe in range(LEGEND_STRIPES):
+        fill = f'fill="{colour(stripe / (LEGEND_STRIPES - 1))}"'
+        yield _bar(x + stripe * LEGEND_WIDTH / LEGEND_STRIPES, y, LEGEND_WIDTH / LEGEND_STRIPES, fill, 12)
+    yield _text(x + LEGEND_WIDTH + 8, y + 11, "last layers; grey is idle", "small")
+    yield _text(WIDTH - RIGHT, y + 11, "since backward began, simulated", "small", "end")
+
+
+def _bar(x: float, y: float, width: float, look: str, height: float = ROW) -> str:
+    return f'<rect {look} x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="{height:g}"/>'
+
+
+def _text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def panels() -> list[Panel]:
+    """Simulates the contenders. The folder of the process is the checkout."""
+    cell = load_experiment(CONFIG, tuple(SHOWN)).cells[0]
+    drawn = []
+    for contender in cell.policies:
+        planned = prepared(cell.of(contender), contender)
+        assert planned is not None and cell.wire is not None  # a replay, which the simulator knows
+        drawn.append(panel(SHOWN[contender.name], run_planned(planned), cell.wire))
+    return drawn
+
+
+def main() -> None:
+    argparse.ArgumentParser(prog="python -m tools.picture", description=__doc__).parse_args()
+    PICTURE.write_text(drawing(panels()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
