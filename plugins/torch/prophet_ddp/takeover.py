@@ -31,7 +31,7 @@ from prophet.core.errors import UserError
 from prophet.core.network import Probe
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
-from prophet.frontends.ending import WRONG, at_end, end_process, say
+from prophet.frontends.ending import WRONG, at_end, end_process, fail_at_end, say
 from prophet.frontends.records import require_records
 from prophet.frontends.torch import steps
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
@@ -39,7 +39,7 @@ from prophet.frontends.torch.streams import streams_of
 from prophet.frontends.warm import WarmStart
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
-from prophet_ddp import autoload, nccl
+from prophet_ddp import nccl
 from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
@@ -355,9 +355,10 @@ def _install() -> None:
     _watch_comm_hooks(ddp_class)
     # No thread of ours asks a device anything while a CUDA graph is captured: that would end the capture.
     _before(torch.cuda.CUDAGraph, "capture_begin", lambda _graph: finish())
-    _first("destroy_process_group", finish)
-    if hasattr(dist.distributed_c10d, "_abort_process_group"):
-        _first("_abort_process_group", give_up)
+    for name, what in (("destroy_process_group", finish), ("_abort_process_group", give_up)):
+        _before(dist.distributed_c10d, name, lambda *_, what=what: what())
+        if hasattr(dist, name):
+            setattr(dist, name, getattr(dist.distributed_c10d, name))
     at_end(_process_ends)
 
 
@@ -373,7 +374,7 @@ def _process_ends() -> None:
         except Exception as error:
             if not failing:
                 say(f"the last averages of this rank never came: {error}")
-                autoload.status = 1
+                fail_at_end(1)
         # Python takes its interpreter apart next, and no thread of torch's must call into it then.
         if issuer.still(STILL_LIMIT_S):
             issuer.close()
@@ -409,20 +410,6 @@ def give_up() -> None:
                 issuer.fail(RuntimeError("the process group was aborted"))
 
 
-def _first(name: str, what: Callable[[], None]) -> None:
-    """`what` comes before this function of torch.distributed."""
-    original = getattr(dist.distributed_c10d, name)
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        what()
-        return original(*args, **kwargs)
-
-    setattr(dist.distributed_c10d, name, wrapper)
-    if hasattr(dist, name):
-        setattr(dist, name, wrapper)
-
-
 def _plain(ddp: Any, why: str) -> None:
     if ddp in _taken:
         logger.warning("this module goes on with DistributedDataParallel as it is: %s", why)
@@ -430,15 +417,16 @@ def _plain(ddp: Any, why: str) -> None:
         _give_back(ddp)
 
 
-def _before(holder: Any, name: str, first: Callable[[Any], None]) -> None:
+def _before(holder: Any, name: str, first: Callable[..., None]) -> None:
+    """`first` comes before this method or function, where there is one, and gets its object or first argument."""
     original = getattr(holder, name, None)
     if original is None:
         return
 
     @functools.wraps(original)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        first(self)
-        return original(self, *args, **kwargs)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        first(*args[:1])
+        return original(*args, **kwargs)
 
     setattr(holder, name, wrapper)
 
