@@ -179,7 +179,7 @@ def main() -> None:
     torch.set_num_threads(1)
     try:
         reexec_in_user_namespace()
-        done = read_pieces(told.file, SoakStart, "starts")
+        done = read_pieces(told.file, SoakStart)
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)
         sys.exit(2)
