@@ -134,5 +134,6 @@ def queue_costs(results: Path) -> str:
         return ""
     rows = [(words, f"{newest.figures[name]:,.10g}") for name, words in FIGURES.items() if name in newest.figures]
     return kept.joined(
-        f"`make bench`: {newest.measured.line('measured')} Load average before: {newest.load:.1f}.", table(("", ""), rows)
+        f"`make bench`: {newest.measured.line('measured')} Load average before: {newest.load:.1f}.",
+        table(("", ""), rows),
     )

@@ -32,6 +32,7 @@ from .shaping import check_bandwidth
 
 TRAFFIC = Path(__file__).with_name("traffic.py")
 SUBNET = "10.77.0"
+PREFIX = "prophet"  # of the names of the interfaces
 MAX_NODES = 250
 DISCARD_FRACTION = 1 / 3  # of a measurement: the first burst and TCP's slow start
 CHECK_S = 1.2
@@ -66,8 +67,8 @@ class Testbed:
 
     __test__ = False  # to pytest
 
-    def __init__(self, nodes: Sequence[NodeSpec], *, prefix: str = "prophet") -> None:
-        """`prefix` (at most 11 characters) begins the names of the interfaces. Raises UserError for bad nodes."""
+    def __init__(self, nodes: Sequence[NodeSpec]) -> None:
+        """Raises UserError for bad nodes."""
         names = [node.name for node in nodes]
         if not 1 <= len(names) <= MAX_NODES:
             raise UserError(f"a testbed has 1 to {MAX_NODES} nodes, not {len(names)}")
@@ -76,7 +77,6 @@ class Testbed:
         for node in nodes:
             check_bandwidth(node.name, node.bandwidth_bps)
             check_delay(node.name, node.delay_s)
-        self._prefix = prefix
         self._places = {name: place for place, name in enumerate(names)}
         # The last node is our own and never shaped: the far end of `check`.
         self._probe = len(names)
@@ -110,7 +110,7 @@ class Testbed:
             if not descriptors:
                 raise UserError(f"no network namespaces: {self._holder.stderr.read().strip()}")
             self._namespaces = [f"/proc/{self._holder.pid}/fd/{descriptor}" for descriptor in descriptors]
-            make_bridge(self._bridge, self._prefix)
+            make_bridge(self._bridge, PREFIX)
             for node, place in self._places.items():
                 self._plug_in(place, self._delays[node], node)
             self._plug_in(self._probe, None)
@@ -127,7 +127,7 @@ class Testbed:
         self._close()
 
     def _plug_in(self, place: int, delay_s: float | None, node: str = "") -> None:
-        joint = (self._bridge, self._prefix, self._port(place), self._namespaces[place], self._inside, _address(place))
+        joint = (self._bridge, PREFIX, self._port(place), self._namespaces[place], self._inside, _address(place))
         if delay_s is None:
             plug_in(*joint)
             return
@@ -200,7 +200,7 @@ class Testbed:
         place = self._place(node)
         if passes == (node not in self._cut_off):
             return
-        set_passing(self._bridge, self._prefix, self._port(place), passes=passes)
+        set_passing(self._bridge, PREFIX, self._port(place), passes=passes)
         (self._cut_off.discard if passes else self._cut_off.add)(node)
 
     def send_signal(self, node: str, number: signal.Signals) -> None:
@@ -316,10 +316,10 @@ class Testbed:
 
     @property
     def _inside(self) -> str:
-        return f"{self._prefix}0"
+        return f"{PREFIX}0"
 
     def _port(self, place: int) -> str:
-        return f"{self._prefix}-{place}"
+        return f"{PREFIX}-{place}"
 
     def _place(self, node: str) -> int:
         if node not in self._places:
