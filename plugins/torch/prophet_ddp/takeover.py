@@ -18,7 +18,7 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_enviro
 from prophet.frontends.ending import WRONG, at_end, end_process, fail_at_end, say
 from prophet.frontends.records import require_records
 from prophet.frontends.torch import steps
+from prophet.frontends.torch.guards import call_before
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.frontends.torch.streams import streams_of
 from prophet.frontends.warm import WarmStart
@@ -348,15 +349,17 @@ def _install() -> None:
         return
     _installed = True
     ddp_class: Any = torch.nn.parallel.DistributedDataParallel
-    # Of join(), and of torch's Join besides.
-    _before(ddp_class, "join_hook", lambda ddp: _plain(ddp, "join() is used"))
-    _before(ddp_class, "_register_buffer_comm_hook", lambda ddp: _plain(ddp, "a hook is registered for its buffers"))
-    _before(ddp_class, "_register_builtin_comm_hook", lambda ddp: _plain(ddp, "a built-in hook is registered"))
+    for name, why in (
+        ("join_hook", "join() is used"),  # and torch's Join besides
+        ("_register_buffer_comm_hook", "a hook is registered for its buffers"),
+        ("_register_builtin_comm_hook", "a built-in hook is registered"),
+    ):
+        call_before(ddp_class, name, lambda ddp, *_, why=why, **__: _plain(ddp, why))
     _watch_comm_hooks(ddp_class)
     # No thread of ours asks a device anything while a CUDA graph is captured: that would end the capture.
-    _before(torch.cuda.CUDAGraph, "capture_begin", lambda _graph: finish())
+    call_before(torch.cuda.CUDAGraph, "capture_begin", lambda *_, **__: finish())
     for name, what in (("destroy_process_group", finish), ("_abort_process_group", give_up)):
-        _before(dist.distributed_c10d, name, lambda *_, what=what: what())
+        call_before(dist.distributed_c10d, name, lambda *_, what=what, **__: what())
         if hasattr(dist, name):
             setattr(dist, name, getattr(dist.distributed_c10d, name))
     at_end(_process_ends)
@@ -415,20 +418,6 @@ def _plain(ddp: Any, why: str) -> None:
         logger.warning("this module goes on with DistributedDataParallel as it is: %s", why)
         _records.stepped_aside(why, ddp.reducer.rounds.record)
         _give_back(ddp)
-
-
-def _before(holder: Any, name: str, first: Callable[..., None]) -> None:
-    """`first` comes before this method or function, where there is one, and gets its object or first argument."""
-    original = getattr(holder, name, None)
-    if original is None:
-        return
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        first(*args[:1])
-        return original(*args, **kwargs)
-
-    setattr(holder, name, wrapper)
 
 
 def _watch_comm_hooks(ddp_class: Any) -> None:
