@@ -122,6 +122,12 @@ class ModuleAgent(WatchingAgent):
         self.at_rest: Cut | None = None
         """The cut in force, where it was found to be the best."""
 
+    def turn(self, now: float) -> bool:
+        """As of any agent; and says when there is nothing better to try."""
+        alive = super().turn(now)
+        self.at_rest = self._seen[0] if self.learner.at_rest else None
+        return alive
+
     def leave(self) -> None:
         """The module or the process ends: what was learned is kept for the next start."""
         if self._warm is not None:
@@ -141,10 +147,6 @@ class ModuleAgent(WatchingAgent):
             rounds.control.want(decision_of(rounds, kept.cut, sequence, kept.network))
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
-        self._learn(rounds, now)
-        self.at_rest = self._seen[0] if self.learner.at_rest else None
-
-    def _learn(self, rounds: ModuleRounds, now: float) -> None:
         cut, order = rounds.cut, rounds.order
         if self._seen[0] == cut and self._seen[1] != order:
             self.learner.reordered(now)
