@@ -252,6 +252,7 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     class Learner:
         monitor, profiler = SimpleNamespace(network=network), SimpleNamespace(profile=None)
         why, credit = "larger blocks cost less", 3 << 20
+        wanted = SimpleNamespace(iteration_s=0.25)
 
         def turn(self, now: float, events: Any, nic: Any, **others: Any) -> Plan:
             asked.append((others["cut"], others["networks"]))
@@ -275,6 +276,7 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     scheduled._learn(Hook(), Learner(), 6.0, [])  # type: ignore[arg-type]
     assert refused == [Refusal(cut, "no names")]
     board.taken_up(0, cut, 1 << 20)
+    assert board.recut_reason == ("larger blocks cost less", 0.25)
     plan, Learner.credit = Plan(), 2 << 20
     scheduled._learn(Hook(), Learner(), 7.0, [])  # type: ignore[arg-type]
     assert said == [None] * 4 + [1 << 20], "what the worker that decides wants in flight"
