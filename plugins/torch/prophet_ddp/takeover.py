@@ -45,7 +45,6 @@ from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
-from prophet_ddp.grouping import GroupingAgent, WaitingAgent
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
@@ -281,6 +280,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
 
 
 def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[int], alone: Probe | None) -> Turning:
+    from prophet_ddp.grouping import GroupingAgent, WaitingAgent  # Of all ranks one needs them.
+
     definition = get_definition(told.policy)
     partition_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
     policy = policy_from_environ(told.policy, os.environ, partition_bytes)
