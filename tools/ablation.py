@@ -6,7 +6,6 @@ Rule of this file: what is counted, and the page docs/results/ablation.md. `make
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +16,9 @@ from prophet.lab.records import CellResult
 from prophet.lab.results_view import describe_setting
 from tools import kept
 from tools.cells import measured, simulated
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.kept import Study
 from tools.markdown import table
-from tools.provenance import here
 
 SIMULATED_CONFIG, CONFIG = Path("configs/ablation-simulated.yaml"), Path("configs/ablation.yaml")
 PAGE = "ablation.md"
@@ -117,11 +115,10 @@ def section(results: Path, name: str, done: str, command: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes the page; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.ablation", description=__doc__)
+    parser = page_parser("ablation", __doc__)
     parser.add_argument("--real", action="store_true", help="on real networks")
     parser.add_argument("--config", type=Path, help="in place of the one of that kind")
     parser.add_argument("--out", type=Path, default=Path("build/ablation"), help="folder for real runs")
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--repeats", type=int, help="in place of the config's, of real runs")
     options = parser.parse_args(arguments)
     config = options.config or (CONFIG if options.real else SIMULATED_CONFIG)
@@ -132,9 +129,7 @@ def write_page(config: Path, real: bool, out: Path, results: Path, repeats: int 
     """Runs the config, keeps what came out and writes the page. Raises UserError and OSError."""
     console = Console(stderr=True)
     data = measured(config, out, repeats, console) if real else simulated(config, console)
-    kept.keep(results, NAME if real else SIMULATED, Study, data, here())
-    (results / PAGE).write_text(page(results), encoding="utf-8")
-    print(f"written to {results / PAGE}")
+    kept.publish(results, NAME if real else SIMULATED, Study, data, PAGE, page)
     return 0
 
 

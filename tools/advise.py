@@ -25,7 +25,6 @@ from prophet.lab.simulator_error import prediction_error
 from tools import kept
 from tools.cells import measured, study_main
 from tools.markdown import table
-from tools.provenance import here
 
 CONFIG = Path("configs/profiles/advise.yaml")
 PAGE = "advice.md"
@@ -142,9 +141,7 @@ def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> i
     console = Console()
     measured(config, out, repeats, console)
     rows = [followed(out, number, change) for number, change in enumerate(CHANGES)]
-    kept.keep(results, NAME, Advised, Advised(rows), here())
-    (results / PAGE).write_text(page(results), encoding="utf-8")
-    console.print(f"written to {results / PAGE}")
+    kept.publish(results, NAME, Advised, Advised(rows), PAGE, page)
     return 0 if sum(abs(row.off) <= NEAR for row in rows) >= len(rows) - 1 else 1
 
 

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from prophet.engines.registry import engines
 from prophet.lab.records import CellResult
 from prophet.lab.results_view import describe_setting
 from tools import kept
-from tools.cells import study_main, write_study_page
+from tools.cells import measured, study_main
 from tools.kept import Point, Study
 from tools.markdown import shown, table
 from tools.real_tables import all_cells
@@ -185,7 +187,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> int:
     """Runs what is missing of the config, keeps what came out and writes the page. Raises UserError and OSError."""
-    return write_study_page(NAME, PAGE, page, config, out, results, repeats)
+    kept.publish(results, NAME, Study, measured(config, out, repeats, Console()), PAGE, page)
+    return 0
 
 
 if __name__ == "__main__":

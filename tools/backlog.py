@@ -25,10 +25,10 @@ from prophet.lab.contenders import Contender
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from tools import kept
 from tools.builds import BUILDS, Ended, Limits, ManyGradientsJob, provide_build, run_job
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.markdown import table
 from tools.pieces import add_piece, read_pieces
-from tools.provenance import Provenance, here
+from tools.provenance import Provenance
 
 PAGE = "backlog.md"
 NAME = "backlog"
@@ -116,11 +116,6 @@ the first number has gone to all workers and back, or after that. It is late whe
 {chr(10).join(["", *late, ""]) if late else ""}"""
 
 
-def read_starts(path: Path) -> list[Start]:
-    """The starts that were counted already, none where there is no file. Raises UserError."""
-    return read_pieces(path, Start, "starts")
-
-
 def run(options: argparse.Namespace) -> int:
     """Makes the starts that are missing, and the page of all. Raises UserError."""
     console = Console()
@@ -131,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     job, limits = ManyGradientsJob(options.gradients, SIZE_BYTES, ITERATIONS), Limits(options.still, options.limit)
     counts = options.out / f"starts-{options.build}-{job.gradients}-{rate:.0f}.jsonl"
     options.out.mkdir(parents=True, exist_ok=True)
-    starts = read_starts(counts)
+    starts = read_pieces(counts, Start)
     with Testbed([NodeSpec(node, cluster.bandwidth.rate(node)) for node in cluster.nodes]) as testbed:
         for number in range(options.starts):
             for name in POLICIES:
@@ -148,9 +143,7 @@ def run(options: argparse.Namespace) -> int:
                 add_piece(counts, start)
                 said = f"{name} {number + 1}: {start.end} {start.stage}, {start.seconds:.0f} s {start.why}"
                 console.print(said, markup=False, soft_wrap=True)
-    kept.keep(options.results, NAME, Starts, Starts(options.build, job, rate, limits, starts), here())
-    (options.results / PAGE).write_text(page(options.results), encoding="utf-8")
-    console.print(f"the page is {options.results / PAGE}", markup=False, soft_wrap=True)
+    kept.publish(options.results, NAME, Starts, Starts(options.build, job, rate, limits, starts), PAGE, page)
     return 0
 
 
@@ -163,9 +156,8 @@ def _rate(text: str) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.backlog", description=__doc__)
+    parser = page_parser("backlog", __doc__)
     parser.add_argument("--out", type=Path, default=Path("build/backlog"), help="folder for the starts")
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--build", choices=BUILDS, default="released")
     parser.add_argument("--gradients", type=int, default=3000)
     parser.add_argument("--rate", type=_rate, default="100mbit", help="of each worker's link")

@@ -6,7 +6,6 @@ runs it, for about a quarter of an hour.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +16,9 @@ from rich.console import Console
 from prophet.lab.records import CellResult
 from tools import kept, words
 from tools.cells import simulated
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.kept import Study
 from tools.markdown import table
-from tools.provenance import here
 
 CONFIG = Path("configs/blocks-simulated.yaml")
 PAGE = "blocks-simulated.md"
@@ -122,18 +120,15 @@ def _said(rows: Sequence[Gain]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.blocks", description=__doc__)
+    parser = page_parser("blocks", __doc__)
     parser.add_argument("--config", type=Path, default=CONFIG)
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     options = parser.parse_args(arguments)
     return exit_status(lambda: write_page(options.config, options.results))
 
 
 def write_page(config: Path, results: Path) -> int:
     """Simulates the config, keeps what came out and writes the page. Raises UserError and OSError."""
-    kept.keep(results, NAME, Study, simulated(config, Console(stderr=True)), here())
-    (results / PAGE).write_text(page(results), encoding="utf-8")
-    print(f"written to {results / PAGE}")
+    kept.publish(results, NAME, Study, simulated(config, Console(stderr=True)), PAGE, page)
     return 0
 
 

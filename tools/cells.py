@@ -7,7 +7,6 @@ moment costs one cell, and a run can be interrupted.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,12 +20,12 @@ from prophet.lab.config import Experiment, load_experiment
 from prophet.lab.records import SCHEMA, Results, read_results
 from prophet.lab.results import failures, summarize
 from prophet.lab.results_view import describe_setting
+from prophet.lab.runs import CellRuns
 from prophet.lab.session import progress_bar, run_session
 from prophet.lab.simulated import prepare_experiment, simulate_experiment
 from tools import kept
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.kept import Study
-from tools.provenance import here
 
 
 def measured(config: Path, out: Path, repeats: int | None, console: Console) -> Study:
@@ -59,10 +58,14 @@ def measured(config: Path, out: Path, repeats: int | None, console: Console) -> 
 def simulated(config: Path, console: Console) -> Study:
     """What is kept of a config's results on the simulator. Raises UserError."""
     experiment = load_experiment(config)
+    return kept.study_of(experiment, summarize(experiment, simulated_runs(experiment, console)))
+
+
+def simulated_runs(experiment: Experiment, console: Console) -> list[CellRuns]:
+    """All runs of an experiment on the simulator, with a progress bar. Raises UserError."""
     planned = prepare_experiment(experiment)
     with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console, recordings=False) as listener:
-        done = simulate_experiment(experiment, planned, Path(folder), listener)
-    return kept.study_of(experiment, summarize(experiment, done))
+        return simulate_experiment(experiment, planned, Path(folder), listener)
 
 
 def earlier(experiment: Experiment, folder: Path) -> Results | None:
@@ -73,26 +76,6 @@ def earlier(experiment: Experiment, folder: Path) -> Results | None:
     results = read_results(path)
     same = results.config == to_jsonable_python(experiment.source) and results.repeats == experiment.repeats
     return results if same and not failures(results) else None
-
-
-def write_study_page(
-    name: str,
-    file: str,
-    page: Callable[[Path], str],
-    config: Path,
-    out: Path,
-    results: Path,
-    repeats: int | None,
-) -> int:
-    """Runs what is missing of the config, keeps what came out as `name` and writes the page to `file`; an exit status.
-
-    Raises UserError and OSError.
-    """
-    console = Console()
-    kept.keep(results, name, Study, measured(config, out, repeats, console), here())
-    (results / file).write_text(page(results), encoding="utf-8")
-    console.print(f"written to {results / file}")
-    return 0
 
 
 def study_main(
@@ -106,10 +89,9 @@ def study_main(
 
     Exit status 2 with one line for an error of the user's.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m tools.{name}", description=about)
+    parser = page_parser(name, about)
     parser.add_argument("--config", type=Path, default=config)
     parser.add_argument("--out", type=Path, default=Path("build", config.stem), help="folder for the runs")
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--repeats", type=int, help="in place of the config's")
     options = parser.parse_args(arguments)
     return exit_status(lambda: write_page(options.config, options.out, options.results, options.repeats))

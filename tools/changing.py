@@ -6,10 +6,8 @@ it, for about a quarter of an hour on a quiet machine. Times are seconds, rates 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +22,11 @@ from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.config import Experiment, load_experiment
 from prophet.lab.jobs.record import WorkerRecord
 from prophet.lab.records import read_status, read_worker
-from prophet.lab.session import progress_bar
-from prophet.lab.simulated import prepare_experiment, simulate_experiment
 from tools import kept
-from tools.cells import measured
-from tools.exit_status import exit_status
+from tools.cells import measured, simulated_runs
+from tools.command_line import exit_status, page_parser
 from tools.markdown import shown, table
-from tools.provenance import Provenance, here
+from tools.provenance import Provenance
 
 CONFIG = Path("configs/changing.yaml")
 PAGE = "changing.md"
@@ -286,21 +282,17 @@ def measured_jobs(experiment: Experiment, out: Path) -> list[list[Series]]:
 
 def simulated_jobs(experiment: Experiment, console: Console) -> list[list[Series]]:
     """The same jobs on the simulator. Raises UserError."""
-    planned = prepare_experiment(experiment)
-    with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console, recordings=False) as listener:
-        done = simulate_experiment(experiment, planned, Path(folder), listener)
     return [
         [series_of(name, cell.cell.cluster, runs[0].workers) for name, runs in cell.runs.items() if runs[0].workers]
-        for cell in done
+        for cell in simulated_runs(experiment, console)
     ]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes the page; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.changing", description=__doc__)
+    parser = page_parser("changing", __doc__)
     parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--out", type=Path, default=Path("build/changing"), help="folder for the runs")
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--simulate", action="store_true", help="on a virtual clock instead")
     options = parser.parse_args(arguments)
     return exit_status(lambda: write_page(options.config, options.out, options.results, options.simulate))
@@ -315,9 +307,7 @@ def write_page(config: Path, out: Path, results: Path, simulate: bool) -> int:
     else:
         measured(config, out, None, console)
         jobs = measured_jobs(experiment, out)
-    kept.keep(results, SIMULATED if simulate else NAME, list[list[Series]], jobs, here())
-    (results / PAGE).write_text(page(results), encoding="utf-8")
-    console.print(f"written to {results / PAGE}")
+    kept.publish(results, SIMULATED if simulate else NAME, list[list[Series]], jobs, PAGE, page)
     return 0
 
 

@@ -7,7 +7,6 @@ for those that outlive it, which are real clients. `make coordinator` takes abou
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import logging
@@ -32,10 +31,9 @@ from rich.console import Console
 from prophet.core.errors import UserError
 from prophet.mlfabric.client import CoordinatorClient
 from tools import kept
+from tools.command_line import exit_status, page_parser
 from tools.coordinator_clients import TENANT, Flood, Seen, WorkerLoad, drive, flood
-from tools.exit_status import exit_status
 from tools.markdown import table
-from tools.provenance import here
 
 PAGE = "coordinator.md"
 NAME = "coordinator"
@@ -402,16 +400,13 @@ def run(results: Path, short: bool) -> int:
     rain = flooded(20_000 if short else REQUESTS, 1.0 if short else 5.0)
     console.print(rain)
     data = CoordinatorData(rows, hand, outlive, rain, statistics.mean(psutil.getloadavg()[:1]))
-    kept.keep(results, NAME, CoordinatorData, data, here())
-    (results / PAGE).write_text(page(results), encoding="utf-8")
-    console.print(f"the page is {results / PAGE}", markup=False, soft_wrap=True)
+    kept.publish(results, NAME, CoordinatorData, data, PAGE, page)
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures and writes; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.coordinator", description=__doc__)
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    parser = page_parser("coordinator", __doc__)
     parser.add_argument("--short", action="store_true", help="two seconds each, to see that it works")
     options = parser.parse_args(arguments)
     return exit_status(lambda: run(options.results, options.short))

@@ -25,7 +25,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,11 +152,16 @@ def train(job: StressJob, rank: int) -> dict[str, Any]:
         if job.evaluates and rank == 0 and iteration == job.iterations // 2:
             with torch.no_grad():
                 losses.update(repr([module.module(data[0], (), delay).item() for module in modules]).encode())
+    return {"losses": losses.hexdigest(), "weights": digest(modules), "changes": changes, "first_at": first_at}
+
+
+def digest(modules: Iterable[torch.nn.Module]) -> str:
+    """Of all their weights' bits."""
     weights = hashlib.sha256()
     for module in modules:
         for param in module.parameters():
             weights.update(param.detach().numpy().tobytes())
-    return {"losses": losses.hexdigest(), "weights": weights.hexdigest(), "changes": changes, "first_at": first_at}
+    return weights.hexdigest()
 
 
 def another(rounds: Any, choices: random.Random) -> None:

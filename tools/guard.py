@@ -6,7 +6,6 @@ update pending for as long as a measurement lasts. `make guard` runs it, for abo
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -22,9 +21,8 @@ from rich.progress import track
 from torch import nn
 
 from tools import kept
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.markdown import table
-from tools.provenance import here
 
 PAGE = "guard.md"
 NAME = "guard"
@@ -230,8 +228,7 @@ def costs_table(costs: list[Cost]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures, keeps and writes the page."""
-    parser = argparse.ArgumentParser(prog="python -m tools.guard", description=__doc__)
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    parser = page_parser("guard", __doc__)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
 
@@ -241,8 +238,7 @@ def main(arguments: list[str] | None = None) -> int:
             *(measure(f"transformer of 100 layers, {width} wide", *transformer(width)) for width in WIDTHS),
         ]
         data = GuardData(costs, REPEATS, torch.__version__, os.getloadavg()[0])
-        kept.keep(options.results, NAME, GuardData, data, here())
-        (options.results / PAGE).write_text(page(options.results), encoding="utf-8")
+        kept.publish(options.results, NAME, GuardData, data, PAGE, page)
         for cost in costs:
             print(f"{cost.name}: {cost.share:.2%} of an iteration")
         return 0

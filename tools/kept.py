@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,10 +21,12 @@ from prophet.core.errors import UserError
 from prophet.core.files import write_whole
 from prophet.lab.config import Experiment
 from prophet.lab.records import CellResult, PolicyResult, Results, read
-from tools.provenance import Provenance
+from tools.provenance import Provenance, here
 
 RESULTS = Path("docs/results")
 """The pages, with what they are made from in data/ and notes/."""
+VALIDATION = "validation"
+"""What `make validate` keeps, of which two pages are made."""
 LARGE = {"over_time", "wait_by_gradient_s", "log_tail", "tuning"}
 """What no page shows of a policy."""
 T = TypeVar("T")
@@ -85,6 +87,27 @@ def keep(
     write_whole(_compact(json.dumps(content, indent=1, allow_nan=False)) + "\n", path)
     for gone in (name, *replaces):
         (results / "notes" / f"{gone}.md").unlink(missing_ok=True)
+
+
+def publish(
+    results: Path,
+    name: str,
+    kind: type[T],
+    data: T,
+    file: str,
+    page: Callable[[Path], str],
+    *,
+    replaces: Sequence[str] = (),
+) -> None:
+    """Keeps what was measured here and now, and makes its page anew."""
+    keep(results, name, kind, data, here(), replaces=replaces)
+    write_page(results, file, page)
+
+
+def write_page(results: Path, file: str, page: Callable[[Path], str]) -> None:
+    """Makes a page from what is kept, and says where it is."""
+    (results / file).write_text(page(results), encoding="utf-8")
+    print(f"the page is {results / file}")
 
 
 def kept(results: Path, name: str, kind: type[T]) -> tuple[Provenance, T] | None:

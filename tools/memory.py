@@ -7,7 +7,6 @@ needs too much time or memory is ended, and is on the page as far as it came.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -30,9 +29,9 @@ from prophet.lab.records import read
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from tools import kept
 from tools.builds import BUILDS, Limits, ManyGradientsJob, Marks, Process, provide_build, run_job
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.markdown import shown, table
-from tools.provenance import Provenance, here
+from tools.provenance import Provenance
 
 PAGE = "memory.md"
 NAME = "memory"
@@ -173,9 +172,7 @@ def run(out: Path, results: Path, seconds: float, builds: Sequence[str]) -> int:
                     samples = sample(testbed, build, policy, env, out, seconds)
                     write_whole(json.dumps(asdict(samples)), path)
                 runs.append(load(path))
-    kept.keep(results, NAME, list[Samples], runs, here())
-    (results / PAGE).write_text(page(results), encoding="utf-8")
-    console.print(f"the page is {results / PAGE}", markup=False, soft_wrap=True)
+    kept.publish(results, NAME, list[Samples], runs, PAGE, page)
     return 0
 
 
@@ -186,9 +183,8 @@ def load(path: Path) -> Samples:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.memory", description=__doc__)
+    parser = page_parser("memory", __doc__)
     parser.add_argument("--out", type=Path, default=Path("build/memory"), help="folder for the runs")
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--seconds", type=float, default=200.0, help="at most for each of the four runs")
     parser.add_argument("--build", choices=BUILDS, action="append", help="only this build; both where left out")
     options = parser.parse_args(arguments)

@@ -26,7 +26,7 @@ from prophet.studies.mlfabric.cluster import METHODS, Consistency
 from prophet.studies.mlfabric.settings import COMPUTE, NETWORK, RESNET50_BYTES, Setting
 from prophet.studies.mlfabric.tables import PAPER_SCHEDULING_MS, RATES, random_batch
 from prophet.studies.mlfabric.training import SgdProblem, StepSize, Trained, train
-from tools.exit_status import exit_status
+from tools.command_line import exit_status
 
 AGGREGATORS = (1, 4, 16)
 """How many aggregators are tried; the paper does not say how many there were."""

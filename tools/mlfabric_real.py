@@ -7,7 +7,6 @@ a quiet machine; what an earlier run left is not run again. With --simulated not
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from prophet.lab.config import load_experiment
 from prophet.lab.records import CellResult, ConvergenceResult
 from tools import kept
 from tools.cells import measured
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.kept import Study
-from tools.markdown import table
+from tools.markdown import shown, table
 from tools.mlfabric_reasons import (
     CameTo,
     Pair,
@@ -42,7 +41,6 @@ from tools.mlfabric_simulated import (
     paper_cell,
     simulate,
 )
-from tools.provenance import here
 
 CONFIGS = Path("configs/mlfabric")
 PAGE = "mlfabric.md"
@@ -158,7 +156,7 @@ def delays_table(pairs: Mapping[str, Pair]) -> str:
         (
             name.upper(),
             *(_both(both(pair, count), 0) for count in ("greatest_delay", "sent", "dropped")),
-            *(_shown(both(pair, count)[0], 0) for count in ("uncoordinated", "applied_otherwise")),
+            *(shown(both(pair, count)[0], ".0f") for count in ("uncoordinated", "applied_otherwise")),
         )
         for name, pair in pairs.items()
     ]
@@ -167,11 +165,8 @@ def delays_table(pairs: Mapping[str, Pair]) -> str:
 
 
 def _both(pair: tuple[float | None, float | None], digits: int) -> str:
-    return f"{_shown(pair[0], digits)} ({_shown(pair[1], digits)})"
-
-
-def _shown(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+    real, simulated = (shown(value, f".{digits}f") for value in pair)
+    return f"{real} ({simulated})"
 
 
 def write_simulated(names: Sequence[str], configs: Path, results: Path) -> int:
@@ -185,8 +180,7 @@ def write_simulated(names: Sequence[str], configs: Path, results: Path) -> int:
         paper[name] = paper_cell(compute, network)
     order = sorted(cells)
     together = MlfabricSimulated({name: cells[name] for name in order}, {name: paper[name] for name in order})
-    kept.keep(results, SIMULATED_NAME, MlfabricSimulated, together, here())
-    (results / PAGE).write_text(page(results), encoding="utf-8")
+    kept.publish(results, SIMULATED_NAME, MlfabricSimulated, together, PAGE, page)
     return 0
 
 
@@ -200,21 +194,18 @@ def write_page(names: Sequence[str], configs: Path, out: Path, results: Path, re
     cells = {} if stored is None else dict(stored[1].cells)
     for name in names:
         cells[name] = measured(configs / f"{name}.yaml", out / name, repeats, console)
-        kept.keep(results, NAME, RealCells, RealCells({n: cells[n] for n in sorted(cells)}), here())
-        (results / PAGE).write_text(page(results), encoding="utf-8")
-    console.print(f"written to {results / PAGE}")
+        kept.publish(results, NAME, RealCells, RealCells({n: cells[n] for n in sorted(cells)}), PAGE, page)
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes the page; exit status 2 with one line for an error of the user's."""
     every = [f"{compute}-{network}" for compute in PLACES[0] for network in PLACES[1]]
-    parser = argparse.ArgumentParser(prog="python -m tools.mlfabric_real", description=__doc__)
+    parser = page_parser("mlfabric_real", __doc__)
     parser.add_argument("cells", nargs="*", choices=[[], *every], help="such as c1-n1; all nine where none is named")
     parser.add_argument("--simulated", action="store_true", help="what is simulated alone: about two minutes")
     parser.add_argument("--configs", type=Path, default=CONFIGS)
     parser.add_argument("--out", type=Path, default=Path("build", NAME), help="folder for the runs")
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--repeats", type=int, help="in place of the configs'")
     options = parser.parse_args(arguments)
     names = options.cells or every

@@ -8,7 +8,6 @@ runs it, for about ten minutes on a quiet machine.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -28,11 +27,10 @@ import numpy as np
 from prophet.core.errors import UserError
 from prophet.watch.sockets import ask, sockets_in
 from tools import kept
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.markdown import table
 from tools.overhead_job import LAYERS, VARIANTS, WIDTH
 from tools.ports import free_port
-from tools.provenance import here
 from tools.repeating import repeating
 
 PAGE = "watching.md"
@@ -195,9 +193,8 @@ def measure(out: Path, cycles: int, seconds: float) -> OverheadData:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures, keeps and writes the page."""
-    parser = argparse.ArgumentParser(prog="python -m tools.overhead", description=__doc__)
+    parser = page_parser("overhead", __doc__)
     parser.add_argument("--out", type=Path, default=Path("build/overhead"), help="folder for what the ranks leave")
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--cycles", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each turn")
     parser.add_argument("--try", dest="only_try", action="store_true", help="print the table and keep nothing")
@@ -206,8 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
     def work() -> int:
         data = measure(options.out, options.cycles, options.seconds)
         if not options.only_try:
-            kept.keep(options.results, NAME, OverheadData, data, here())
-            (options.results / PAGE).write_text(page(options.results), encoding="utf-8")
+            kept.publish(options.results, NAME, OverheadData, data, PAGE, page)
         print(overhead_table(data.turns))
         return 0
 

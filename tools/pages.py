@@ -5,7 +5,6 @@ Rule of this file: which pages there are. `make pages` writes them; a test looks
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,20 +18,19 @@ from tools import (
     changing,
     coordinator,
     guard,
-    kept,
     memory,
     mlfabric_real,
     overhead,
     papers,
     real_blocks,
-    replay,
+    replay_page,
     results,
     scaling,
     soak_page,
     testbed,
     validate,
 )
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 
 PAGES: Mapping[str, Callable[[Path], str]] = {
     tool.PAGE: tool.page
@@ -50,7 +48,7 @@ PAGES: Mapping[str, Callable[[Path], str]] = {
         overhead,
         papers,
         real_blocks,
-        replay,
+        replay_page,
         results,
         scaling,
         soak_page,
@@ -63,8 +61,7 @@ PAGES: Mapping[str, Callable[[Path], str]] = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes all pages; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.pages", description=__doc__)
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    parser = page_parser("pages", __doc__)
     options = parser.parse_args(arguments)
 
     def work() -> int:

@@ -7,27 +7,21 @@ cluster is no config of the simulator, has its part from mlfabric_page.py; what 
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from prophet.lab.config import load_experiment
-from prophet.lab.results import summarize
-from prophet.lab.session import progress_bar
-from prophet.lab.simulated import prepare_experiment, simulate_experiment
 from tools import kept, mlfabric_page, mlfabric_runs, paper_orders
-from tools.exit_status import exit_status
+from tools.cells import simulated
+from tools.command_line import exit_status, page_parser
 from tools.kept import Study
 from tools.markdown import table
 from tools.mlfabric_runs import MlfabricRuns
 from tools.paper_orders import Orders
 from tools.paper_studies import STUDIES, PaperStudy
-from tools.provenance import here
 
 PAGE = "papers.md"
 NAME = "papers"
@@ -73,20 +67,10 @@ def section(study: PaperStudy, data: Study) -> str:
     return f"## {study.title}\n\n{about}\n\n{rows}\n{study.remarks(data.points)}\n"
 
 
-def simulated(study: PaperStudy, configs: Path, console: Console) -> Study:
-    """Simulates one study. Raises UserError."""
-    experiment = load_experiment(configs / study.config)
-    planned = prepare_experiment(experiment)
-    with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console, recordings=False) as listener:
-        done = simulate_experiment(experiment, planned, Path(folder), listener)
-    return kept.study_of(experiment, summarize(experiment, done))
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.papers", description=__doc__)
+    parser = page_parser("papers", __doc__)
     parser.add_argument("--configs", type=Path, default=Path("configs/papers"))
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     options = parser.parse_args(arguments)
     return exit_status(lambda: write_page(options.configs, options.results))
 
@@ -94,11 +78,9 @@ def main(arguments: list[str] | None = None) -> int:
 def write_page(configs: Path, results: Path) -> int:
     """Simulates all studies, keeps them and writes the page. Raises UserError and OSError."""
     console = Console(stderr=True)
-    studies = {study.config: simulated(study, configs, console) for study in STUDIES}
+    studies = {study.config: simulated(configs / study.config, console) for study in STUDIES}
     data = PapersData(studies, paper_orders.measure(), mlfabric_runs.measure(results))
-    kept.keep(results, NAME, PapersData, data, here())
-    (results / PAGE).write_text(page(results), encoding="utf-8")
-    print(f"written to {results / PAGE}")
+    kept.publish(results, NAME, PapersData, data, PAGE, page)
     return 0
 
 

@@ -18,15 +18,19 @@ from prophet.lab.records import first_error
 T = TypeVar("T")
 
 
-def read_pieces(path: Path, kind: type[T], words: str) -> list[T]:
-    """The pieces of the dataclass `kind`, none where there is no file. Raises UserError; `words` name them there."""
+def read_pieces(path: Path, kind: type[T]) -> list[T]:
+    """The pieces of the dataclass `kind`, none where there is no file. Raises UserError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [TypeAdapter(kind).validate_json(line) for line in lines]
-    except ValidationError as error:
-        raise UserError(f"{path}: cannot be read as {words} ({first_error(error)}); remove it") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as {words} ({error}); remove it") from None
+        raise UserError(f"{path}: cannot be read ({error}); remove it") from None
+    adapter, pieces = TypeAdapter(kind), []
+    for number, line in enumerate(lines, 1):
+        try:
+            pieces.append(adapter.validate_json(line))
+        except ValidationError as error:
+            raise UserError(f"{path}:{number}: cannot be read ({first_error(error)}); remove the line") from None
+    return pieces
 
 
 def add_piece(path: Path, piece: Any) -> None:

@@ -22,7 +22,7 @@ from prophet.lab.job_config import SyntheticJob
 from prophet.lab.records import read_worker
 from prophet.lab.session import run_session
 from prophet.models.profiles import load_profile, save_profile
-from tools.exit_status import exit_status
+from tools.command_line import exit_status
 from tools.provenance import processor
 
 CONFIG = "record.yaml"

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from prophet import __version__
 from prophet.core.errors import UserError
-from tools.exit_status import exit_status
+from tools.command_line import exit_status
 from tools.interpreters import Environment, Interpreter, interpreters, run, supported
 from tools.release_checks import AUTOLOAD, check_installed, check_without_compiler, own_torch
 

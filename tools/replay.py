@@ -1,179 +1,49 @@
-"""The page of replays: ResNet-50's gradients on slow networks under every policy, docs/results/replay.md.
+"""Replays of ResNet-50's gradients on slow networks: running them, and keeping them for their page.
 
 Rule of this file: running configs/replay-resnet50.yaml (`make replay`, about 25 minutes on a quiet machine) and
-configs/sweep-bytescheduler.yaml (`--sweep`, about half an hour a repeat), keeping them, and the page. The rates from
-100 Mbit/s to 1 Gbit/s are the real runs of `make validate`, and the queue's own figures those of `make bench`.
+configs/sweep-bytescheduler.yaml (`--sweep`, about half an hour a repeat); the page is replay_page.py's.
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
-from prophet.core.units import format_size, parse_size
 from prophet.lab.config import load_experiment
-from prophet.lab.records import CellResult, read_results
+from prophet.lab.records import read_results
 from prophet.lab.session import run_session
-from tools import bench, kept, validate
-from tools.exit_status import exit_status
-from tools.kept import Point, Study
-from tools.markdown import table
-from tools.provenance import here
-from tools.real_tables import all_cells, by_setting, overheads
-from tools.words import speedup, standing
+from tools import kept
+from tools.command_line import exit_status, page_parser
+from tools.kept import Study
+from tools.replay_page import COSTS, PAGE, REPLAY, SWEEP, page
 
 CONFIGS = Path("configs")
-PAGE = "replay.md"
-REPLAY, SWEEP = "replay-resnet50", "sweep-bytescheduler"
-BANDWIDTHS, COSTS = "replay-bandwidths", "replay-costs"
-"""Notes of sections that have no data of their own."""
 FIGURES = {"iteration-times.png": "replay-resnet50.png", "transfers-0.png": "replay-resnet50-transfers.png"}
 """Files of a run, and what they are called beside the page."""
 
-INTRODUCTION = """# Real runs: ResNet-50's gradients on slow networks
-
-Made by `make replay`. Real here: BytePS 0.2.5.post15 (CPU build), the gradients, the optimizer, the network (shaped
-veth pairs between namespaces on one machine). Emulated: computing, by sleeping. The narrow link is each worker's, both
-ways; the server's is not limited. All policies run on the same build of BytePS, whose faults that made jobs hang are
-mended for all of them. [real.md](real.md) has other engines beside these.
-"""
-POLICIES_ABOUT = """`configs/replay-resnet50.yaml`: 25.6 MB of gradients in ResNet-50's proportions, 13 steps, 0.6 s
-backward and 0.3 s forward, two workers and a server; medians over interleaved repeats. `p3` and `bytescheduler` are
-those policies on Prophet's own queue, front end and partitions, which is more than they have anywhere else."""
-TRANSFERS = """When each gradient was on its way, in one iteration of one worker (gradients that travel as one count as
-one):"""
-SWEEP_ABOUT = f"""`configs/{SWEEP}.yaml` (`python -m tools.replay --sweep`): the same job under ByteScheduler with fixed
-settings, seconds an iteration, by bytes in flight (rows) and partition size (columns)."""
-BANDWIDTHS_ABOUT = """`configs/replay-bandwidths.yaml`, the real runs of `make validate`: seconds an iteration, medians;
-nothing is set by hand between the rates."""
-
-
-def page(results: Path) -> str:
-    """The page, from what is kept."""
-    parts = [INTRODUCTION, "## 250 Mbit/s, all policies", POLICIES_ABOUT]
-    replay = kept.kept(results, REPLAY, Study)
-    if replay is None:
-        parts.append(kept.otherwise(results, REPLAY, "make replay"))
-    else:
-        measured, data = replay
-        (cell,) = (point.cell for point in data.points)
-        others = [name for name in cell.policies if name != "prophet"]
-        parts += [measured.line(), all_cells(data.points), standing(cell, "prophet", others)]
-        parts += [weights(data.points), "![iteration times](replay-resnet50.png)"]
-        parts += [TRANSFERS, "![transfers](replay-resnet50-transfers.png)"]
-    parts += ["## ByteScheduler at its best", SWEEP_ABOUT]
-    sweep = kept.kept(results, SWEEP, Study)
-    if sweep is None:
-        parts.append(kept.otherwise(results, SWEEP, "python -m tools.replay --sweep"))
-    else:
-        measured, data = sweep
-        (cell,) = (point.cell for point in data.points)
-        parts += [measured.line(), grid(cell), best(cell)]
-    parts += ["## From 100 Mbit/s to 1 Gbit/s", BANDWIDTHS_ABOUT]
-    bandwidths = kept.kept(results, validate.NAME, Study)
-    if bandwidths is None:
-        parts.append(kept.otherwise(results, BANDWIDTHS, "make validate"))
-    else:
-        measured, data = bandwidths
-        parts += [measured.line(), by_setting(data.points)]
-    parts += ["## What it costs"]
-    parts += [overheads(replay[1].points)] if replay else [kept.otherwise(results, COSTS, "make replay")]
-    parts += [queue_costs(results), kept.note(results, "replay-seen")]
-    return kept.joined(*parts)
-
-
-def weights(points: Sequence[Point]) -> str:
-    """Whether the final weights of all policies were stock's."""
-    others = {
-        name
-        for point in points
-        for name, policy in point.cell.policies.items()
-        if name != "stock" and policy.same_weights_as_stock is not True
-    }
-    names = ", ".join(sorted(name for name in others if not name.startswith("stock")))
-    if not names:
-        return "Final weights of all policies were those of stock BytePS, bit for bit."
-    return f"Final weights were not shown to be those of stock BytePS under {names}."
-
-
-def settings(cell: CellResult) -> dict[tuple[str, str], str]:
-    """The policies of a sweep by credit and partition size, in order of both."""
-    names = {tuple(name.removeprefix("bytescheduler-").split("-")): name
-             for name in cell.policies if name.startswith("bytescheduler-")}  # fmt: skip
-    sizes = {(parse_size(credit), parse_size(partition)): name for (credit, partition), name in names.items()}
-    return {
-        (format_size(credit), format_size(partition)): sizes[credit, partition] for credit, partition in sorted(sizes)
-    }
-
-
-def grid(cell: CellResult) -> str:
-    """Seconds an iteration, a row for each credit and a column for each partition size."""
-    by_size = settings(cell)
-    credits = list(dict.fromkeys(credit for credit, _ in by_size))
-    partitions = list(dict.fromkeys(partition for _, partition in by_size))
-
-    def shown(credit: str, partition: str) -> str:
-        policy = cell.measured(by_size.get((credit, partition), ""))
-        return "-" if policy is None else f"{policy.median_s:.3f}"
-
-    rows = [(credit, *(shown(credit, partition) for partition in partitions)) for credit in credits]
-    return table(("credit", *partitions), rows)
-
-
-def best(cell: CellResult) -> str:
-    """Prophet, with nothing set, against the best of the settings."""
-    times = {name: policy.median_s for name in settings(cell).values() if (policy := cell.measured(name)) is not None}
-    ours = cell.measured("prophet")
-    if not times or ours is None:
-        return "There is nothing to compare Prophet with."
-    first = min(times, key=lambda name: times[name] or 0.0)
-    ratio = speedup(cell, "prophet", first) or 1.0
-    return (
-        f"Prophet, with nothing set, took {ours.median_s:.3f} s in the same run; the best setting, {first}, took "
-        f"{times[first]:.3f} s. Prophet is {ratio - 1:+.1%} faster."
-    )
-
-
-def queue_costs(results: Path) -> str:
-    """What `make bench` measured last, where it was."""
-    last = bench.last(bench.history(results))
-    if last is None:
-        return ""
-    rows = [(words, f"{last.figures[name]:,.10g}") for name, words in bench.FIGURES.items() if name in last.figures]
-    return kept.joined(
-        f"`make bench`: {last.measured.line('measured')} Load average before: {last.load:.1f}.", table(("", ""), rows)
-    )
-
 
 def run(name: str, out: Path, results: Path, repeats: int | None) -> None:
-    """Runs one config and keeps it. Raises UserError."""
+    """Runs one config, keeps it and writes the page. Raises UserError and OSError."""
     experiment = load_experiment(CONFIGS / f"{name}.yaml", repeats=repeats)
     run_session(experiment, out / name)
     data = kept.study_of(experiment, read_results(out / name / "results.json"))
     if name == REPLAY:
         for file, called in FIGURES.items():
             shutil.copyfile(out / name / file, results / called)
-    kept.keep(results, name, Study, data, here(), replaces=(COSTS,) if name == REPLAY else ())
+    kept.publish(results, name, Study, data, PAGE, page, replaces=(COSTS,) if name == REPLAY else ())
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes the page; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.replay", description=__doc__)
+    parser = page_parser("replay", __doc__)
     parser.add_argument("--out", type=Path, default=Path("build/replay"), help="folder for the runs")
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--sweep", action="store_true", help="ByteScheduler's settings in place of the policies")
     parser.add_argument("--repeats", type=int, help="in place of the config's")
     options = parser.parse_args(arguments)
 
     def work() -> int:
         run(SWEEP if options.sweep else REPLAY, options.out, options.results, options.repeats)
-        (options.results / PAGE).write_text(page(options.results), encoding="utf-8")
-        Console().print(f"written to {options.results / PAGE}")
         return 0
 
     return exit_status(work)

@@ -7,14 +7,11 @@ there already is not run again, so it can be interrupted. The page is docs/resul
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
 
 from prophet.cli.profiles_view import plot_profile
 from prophet.core.profile import Profile
@@ -25,7 +22,7 @@ from prophet.lab.simulated_session import simulate_session
 from prophet.learn.profiler import FIRST_ESTIMATE, WARM_UP
 from prophet.models.profiles import load_profile
 from tools import kept
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.kept import Point, Study
 from tools.provenance import here
 from tools.real_studies import STUDIES, RealStudy
@@ -130,9 +127,8 @@ def as_json(experiment: Experiment) -> object:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs what is missing and writes the page; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.results", description=__doc__)
+    parser = page_parser("results", __doc__)
     parser.add_argument("--out", type=Path, default=Path("build/results"), help="folder for the runs")
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--fresh", action="store_true", help="run everything again")
     parser.add_argument("--only", nargs="+", choices=[study.name for study in STUDIES], help="only these configs")
     options = parser.parse_args(arguments)
@@ -144,11 +140,10 @@ def write_page(studies: Sequence[RealStudy], out: Path, results: Path, *, fresh:
     """Runs what is missing, keeps it, and writes the page and its figures. Raises UserError and OSError."""
     for study in studies:
         measure(study, results, out, fresh=fresh)
-    (results / PAGE).write_text(page(results), encoding="utf-8")
+    kept.write_page(results, PAGE, page)
     for profile in recorded():
         if drawn(profile):
             plot_profile(profile, results / pattern_figure(profile))
-    Console().print(f"written to {results / PAGE}")
     return 0
 
 

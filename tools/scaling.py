@@ -6,7 +6,6 @@ that its memory is its own. `make scaling` runs it, for about five minutes.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -20,9 +19,8 @@ from pathlib import Path
 from prophet.core.optional import need_pyplot
 from prophet.core.profile import GradientProfile, Profile
 from tools import kept
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.markdown import table
-from tools.provenance import here
 
 PAGE = "scaling.md"
 NAME = "scaling"
@@ -117,8 +115,7 @@ def draw(rows: list[SizeCost], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures all sizes, keeps them, and writes the page and its figure."""
-    parser = argparse.ArgumentParser(prog="python -m tools.scaling", description=__doc__)
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    parser = page_parser("scaling", __doc__)
     parser.add_argument("--one", nargs=2, type=int, metavar=("WORKERS", "GRADIENTS"), help="measure one size")
     options = parser.parse_args(arguments)
     if options.one:
@@ -141,8 +138,7 @@ def run(results: Path) -> int:
             flush=True,
         )
     draw(rows, results / FIGURE)
-    kept.keep(results, NAME, list[SizeCost], rows, here())
-    (results / PAGE).write_text(page(results), encoding="utf-8")
+    kept.publish(results, NAME, list[SizeCost], rows, PAGE, page)
     return 0
 
 

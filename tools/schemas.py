@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from prophet.lab.records import RECORDS
-from tools.exit_status import exit_status
+from tools.command_line import exit_status
 
 FOLDER = Path("docs/schemas")
 

@@ -29,7 +29,7 @@ from prophet.lab.config import load_experiment
 from prophet.lab.report import write_report
 from prophet.lab.session import run_session
 from tools.browser import INSTALL, find_browser, headless
-from tools.exit_status import exit_status
+from tools.command_line import exit_status
 from tools.repeating import repeating
 
 IMAGES = Path("docs/images")

@@ -6,7 +6,6 @@ test looks that it is what the data gives.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from prophet.core.files import write_whole
 from prophet.lab.simulator_error import FILE
 from tools import allreduce, kept, validate
 from tools.allreduce_simulated import cells_of
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.kept import Study
 
 STUDIES = (validate.NAME, allreduce.NAME)
@@ -43,8 +42,7 @@ def errors_text(results: Path) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes it; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.simulator_errors", description=__doc__)
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    parser = page_parser("simulator_errors", __doc__)
     parser.add_argument("--out", type=Path, default=FILE)
     options = parser.parse_args(arguments)
 

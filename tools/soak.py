@@ -7,7 +7,6 @@ runs all of it, `python -m tools.soak PART...` only some, and `--short` as littl
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from prophet.core.errors import UserError
 from prophet.lab.testbed import reexec_in_user_namespace
 from tools import kept, soak_jobs
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.native_stress import CHECKS, PLAIN, StressRun, build_stress, run_tasks, why_not
 from tools.pieces import add_piece, read_pieces
 from tools.provenance import here
@@ -109,7 +108,7 @@ class Soak:
                 updates[engine](counts[engine][0])
                 if counts[engine] == before:
                     raise UserError(f"no start of {engine} came to an end; see {file.parent}/starts")
-        return replace(data, starts=starts_of(read_pieces(file, SoakStart, "starts")))
+        return replace(data, starts=starts_of(read_pieces(file, SoakStart)))
 
     def _batch(self, file: Path, engine: str) -> tuple[int, int]:
         """Makes some more starts; what `_count_starts` says then. Raises UserError."""
@@ -126,7 +125,7 @@ class Soak:
     @staticmethod
     def _count_starts(file: Path, engine: str) -> tuple[int, int]:
         """(starts under Prophet, all starts) of the engine."""
-        mine = [start for start in read_pieces(file, SoakStart, "starts") if start.engine == engine]
+        mine = [start for start in read_pieces(file, SoakStart) if start.engine == engine]
         return sum(start.prophet for start in mine), len(mine)
 
     def _tasks(self, data: SoakData) -> SoakData:
@@ -138,10 +137,10 @@ class Soak:
             total = self._amounts.tasks if check == PLAIN else self._amounts.checked_tasks
             each = RUN_TASKS if check == PLAIN else CHECKED_RUN_TASKS
             self._tasks_under(check, total, min(each, total), file)
-        return replace(data, tasks=tasks_of(read_pieces(file, StressRun, "runs of tasks")))
+        return replace(data, tasks=tasks_of(read_pieces(file, StressRun)))
 
     def _tasks_under(self, check: str, total: int, each: int, file: Path) -> None:
-        runs = [run for run in read_pieces(file, StressRun, "runs of tasks") if run.check == check]
+        runs = [run for run in read_pieces(file, StressRun) if run.check == check]
         done = sum(run.tasks for run in runs)
         update = self._bar(f"tasks: {check}", total, done)
         if done >= total or not self.time_left():
@@ -165,7 +164,7 @@ class Soak:
         each_s = min(PIECE_S, self._amounts.training_s)
         pieces = max(1, round(self._amounts.training_s / each_s))
         wanted = [policy for _ in range(pieces) for policy in self._amounts.training_policies]
-        done = read_pieces(file, LongTraining, "jobs")
+        done = read_pieces(file, LongTraining)
         update = self._bar("training", len(wanted), len(done))
         for number, policy in enumerate(wanted):
             if [job.policy for job in done].count(policy) > wanted[:number].count(policy) or not self.time_left():
@@ -181,7 +180,7 @@ class Soak:
         file = self._out / "faults.jsonl"
         jobs = [soak_jobs.short_fault_job()] if self._amounts.only_short_faults else soak_jobs.fault_jobs()
         wanted = [job for _ in range(self._amounts.rounds) for job in jobs]
-        done = read_pieces(file, FaultRun, "jobs")
+        done = read_pieces(file, FaultRun)
         update = self._bar("faults", len(wanted), len(done))
         for number, (experiment, fault, policy) in enumerate(wanted):
             earlier = sum(job[1:] == (fault, policy) for job in wanted[:number])
@@ -221,10 +220,9 @@ def run(parts: Sequence[str], out: Path, results: Path, amounts: Amounts, second
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.soak", description=__doc__)
+    parser = page_parser("soak", __doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all where left out")
     parser.add_argument("--out", type=Path, default=Path("build/soak"), help="folder for the pieces")
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the results and their data")
     parser.add_argument("--short", action="store_true", help="as little as shows that every part works")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no piece begins after so many seconds")
     parser.add_argument("--starts", type=int, help="under Prophet on each engine")

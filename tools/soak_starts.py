@@ -86,11 +86,7 @@ def train(job: StressJob, bps: Any) -> dict[str, Any]:
         if job.evaluates and rank == 0 and iteration == job.iterations // 2:
             with torch.no_grad():
                 losses.update(repr([module(data[0], (), _no_delay).item() for module in modules]).encode())
-    weights = hashlib.sha256()
-    for module in modules:
-        for param in module.parameters():
-            weights.update(param.detach().numpy().tobytes())
-    return {"losses": losses.hexdigest(), "weights": weights.hexdigest(), "first_at": first_at}
+    return {"losses": losses.hexdigest(), "weights": ddp_stress.digest(modules), "first_at": first_at}
 
 
 def _no_delay() -> None:
@@ -179,7 +175,7 @@ def main() -> None:
     torch.set_num_threads(1)
     try:
         reexec_in_user_namespace()
-        done = read_pieces(told.file, SoakStart, "starts")
+        done = read_pieces(told.file, SoakStart)
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)
         sys.exit(2)

@@ -6,7 +6,6 @@ nothing else in the testbed.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from prophet.core.units import format_rate, format_time
 from prophet.lab.testbed import NodeSpec, RelayReport, Testbed, reexec_in_user_namespace
 from prophet.lab.testbed.testbed import RAMP_ROUND_TRIPS
 from tools import kept
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.markdown import table
-from tools.provenance import Provenance, here
+from tools.provenance import Provenance
 
 PAGE = "testbed.md"
 NAME = "testbed"
@@ -123,16 +122,13 @@ def run(results: Path) -> int:
         for delay_s in DELAYS_S:
             links.append(link := look(bandwidth_bps, delay_s))
             console.print(link, markup=False, soft_wrap=True)
-    kept.keep(results, NAME, Links, Links(links, os.getloadavg()[0]), here())
-    (results / PAGE).write_text(page(results), encoding="utf-8")
-    console.print(f"the page is {results / PAGE}", markup=False, soft_wrap=True)
+    kept.publish(results, NAME, Links, Links(links, os.getloadavg()[0]), PAGE, page)
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures and writes; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.testbed", description=__doc__)
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
+    parser = page_parser("testbed", __doc__)
     options = parser.parse_args(arguments)
     return exit_status(lambda: run(options.results))
 

@@ -7,7 +7,6 @@ Rule of this file: running both, the comparison and its page; what is within bou
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -25,16 +24,15 @@ from prophet.lab.results_view import describe_setting
 from prophet.lab.session import run_session
 from prophet.lab.simulated_session import simulate_session
 from prophet.lab.simulator_config import SimulatorConfig
-from tools import allreduce, kept
+from tools import allreduce, kept, replay_page
 from tools.allreduce_simulated import simulated_study
-from tools.exit_status import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.kept import Point, Study
 from tools.markdown import table
-from tools.provenance import here
 
 CONFIG = Path("configs/replay-bandwidths.yaml")
 PAGE = "validation.md"
-NAME = "validation"
+NAME = kept.VALIDATION
 USUAL, WORST = 0.10, 0.20
 """Nine of ten cells are to be within the first, all within the second."""
 SHARE = 0.9
@@ -168,10 +166,9 @@ def assumptions() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 0 where the simulator is within the bounds, 1 where it is not, 2 for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.validate", description=__doc__)
+    parser = page_parser("validate", __doc__)
     parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--out", type=Path, default=Path("build"), help="folder for the runs and validation.json")
-    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the pages and their data")
     parser.add_argument("--real", type=Path, help="results.json of a `prophet run` of the config")
     parser.add_argument("--repeats", type=int, help="of the real runs, in place of the config's")
     parser.add_argument("--allreduce", action="store_true", help="simulate what `make allreduce` has kept, alone")
@@ -205,11 +202,8 @@ def validate(
     content["cells"] = [dataclasses.asdict(cell) for cell in cells]
     (out / "validation.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     if real is None:
-        from tools import replay  # whose page has these runs, too
-
-        kept.keep(results, NAME, Study, data, here(), replaces=(replay.BANDWIDTHS,))
-        (results / PAGE).write_text(page(results), encoding="utf-8")
-        (results / replay.PAGE).write_text(replay.page(results), encoding="utf-8")
+        kept.publish(results, NAME, Study, data, PAGE, page, replaces=(replay_page.BANDWIDTHS,))
+        kept.write_page(results, replay_page.PAGE, replay_page.page)  # which has these runs, too
     _print(cells, summary)
     return 0 if summary.good else 1
 
@@ -222,7 +216,7 @@ def validate_all_reduces(results: Path) -> int:
     measured, data = stored
     data = simulated_study(data)
     kept.keep(results, allreduce.NAME, Study, data, measured)
-    (results / PAGE).write_text(page(results), encoding="utf-8")
+    kept.write_page(results, PAGE, page)
     cells = compare(data.points)
     summary = verdict(cells)
     _print(cells, summary)

@@ -57,8 +57,8 @@ class AgentStatus:
 
     `arena`: ids of events are places in the arena (prophet/core/cut.py); otherwise they count gradients.
     `cut` has the segments of the first optimizer's cut at the end, none where none had been agreed on. It changed
-    `recuts` times, last at `last_recut_s` on the clock of the events, for `recut_reason`, which is empty on workers
-    that do not decide.
+    `recuts` times, last at `last_recut_s` on the clock of the events, for `recut_reason`; an iteration was predicted to
+    take `recut_predicted_s` then. On workers that do not decide the reason is empty and nothing was predicted.
     """
 
     policy: str
@@ -75,6 +75,7 @@ class AgentStatus:
     recuts: int = 0
     last_recut_s: float | None = None
     recut_reason: str = ""
+    recut_predicted_s: float | None = None
     arena: bool = False
     began_warm: bool = False
     """Whether the first plans were made from what was kept of an earlier run, or from a profile that was given."""

@@ -19,6 +19,8 @@ WRONG = 2
 STALLED = 75
 """Status where trying again may help (EX_TEMPFAIL), which a cluster's restart policy can tell from the other."""
 
+_status = 0
+
 
 def at_end(what: Callable[[], object]) -> None:
     """`what` is called when this process ends well, before what was registered sooner; not where a fork of it ends.
@@ -33,6 +35,18 @@ def at_end(what: Callable[[], object]) -> None:
             what()
 
     atexit.register(unless_forked)
+
+
+def fail_at_end(status: int) -> None:
+    """The process ends with this status, where the program itself ends well. `end_last` sees to it."""
+    global _status
+    _status = status
+
+
+def end_last() -> None:
+    """The last of all handlers at the end of the process: to be registered before any other."""
+    if _status:
+        end_process("", _status)
 
 
 def say(line: str) -> None:

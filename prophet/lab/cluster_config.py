@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from prophet.core.units import parse_rate, parse_time
+from prophet.engines.spec import is_worker
 from prophet.lab.faults import FaultKind, JobFault, check_apart
 from prophet.lab.schema import Rate, Seconds, Strict
 
@@ -36,7 +37,7 @@ class Bandwidth:
 
     def rate(self, node: str) -> float | None:
         """The rate of `node` at the start."""
-        fallback = self.default if node.startswith("worker") else None
+        fallback = self.default if is_worker(node) else None
         return self.nodes.get(node, fallback)
 
     def as_setting(self) -> object:
@@ -56,7 +57,7 @@ class Delay:
     nodes: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, node: str) -> float:
-        return self.nodes.get(node, self.default if node.startswith("worker") else 0.0)
+        return self.nodes.get(node, self.default if is_worker(node) else 0.0)
 
     def as_setting(self) -> object:
         """As results.json gives it."""
@@ -198,7 +199,7 @@ class ClusterConfig(Strict):
         if self.rate_mix is not None:
             if self.bandwidth.changes:
                 raise ValueError("rate_mix: the workers' rates change already by bandwidth; leave one of them out")
-            if any(self.bandwidth.rate(node) is None for node in self.nodes if node.startswith("worker")):
+            if any(self.bandwidth.rate(node) is None for node in self.nodes if is_worker(node)):
                 raise ValueError("rate_mix: it is of the workers' bandwidth, which has to be a rate for each of them")
         return self
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from prophet.engines.spec import role_of
 from prophet.engines.topology import PARAMETER_SERVER, Topology
 from prophet.lab.cluster_config import ClusterConfig
 
@@ -59,10 +60,10 @@ def round_trip_s(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) 
 
 
 def _delays(cluster: ClusterConfig, role: str) -> list[float]:
-    return [cluster.delay.of(node) for node in cluster.nodes if node.startswith(role)]
+    return [cluster.delay.of(node) for node in cluster.nodes if role_of(node) == role]
 
 
 def _rates(cluster: ClusterConfig, role: str) -> list[float]:
     """Of the nodes of `role` that are shaped, in bits per second."""
-    rates = (cluster.bandwidth.rate(node) for node in cluster.nodes if node.startswith(role))
+    rates = (cluster.bandwidth.rate(node) for node in cluster.nodes if role_of(node) == role)
     return [rate for rate in rates if rate is not None]

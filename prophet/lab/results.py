@@ -129,49 +129,49 @@ def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> di
 
 def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> PolicyResult:
     """One policy over its repeats. What succeeded is counted also where another repeat failed."""
-    summary = PolicyResult()
     good = [run for run in runs if run.error is None]
-    per_repeat = [_measured(run, cell.job_of(policy).warmup) for run in good]
-    if good:
-        pooled = np.concatenate(per_repeat)
-        middle = float(np.median(pooled))
-        low, high = np.percentile(pooled, [10, 90])
-        compute = compute_s(cell)
-        summary = PolicyResult(
-            iteration_s=Times(median=middle, p10=float(low), p90=float(high)),
-            samples_per_s=cell.job.batch_size * cell.cluster.workers / middle,
-            wait_s=None if compute is None else middle - compute,
-            repeats=[float(np.median(times)) for times in per_repeat],
-        )
-        if (measures := good[0].measures) is not None:
-            summary = _with(summary, **vars(measures))
-        if good[0].tuning is not None:
-            summary = _with(summary, tuning=good[0].tuning)
-        digests = sorted({worker.weights_sha256 for run in good for worker in run.workers if worker.weights_sha256})
-        starts = [worker.start_s for run in good for worker in run.workers if worker.start_s is not None]
-        if starts:  # a real job, with a start and a model at its end
-            summary = _with(
-                summary, start_s=median(starts), weights_sha256=digests[0] if len(digests) == 1 else digests or None
-            )
-        if good[0].statuses:
-            summary = _with(summary, agent=_agent(good))
-            given_back = [status.given_back for run in good for status in run.statuses if status.given_back]
-            if given_back:
-                summary = _with(summary, given_back=given_back[0])
-        if (processor := _processor_s(good, cell.job_of(policy).warmup)) is not None:
-            summary = _with(summary, processor_s=processor)
-    if isinstance(cell.job, ScoredJob) and good:
-        summary = _with(summary, accuracy=min(worker.accuracy or 0.0 for run in good for worker in run.workers))
-    if isinstance(cell.job, AsynchronousJob) and good:
-        summary = _with(summary, convergence=converged([run.workers for run in good], cell.job.target_loss))
-    error = _error(cell, runs, summary)
-    ended = [run.ended_after_s for run in runs if run.ended_after_s is not None]
-    if ended:
+    summary = _with(PolicyResult(), **_counted(cell, policy, good)) if good else PolicyResult()
+    if ended := [run.ended_after_s for run in runs if run.ended_after_s is not None]:
         summary = _with(summary, ended_after_s=max(ended))
-    if error is not None:
-        tails = (dict(run.log_tail) for run in runs if run.error is not None)
-        summary = _with(summary, error=error, log_tail=next(tails, {}))
-    return summary
+    error = _error(cell, runs, summary)
+    if error is None:
+        return summary
+    tails = (dict(run.log_tail) for run in runs if run.error is not None)
+    return _with(summary, error=error, log_tail=next(tails, {}))
+
+
+def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, object]:
+    """Parts of a PolicyResult from runs that came to their end; without those that such a job does not have."""
+    warmup = cell.job_of(policy).warmup
+    per_repeat = [_measured(run, warmup) for run in good]
+    pooled = np.concatenate(per_repeat)
+    middle = float(np.median(pooled))
+    low, high = np.percentile(pooled, [10, 90])
+    compute = compute_s(cell)
+    workers = [worker for run in good for worker in run.workers]
+    parts: dict[str, object] = {
+        "iteration_s": Times(median=middle, p10=float(low), p90=float(high)),
+        "samples_per_s": cell.job.batch_size * cell.cluster.workers / middle,
+        "wait_s": None if compute is None else middle - compute,
+        "repeats": [float(np.median(times)) for times in per_repeat],
+    }
+    if (measures := good[0].measures) is not None:
+        parts |= vars(measures)
+    if starts := [worker.start_s for worker in workers if worker.start_s is not None]:
+        # A real job, with a start and a model at its end.
+        digests = sorted({worker.weights_sha256 for worker in workers if worker.weights_sha256})
+        parts |= {"start_s": median(starts), "weights_sha256": digests[0] if len(digests) == 1 else digests or None}
+    if isinstance(cell.job, ScoredJob):
+        parts["accuracy"] = min(worker.accuracy or 0.0 for worker in workers)
+    if isinstance(cell.job, AsynchronousJob):
+        parts["convergence"] = converged([run.workers for run in good], cell.job.target_loss)
+    sometimes = {
+        "tuning": good[0].tuning,
+        "agent": _agent(good) if good[0].statuses else None,
+        "given_back": next((status.given_back for run in good for status in run.statuses if status.given_back), None),
+        "processor_s": _processor_s(good, warmup),
+    }
+    return parts | {name: part for name, part in sometimes.items() if part is not None}
 
 
 def _measured(run: Run, warmup: int) -> NDArray[Any]:

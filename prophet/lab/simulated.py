@@ -19,7 +19,7 @@ from prophet.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.event_record import save_record
 from prophet.core.policy import Policy
-from prophet.engines.spec import PartitionSetting
+from prophet.engines.spec import PartitionSetting, is_worker, role_of
 from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
@@ -227,7 +227,7 @@ def _path_delay_s(cell: Cell) -> float:
     """How long a frame is under way between the two ends of a message, beside what the testbed's own wires take."""
     cluster = cell.cluster
     far = "worker" if cell.simulator.exchange in COLLECTIVES else "server"
-    delays = [{cluster.delay.of(node) for node in cluster.nodes if node.startswith(role)} for role in ("worker", far)]
+    delays = [{cluster.delay.of(node) for node in cluster.nodes if role_of(node) == role} for role in ("worker", far)]
     if any(len(of_role) > 1 for of_role in delays):
         raise UserError("cluster.delay: the simulator has one delay for all workers and one for all servers")
     return sum(map(min, delays))
@@ -238,13 +238,13 @@ def _rate_steps(bandwidth: Bandwidth, node: str) -> RateSteps:
     rate = bandwidth.rate(node)
     if rate is None:
         return ()
-    changes = bandwidth.changes if node.startswith("worker") else ()
+    changes = bandwidth.changes if is_worker(node) else ()
     return tuple((at_s, bits / 8) for at_s, bits in ((0.0, rate), *changes))
 
 
 def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Costs) -> Cluster:
     """The collective's channel: its cost of s bytes is overhead + s / rate, by the paper's model (collectives.py)."""
-    rates = [steps for node, steps in links.items() if node.startswith("worker") and steps]
+    rates = [steps for node, steps in links.items() if is_worker(node) and steps]
     if not rates:
         raise UserError(f"cluster.bandwidth: {name} needs a rate for the workers")
     if workers < 2:
@@ -257,7 +257,7 @@ def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Cos
             (at_s, cost(workers, costs.latency_s, rate, costs.sum_rate or None).bandwidth) for at_s, rate in steps
         )
         for node, steps in links.items()
-        if node.startswith("worker")
+        if is_worker(node)
     }
     latency_s = cost(workers, costs.latency_s, rates[0][0][1], costs.sum_rate or None).overhead_s
     return Cluster(workers, 0, links, replace(costs, latency_s=latency_s, burst_bytes=0.0), Exchange.COLLECTIVE)

@@ -120,10 +120,10 @@ class Link:
 FREE = Link.constant(math.inf)
 
 
-def end_of(up: Link, down: Link, size_bytes: float, start_s: float) -> float:
+def end_of(up: Link, down: Link, size_bytes: float, start_s: float, pieces: list[Piece] | None = None) -> float:
     """When a transfer of `size_bytes` over both links ends if it starts at `start_s`: t_en of figure 4b, in seconds.
 
-    Infinity where nothing is left for ever.
+    Infinity where nothing is left for ever. What it takes until then is added to `pieces`.
     """
     up_times, up_rates, down_times, down_rates = up.times, up.rates, down.times, down.rates
     i = bisect_right(up_times, start_s) - 1
@@ -136,38 +136,14 @@ def end_of(up: Link, down: Link, size_bytes: float, start_s: float) -> float:
         if rate > 0:
             end = now + left / rate
             if end <= change:
+                if pieces is not None and end > now:
+                    pieces.append((now, end, rate))
                 return end
             left -= rate * (change - now)
+            if pieces is not None:
+                pieces.append((now, change, rate))
         if change == math.inf:
             return math.inf
-        now = change
-        if next_up == change:
-            i += 1
-        if next_down == change:
-            j += 1
-
-
-def pieces_of(up: Link, down: Link, size_bytes: float, start_s: float) -> tuple[float, list[Piece]]:
-    """The same end, and what the transfer takes until then."""
-    up_times, up_rates, down_times, down_rates = up.times, up.rates, down.times, down.rates
-    i = bisect_right(up_times, start_s) - 1
-    j = bisect_right(down_times, start_s) - 1
-    now, left = start_s, size_bytes
-    pieces: list[Piece] = []
-    while True:
-        rate = up_rates[i] if up_rates[i] < down_rates[j] else down_rates[j]
-        next_up, next_down = up_times[i + 1], down_times[j + 1]
-        change = next_up if next_up < next_down else next_down
-        if rate > 0:
-            end = now + left / rate
-            if end <= change:
-                if end > now:
-                    pieces.append((now, end, rate))
-                return end, pieces
-            left -= rate * (change - now)
-            pieces.append((now, change, rate))
-        if change == math.inf:
-            return math.inf, []
         now = change
         if next_up == change:
             i += 1
@@ -205,9 +181,12 @@ class NetworkState:
         return end_of(self.uplinks[source], self.downlinks[destination], size_bytes, start_s)
 
     def pieces(self, source: Node, destination: Node, size_bytes: float, start_s: float) -> tuple[float, list[Piece]]:
+        """The same, and what the transfer takes until then; nothing where it never ends."""
+        pieces: list[Piece] = []
         if source == destination:
-            return start_s, []
-        return pieces_of(self.uplinks[source], self.downlinks[destination], size_bytes, start_s)
+            return start_s, pieces
+        end = end_of(self.uplinks[source], self.downlinks[destination], size_bytes, start_s, pieces)
+        return end, pieces if end < math.inf else []
 
     def take(self, source: Node, destination: Node, pieces: Sequence[Piece]) -> None:
         """NetUp (figure 4c): what `pieces` of a transfer between these nodes use is no longer left."""

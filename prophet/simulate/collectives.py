@@ -7,8 +7,7 @@ The model is that of Thakur, Rabenseifner and Gropp, "Optimization of Collective
 IJHPCA 19(1), 2005: a message of s bytes between any two workers takes alpha + s beta, a worker sends one
 and receives one at a time, in both directions at full rate, and adding s bytes takes s gamma. Here alpha is
 `latency_s`, beta is 1 / `bandwidth`, gamma is 1 / `reduction_rate`, and p is `workers`. All workers are alike and
-ready. Caramel (section 4.2) and PACE (after Eq. 1) measure such a line instead of computing it; for them there is
-prophet.policies.algorithms.caramel.fit_network.
+ready. Caramel (section 4.2) and PACE (after Eq. 1) measure such a line instead of computing it.
 """
 
 from __future__ import annotations
@@ -124,22 +123,6 @@ COLLECTIVE_COSTS: Mapping[str, CollectiveCost] = MappingProxyType(
     }
 )
 """By the name that a config gives."""
-
-
-def fastest(
-    size_bytes: float, workers: int, latency_s: float, bandwidth: float, reduction_rate: float | None = None
-) -> str:
-    """The name of the all-reduce that takes least for `size_bytes`, the first in the table of equals.
-
-    Caramel chooses the pattern for the network it is on (sections 6.3 and 9). `double-tree` and `parameter-server` are
-    not among them: the one is a bound, the other no all-reduce.
-    """
-    names = [name for name in COLLECTIVE_COSTS if name not in ("double-tree", "parameter-server")]
-    costs = {
-        name: COLLECTIVE_COSTS[name](workers, latency_s, bandwidth, reduction_rate).transfer_s(size_bytes)
-        for name in names
-    }
-    return min(names, key=costs.__getitem__)
 
 
 def _fold(workers: int) -> tuple[int, int]:

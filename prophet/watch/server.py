@@ -104,15 +104,8 @@ class StatusServer:
                 except Exception as error:
                     if not self._stopped:
                         logger.warning("Prophet no longer says what it does: %s: %s", type(error).__name__, error)
-                    self._stopped = True
-                    self._close_after_failure()
+                    self.close()
                     return
-
-    def _close_after_failure(self) -> None:
-        if self._path is not None:
-            with contextlib.suppress(OSError):
-                self._path.unlink()
-        self.let_go()
 
     def _say(self, listener: socket.socket) -> None:
         try:

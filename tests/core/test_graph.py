@@ -1,11 +1,8 @@
-"""Graphs: what is checked, in which order operations are kept, and the JSON form."""
+"""Graphs: what is checked, and in which order operations are kept."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -14,7 +11,6 @@ from hypothesis import given
 from prophet.core.errors import UserError
 from prophet.core.graph import Graph, Operation, OperationKind, training_graph
 from prophet.core.profile import GradientProfile, Profile
-from prophet.models.graph_files import load_graph, save_graph
 
 COMPUTE, TRANSFER = OperationKind.COMPUTE, OperationKind.TRANSFER
 
@@ -112,71 +108,3 @@ def test_a_profile_is_backward_then_transfers_then_forward() -> None:
         ("transfer.1", ("backward.1",), 20),
         ("transfer.0", ("backward.0",), 10),
     }
-
-
-@given(graphs())
-def test_json_gives_back_the_same_graph(tmp_path_factory: pytest.TempPathFactory, graph: Graph) -> None:
-    path = tmp_path_factory.getbasetemp() / "graph.json"
-    save_graph(graph, path)
-    assert load_graph(path) == graph
-    assert not path.with_name("graph.json.part").exists()
-
-
-GOOD: dict[str, Any] = {
-    "schema": 1,
-    "name": "file",
-    "operations": [
-        {"name": "w", "kind": "transfer", "bytes": 8},
-        {"name": "o", "kind": "compute", "inputs": ["w"], "time_s": 2},
-    ],
-}
-
-
-def test_what_may_be_left_out_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "small.json"
-    path.write_text(json.dumps({key: value for key, value in GOOD.items() if key != "name"}))
-    assert load_graph(path) == Graph("small", (transfer("w", size=8), compute("o", "w", time_s=2.0)))
-
-
-def with_operation(**changed: Any) -> str:
-    return json.dumps({**GOOD, "operations": [{**GOOD["operations"][0], **changed}]})
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "is not JSON"),
-        ("[]", "must be a mapping with 'schema': 1"),
-        (json.dumps({**GOOD, "schema": 2}), "must be a mapping with 'schema': 1"),
-        (json.dumps({**GOOD, "operations": {}}), "'operations' must be a list"),
-        (json.dumps({**GOOD, "operations": []}), "'operations' is empty"),
-        (json.dumps({**GOOD, "operations": ["w"]}), r"operations\[0\] must be a mapping"),
-        (with_operation(size=1), r"operations\[0\]: unknown key 'size'; known are name, kind, inputs, time_s, bytes"),
-        (with_operation(name=3), r"operations\[0\]: 'name' is 3; it must be text"),
-        (with_operation(kind="send"), r"operations\[0\]: 'kind' is 'send'; known are compute, transfer"),
-        (with_operation(inputs="w"), r"operations\[0\]: 'inputs' is 'w'; it must be a list of names"),
-        (with_operation(inputs=[1]), r"operations\[0\]: 'inputs' is \[1\]; it must be a list of names"),
-        (with_operation(time_s="1"), r"operations\[0\]: 'time_s' is '1'; it must be a number"),
-        (with_operation(time_s=True), r"operations\[0\]: 'time_s' is True; it must be a number"),
-        (with_operation(time_s=math.nan), "'w': 'time_s' is nan"),
-        (with_operation(bytes=1.5), r"operations\[0\]: 'bytes' is 1.5; it must be a whole number"),
-        (with_operation(bytes=0), "'w': 'size_bytes' is 0"),
-        (with_operation(inputs=["x"]), "'w': its input 'x' is no operation"),
-    ],
-)
-def test_a_bad_file_is_one_line_that_names_file_and_key(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "bad.json"
-    path.write_text(text)
-    with pytest.raises(UserError, match=f"bad.json: .*{message}") as caught:
-        load_graph(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"none\.json: no such graph file"):
-        load_graph(tmp_path / "none.json")
-    with pytest.raises(UserError, match="cannot be read"):
-        load_graph(tmp_path)
-    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match=r"bytes\.json: is not JSON"):
-        load_graph(tmp_path / "bytes.json")

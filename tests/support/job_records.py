@@ -122,7 +122,8 @@ def write_experiment(folder: Path, **more: Any) -> None:
     status = {
         **{"policy": "prophet", "stepped_aside": "", "plans": 2, "agent_cpu_s": 0.1, "partition_bytes": 4096},
         **{"push_credit": 8192, "arena": True, "recuts": 1, "last_recut_s": 12.0, "refused": ["128KiB: no names"]},
-        **{"recut_reason": "predicted 0.95 s an iteration", "cut": [{"start": 0, "block_bytes": 8192}], **more},
+        **{"recut_reason": "predicted 0.95 s an iteration", "recut_predicted_s": 0.95},
+        **{"cut": [{"start": 0, "block_bytes": 8192}], **more},
     }
     (run / "worker0.status.json").write_text(json.dumps(status))
     write_results(results, folder / "results.json")

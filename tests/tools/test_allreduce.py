@@ -107,7 +107,3 @@ def test_a_run_is_kept_and_makes_the_page(session: Session, tmp_path: Path) -> N
     assert "| 250mbit | 0.600 | 1.700 | 1.200 (ddp-gloo-5) | 0.930 | 1.55 | 1.83 | 1.29 |" in text
     assert "| 1gbit | - | 0.062 | - | 0.40% | 4.5 | 1.03 |" in text
     assert "times as fast as ddp-gloo" in text
-
-
-def test_nothing_measured_yet_is_said(tmp_path: Path) -> None:
-    assert "Not measured yet: `make allreduce`." in allreduce.page(tmp_path)

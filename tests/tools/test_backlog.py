@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from pathlib import Path
-
 import pytest
 
-from prophet.core.errors import UserError
 from tools import backlog
 from tools.builds import Ended, Limits, ManyGradientsJob, Marks
 from tools.provenance import Provenance
@@ -43,16 +38,6 @@ def test_the_page_says_whether_the_weights_are_alike() -> None:
     assert "None trained." in shown(STARTS[1:3])
     other = backlog.counted("prophet", Ended("trained", Marks(True, 5, "2e")), 1.0)
     assert "Weights differ." in shown([*STARTS, other])
-
-
-def test_starts_are_kept_a_line_each(tmp_path: Path) -> None:
-    kept = tmp_path / "starts.jsonl"
-    assert backlog.read_starts(kept) == []
-    kept.write_text("".join(json.dumps(asdict(start)) + "\n" for start in STARTS))
-    assert backlog.read_starts(kept) == STARTS
-    kept.write_text("no start\n")
-    with pytest.raises(UserError, match=r"starts\.jsonl: cannot be read as starts"):
-        backlog.read_starts(kept)
 
 
 def test_a_wrong_rate_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

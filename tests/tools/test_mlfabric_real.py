@@ -143,10 +143,6 @@ def test_what_is_simulated_needs_no_real_run(tmp_path: Path) -> None:
     assert "would be 1.6 times as fast." in text
 
 
-def test_nothing_measured_yet_is_said(tmp_path: Path) -> None:
-    assert "Not measured yet: `make mlfabric`." in mlfabric_real.page(tmp_path)
-
-
 def test_an_unknown_cell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         mlfabric_real.main(["c9-n1"])

@@ -39,6 +39,9 @@ def test_a_page_says_when_and_where_it_was_measured(name: str) -> None:
 def test_without_data_and_notes_a_page_says_how_to_measure_it(name: str, tmp_path: Path) -> None:
     text = pages.PAGES[name](tmp_path)
     assert text.startswith("# ") and "Not measured yet: `" in text
+    makefile = (HERE / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"Not measured yet: `make (\S+)`", text):
+        assert f"\n{target}:" in makefile
 
 
 @pytest.mark.parametrize("name", pages.PAGES)

@@ -11,7 +11,7 @@ from rich.console import Console
 from prophet.lab.config import load_experiment
 from support.configs import REPLAY, written
 from support.results import cell, policy
-from tools import papers
+from tools import cells, papers
 from tools.kept import Point, Study
 from tools.paper_studies import STUDIES, PaperStudy
 from tools.words import gains
@@ -47,9 +47,7 @@ def test_remarks_follow_the_numbers() -> None:
 
 
 def test_a_study_is_simulated_and_kept_small(tmp_path: Path) -> None:
-    written(REPLAY, tmp_path)
-    study = PaperStudy("small.yaml", "Small", "", (), lambda points: [], lambda points: "")
-    data = papers.simulated(study, tmp_path, Console(file=io.StringIO()))
+    data = cells.simulated(written(REPLAY, tmp_path), Console(file=io.StringIO()))
     (point,) = data.points
     assert point.workers == 2 and point.cell.ratios["prophet"] > 1.5
     assert all(shown.over_time is None for shown in point.cell.policies.values())

@@ -64,7 +64,3 @@ def test_a_run_is_kept_and_makes_the_page(monkeypatch: pytest.MonkeyPatch, tmp_p
     text = (tmp_path / real_blocks.PAGE).read_text(encoding="utf-8")
     assert text == real_blocks.page(tmp_path)
     assert "| 250mbit | 0.600 | 0.970 | 1.62 | 1.000 (fixed-1m) | +3.0% | 1.700 | 0.950 (mxnet-p3) |" in text
-
-
-def test_nothing_measured_yet_is_said(tmp_path: Path) -> None:
-    assert "Not measured yet: `make real-blocks`." in real_blocks.page(tmp_path)

@@ -57,13 +57,13 @@ def test_a_start_with_another_result_than_the_engine_alone_is_wrong() -> None:
 
 def test_pieces_are_kept_a_line_each_and_a_wrong_line_is_named(tmp_path: Path) -> None:
     file = tmp_path / "new" / "starts.jsonl"
-    assert read_pieces(file, SoakStart, "starts") == []
+    assert read_pieces(file, SoakStart) == []
     add_piece(file, START)
     add_piece(file, replace(START, prophet=True))
-    assert read_pieces(file, SoakStart, "starts") == [START, replace(START, prophet=True)]
+    assert read_pieces(file, SoakStart) == [START, replace(START, prophet=True)]
     file.write_text("{}\n")
-    with pytest.raises(UserError, match=r"starts\.jsonl: cannot be read as starts \(engine: field required\); remove"):
-        read_pieces(file, SoakStart, "starts")
+    with pytest.raises(UserError, match=r"starts\.jsonl:1: cannot be read \(engine: field required\); remove the line"):
+        read_pieces(file, SoakStart)
 
 
 def test_an_engine_that_hangs_alone_is_no_fault_of_prophet() -> None:

@@ -42,8 +42,9 @@ from prophet.frontends.turning import TurningThread
 from prophet.policies import get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
-from prophet_byteps.cutting import CutBoard, decider
-from prophet_byteps.hook import Hook, HookError, Library
+from prophet_byteps.cutting import CutBoard, Reason, decider
+from prophet_byteps.hook import Hook
+from prophet_byteps.library import Library
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -127,12 +128,7 @@ class Agent:
             from prophet.models.profiles import load_profile
 
             profile = load_profile(settings.profile_in)
-        library, hook, no_hook = None, None, ""
-        try:
-            library = hook_module.find_library(framework)
-            hook = Hook.load()
-        except Exception as error:
-            no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
+        library, hook, no_hook = hook_module.load_for(framework)
         ours = names.users_own_partition_bytes(environ) is None
         partition.chosen_by_prophet(ours)
         job = cls(framework, settings, policy, library, hook, no_hook, profile)
@@ -340,7 +336,9 @@ class Agent:
             self._plans += 1
             self._predict(learner)
             if plan.cut is not None:
-                board.want(plan.cut, learner.why, learner.credit)
+                wanted = learner.wanted
+                reason = Reason(learner.why, wanted.iteration_s if wanted is not None else None)
+                board.want(plan.cut, reason, learner.credit)
             elif learner.credit is not None:
                 board.want_credit(learner.credit)
 
@@ -433,7 +431,7 @@ class Agent:
 
     def _status(self) -> AgentStatus:
         """By now; from any thread."""
-        cut = self._board.in_force
+        cut, reason = self._board.in_force, self._board.recut_reason
         return AgentStatus(
             policy=self._settings.policy,
             stepped_aside=self._aside,
@@ -448,7 +446,8 @@ class Agent:
             cut=cut.segments if cut is not None else (),
             recuts=self._board.recuts,
             last_recut_s=self._last_recut_s,
-            recut_reason=self._board.recut_reason,
+            recut_reason=reason.why,
+            recut_predicted_s=reason.predicted_s,
             refused=self._board.refused,
             arena=not self._whole_gradients,
             began_warm=self._began_warm,

@@ -30,7 +30,8 @@ from prophet.frontends.ending import STALLED, WRONG, at_end, end_process
 from prophet.frontends.records import require_records, write_records
 from prophet.mlfabric.ports import CoordinatorPort
 from prophet_byteps import hook as hook_module
-from prophet_byteps.hook import Hook, HookError, Library
+from prophet_byteps.hook import Hook
+from prophet_byteps.library import Library
 
 WELCOME_S = 5.0
 """How long a worker waits for its coordinator at the start of a job, before it goes on without."""
@@ -60,12 +61,7 @@ class AsynchronousAgent:
         settings = from_environ(environ)
         require_records(settings)
         check_job(framework, environ)
-        library, hook, no_hook = None, None, ""
-        try:
-            library = hook_module.find_library(framework)
-            hook = Hook.load()
-        except Exception as error:
-            no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
+        library, hook, no_hook = hook_module.load_for(framework)
         if names.users_own_partition_bytes(environ) is None:
             environ[names.BYTEPS_PARTITION_BYTES] = environ[names.CHOSEN] = BYTEPS_BLOCK_BYTES
         return cls(settings, library, hook, no_hook)

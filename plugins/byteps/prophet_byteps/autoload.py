@@ -106,7 +106,7 @@ class _Loader(importlib.abc.Loader):
         """The hook is in front of all libraries that are loaded from now on; this one must not meet it."""
         say = f"Prophet schedules byteps.{_hooked} in this process, so byteps.{self._framework} runs with stock BytePS"
         try:
-            from prophet_byteps.hook import keep_apart
+            from prophet_byteps.library import keep_apart
 
             keep_apart(self._framework)
             logger.warning("%s", say)

@@ -35,7 +35,7 @@ from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, le
 from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
-from prophet_byteps import agreement, shared_memory
+from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
 
 _ROW = struct.Struct("<3fI")
@@ -58,6 +58,16 @@ class Wish(NamedTuple):
 
 
 NOTHING = Wish()
+
+
+class Reason(NamedTuple):
+    """Why a cut is wanted, in a few words, and the seconds that an iteration is predicted to take under it."""
+
+    why: str = ""
+    predicted_s: float | None = None
+
+
+NO_REASON = Reason()
 
 
 def encode_page(rank: int, wish: Wish, network: Network | None, room: int | None = None) -> bytes:
@@ -125,7 +135,7 @@ class CutBoard:
         self._lock = threading.Lock()
         self._wanted = NOTHING
         self._credit: int | None = None
-        self._why = self._why_in_force = ""
+        self._reason = self._reason_in_force = NO_REASON
         self._network: Network | None = None
         self._networks: tuple[Network, ...] = ()
         self._in_force = fixed
@@ -138,10 +148,10 @@ class CutBoard:
 
     # The agent's.
 
-    def want(self, cut: Cut, why: str = "", credit: int | None = None) -> None:
-        """From some later round on, if this worker decides; `why` in a few words, `credit` in bytes."""
+    def want(self, cut: Cut, reason: Reason = NO_REASON, credit: int | None = None) -> None:
+        """From some later round on, if this worker decides; `credit` in bytes."""
         with self._lock:
-            self._wanted, self._why = Wish(cut, credit), why
+            self._wanted, self._reason = Wish(cut, credit), reason
 
     def want_credit(self, credit: int) -> None:
         """The same, of the bytes in flight alone."""
@@ -190,10 +200,10 @@ class CutBoard:
             return self._recuts
 
     @property
-    def recut_reason(self) -> str:
-        """Why the last change was wanted; "" on workers that did not decide."""
+    def recut_reason(self) -> Reason:
+        """Why the last change was wanted; NO_REASON on workers that did not decide."""
         with self._lock:
-            return self._why_in_force
+            return self._reason_in_force
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -248,7 +258,7 @@ class CutBoard:
             if number == self._leader:
                 if self._in_force not in (None, cut):
                     self._recuts += 1
-                    self._why_in_force = self._why if cut == self._wanted.cut else ""
+                    self._reason_in_force = self._reason if cut == self._wanted.cut else NO_REASON
                 self._in_force = cut
                 self._credit = credit or self._credit
 
@@ -295,7 +305,7 @@ class CutControl:
         rank: int,
         workers: int,
         local_size: int = 1,
-        room: Callable[[], int | None] = shared_memory.room_bytes,
+        room: Callable[[], int | None] | None = None,
     ) -> None:
         self._board = board
         self._number = number
@@ -306,7 +316,10 @@ class CutControl:
         self._fixed = board.fixed
         if exchange is None and self._fixed is None:
             self._fixed = Cut.uniform(DEFAULT_PARTITION_BYTES)
-        self._room = room
+        from prophet_byteps import shared_memory  # Only a process that sends needs it.
+
+        self._room = room or shared_memory.room_bytes
+        self._memory = shared_memory.FOLDER
         self._least_room: int | None = None
         self._total = 0
         self._had: set[Cut] = set()
@@ -402,7 +415,7 @@ class CutControl:
         if cut in self._had or self._room_for_more:
             return None
         why = (
-            f"other sizes need {2 * self._total >> 20} MiB of {shared_memory.FOLDER}, "
+            f"other sizes need {2 * self._total >> 20} MiB of {self._memory}, "
             f"and a worker's machine has {(self._least_room or 0) >> 20} left"
         )
         return Refusal(cut, why, any_new=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .build.corrections import CORRECTIONS
 from .build.rules import Correction
-from .hook import byteps_folder, extension
+from .library import byteps_folder, extension
 
 LAUNCHER = "launcher"
 _OF_GPUS = b"byteps_torch_push_pull_async_torch_cuda_FloatTensor"

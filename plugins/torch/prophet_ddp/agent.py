@@ -52,7 +52,35 @@ END_LIMIT_S = 5.0
 logger = logging.getLogger("prophet")
 
 
-class ModuleAgent:
+class WatchingAgent:
+    """Of one module about whose blocks another rank decides: what happens here is only said, to who asks."""
+
+    decided = True
+
+    def __init__(self, rounds: ModuleRounds) -> None:
+        self._reference = weakref.ref(rounds)
+
+    def turn(self, now: float) -> bool:
+        """Takes in what happened, and says what is wanted. False where the module is gone."""
+        rounds = self._reference()
+        if rounds is not None:
+            self._turn(rounds, now)
+        return rounds is not None
+
+    def _turn(self, rounds: ModuleRounds, now: float) -> None:
+        rounds.record.keep(rounds.log.drain())
+
+    def end(self) -> None:
+        """No more turns will come."""
+        rounds = self._reference()
+        if rounds is not None:
+            rounds.log.close()
+
+    def leave(self) -> None:
+        """The module or the process ends."""
+
+
+class ModuleAgent(WatchingAgent):
     """One module's. `adapts`: its cut may change; `warm` has what was kept of the job's last run, `alone` what one
     operation takes by itself. Time comes with the call.
     """
@@ -72,7 +100,7 @@ class ModuleAgent:
         from prophet.learn.learner import Learner
         from prophet.learn.serial import SerialMonitor
 
-        self._reference = weakref.ref(rounds)
+        super().__init__(rounds)
         self._record = rounds.record
         self._warm = warm
         self._kept: Kept | None = None
@@ -94,24 +122,16 @@ class ModuleAgent:
         self.at_rest: Cut | None = None
         """The cut in force, where it was found to be the best."""
 
-    def end(self) -> None:
-        """No more turns will come."""
-        rounds = self._reference()
-        if rounds is not None:
-            rounds.log.close()
+    def turn(self, now: float) -> bool:
+        """As of any agent; and says when there is nothing better to try."""
+        alive = super().turn(now)
+        self.at_rest = self._seen[0] if self.learner.at_rest else None
+        return alive
 
     def leave(self) -> None:
         """The module or the process ends: what was learned is kept for the next start."""
         if self._warm is not None:
             self._warm.keep(self._record.cut, self.learner.profiler.latest, self.learner.monitor.network)
-
-    def turn(self, now: float) -> bool:
-        """Takes in what happened, and says what is wanted. False where the module is gone."""
-        rounds = self._reference()
-        if rounds is not None:
-            self._turn(rounds, now)
-            self.at_rest = self._seen[0] if self.learner.at_rest else None
-        return rounds is not None
 
     def _begin_warm(self, rounds: ModuleRounds, warm: WarmStart) -> None:
         """Once it is known what there is to send: where the last run of the job ended, this one begins."""
@@ -150,10 +170,9 @@ class ModuleAgent:
             return
         if plan is not None:
             self._judged_at = now
-            rounds.record.planned(plan, self.learner.why)
-            rounds.record.planned_from = profile
             stock_s = stock_iteration_s(profile, network, collectives=True)
-            rounds.record.predicted = predicted_of(self.learner.wanted, stock_s)
+            rounds.record.planned(plan, self.learner.why, predicted_of(self.learner.wanted, stock_s))
+            rounds.record.planned_from = profile
             self.decided = True
             wanted = plan.cut if plan.cut is not None else cut
             sequence = self._sequence(rounds, wanted, profile, network)
@@ -203,31 +222,6 @@ def profile_of(blocks: list[Block], profile: Profile) -> Profile:
         for block, generation_s in zip(blocks, generations, strict=True)
     ]
     return Profile(profile.name, tuple(rows), tuple(block.id for block in blocks))
-
-
-class WatchingAgent:
-    """Of one module about whose blocks another rank decides: what happens here is only said, to who asks."""
-
-    decided = True
-
-    def __init__(self, rounds: ModuleRounds) -> None:
-        self._reference = weakref.ref(rounds)
-
-    def turn(self, now: float) -> bool:
-        """Takes in what happened. False where the module is gone."""
-        rounds = self._reference()
-        if rounds is not None:
-            rounds.record.keep(rounds.log.drain())
-        return rounds is not None
-
-    def end(self) -> None:
-        """No more turns will come."""
-        rounds = self._reference()
-        if rounds is not None:
-            rounds.log.close()
-
-    def leave(self) -> None:
-        """The module or the process ends."""
 
 
 class Turning(Protocol):

@@ -21,12 +21,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from prophet.frontends.ending import end_process
+from prophet.frontends.ending import end_last
 
 MODULE = "torch.nn.parallel.distributed"
-
-status = 0
-"""With which the process ends, where the program itself ends well."""
 
 logger = logging.getLogger("prophet")
 
@@ -90,12 +87,6 @@ def _takeover() -> Any:
     return takeover
 
 
-def _end() -> None:
-    """After all other handlers at the end of the process, for which it is registered before them."""
-    if status:
-        end_process("", status)
-
-
 def install() -> None:
     """Watches for torch from now on; nothing else happens until it is imported."""
     if MODULE in sys.modules:
@@ -104,5 +95,5 @@ def install() -> None:
         sys.meta_path.insert(0, _Finder())
 
 
-atexit.register(_end)
+atexit.register(end_last)
 install()

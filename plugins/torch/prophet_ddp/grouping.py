@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import itertools
 import logging
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from prophet.policies.algorithms.sequence import TORCH_AT_ONCE
+from prophet_ddp.agent import Turning, WatchingAgent
 from prophet_ddp.control import Decision
 
 if TYPE_CHECKING:
     from prophet.core.policy import Policy
-    from prophet_ddp.agent import Turning
     from prophet_ddp.rounds import ModuleRounds
     from prophet_ddp.trace import ForwardTrace
 
 logger = logging.getLogger("prophet")
 
 
-class GroupingAgent:
+class GroupingAgent(WatchingAgent):
     """One module's, whose blocks are whole gradients to begin with. Time comes with the call.
 
     `trace`, where the policy plans with forward times, is waited for.
@@ -35,8 +34,8 @@ class GroupingAgent:
         from prophet.learn.serial import SerialMonitor
         from prophet.policies.algorithms import collective_groups
 
+        super().__init__(rounds)
         self._groups = collective_groups
-        self._reference = weakref.ref(rounds)
         self._policy = policy
         # The groups of these systems are neighbours in the order of generation, which the arena's is turned round.
         self.profiler = JobProfiler(forward_ids=True)
@@ -45,26 +44,22 @@ class GroupingAgent:
         self.decided = False
         rounds.record.learner = self
 
-    def turn(self, now: float) -> bool:
-        """Takes in what happened, and says what is wanted. False where the module is gone."""
-        rounds = self._reference()
-        if rounds is None:
-            return False
+    def _turn(self, rounds: ModuleRounds, now: float) -> None:
         events = rounds.log.drain()
         rounds.record.keep(events)
         if self.decided or rounds.cut is None:
-            return True
+            return
         self.profiler.observe(events)
         if self.profiler.warmed_up_s is not None:
             self.monitor.observe(events[events["time_s"] >= self.profiler.warmed_up_s])
         profile = self.profiler.profile
         network = self.monitor.network
         if self.profiler.iterations < self._groups.LEARNING_ITERATIONS or profile is None or network is None:
-            return True
+            return
         sizes, kinds = rounds.layout
         if self._trace is not None:
             if not self._trace.done:
-                return True
+                return
             forward_s = self._trace.forward_s()
             if forward_s is not None:  # It was given up where not, and the profile's own estimate has to do.
                 profile = self._groups.with_forward(profile, sizes, kinds, forward_s)
@@ -75,16 +70,6 @@ class GroupingAgent:
         rounds.control.want(Decision(made.cut, order, together, TORCH_AT_ONCE))
         self.decided = True
         logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))
-        return True
-
-    def end(self) -> None:
-        """No more turns will come."""
-        rounds = self._reference()
-        if rounds is not None:
-            rounds.log.close()
-
-    def leave(self) -> None:
-        """The module or the process ends. Groups are decided anew at each start."""
 
 
 class WaitingAgent:

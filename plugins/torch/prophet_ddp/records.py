@@ -58,6 +58,8 @@ class ModuleRecord:
         self.last_recut_s: float | None = None
         self.why = ""
         """Why the last cut was wanted."""
+        self.predicted_s: float | None = None
+        """And what an iteration was predicted to take under it."""
         self.plans = 0
         self.waits = BarrierWatch()
         self.half = False
@@ -93,12 +95,12 @@ class ModuleRecord:
         if self.observe is not None:
             self.observe(events)
 
-    def planned(self, plan: Plan, why: str) -> None:
-        """A plan was taken up; `why` is empty where it wants no other cut."""
-        self.plan = plan
+    def planned(self, plan: Plan, why: str, predicted: Predicted) -> None:
+        """A plan was taken up; `why` counts where it wants another cut."""
+        self.plan, self.predicted = plan, predicted
         self.plans += 1
         if plan.cut is not None:
-            self.why = why
+            self.why, self.predicted_s = why, predicted.iteration_s
 
 
 class Records:
@@ -214,6 +216,7 @@ class Records:
             recuts=module.recuts,
             last_recut_s=module.last_recut_s,
             recut_reason=module.why if module.recuts else "",
+            recut_predicted_s=module.predicted_s if module.recuts else None,
             arena=True,
             began_warm=module.began_warm,
             kept_was_dropped=module.kept_was_dropped,

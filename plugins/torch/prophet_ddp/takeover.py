@@ -16,9 +16,8 @@ import functools
 import hashlib
 import logging
 import os
-import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,21 +30,21 @@ from prophet.core.errors import UserError
 from prophet.core.network import Probe
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
-from prophet.frontends.ending import WRONG, at_end, end_process, say
+from prophet.frontends.ending import WRONG, at_end, end_process
 from prophet.frontends.records import require_records
 from prophet.frontends.torch import steps
+from prophet.frontends.torch.guards import call_before
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.frontends.torch.streams import streams_of
 from prophet.frontends.warm import WarmStart
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
-from prophet_ddp import autoload, nccl
+from prophet_ddp import ends, nccl
 from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
-from prophet_ddp.grouping import GroupingAgent, WaitingAgent
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
@@ -58,19 +57,13 @@ AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""
 READ_LIMIT_S = 5.0
 """And where they differ, to read what each other says."""
-FAILED_PATIENCE_S = 5.0
-"""How long a process that fails goes on without any progress, for other ranks that may want what it has."""
 KEEPS = "torch's reducer"
 """How a rank begins that does not take over."""
 CPU = torch.device("cpu")
-STILL_LIMIT_S = 2.0
-"""How long the end of the process waits for operations that fail together."""
 
 logger = logging.getLogger("prophet")
 _agents = Agents()
 _records = Records(lambda: _agents.busy_s, lambda: _agents.wake())
-_issuers: list[Issuer] = []
-"""Of all modules that ever were: one may be gone while its last averages are under way."""
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those with something in flight live until it has ended, also where their module is gone."""
 _installed = False
@@ -234,7 +227,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     observes = _records.observes_next()
     log = EventLog(open=decides or observes)
     issuer = Issuer(own, log)
-    _issuers.append(issuer)
+    ends.issuers.append(issuer)
     issuer.closing = gpu.close if gpu is not None else None
     control = Control(issuer, group.rank())
     definition = get_definition(told.policy)
@@ -287,6 +280,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
 
 
 def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[int], alone: Probe | None) -> Turning:
+    from prophet_ddp.grouping import GroupingAgent, WaitingAgent  # Of all ranks one needs them.
+
     definition = get_definition(told.policy)
     partition_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
     policy = policy_from_environ(told.policy, os.environ, partition_bytes)
@@ -348,79 +343,24 @@ def _install() -> None:
         return
     _installed = True
     ddp_class: Any = torch.nn.parallel.DistributedDataParallel
-    # Of join(), and of torch's Join besides.
-    _before(ddp_class, "join_hook", lambda ddp: _plain(ddp, "join() is used"))
-    _before(ddp_class, "_register_buffer_comm_hook", lambda ddp: _plain(ddp, "a hook is registered for its buffers"))
-    _before(ddp_class, "_register_builtin_comm_hook", lambda ddp: _plain(ddp, "a built-in hook is registered"))
+    for name, why in (
+        ("join_hook", "join() is used"),  # and torch's Join besides
+        ("_register_buffer_comm_hook", "a hook is registered for its buffers"),
+        ("_register_builtin_comm_hook", "a built-in hook is registered"),
+    ):
+        call_before(ddp_class, name, lambda ddp, *_, why=why, **__: _plain(ddp, why))
     _watch_comm_hooks(ddp_class)
     # No thread of ours asks a device anything while a CUDA graph is captured: that would end the capture.
-    _before(torch.cuda.CUDAGraph, "capture_begin", lambda _graph: finish())
-    _first("destroy_process_group", finish)
-    if hasattr(dist.distributed_c10d, "_abort_process_group"):
-        _first("_abort_process_group", give_up)
-    at_end(_process_ends)
+    call_before(torch.cuda.CUDAGraph, "capture_begin", lambda *_, **__: _finish())
+    for name, what in (("destroy_process_group", _finish), ("_abort_process_group", ends.give_up)):
+        call_before(dist.distributed_c10d, name, lambda *_, what=what, **__: what())
+        if hasattr(dist, name):
+            setattr(dist, name, getattr(dist.distributed_c10d, name))
+    at_end(ends.process_ends)
 
 
-def _process_ends() -> None:
-    """Other ranks may still wait for what this one has, as they would for a backward pass that has ended.
-
-    What the program never waited for may fail here; torch would have raised that in backward, so the status says it.
-    """
-    failing = _failing()
-    for issuer in _issuers:
-        try:
-            issuer.quiet(FAILED_PATIENCE_S if failing else None)
-        except Exception as error:
-            if not failing:
-                say(f"the last averages of this rank never came: {error}")
-                autoload.status = 1
-        # Python takes its interpreter apart next, and no thread of torch's must call into it then.
-        if issuer.still(STILL_LIMIT_S):
-            issuer.close()
-
-
-def _failing() -> bool:
-    """Whether the program ends by an exception: others may be in no state to take what this rank has."""
-    return sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
-
-
-def finish() -> None:
-    """Nothing is under way when groups end: other ranks may wait for it, and updates of this one do.
-
-    Raises what torch would have raised in backward, unless the program ends by another exception already.
-    """
-    failing = _failing()
-    try:
-        for issuer in _issuers:
-            if not issuer.quiet(FAILED_PATIENCE_S if failing else None):
-                issuer.fail(RuntimeError(f"the process group ended, and nothing came for {FAILED_PATIENCE_S:g} s"))
-        for ddp in list(_taken):
-            ddp.reducer.rounds.flush()
-    except Exception:
-        if not failing:
-            raise
-
-
-def give_up() -> None:
-    """Groups are aborted, by a program that would not wait any longer: nor does who waits for an average."""
-    for issuer in _issuers:
-        with contextlib.suppress(Exception):
-            if not issuer.quiet(0.0):
-                issuer.fail(RuntimeError("the process group was aborted"))
-
-
-def _first(name: str, what: Callable[[], None]) -> None:
-    """`what` comes before this function of torch.distributed."""
-    original = getattr(dist.distributed_c10d, name)
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        what()
-        return original(*args, **kwargs)
-
-    setattr(dist.distributed_c10d, name, wrapper)
-    if hasattr(dist, name):
-        setattr(dist, name, wrapper)
+def _finish() -> None:
+    ends.finish(ddp.reducer.rounds for ddp in list(_taken))
 
 
 def _plain(ddp: Any, why: str) -> None:
@@ -428,19 +368,6 @@ def _plain(ddp: Any, why: str) -> None:
         logger.warning("this module goes on with DistributedDataParallel as it is: %s", why)
         _records.stepped_aside(why, ddp.reducer.rounds.record)
         _give_back(ddp)
-
-
-def _before(holder: Any, name: str, first: Callable[[Any], None]) -> None:
-    original = getattr(holder, name, None)
-    if original is None:
-        return
-
-    @functools.wraps(original)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        first(self)
-        return original(self, *args, **kwargs)
-
-    setattr(holder, name, wrapper)
 
 
 def _watch_comm_hooks(ddp_class: Any) -> None:

@@ -391,9 +391,9 @@ def _install() -> None:
     _graphs_are_told = compiled.watch(_before_compilation, _of_graph)
     _patch_call()
     for name in ("state_dict", "load_state_dict", "_apply"):
-        _call_before(nn.Module, name, lambda self: _flush_all())
+        call_before(nn.Module, name, lambda *_, **__: _flush_all())
     for name in ("__deepcopy__", "__reduce_ex__"):
-        _call_before(nn.Parameter, name, _touch)
+        call_before(nn.Parameter, name, lambda parameter, *_, **__: _touch(parameter))
     _patch_getattr()
     _patch_named_parameters()
     _patch_zero_grad()
@@ -402,8 +402,8 @@ def _install() -> None:
     os.register_at_fork(before=_flush_all)
 
 
-def _call_before(holder: Any, name: str, first: Callable[[Any], None]) -> None:
-    """Lets `first` have the first argument of `holder.name` before each call; nothing where there is no such name."""
+def call_before(holder: Any, name: str, first: Callable[..., None]) -> None:
+    """Each call of `holder.name` calls `first` before, with the same arguments; nothing where there is no such name."""
     original = getattr(holder, name, None)
     if original is None:
         return
@@ -411,7 +411,7 @@ def _call_before(holder: Any, name: str, first: Callable[[Any], None]) -> None:
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
-            first(args[0] if args else None)
+            first(*args, **kwargs)
         return original(*args, **kwargs)
 
     setattr(holder, name, wrapper)
@@ -427,20 +427,8 @@ _OF_PROCESS_GROUPS = (
 """Methods that take tensors. The functions of torch.distributed are seen without this."""
 
 
-def _look_at_arguments(holder: Any, name: str) -> None:
-    """Calls of `holder.name` count as uses of the tensors that they are given; nothing where there is no such name."""
-    original = getattr(holder, name, None)
-    if original is None:
-        return
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            references.look(args[1:])
-            references.look(kwargs.values())
-        return original(*args, **kwargs)
-
-    setattr(holder, name, wrapper)
+def _look_at_arguments(_group: object, *args: Any, **kwargs: Any) -> None:
+    references.look((*args, *kwargs.values()))
 
 
 def _patch_what_modes_do_not_see() -> None:
@@ -449,19 +437,19 @@ def _patch_what_modes_do_not_see() -> None:
 
     if torch.distributed.is_available():
         for name in _OF_PROCESS_GROUPS:
-            _look_at_arguments(torch.distributed.ProcessGroup, name)
+            call_before(torch.distributed.ProcessGroup, name, _look_at_arguments)
     for script in (torch._C.ScriptFunction, torch._C.ScriptMethod):
-        _call_before(script, "__call__", lambda self: _flush_all())
+        call_before(script, "__call__", lambda *_, **__: _flush_all())
     # A CUDA graph reads and writes the memory that it was captured with.
     for name in ("capture_begin", "replay"):
-        _call_before(torch.cuda.CUDAGraph, name, lambda self: _flush_all())
+        call_before(torch.cuda.CUDAGraph, name, lambda *_, **__: _flush_all())
     for module, name in (
         (eager_transforms, "_grad_increment_nesting"),
         (eager_transforms, "_jvp_increment_nesting"),
         (eager_transforms, "_func_increment_nesting"),
         (vmap, "_vmap_increment_nesting"),
     ):
-        _call_before(module, name, lambda argument: _flush_all())
+        call_before(module, name, lambda *_, **__: _flush_all())
 
     reducers: dict[type, Callable[[Any], Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     for kind, reduce in list(reducers.items()):

@@ -134,18 +134,7 @@ def _cuts(status: AgentStatus, zero: float) -> list[CutInForce]:
     if not status.cut:
         return []
     since_s = status.last_recut_s - zero if status.last_recut_s is not None else 0.0
-    return [CutInForce(max(0.0, since_s), status.cut, status.recut_reason, _predicted_s(status.recut_reason))]
-
-
-def _predicted_s(reason: str) -> float | None:
-    """What the reason of a change says of an iteration (prophet/learn/choosing.py)."""
-    words = reason.split()
-    if words[:1] != ["predicted"]:
-        return None
-    try:
-        return float(words[1])
-    except (IndexError, ValueError):
-        return None
+    return [CutInForce(max(0.0, since_s), status.cut, status.recut_reason, status.recut_predicted_s)]
 
 
 def _traffic(transfers: Iterable[Transfer], zero: float, all_reduce: bool) -> Iterable[Moved]:

@@ -32,6 +32,7 @@ from .shaping import check_bandwidth
 
 TRAFFIC = Path(__file__).with_name("traffic.py")
 SUBNET = "10.77.0"
+PREFIX = "prophet"  # of the names of the interfaces
 MAX_NODES = 250
 DISCARD_FRACTION = 1 / 3  # of a measurement: the first burst and TCP's slow start
 CHECK_S = 1.2
@@ -66,8 +67,8 @@ class Testbed:
 
     __test__ = False  # to pytest
 
-    def __init__(self, nodes: Sequence[NodeSpec], *, prefix: str = "prophet") -> None:
-        """`prefix` (at most 11 characters) begins the names of the interfaces. Raises UserError for bad nodes."""
+    def __init__(self, nodes: Sequence[NodeSpec]) -> None:
+        """Raises UserError for bad nodes."""
         names = [node.name for node in nodes]
         if not 1 <= len(names) <= MAX_NODES:
             raise UserError(f"a testbed has 1 to {MAX_NODES} nodes, not {len(names)}")
@@ -76,14 +77,10 @@ class Testbed:
         for node in nodes:
             check_bandwidth(node.name, node.bandwidth_bps)
             check_delay(node.name, node.delay_s)
-        self._prefix = prefix
+        self._specs = {node.name: node for node in nodes}
         self._places = {name: place for place, name in enumerate(names)}
         # The last node is our own and never shaped: the far end of `check`.
         self._probe = len(names)
-        self._wanted = {node.name: node.bandwidth_bps for node in nodes}
-        self._cores = {node.name: node.cores for node in nodes}
-        self._delays = {node.name: node.delay_s for node in nodes}
-        self._measured = {node.name for node in nodes if node.measured}
         self._buffer_bytes = _buffer_bytes(nodes)
         self._shaped: dict[str, float | None] = dict.fromkeys(names)
         self._holder: subprocess.Popen[str] | None = None
@@ -110,12 +107,12 @@ class Testbed:
             if not descriptors:
                 raise UserError(f"no network namespaces: {self._holder.stderr.read().strip()}")
             self._namespaces = [f"/proc/{self._holder.pid}/fd/{descriptor}" for descriptor in descriptors]
-            make_bridge(self._bridge, self._prefix)
-            for node, place in self._places.items():
-                self._plug_in(place, self._delays[node], node)
+            make_bridge(self._bridge, PREFIX)
+            for node, spec in self._specs.items():
+                self._plug_in(self._places[node], spec.delay_s, node)
             self._plug_in(self._probe, None)
-            for node, bandwidth_bps in self._wanted.items():
-                self.set_bandwidth(node, bandwidth_bps)
+            for node, spec in self._specs.items():
+                self.set_bandwidth(node, spec.bandwidth_bps)
         except BaseException:
             self._close()
             raise
@@ -127,7 +124,7 @@ class Testbed:
         self._close()
 
     def _plug_in(self, place: int, delay_s: float | None, node: str = "") -> None:
-        joint = (self._bridge, self._prefix, self._port(place), self._namespaces[place], self._inside, _address(place))
+        joint = (self._bridge, PREFIX, self._port(place), self._namespaces[place], self._inside, _address(place))
         if delay_s is None:
             plug_in(*joint)
             return
@@ -153,7 +150,7 @@ class Testbed:
         started exits with a line there and status 1.
         """
         namespace = self._namespaces[self._place(node)]
-        if cores := self._cores[node]:
+        if cores := self._specs[node].cores:
             argv = launcher("on", ",".join(map(str, cores)), *argv)
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -192,7 +189,7 @@ class Testbed:
         check_bandwidth(node, bandwidth_bps)
         was_shaped = self._shaped[node] is not None
         for namespace, interface in ((self._namespaces[place], self._inside), (self._bridge, self._port(place))):
-            shape(namespace, interface, bandwidth_bps, 2 * (self._delays[node] or 0.0), was_shaped=was_shaped)
+            shape(namespace, interface, bandwidth_bps, 2 * (self._specs[node].delay_s or 0.0), was_shaped=was_shaped)
         self._shaped[node] = bandwidth_bps
 
     def set_link(self, node: str, *, passes: bool) -> None:
@@ -200,7 +197,7 @@ class Testbed:
         place = self._place(node)
         if passes == (node not in self._cut_off):
             return
-        set_passing(self._bridge, self._prefix, self._port(place), passes=passes)
+        set_passing(self._bridge, PREFIX, self._port(place), passes=passes)
         (self._cut_off.discard if passes else self._cut_off.add)(node)
 
     def send_signal(self, node: str, number: signal.Signals) -> None:
@@ -240,10 +237,10 @@ class Testbed:
         """
         achieved = {}
         for node, wanted in self._shaped.items():
-            if wanted is None and node not in self._measured:
+            spec, place = self._specs[node], self._place(node)
+            if wanted is None and not spec.measured:
                 continue
-            place = self._place(node)
-            seconds = CHECK_S + RAMP_ROUND_TRIPS * 2 * (self._delays[node] or 0.0)
+            seconds = CHECK_S + RAMP_ROUND_TRIPS * 2 * (spec.delay_s or 0.0)
             for way, source, target in (("up", place, self._probe), ("down", self._probe, place)):
                 rate = achieved[f"{node} {way}"] = self._measure(source, target, seconds)
                 if wanted is not None and abs(rate / wanted - 1) > tolerance:
@@ -256,16 +253,16 @@ class Testbed:
     def round_trips(self) -> dict[str, float]:
         """Median seconds of a small packet to the testbed's own node and back, by node, of those that are looked at."""
         return {
-            node: self._round_trip(place, self._probe)
-            for node, place in self._places.items()
-            if self._delays[node] is not None or self._shaped[node] is not None or node in self._measured
+            node: self._round_trip(self._places[node], self._probe)
+            for node, spec in self._specs.items()
+            if spec.delay_s is not None or self._shaped[node] is not None or spec.measured
         }
 
     def check_round_trips(self, tolerance: float = 0.10) -> dict[str, float]:
         """`round_trips`. Raises UserError if a delayed node's is off by more than `tolerance` and SLACK_S."""
         achieved = self.round_trips()
         for node, took_s in achieved.items():
-            delay_s = self._delays[node]
+            delay_s = self._specs[node].delay_s
             wanted_s = 2 * (delay_s or 0.0)
             if delay_s is not None and not wanted_s <= took_s <= wanted_s * (1 + tolerance) + SLACK_S:
                 raise UserError(
@@ -316,10 +313,10 @@ class Testbed:
 
     @property
     def _inside(self) -> str:
-        return f"{self._prefix}0"
+        return f"{PREFIX}0"
 
     def _port(self, place: int) -> str:
-        return f"{self._prefix}-{place}"
+        return f"{PREFIX}-{place}"
 
     def _place(self, node: str) -> int:
         if node not in self._places:

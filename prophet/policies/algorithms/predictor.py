@@ -126,11 +126,3 @@ class Prediction:
             self.iteration_s = float((marks[:, 1] - marks[:, 0]).max())
             return True
         return self._simulation.now >= until_s
-
-
-def predict(profile: Profile, network: Network, shape: Shape, cut: Cut, credit: int, *, arena: bool = True) -> float:
-    """Seconds of one iteration with blocks of `cut` and `credit` bytes in flight, in forward order."""
-    prediction = Predictor(profile, network, shape, arena).begin(cut, credit)
-    while not prediction.run(1 << 30):
-        pass
-    return prediction.iteration_s

@@ -154,9 +154,9 @@ def compare_with_ring(setting: Setting, ring: Record, mlfabric: Record, until_s:
     )
 
 
-def lda_setting(seed: int = 0) -> Setting:
+def lda_setting() -> Setting:
     """Section 7.1's topic model in C1-N1: section 2's 180 ms of computing, and 1.8 s for 30 updates at 10 Gbit/s."""
-    return Setting(COMPUTE["C1"], NETWORK["N1"], model_bytes=1.8 * 10 * GBIT / 30, compute_s=0.18, seed=seed)
+    return Setting(COMPUTE["C1"], NETWORK["N1"], model_bytes=1.8 * 10 * GBIT / 30, compute_s=0.18)
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,12 @@ class Replicated:
     slowdown: float
 
 
-def replication_savings(bounds: Sequence[float], horizon_s: float = 60.0, seed: int = 0) -> list[Replicated]:
+def replication_savings(bounds: Sequence[float], horizon_s: float = 60.0) -> list[Replicated]:
     """Figure 9's data: updates of norm 1 without momentum, so that a bound counts updates, in C1-N1.
 
     `slowdown` is the rate of updates without a replica over that with one.
     """
-    setting = setting_of("C1", "N1", seed)
+    setting = setting_of("C1", "N1")
     alone = run(setting, mlfabric_a(30), horizon_s=horizon_s)
     rows = []
     for bound in bounds:

@@ -19,7 +19,8 @@ from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.plan_codec import encode_plan
 from prophet.simulate.replay import replay
-from prophet_byteps.hook import Hook, HookError, inspect_library
+from prophet_byteps.hook import Hook
+from prophet_byteps.library import HookError, inspect_library
 
 PUSH, PULL, COPY = 6, 7, 9
 WATCHDOG_S = 1e6  # none, however slow the machine

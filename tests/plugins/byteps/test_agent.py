@@ -34,7 +34,7 @@ from prophet.policies import get_policy
 from prophet.watch import training
 from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
-from prophet_byteps.cutting import CutBoard, Wish
+from prophet_byteps.cutting import CutBoard, Reason, Wish
 from prophet_byteps.stall import Oldest
 from support.ending import ProcessEnded, end_process
 from support.virtual import events, iteration, transfers
@@ -252,6 +252,7 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     class Learner:
         monitor, profiler = SimpleNamespace(network=network), SimpleNamespace(profile=None)
         why, credit = "larger blocks cost less", 3 << 20
+        wanted = SimpleNamespace(iteration_s=0.25)
 
         def turn(self, now: float, events: Any, nic: Any, **others: Any) -> Plan:
             asked.append((others["cut"], others["networks"]))
@@ -275,6 +276,7 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     scheduled._learn(Hook(), Learner(), 6.0, [])  # type: ignore[arg-type]
     assert refused == [Refusal(cut, "no names")]
     board.taken_up(0, cut, 1 << 20)
+    assert board.recut_reason == ("larger blocks cost less", 0.25)
     plan, Learner.credit = Plan(), 2 << 20
     scheduled._learn(Hook(), Learner(), 7.0, [])  # type: ignore[arg-type]
     assert said == [None] * 4 + [1 << 20], "what the worker that decides wants in flight"
@@ -322,12 +324,12 @@ def test_the_status_says_how_blocks_were_cut(tmp_path: Path) -> None:
     board = CutBoard(None)
     scheduled._board = board
     board.taken_up(0, Cut.uniform(4096))
-    board.want(Cut.uniform(8192), "a faster network")
+    board.want(Cut.uniform(8192), Reason("a faster network", 0.75))
     board.taken_up(0, Cut.uniform(8192))
     scheduled._finish()
     status = read_status(tmp_path / "status.json")
     assert status.cut == (Segment(0, 8192),)
-    assert (status.recuts, status.recut_reason) == (1, "a faster network")
+    assert (status.recuts, status.recut_reason, status.recut_predicted_s) == (1, "a faster network", 0.75)
     assert status.refused == ()
     board.refuse(Refusal(Cut.uniform(4096), "no names"))
     scheduled._finish()

@@ -18,9 +18,11 @@ from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, Answer
 from prophet_byteps.cutting import (
     MOST_ROWS,
+    NO_REASON,
     NOTHING,
     CutBoard,
     CutControl,
+    Reason,
     Wish,
     cut_from,
     encode_page,
@@ -204,7 +206,7 @@ def test_every_worker_has_the_credit_of_the_cut_from_the_same_round_on(monkeypat
         def note_and_want(number: int) -> None:
             credits[worker.rank].append(worker.board.credit)
             if number == 0:
-                worker.board.want(LARGE, "larger", 1000 + worker.rank)
+                worker.board.want(LARGE, Reason("larger", 0.5), 1000 + worker.rank)
             if number == RECUT_ROUNDS:
                 worker.board.want_credit(2000 + worker.rank)
             if number == 2 * RECUT_ROUNDS:
@@ -225,7 +227,7 @@ def test_what_cannot_be_had_leaves_the_credit_as_it_is(monkeypatch: pytest.Monke
         begins = worker.control.round_begins
         worker.control.round_begins = functools.partial(begins, lambda cut: "no names")  # type: ignore[method-assign]
     turns.play(
-        group[0].run(2 * RECUT_ROUNDS, lambda number: group[0].board.want(LARGE, "", 1000)),
+        group[0].run(2 * RECUT_ROUNDS, lambda number: group[0].board.want(LARGE, NO_REASON, 1000)),
         group[1].run(2 * RECUT_ROUNDS),
     )
     assert [worker.board.credit for worker in group] == [None, None]

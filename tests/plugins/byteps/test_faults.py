@@ -10,7 +10,7 @@ import pytest
 from prophet_byteps import faults
 from prophet_byteps.build.corrections import CORRECTIONS
 from prophet_byteps.faults import State, look, parts_of
-from prophet_byteps.hook import byteps_folder
+from prophet_byteps.library import byteps_folder
 
 BY_NAME = {correction.name: correction for correction in CORRECTIONS}
 ASYNCHRONOUS = {"answering", "mixing"}

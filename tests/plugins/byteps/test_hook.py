@@ -14,7 +14,7 @@ import pytest
 
 from plugins.byteps import hook_cases
 from prophet_byteps import hook
-from prophet_byteps.hook import HookError, dynamic_names, inspect_library
+from prophet_byteps.library import UNKNOWN_TRAINER, HookError, dynamic_names, inspect_library
 from support.fake_core import build_core
 
 OLD_STRINGS = "-D_GLIBCXX_USE_CXX11_ABI=0"
@@ -129,7 +129,7 @@ def test_mxnet_without_compression_is_refused(
     tmp_path: Path, core_without_compression: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed(tmp_path, core_without_compression, monkeypatch, "mxnet")
-    assert hook.check_compatibility("mxnet") == (False, hook.UNKNOWN_TRAINER)
+    assert hook.check_compatibility("mxnet") == (False, UNKNOWN_TRAINER)
 
 
 def test_no_byteps_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

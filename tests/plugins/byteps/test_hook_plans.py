@@ -21,7 +21,8 @@ from prophet.core.settings import Settings
 from prophet.policies import get_policy
 from prophet_byteps import hook as hook_module
 from prophet_byteps.agent import Agent
-from prophet_byteps.hook import HookError, TakenPlan, _Layouts, check_layouts
+from prophet_byteps.hook import TakenPlan, _Layouts, check_layouts
+from prophet_byteps.library import HookError
 from support.fake_core import build_core
 
 CASES = Path(__file__).with_name("hook_plan_cases.py")

@@ -23,6 +23,7 @@ from prophet.core.settings import Settings
 from prophet.lab.records import read_status
 from prophet.lab.transfers import pair_events
 from prophet.models.profiles import load_profile
+from prophet.watch.status import Predicted
 from prophet_ddp.records import ModuleRecord, Records
 from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
@@ -105,14 +106,14 @@ def test_the_first_module_counts_and_outlives_itself(tmp_path: Path) -> None:
     first.took_up(Cut.uniform(4096))
     second.took_up(Cut.uniform(1 << 20))
     assert (first.recuts, first.last_recut_s) == (0, None)
-    first.planned(Plan(cut=Cut.uniform(8192)), "predicted")
-    assert made.status().recut_reason == "", "wanted, and not in force yet"
+    first.planned(Plan(cut=Cut.uniform(8192)), "predicted", Predicted(0.75))
+    assert (made.status().recut_reason, made.status().recut_predicted_s) == ("", None), "wanted, and not in force yet"
     first.took_up(Cut.uniform(8192))
     first.keep(some_events([1.0, 2.0]))
     made.write()
     status = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
     assert (status["policy"], status["recuts"], status["recut_reason"], status["plans"]) == ("p3", 1, "predicted", 1)
-    assert status["cut"] == [{"start": 0, "block_bytes": 8192}]
+    assert (status["cut"], status["recut_predicted_s"]) == ([{"start": 0, "block_bytes": 8192}], 0.75)
     assert status["agent_cpu_s"] == 0.25
     assert load_record(tmp_path / "e.npz").events["time_s"].tolist() == [1.0, 2.0, 3.0], "and those of the last moment"
 

@@ -18,7 +18,7 @@ from prophet.core.profile import GradientProfile, Profile
 from prophet.models.profiles import resnet50
 from prophet.policies import get_policy
 from prophet.policies.algorithms.chooser import AS_GOOD, LEAST_MESSAGE_S, ChoiceSearch
-from prophet.policies.algorithms.predictor import Predictor, predict
+from prophet.policies.algorithms.predictor import Predictor
 from prophet.policies.prophet import Prophet
 from prophet.simulate import Cluster, Costs, Options, simulate
 from prophet.simulate.job import job_of_cut
@@ -33,6 +33,12 @@ PROFILE = resnet50(25_600_000, backward_s=0.1, forward_s=0.05)
 def question(network: Network = NETWORK, measured: Measured | None = None, **changes: object) -> Question:
     cuts = (learning_cut(PROFILE.total_bytes),)
     return Question(PROFILE, network, SHAPE, cuts, anew=True, measured=measured, **changes)  # type: ignore[arg-type]
+
+
+def predicted_s(shape: Shape, size: int, credit: int) -> float:
+    prediction = Predictor(PROFILE, NETWORK, shape).begin(Cut.uniform(size), credit)
+    assert prediction.run(1 << 40)
+    return prediction.iteration_s
 
 
 def searched(asked: Question, events: int = 1 << 40) -> ChoiceSearch:
@@ -65,7 +71,7 @@ def test_a_prediction_is_what_the_simulator_gives(size: int, wide: bool, barrier
 
 def test_no_prediction_is_below_the_bound() -> None:
     for size in (128 * KIB, 512 * KIB):
-        assert predict(PROFILE, NETWORK, SHAPE, Cut.uniform(size), 4 * size) >= lower_bound_s(PROFILE, RATE)
+        assert predicted_s(SHAPE, size, 4 * size) >= lower_bound_s(PROFILE, RATE)
 
 
 def test_a_prediction_can_be_worked_off_in_pieces_and_given_up() -> None:
@@ -85,8 +91,8 @@ def test_a_prediction_can_be_worked_off_in_pieces_and_given_up() -> None:
 
 
 def test_many_machines_are_predicted_by_a_few() -> None:
-    few = predict(PROFILE, NETWORK, Shape(8, 8), Cut.uniform(256 * KIB), 1 << 21)
-    many = predict(PROFILE, NETWORK, Shape(512, 512), Cut.uniform(256 * KIB), 64 << 21)
+    few = predicted_s(Shape(8, 8), 256 * KIB, 1 << 21)
+    many = predicted_s(Shape(512, 512), 256 * KIB, 64 << 21)
     assert many == pytest.approx(few, rel=1e-9)
 
 

@@ -45,7 +45,7 @@ from prophet.learn.barrier import BarrierWatch
 from prophet.watch import training
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard, CutControl
-from prophet_byteps.hook import UNKNOWN_TRAINER
+from prophet_byteps.library import UNKNOWN_TRAINER
 from prophet_byteps.mxnet.names import Names
 
 logger = logging.getLogger("prophet")

@@ -5,7 +5,7 @@
 // from the order of the members in BytePS's common.h, which is that of 0.2.5 and of all before it, as far as the hook
 // reads; std::string is 32 bytes in the new C++ ABI and 8 in the old one, and everything after the name shifts with it.
 // Compression came with 0.2.5, and with it two stages. Which of all that a library has is seen in its exported names
-// (plugins/byteps/prophet_byteps/hook.py).
+// (plugins/byteps/prophet_byteps/library.py).
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_
 

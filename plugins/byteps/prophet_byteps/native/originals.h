@@ -1,8 +1,7 @@
 // BytePS's own functions: the names that its core calls and the hook defines, and where the originals are found.
 //
-// Rule of this file: names and types of BytePS's binary interface, no behaviour. Every name here is one that
-// the core exports and calls through its procedure linkage table; plugins/byteps/prophet_byteps/hook.py looks for the
-// same ones.
+// Rule of this file: names and types of BytePS's binary interface, no behaviour. Every name here is one that the core
+// exports and calls through its procedure linkage table; plugins/byteps/prophet_byteps/library.py looks for the same.
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_
 

@@ -57,12 +57,7 @@ def broadcast_tensors(
             place += size
 
 
-def gather_numbers(
-    bps: Any,
-    own: Sequence[int],
-    wait_activity: Callable[[float], None],
-    sleep: Callable[[float], None] = time.sleep,
-) -> list[list[int]]:
+def gather_numbers(bps: Any, own: Sequence[int], wait_activity: Callable[[float], None]) -> list[list[int]]:
     """What every worker has for `own`, by worker: so many numbers of 64 bits each. Every worker has to call it."""
     width = len(own) + 1  # and a mark that the worker's are there
     page = torch.zeros(bps.size() * width, dtype=torch.int64)
@@ -78,4 +73,4 @@ def gather_numbers(
         rows = page.view(bps.size(), width)
         if bool((rows[:, 0] == 1).all()):
             return [row[1:].tolist() for row in rows]
-        sleep(POLL_S)
+        time.sleep(POLL_S)

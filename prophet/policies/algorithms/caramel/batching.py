@@ -1,4 +1,4 @@
-"""Which small parameters travel together (Caramel, section 4.2), and the network model that says what small is.
+"""Which small parameters travel together (Caramel, section 4.2).
 
 Rule of this file: from windows and a network to batches, in the order in which they leave. When they travel is
 packing.py's. Sizes are bytes, times seconds after the backward pass began.
@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from prophet.core.errors import UserError
 from prophet.core.network import Network
@@ -26,8 +24,6 @@ from prophet.policies.algorithms.caramel.windows import Window
 
 GAIN = 0.8
 """Above this share of the time of two transfers, joining them no longer pays (the paper's constant)."""
-PROBE_BYTES = (64, 4 * 1024 * 1024)
-"""The sizes that the paper measures to fit its network model; others gave it much the same line."""
 
 
 @dataclass(frozen=True)
@@ -41,23 +37,6 @@ class Batch:
     size_bytes: int
     generated_s: float
     read_s: float
-
-
-def fit_network(samples: Iterable[tuple[float, float]]) -> Network:
-    """The line through (bytes, seconds) of transfers measured one after another: least squares.
-
-    A negative overhead is noise and becomes 0. Raises UserError where there are fewer than two sizes, or where
-    time does not rise with them.
-    """
-    points = np.array(list(samples), np.float64).reshape(-1, 2)
-    if len(np.unique(points[:, 0])) < 2:
-        raise UserError(f"samples: {len(np.unique(points[:, 0]))} sizes; measure two or more, such as {PROBE_BYTES}")
-    sizes, times = points.T
-    centred = sizes - sizes.mean()
-    slope = float(centred @ (times - times.mean()) / (centred @ centred))
-    if not (math.isfinite(slope) and slope > 0):
-        raise UserError("samples: larger transfers take no longer; measure again, with sizes further apart")
-    return Network(bandwidth=1 / slope, overhead_s=max(0.0, float(times.mean() - slope * sizes.mean())))
 
 
 def threshold_bytes(network: Network, gain: float = GAIN) -> float:

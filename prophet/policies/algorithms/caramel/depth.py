@@ -28,14 +28,6 @@ def adaptive_depth(size_bytes: float, threshold_bytes: float, max_depth: int = M
     return max(1, math.floor(size_bytes / threshold_bytes))
 
 
-def chunks(size_bytes: int, depth: int) -> tuple[int, ...]:
-    """`size_bytes` cut into `depth` whole numbers that differ by 1 at most; fewer where there are fewer bytes."""
-    _check(depth)
-    count = max(1, min(depth, size_bytes))
-    least, more = divmod(size_bytes, count)
-    return tuple(least + 1 if index < more else least for index in range(count))
-
-
 def pipelined_s(size_bytes: float, depth: int, stages: Sequence[Network]) -> float:
     """How long `depth` equal chunks take through `stages`, each of which works on one chunk at a time.
 

@@ -21,11 +21,9 @@ from prophet_byteps.build.recipe import RULES, recipe_for
 from prophet_byteps.build.releases import NEWEST, RELEASES, Release, release_of
 from prophet_byteps.build.rules import Rule, apply_rules
 from prophet_byteps.build.store import Store
-from prophet_byteps.build.toolchain import Toolchain, ZeroMQ
+from support.engine_builds import TOOLS, compile_nothing
 
 RULE = Rule("a/b.h", "old", "new", "because")
-ZMQ = ZeroMQ(Path("/x/zmq.h"), Path("/x/libzmq.so"), "4.3.4")
-TOOLS = Toolchain("g++ 12.2", "-march=x86-64-v3", ZMQ, torch="2.13.0", mxnet="1.9.1")
 
 
 def source(folder: Path, text: str) -> Path:
@@ -202,22 +200,7 @@ def test_a_reason_does_not_shape_the_wheel() -> None:
 def test_the_uncorrected_engine_has_a_key_and_a_command_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = Store(tmp_path / "engine")
-    monkeypatch.setattr(Store, "of_user", lambda: store)
-    monkeypatch.setattr(command, "find_toolchain", lambda: TOOLS)
-    monkeypatch.setattr(build, "fetch", lambda *_: tmp_path)
-    built: list[object] = []
-
-    def compile_wheel(
-        source: Path, release: object, rules: object, tools: Toolchain, workplace: Path, *_: object
-    ) -> Path:
-        assert release is NEWEST
-        built.append(rules)
-        wheel = workplace / "byteps.whl"
-        wheel.write_text("a wheel")
-        return wheel
-
-    monkeypatch.setattr(build, "build", compile_wheel)
+    built = compile_nothing(monkeypatch, tmp_path)
     assert command.main(["path", "--uncorrected"]) == 2
     assert capsys.readouterr().err.endswith("run: python -m prophet_byteps.build build --uncorrected\n")
     assert command.main(["path", "--framework", "torch", "--release", "0.2.4"]) == 2
@@ -226,7 +209,7 @@ def test_the_uncorrected_engine_has_a_key_and_a_command_of_its_own(
     for options in ([], ["--uncorrected"], ["--uncorrected"]):
         assert command.main(["build", *options]) == 0
     corrected, uncorrected, again = capsys.readouterr().out.splitlines()  # the paths and nothing else
-    assert built == [RULES, recipe.UNCORRECTED]
+    assert built == [(RULES, TOOLS), (recipe.UNCORRECTED, TOOLS)]
     assert corrected != uncorrected == again
     assert command.main(["path", "--uncorrected"]) == 0
     assert capsys.readouterr().out == f"{uncorrected}\n"

@@ -22,7 +22,7 @@ from prophet_byteps.build.recipe import RULES, UNCORRECTED, recipe_for
 from prophet_byteps.build.releases import NEWEST
 from prophet_byteps.build.rules import Rule, apply_rules
 from prophet_byteps.build.store import Store
-from prophet_byteps.build.toolchain import Toolchain, ZeroMQ
+from support.engine_builds import TOOLS, compile_nothing
 from support.programs import clean_environ
 from support.roles import WORKERS, network, nodes, run_job
 
@@ -30,8 +30,6 @@ HERE = Path(__file__).parent
 JOB = Path(__file__).with_name("host_cuda_job.py")
 PORT = 24780
 FILES_OF_CUDA = ("torch/__init__.py", "torch/cuda_util.cc", "torch/ops.h", "common/operations.cc")
-ZMQ = ZeroMQ(Path("/x/zmq.h"), Path("/x/libzmq.so"), "4.3.4")
-TOOLS = Toolchain("g++ 12.2", "-march=x86-64-v3", ZMQ, torch="2.13.0", mxnet="1.9.1")
 CUDA = Cuda("13.0", ("nvidia-cuda-runtime 13.0.96", "nvidia-nccl-cu13 2.29.7"), (), ())
 WHEELS_13 = {
     "nvidia-cuda-runtime": ("cu13/include/cuda_runtime.h", "cu13/lib/libcudart.so.13"),
@@ -189,24 +187,10 @@ def test_its_key_depends_on_the_cuda_and_on_no_stand_in(tmp_path: Path, monkeypa
 def test_it_has_commands_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = Store(tmp_path / "engine")
-    monkeypatch.setattr(Store, "of_user", lambda: store)
-    monkeypatch.setattr(command, "find_toolchain", lambda: TOOLS)
+    built = compile_nothing(monkeypatch, tmp_path)
     monkeypatch.setattr(cuda, "torch_cuda", lambda: "13.0")
     monkeypatch.setattr(cuda, "find_cuda", lambda version: CUDA)
     monkeypatch.setattr(cuda, "missing_packages", list)
-    monkeypatch.setattr(build, "fetch", lambda *_: tmp_path)
-    built: list[tuple[object, Toolchain]] = []
-
-    def compile_wheel(
-        source: Path, release: object, rules: object, tools: Toolchain, workplace: Path, *_: object
-    ) -> Path:
-        built.append((rules, tools))
-        wheel = workplace / "byteps.whl"
-        wheel.write_text("a wheel")
-        return wheel
-
-    monkeypatch.setattr(build, "build", compile_wheel)
     assert command.main(["path", "--cuda", "--uncorrected"]) == 2
     assert capsys.readouterr().err.endswith("run: python -m prophet_byteps.build build --uncorrected --cuda\n")
     for options in ([], ["--cuda"], ["--cuda", "--uncorrected"], ["--cuda", "--cuda-version", "13"]):

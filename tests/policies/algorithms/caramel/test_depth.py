@@ -1,4 +1,4 @@
-"""Caramel's depth of a pipeline, and what its results are measured by."""
+"""Caramel's depth of a pipeline."""
 
 from __future__ import annotations
 
@@ -13,20 +13,12 @@ from prophet.core.network import Network
 from prophet.policies.algorithms.caramel import (
     adaptive_depth,
     best_depth,
-    chunks,
-    communication_ratio,
-    iteration_s,
-    overlap_coefficient,
     pipelined_s,
     threshold_bytes,
-    utilisation,
 )
 
 UNIT = Network(1.0)
 """One byte a second without overhead: bytes are seconds."""
-
-
-# ---- depth
 
 
 @pytest.mark.parametrize(
@@ -35,12 +27,6 @@ UNIT = Network(1.0)
 )
 def test_the_adaptive_depth_by_hand(size: int, threshold: float, depth: int) -> None:
     assert adaptive_depth(size, threshold) == depth
-
-
-def test_chunks_by_hand() -> None:
-    assert chunks(10, 4) == (3, 3, 2, 2)
-    assert chunks(2, 8) == (1, 1)
-    assert chunks(5, 1) == (5,)
 
 
 def test_a_pipeline_by_hand() -> None:
@@ -83,44 +69,8 @@ def test_adapting_is_never_far_from_the_best_depth_and_a_fixed_one_is() -> None:
 
 
 def test_no_depth() -> None:
-    for call in (lambda: adaptive_depth(1, 1.0, 0), lambda: chunks(1, 0), lambda: pipelined_s(1, 0, [UNIT])):
+    for call in (lambda: adaptive_depth(1, 1.0, 0), lambda: pipelined_s(1, 0, [UNIT])):
         with pytest.raises(UserError, match="depth is 0; it must be 1 or more"):
             call()
     with pytest.raises(UserError, match="stages is empty"):
         pipelined_s(1, 1, [])
-
-
-# ---- metrics
-
-
-def test_metrics_by_hand() -> None:
-    # 3 s of computing, 2 s of transfers, 4 s together: 1 s of the 2 s is hidden.
-    assert overlap_coefficient(4.0, 2.0, 3.0) == 0.5
-    assert communication_ratio(2.0, 3.0) == pytest.approx(2 / 3)
-    assert utilisation(0.5, 2 / 3) == pytest.approx(0.75)
-    assert iteration_s(0.5, 2.0, 3.0) == 4.0
-    assert overlap_coefficient(3.0, 0.0, 3.0) == 1.0
-
-
-@given(st.floats(0.01, 10), st.floats(0.01, 10), st.floats(0, 1))
-def test_utilisation_is_computing_through_iteration(communication: float, computation: float, hidden: float) -> None:
-    total = communication + computation - hidden * min(communication, computation)
-    overlap = overlap_coefficient(total, communication, computation)
-    assert overlap == pytest.approx(hidden, abs=1e-6)
-    ratio = communication_ratio(communication, computation)
-    assert utilisation(overlap, ratio) == pytest.approx(computation / total)
-    assert iteration_s(overlap, communication, computation) == pytest.approx(total)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: communication_ratio(1.0, 0.0), "computation_s is 0.0; it must be above 0"),
-        (lambda: overlap_coefficient(1.0, -1.0, 1.0), "communication_s is -1.0; it must be 0 or more"),
-        (lambda: overlap_coefficient(float("nan"), 1.0, 1.0), "iteration_s is nan"),
-        (lambda: utilisation(3.0, 1.0), "overlap is 3.0 at a ratio of 1.0"),
-    ],
-)
-def test_impossible_times(call: Callable[[], float], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        call()

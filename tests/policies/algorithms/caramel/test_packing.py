@@ -17,7 +17,6 @@ from prophet.policies.algorithms.caramel import (
     Place,
     Window,
     batch,
-    fit_network,
     pack,
     threshold_bytes,
 )
@@ -26,21 +25,7 @@ UNIT = Network(1.0)
 """One byte a second without overhead: bytes are seconds."""
 
 
-# ---- the network model and batching
-
-
-def test_the_network_model_is_the_line_through_its_samples() -> None:
-    line = Network(1.25e9, 2e-4)
-    sizes = (64, 64, 4 * 1024 * 1024)
-    fitted = fit_network((size, line.transfer_s(size)) for size in sizes)
-    assert fitted.bandwidth == pytest.approx(1.25e9)
-    assert fitted.overhead_s == pytest.approx(2e-4)
-    assert fit_network([(0, 1.0), (0, 3.0), (10, 12.0)]).transfer_s(5) == pytest.approx(7.0)
-    assert fit_network([(1, 0.5), (2, 2.0)]).overhead_s == 0.0
-    with pytest.raises(UserError, match="samples: 1 sizes"):
-        fit_network([(64, 1.0), (64, 2.0)])
-    with pytest.raises(UserError, match="larger transfers take no longer"):
-        fit_network([(64, 1.0), (128, 1.0)])
+# ---- batching
 
 
 @given(st.floats(1e-6, 1e-1), st.floats(1e3, 1e11), st.floats(0.5, 0.99))

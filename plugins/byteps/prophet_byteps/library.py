@@ -1,0 +1,158 @@
+"""Which BytePS is installed, and whether it is one that the hook knows.
+
+Rule of this file: BytePS's own shared objects, looked at without loading them, and how one is loaded apart from the
+hook. The hook's is hook.py's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import mmap
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+_NEW_STRING_ABI = b"_ZN6byteps6common18GetContextFromNameERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE\0"
+_OLD_STRING_ABI = b"_ZN6byteps6common18GetContextFromNameERKSs\0"
+_NEEDED: tuple[bytes, ...] = (
+    b"_ZN6byteps6common20BytePSScheduledQueueC1ENS0_9QueueTypeE\0",
+    b"_ZN6byteps6common20BytePSScheduledQueue7addTaskESt10shared_ptrINS0_16TensorTableEntryEE\0",
+    b"_ZN6byteps6common20BytePSScheduledQueue7getTaskEv\0",
+    b"_ZN6byteps6common20BytePSScheduledQueue12reportFinishEi\0",
+    b"_ZN6byteps6common20BytePSScheduledQueue11pendingSizeEv\0",
+    b"_ZN6byteps6common12BytePSGlobal17GetScheduledQueueENS0_9QueueTypeE\0",
+    b"_ZN6byteps6common12BytePSGlobal11_push_tableE\0",
+    b"_ZN6byteps6common11NcclManager12EnqueueGroupESt10shared_ptrINS0_14NcclGroupEntryEE\0",
+    b"_ZN6byteps6common11NcclManager12DequeueGroupEv\0",
+    b"_ZN6byteps6common10ReadyTable10IsKeyReadyEm\0",
+)
+
+_LOOP = re.compile(rb"_ZN6byteps6common\d+(\w+)LoopEv\0")
+_LOOPS = frozenset(
+    (
+        b"CoordinateReduce CoordinateBroadcast CoordinatePush PcieReduce RootNccl NonRootNccl SyncNccl CopyDevice2Host"
+        b" RootCopyHost2Device NonRootCopyListen NonRootCopyHost2Device Push Pull"
+    ).split()
+)
+_COMPRESSION_LOOPS = frozenset((b"Compress", b"Decompress"))
+"""BytePS has a function for each thread, and a thread for each kind of stage. So these names tell which stages there
+are, and with them how they are numbered. Of all the lines of development in BytePS's repository (2019 to 2022) those
+with these names, and no other, have the task layout that the hook knows."""
+
+UNKNOWN_TRAINER = "in MXNet a BytePS without compression, as before 0.2.5, scales gradients in another way"
+"""Why Prophet leaves such a job alone."""
+
+_ELF64_LITTLE = b"\x7fELF\x02\x01"
+_ELF_HEADER_BYTES = 64
+_SECTION = struct.Struct("<4xIQ8xQQ24x")
+"""One of an ELF file's sections: its type, its flags, where it begins and its bytes."""
+_STRING_TABLE, _LOADED = 3, 2
+
+
+class HookError(Exception):
+    """The hook cannot act on this BytePS; the message says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A BytePS extension that the hook knows: its path, which std::string it was built with, and whether it has the
+    two stages of compression."""
+
+    path: Path
+    old_string_abi: bool
+    compresses: bool = True
+
+
+def find_library(framework: str) -> Library:
+    """The BytePS extension of `framework` ("torch", "mxnet"), found without importing it.
+
+    What it calls itself does not matter: whoever builds BytePS from its source gets a 0.2.5, whatever it is. Raises
+    HookError where BytePS is absent, or its library is not one that the hook knows.
+    """
+    folder = byteps_folder()
+    if folder is None:
+        raise HookError("no BytePS is installed in this Python")
+    path = extension(folder / framework)
+    if path is None:
+        raise HookError(f"this BytePS was built without its {framework} part (no c_lib in {folder.name}/{framework})")
+    library = inspect_library(path)
+    if framework == "mxnet" and not library.compresses:
+        raise HookError(UNKNOWN_TRAINER)
+    return library
+
+
+def byteps_folder() -> Path | None:
+    """Where the package `byteps` would be imported from; None where there is none."""
+    spec = importlib.util.find_spec("byteps")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0])
+
+
+def extension(folder: Path) -> Path | None:
+    """The file that `import c_lib` would load in this folder of BytePS's, found without loading it."""
+    files = (folder / f"c_lib{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+    return next((file for file in files if file.is_file()), None)
+
+
+def version() -> str:
+    """What the installed BytePS calls itself, for people; nothing depends on it."""
+    try:
+        return importlib.metadata.version("byteps")
+    except importlib.metadata.PackageNotFoundError:
+        return "without a version"
+
+
+def inspect_library(path: Path) -> Library:
+    """Checks a BytePS extension by the names it exports. Raises HookError naming what is unknown."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+        names = dynamic_names(image)
+    for symbol in _NEEDED:
+        if symbol not in names:
+            raise HookError(f"{path.name} has no {symbol[:-1].decode()}")
+    loops = {match[1] for match in _LOOP.finditer(names)}
+    old_strings = _OLD_STRING_ABI in names
+    if not old_strings and _NEW_STRING_ABI not in names:
+        raise HookError(f"{path.name} was built with an unknown C++ ABI")
+    compression = loops & _COMPRESSION_LOOPS
+    differing = loops ^ (_LOOPS | compression)
+    if len(compression) == 1:
+        differing |= _COMPRESSION_LOOPS - compression
+    if differing:
+        others = ", ".join(sorted(name.decode() for name in differing))
+        raise HookError(f"{path.name} has other stages than the BytePS that the hook knows ({others})")
+    return Library(path, old_strings, compresses=bool(compression))
+
+
+def dynamic_names(image: mmap.mmap) -> bytes:
+    """The names that a shared object exports or asks for, each with a zero behind it; all of a file of another kind.
+
+    A library of 30 MB has some 100 kB of them, and every worker looks for a dozen when it starts. They are the string
+    table that is loaded with the code (System V ABI, "Sections": .dynstr has SHF_ALLOC, .strtab has not).
+    """
+    if image[:6] == _ELF64_LITTLE and len(image) >= _ELF_HEADER_BYTES:
+        (table,) = struct.unpack_from("<Q", image, 0x28)
+        entry_bytes, count = struct.unpack_from("<HH", image, 0x3A)
+        if entry_bytes >= _SECTION.size and table + entry_bytes * count <= len(image):
+            for place in range(count):
+                kind, flags, offset, size = _SECTION.unpack_from(image, table + entry_bytes * place)
+                if kind == _STRING_TABLE and flags & _LOADED:
+                    return image[offset : offset + size]
+    return image[:]
+
+
+def keep_apart(framework: str) -> None:
+    """Loads a part of BytePS so that it finds its own functions before the hook's. Raises HookError or OSError."""
+    importlib.import_module(framework)  # brings the libraries that the part is linked to
+    open_apart(find_library(framework).path)
+
+
+def open_apart(library: Path) -> ctypes.CDLL:
+    """The library, loaded to look for what it calls in itself first."""
+    return ctypes.CDLL(str(library), mode=os.RTLD_LAZY | os.RTLD_DEEPBIND)

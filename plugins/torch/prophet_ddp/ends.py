@@ -1,0 +1,70 @@
+"""When process groups or the process end, and averages are still under way.
+
+Rule of this file: for how long this rank goes on for the others, and whether its status says that something failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable
+
+from prophet.frontends.ending import fail_at_end, say
+from prophet_ddp.issuer import Issuer
+from prophet_ddp.rounds import ModuleRounds
+
+FAILED_PATIENCE_S = 5.0
+"""How long a process that fails goes on without any progress, for other ranks that may want what it has."""
+STILL_LIMIT_S = 2.0
+"""How long the end of the process waits for operations that fail together."""
+
+issuers: list[Issuer] = []
+"""Of all modules that ever were: one may be gone while its last averages are under way."""
+
+
+def process_ends() -> None:
+    """Other ranks may still wait for what this one has, as they would for a backward pass that has ended.
+
+    What the program never waited for may fail here; torch would have raised that in backward, so the status says it.
+    """
+    failing = _failing()
+    for issuer in issuers:
+        try:
+            issuer.quiet(FAILED_PATIENCE_S if failing else None)
+        except Exception as error:
+            if not failing:
+                say(f"the last averages of this rank never came: {error}")
+                fail_at_end(1)
+        # Python takes its interpreter apart next, and no thread of torch's must call into it then.
+        if issuer.still(STILL_LIMIT_S):
+            issuer.close()
+
+
+def _failing() -> bool:
+    """Whether the program ends by an exception: others may be in no state to take what this rank has."""
+    return sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
+
+
+def finish(modules: Iterable[ModuleRounds]) -> None:
+    """Nothing is under way when groups end: other ranks may wait for it, and updates of this one's `modules` do.
+
+    Raises what torch would have raised in backward, unless the program ends by another exception already.
+    """
+    failing = _failing()
+    try:
+        for issuer in issuers:
+            if not issuer.quiet(FAILED_PATIENCE_S if failing else None):
+                issuer.fail(RuntimeError(f"the process group ended, and nothing came for {FAILED_PATIENCE_S:g} s"))
+        for rounds in modules:
+            rounds.flush()
+    except Exception:
+        if not failing:
+            raise
+
+
+def give_up() -> None:
+    """Groups are aborted, by a program that would not wait any longer: nor does who waits for an average."""
+    for issuer in issuers:
+        with contextlib.suppress(Exception):
+            if not issuer.quiet(0.0):
+                issuer.fail(RuntimeError("the process group was aborted"))
