@@ -58,8 +58,8 @@ class Choosing:
         self._cut: Cut | None = None
         self._finest: Profile | None = None
         self._first_look: tuple[Profile, Network] | None = None
-        """How the job looked at first under the cut in force. Another cut shows the same job otherwise: where processors
-        are short, gradients come later the more messages there are."""
+        """How the job looked at first under the cut in force. Another cut shows the same job otherwise: where
+        processors are short, gradients come later the more messages there are."""
         self._question: Question | None = None
         self._search: Search | None = None
         self._choices: Sequence[Choice] = ()

@@ -32,14 +32,12 @@ LEAST_ROUGH = 3
 """So many iterations tell roughly what one takes, for a cut that is left before more have been seen."""
 LEAST_PERIODS = 5
 """Of fewer the median never counts as measured. Of more it does in any of three cases: it is exact, it is clearly worse
-or better than every other cut's, or there are many. Where times scatter, a few would make the better of two cuts look
-worse."""
+than another cut's, or there are many. Where times scatter, a few would make the better of two cuts look worse."""
 EXACT = 0.01
 """Exact is a median whose standard error is at most this share of it."""
 LARGE = 0.05
 CLEARLY = 2.0
-"""Clearly worse is one that is above the best by more than LARGE of that and by more than CLEARLY standard errors;
-clearly better, below it by more than CLEARLY standard errors of both."""
+"""Clearly worse is one that is above the best by more than LARGE of that and by more than CLEARLY standard errors."""
 MOST_PERIODS = 40
 """So many are many."""
 
@@ -61,18 +59,10 @@ class Recuts:
     """Whether the first question waits until it is known what the job does now."""
 
 
-FEW_RECUTS = Recuts(most_cuts=8, least_gain=0.03, most_returns=8, most_tries=2, waits=True)
+FEW_RECUTS = Recuts(most_cuts=8, least_gain=0.03, most_returns=4, most_tries=2, waits=True)
 """Where one may cost as much as an iteration, and servers keep two copies of the gradients for each cut."""
 MANY_RECUTS = Recuts(most_cuts=24, least_gain=0.01, most_returns=8, most_tries=4, waits=False)
 """Where one costs no more than a look at what was agreed."""
-
-
-@dataclass(frozen=True)
-class _Known:
-    """What an iteration takes under a cut, and the standard error of that."""
-
-    median_s: float
-    error_s: float
 
 
 class Judge:
@@ -81,12 +71,10 @@ class Judge:
     def __init__(self, recuts: Recuts = FEW_RECUTS) -> None:
         self.recuts = recuts
         self._used: list[Cut] = []
-        self._times: dict[Cut, NDArray[np.float64]] = {}
-        """The newest iterations under each cut that was in force since the network changed."""
-        self._measured: dict[Cut, _Known] = {}
+        self._measured: dict[Cut, float] = {}
         self._seen: Cut | None = None
-        self._now: tuple[Cut, NDArray[np.float64]] | None = None
-        """The cut in force, and its iterations."""
+        self._roughly: tuple[Cut, float] | None = None
+        """The cut in force, and what an iteration takes at most as far as that is known."""
         self._tries = 0
         self._returns = 0
 
@@ -107,39 +95,35 @@ class Judge:
         """
         if cut not in self._used:
             self._used.append(cut)
-        if self._now is not None and self._now[0] != cut:
-            left, times = self._now
-            known = _known(times)
-            self._times[left] = times
-            self._measured.setdefault(left, _Known(known.median_s + CLEARLY * known.error_s, 0.0))
-            self._now = None
+        if self._roughly is not None and self._roughly[0] != cut:
+            self._measured.setdefault(*self._roughly)
+            self._roughly = None
 
     def measured(self, cut: Cut, periods_s: NDArray[np.float64]) -> None:
         """Iteration times under the cut since it is in force; too few for how much they scatter say nothing.
 
-        Those of when it was in force before count as well: a few new ones alone say less than was known already.
+        Nor do they take the place of what is known from when it was in force before.
         """
         if len(periods_s) < LEAST_ROUGH:
             return
-        times = np.concatenate([self._times.get(cut, periods_s[:0]), periods_s])[-MOST_PERIODS:]
-        self._now = cut, times
+        median_s = float(np.median(periods_s))
+        error_s = median_error_s(periods_s, median_s)
+        self._roughly = cut, median_s + CLEARLY * error_s
         if len(periods_s) < LEAST_PERIODS:
             return
         self._seen = cut
-        known = _known(times)
-        others = [other for place, other in self._measured.items() if place != cut]
-        best = min(others, key=lambda other: other.median_s, default=None)
-        if cut in self._measured or len(times) >= MOST_PERIODS or _tells(known, best):
-            self._measured[cut] = known
+        best_s = min((seconds for other, seconds in self._measured.items() if other != cut), default=math.inf)
+        known = error_s <= EXACT * median_s or median_s - best_s > max(CLEARLY * error_s, LARGE * best_s)
+        if len(periods_s) >= MOST_PERIODS or known:
+            self._measured[cut] = median_s
 
     def forget(self, cut: Cut) -> None:
         """What it takes is to be measured anew."""
         self._measured.pop(cut, None)
-        self._times.pop(cut, None)
         if self._seen == cut:
             self._seen = None
-        if self._now is not None and self._now[0] == cut:
-            self._now = None
+        if self._roughly is not None and self._roughly[0] == cut:
+            self._roughly = None
 
     def seen(self, cut: Cut) -> bool:
         """Whether it has been in force for some iterations, though what it takes may not be known well yet."""
@@ -147,23 +131,21 @@ class Judge:
 
     def iteration_s(self, cut: Cut) -> float | None:
         """What it was measured to take, None where that is not known."""
-        known = self._measured.get(cut)
-        return known.median_s if known is not None else None
+        return self._measured.get(cut)
 
     def new_regime(self) -> None:
         """The network or the job has changed: what was measured before says nothing any more."""
         self._measured.clear()
-        self._times.clear()
-        self._now = None
+        self._roughly = None
         self._tries = self._returns = 0
 
     def better_former(self, in_force: Cut) -> Cut | None:
         """A cut that was measured to be better than the one in force, the best such; None where there is none."""
         if self._returns >= self.recuts.most_returns:
             return None
-        now_s = self.iteration_s(in_force)
-        best = min(self._measured, key=lambda cut: self._measured[cut].median_s, default=in_force)
-        return best if now_s is not None and self._measured[best].median_s < now_s * (1 - WORSE) else None
+        least_s = self._measured.get(in_force, 0.0) * (1 - WORSE)
+        best = min(self._measured, key=self._measured.__getitem__, default=in_force)
+        return best if self._measured.get(best, math.inf) < least_s else None
 
     def wanted(self, choices: Sequence[Choice], in_force: Cut) -> Choice:
         """The choice that the job should have next; `choices` are one for each cut, the best first.
@@ -198,23 +180,6 @@ class Judge:
             self._tries += 1
             return near
         return None
-
-
-def _known(times_s: NDArray[np.float64]) -> _Known:
-    median_s = float(np.median(times_s))
-    return _Known(median_s, median_error_s(times_s, median_s))
-
-
-def _tells(known: _Known, best: _Known | None) -> bool:
-    """Whether this is exact, or enough to say that the cut is clearly worse or better than the `best` other."""
-    if known.error_s <= EXACT * known.median_s:
-        return True
-    if best is None:
-        return False
-    worse_s = known.median_s - best.median_s
-    if worse_s > 0:
-        return worse_s > max(CLEARLY * known.error_s, LARGE * best.median_s)
-    return -worse_s > CLEARLY * math.hypot(known.error_s, best.error_s)
 
 
 def median_error_s(periods_s: NDArray[np.float64], median_s: float) -> float:

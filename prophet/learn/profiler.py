@@ -233,12 +233,11 @@ class JobProfiler:
     def profile(self) -> Profile | None:
         """The job so far, or None before the first estimate.
 
-        When backward begins and how long forward takes are not events. Backward is taken to begin one
-        typical step before the first gradient, but not before the last average of the iteration before was back, since
-        forward needs them all: where there are few steps, as in VGG-19, a typical one may be longer than forward. Forward
-        ends there, one such step before the next iteration's first
-        gradient, and its time is shared out like the backward time. It began after gradient 0 was generated, and what
-        of it comes after a gradient began after that gradient was back: so each of them says the most that forward may
+        When backward begins and how long forward takes are not events. Backward is taken to begin one typical step
+        before the first gradient, but not before the last average of the iteration before was back, since forward
+        needs them all: where there are few steps, as in VGG-19, a typical one may be longer than forward. Forward ends
+        there, and its time is shared out like the backward time. It began after gradient 0 was generated, and what of
+        it comes after a gradient began after that gradient was back: so each of them says the most that forward may
         take. And when the last one was back, nothing was waited for any more: what came after it is the least. Between
         these two forward is taken for half of backward, which computes about twice as much.
         """
