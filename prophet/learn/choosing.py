@@ -57,9 +57,6 @@ class Choosing:
         self._judge = Judge(recuts)
         self._cut: Cut | None = None
         self._finest: Profile | None = None
-        self._first_look: tuple[Profile, Network] | None = None
-        """How the job looked at first under the cut in force. Another cut shows the same job otherwise: where
-        processors are short, gradients come later the more messages there are."""
         self._question: Question | None = None
         self._search: Search | None = None
         self._choices: Sequence[Choice] = ()
@@ -77,7 +74,7 @@ class Choosing:
     def in_force(self, cut: Cut, periods_s: NDArray[np.float64]) -> None:
         """The cut that holds, and the iterations since it does."""
         if cut != self._cut:
-            self._cut, self._first_look = cut, None
+            self._cut = cut
             self._judge.in_force(cut)
             if self._wanted is None or cut != self._wanted.cut:
                 self._question = None
@@ -135,18 +132,14 @@ class Choosing:
         profile = self._learned(profile, self._cut)
         credit = self._credit if self._wanted is None else self._wanted.credit
         now_s, changed = self._recent_s, False
-        now = profile, network
-        if self._first_look is None:
-            self._first_look = now
         old = self._question
         if old is not None:
             size = self._cut.typical_bytes(profile.total_bytes)
             if old.barrier != barrier:
                 self._judge.new_regime()
-            differs = _changed((old.profile, old.network), now, size)
-            changed = old.barrier != barrier or (differs and _changed(self._first_look, now, size))
+            changed = old.barrier != barrier or _changed(old, profile, network, size)
             delayed = _delayed(old.network, network, size)
-            if not (changed or differs or disproved or delayed or self._failed is not self._asked_of_failed):
+            if not (changed or disproved or delayed or self._failed is not self._asked_of_failed):
                 return False
             if self._judge.better_former(self._cut) is not None:
                 return False  # What seems to be another network may be how this cut shows it: first back to that one.
@@ -154,7 +147,7 @@ class Choosing:
                 network = _of_one_size(network, old.network, size)
             if changed:
                 self._judge.new_regime()
-                self._failed, self._first_look = None, now
+                self._failed = None
                 now_s = self._newest_s  # Of those before, most were of another network.
         measured = Measured(self._cut, credit, now_s) if now_s is not None and credit is not None else None
         self._asked_of_failed = self._failed
@@ -261,20 +254,20 @@ class Choosing:
         return self._cut is not None and self._judge.iteration_s(self._cut) is not None
 
 
-def _changed(before: tuple[Profile, Network], now: tuple[Profile, Network], size: int) -> bool:
-    """Whether what a choice is made from is another. `size` is that of the blocks that the job has.
+def _changed(question: Question, profile: Profile, network: Network, size: int) -> bool:
+    """Whether what a choice was made from is another. `size` is that of the blocks that the job has.
 
     In a job of milliseconds a tenth of what an iteration computes or sends is how far any two looks differ.
     """
-    (profile, network), (other, its_network) = now, before
     count = max(1.0, profile.total_bytes / size)
     pairs_s = (
-        (count * its_network.transfer_s(size), count * network.transfer_s(size)),
-        (other.backward_s, profile.backward_s),
+        (count * question.network.transfer_s(size), count * network.transfer_s(size)),
+        (question.profile.backward_s, profile.backward_s),
     )
     if any(abs(a - b) > max(MATERIAL_CHANGE * max(a, b), MATERIAL_SHIFT_S) for a, b in pairs_s):
         return True
-    return abs(other.total_bytes - profile.total_bytes) > MATERIAL_CHANGE * max(other.total_bytes, profile.total_bytes)
+    before, after = question.profile.total_bytes, profile.total_bytes
+    return abs(before - after) > MATERIAL_CHANGE * max(before, after)
 
 
 def _delayed(before: Network, now: Network, size: int) -> bool:

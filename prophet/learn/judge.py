@@ -75,8 +75,6 @@ class Judge:
         self._seen: Cut | None = None
         self._roughly: tuple[Cut, float] | None = None
         """The cut in force, and what an iteration takes at most as far as that is known."""
-        self._left_early: set[Cut] = set()
-        """Of which no more than that is known."""
         self._tries = 0
         self._returns = 0
 
@@ -98,16 +96,11 @@ class Judge:
         if cut not in self._used:
             self._used.append(cut)
         if self._roughly is not None and self._roughly[0] != cut:
-            if self._roughly[0] not in self._measured:
-                self._measured.update([self._roughly])
-                self._left_early.add(self._roughly[0])
+            self._measured.setdefault(*self._roughly)
             self._roughly = None
 
     def measured(self, cut: Cut, periods_s: NDArray[np.float64]) -> None:
-        """Iteration times under the cut since it is in force; too few for how much they scatter say nothing.
-
-        Nor do they take the place of what is known from when it was in force before.
-        """
+        """Iteration times under the cut since it is in force; too few for how much they scatter say nothing."""
         if len(periods_s) < LEAST_ROUGH:
             return
         median_s = float(np.median(periods_s))
@@ -118,13 +111,12 @@ class Judge:
         self._seen = cut
         best_s = min((seconds for other, seconds in self._measured.items() if other != cut), default=math.inf)
         known = error_s <= EXACT * median_s or median_s - best_s > max(CLEARLY * error_s, LARGE * best_s)
-        if cut in self._left_early or len(periods_s) >= MOST_PERIODS or known:
+        if cut in self._measured or len(periods_s) >= MOST_PERIODS or known:
             self._measured[cut] = median_s
 
     def forget(self, cut: Cut) -> None:
         """What it takes is to be measured anew."""
         self._measured.pop(cut, None)
-        self._left_early.discard(cut)
         if self._seen == cut:
             self._seen = None
         if self._roughly is not None and self._roughly[0] == cut:
@@ -141,7 +133,6 @@ class Judge:
     def new_regime(self) -> None:
         """The network or the job has changed: what was measured before says nothing any more."""
         self._measured.clear()
-        self._left_early.clear()
         self._roughly = None
         self._tries = self._returns = 0
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from prophet.core.arena import at_pace
 from prophet.core.choice import Choice, Question, Shape
 from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
@@ -63,7 +62,6 @@ class Job:
         self.refusals: tuple[Refusal, ...] = ()
         self.takes_s: dict[Cut, float] = {}
         self.network = NETWORK
-        self.backward_s = PROFILE.backward_s
 
     def turns(self, count: int) -> list[Cut]:
         """What was wanted at the end of each."""
@@ -74,7 +72,7 @@ class Job:
             self.choosing.refused(self.refusals)
             self.choosing.in_force(self.cut, np.full(20, self.takes_s.get(self.cut, 1.0)))
             if self.choosing.may_ask(warm=False):
-                self.choosing.ask(at_pace(PROFILE, self.backward_s / PROFILE.backward_s), self.network, 0.0)
+                self.choosing.ask(PROFILE, self.network, 0.0)
             plan = self.choosing.turn()
             if plan is not None and plan.cut is not None:
                 self.wanted = plan.cut
@@ -153,18 +151,3 @@ def test_another_delay_asks_for_another_credit_and_forgets_nothing(delay_s: floa
     assert job.choosing._wanted is not None
     assert (job.choosing._wanted.cut, job.choosing._wanted.credit) == (uniform(128), credit)
     assert job.choosing._judge.iteration_s(job.cut) == taken is not None
-
-
-@pytest.mark.parametrize(("recut", "forgets"), [(True, False), (False, True)])
-def test_a_job_that_looks_otherwise_under_another_cut_is_no_other_job(recut: bool, forgets: bool) -> None:
-    """Where processors are short, gradients come later the more messages there are."""
-    job = Job(uniform(1024))
-    job.turns(1 if recut else 8)
-    first = uniform(1024)
-    taken = job.choosing._judge.iteration_s(first if recut else job.cut)
-    job.backward_s = 1.5
-    job.turns(2)
-    kept = job.choosing._judge.iteration_s(first)
-    assert job.choosing._question is not None
-    assert job.choosing._question.profile.backward_s == pytest.approx(1.5), "but what it looks like is planned for"
-    assert (kept is None) == forgets, taken

@@ -143,14 +143,3 @@ def test_what_is_clearly_worse_is_given_up_before_it_is_known_exactly() -> None:
     assert judge.iteration_s(second) is None, "six that scatter so say nothing"
     judge.measured(second, scattered)
     assert judge.better_former(second) == first
-
-
-def test_a_cut_that_is_gone_back_to_keeps_what_was_known_of_it() -> None:
-    """Five iterations beside somebody else's work, and the better cut was lost for good."""
-    subject = judge((LEARNING, 2.0), (uniform(512), 0.43), (uniform(1024), 0.45))
-    subject.in_force(uniform(512))
-    disturbed = np.array([0.48, 0.53, 0.58, 0.45, 0.44])
-    subject.measured(uniform(512), disturbed)
-    assert subject.better_former(uniform(512)) is None
-    subject.measured(uniform(512), np.tile(disturbed, 8))
-    assert subject.better_former(uniform(512)) == uniform(1024), "it is slower now, and that counts once it is known"
