@@ -38,6 +38,8 @@ FORWARD_IDS = -0.9
 LEAST_AHEAD = 0.1
 """Forward is judged by gradients with at least this share of it still to come: what is less is lost in the error of
 when backward begins."""
+OPENS = 2.0
+"""An iteration does not begin where the pause before is shorter by this factor than one that is still to come in it."""
 MOST_OPEN = 1 << 18
 """Events kept of an iteration without an end, such as that of a job whose tensors never come again."""
 
@@ -79,6 +81,7 @@ class JobProfiler:
         self._usual: dict[int, float] = {}  # when each gradient came last, after its iteration's first
         self._rows: deque[_Iteration] = deque(maxlen=window)
         self._seen = 0
+        self._last_s = -np.inf  # when the last gradient came of what is no more open
         self._after_gap = False  # what is open lacks its beginning
         self._returned = np.zeros(0, EVENT_DTYPE)  # ends of pulls since the last iteration that is over
         self._estimate: _Estimate | None = None
@@ -135,6 +138,8 @@ class JobProfiler:
             end = self._cut(rows, start, repeated)
             self._close(_Iteration.of(rows[start:end]))
             start = end
+        if start:
+            self._last_s = float(rows["time_s"][start - 1])
         self._open = rows[start:][-MOST_OPEN:]
 
     def _first_whole(self, rows: NDArray[Any], start: int, end: int) -> int:
@@ -162,13 +167,22 @@ class JobProfiler:
         ids = window["gradient"].astype(np.int64)
         opens, rise = (start + place for place in _longest_pause_and_rise(window))
         most = 2 * len(np.unique(ids[: rise - start])) > len(np.unique(ids))
-        if opens == rise and most and _fall(ids[: rise - start]):
+        if opens == rise and ((most and _fall(ids[: rise - start])) or self._in_the_middle(rows, start, opens)):
             return rise
         if opens == end or not self._usual:
             return end
         middle = max(self._usual.get(gradient, 0.0) for gradient in rows["gradient"][start:opens].tolist()) / 2
         tail = rows["gradient"][opens:end].tolist()
         return opens if all(self._usual.get(gradient, middle) < middle for gradient in tail) else end
+
+    def _in_the_middle(self, rows: NDArray[Any], start: int, opens: int) -> bool:
+        """Whether `start` is within an iteration, and the next one begins at `opens`: by the pauses before them.
+
+        After a new cut that may be so for once, since keys that are new come in no order, and would be for ever.
+        """
+        times = rows["time_s"]
+        before_s = times[start - 1] if start else self._last_s
+        return bool(times[opens] - times[opens - 1] > OPENS * (times[start] - before_s))
 
     def _close(self, row: _Iteration) -> None:
         self._usual.update(zip(row.ids.tolist(), (row.times - row.times.min()).tolist(), strict=True))
@@ -219,10 +233,11 @@ class JobProfiler:
     def profile(self) -> Profile | None:
         """The job so far, or None before the first estimate.
 
-        When backward begins and how long forward takes are not events. Backward is taken to begin one
-        typical step before the first gradient. Forward ends there, one such step before the next iteration's first
-        gradient, and its time is shared out like the backward time. It began after gradient 0 was generated, and what
-        of it comes after a gradient began after that gradient was back: so each of them says the most that forward may
+        When backward begins and how long forward takes are not events. Backward is taken to begin one typical step
+        before the first gradient, but not before the last average of the iteration before was back, since forward
+        needs them all: where there are few steps, as in VGG-19, a typical one may be longer than forward. Forward ends
+        there, and its time is shared out like the backward time. It began after gradient 0 was generated, and what of
+        it comes after a gradient began after that gradient was back: so each of them says the most that forward may
         take. And when the last one was back, nothing was waited for any more: what came after it is the least. Between
         these two forward is taken for half of backward, which computes about twice as much.
         """
@@ -275,6 +290,7 @@ def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
     ordered = np.maximum.accumulate(from_first[order][::-1])[::-1]
     steps = split_times(ordered)
     first_step_s = float(np.median([step.gap_s for step in steps[:-1]])) if len(steps) > 1 else 0.0
+    first_step_s = min(first_step_s, _most_before_first_s(rows, ids))
     generation = ordered + first_step_s
     shares = np.zeros(len(ids))
     backward_s = float(generation[0]) or 1.0
@@ -325,6 +341,13 @@ def _urgency(ids: NDArray[Any], from_first: NDArray[Any]) -> NDArray[Any]:
         for step in split_times(from_first[by_time]):
             by_time[step.first : step.last + 1].sort()
     return by_time
+
+
+def _most_before_first_s(rows: list[_Iteration], ids: NDArray[Any]) -> float:
+    """The most that backward may compute before its first gradient; infinite where no average was seen coming back."""
+    returned = [row.returned[np.isin(row.returned["gradient"], ids)]["time_s"] for row in rows]
+    left_s = [row.begin_s - float(times.max()) for row, times in zip(rows, returned, strict=True) if len(times)]
+    return float(np.quantile(left_s, 0.1)) if left_s else float("inf")
 
 
 def _forward_s(

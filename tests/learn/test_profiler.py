@@ -306,3 +306,36 @@ def test_the_latest_profile_outlasts_a_restart_until_there_is_a_new_one() -> Non
     assert profiler.latest is before is not None
     run(profiler, [{gradient + 10: time_s for gradient, time_s in STEPS.items()}] * 8, began=100.0)
     assert profiler.latest is profiler.profile is not None
+
+
+def test_backward_does_not_begin_before_the_last_average_is_back() -> None:
+    """Of few steps that are far apart, as in VGG-19, a typical one is longer than what comes before the first."""
+    few = {5: 0.02, 4: 0.02, 3: 0.12, 2: 0.12, 1: 0.3, 0: 0.3}
+    profiler = JobProfiler()
+    for n in range(9):
+        back = pulls(float(n), {0: 0.4, 1: 0.5, 2: 0.6, 3: 0.7, 4: 0.8, 5: 0.99})
+        profiler.observe(np.sort(np.concatenate([events(iteration(float(n), few)), back]), order="time_s"))
+    assert profiler.profile is not None
+    assert profiler.profile.backward_s == pytest.approx(0.3, abs=0.0101), "and not 0.42"
+    assert profiler.profile.forward_s == pytest.approx(0.15, rel=0.1), "half of backward, as where nothing says more"
+
+
+def test_iterations_are_found_again_after_the_slow_rounds_of_a_new_cut() -> None:
+    """The first round is seen in part, and the second has its longest pause inside. Blocks of a large gradient come in
+    rising order, so ids do not fall in backward.
+    """
+
+    def usual(copied_s: float) -> dict[int, float]:
+        large = {number: copied_s + number / 1000 for number in range(3, 11)}
+        return {11: 0.0, **large, 2: copied_s + 0.04, 1: copied_s + 0.07, 0: copied_s + 0.11}
+
+    profiler = JobProfiler()
+    run(profiler, [STEPS] * 6)
+    profiler.restart()
+    rows, began = [], 100.0
+    for row in [{2: 0.0, 1: 0.03, 0: 0.07}, usual(0.5), *[usual(0.09)] * 12]:
+        rows += iteration(began, row)
+        began += max(row.values()) + 0.3
+    profiler.observe(events(rows))
+    assert relative(profiler)[0] == pytest.approx(0.2)
+    assert profiler.periods_s == pytest.approx(0.5)
