@@ -300,13 +300,22 @@ def _terminated(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+_UsageError: Any = typer.BadParameter.__base__
+"""What typer raises for arguments that no command has; it has no name there."""
+
+
 def main() -> None:
     """Entry point; every error of the user's is one line on standard error."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)
+        sys.exit(2)
+    except _UsageError as error:
+        if sys.argv[1:]:  # without any argument, help has been printed
+            command = error.ctx.command_path if error.ctx is not None else "prophet"
+            print(f"prophet: {error.format_message().rstrip('.')}; see `{command} --help`", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:  # outside of a command; typer turns one inside into the same status
         sys.exit(130)

@@ -124,9 +124,31 @@ def test_a_sequence_that_ranks_agreed_on_is_no_record_to_replay(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["walk"], ["run"], ["run", "x.yaml", "--repeats", "many"], ["run", "--slow"]])
-def test_wrong_usage_is_status_2(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["walk"], "prophet"),
+        (["run"], "prophet run"),
+        (["run", "x.yaml", "--repeats", "many"], "prophet run"),
+        (["run", "--slow"], "prophet run"),
+        (["top", "--count", "0"], "prophet top"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(
+    arguments: list[str], command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert invoked(monkeypatch, *arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1
+    assert printed.err.startswith("prophet: ") and printed.err.endswith(f"; see `{command} --help`\n")
+
+
+def test_without_any_argument_there_is_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoked(monkeypatch) == 2
+    printed = capsys.readouterr()
+    assert "coordinate" in printed.out and printed.err == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -201,14 +223,25 @@ def test_doctor_warns_of_what_keeps_no_job_from_running(
     assert last.startswith("verdict  ")
 
 
-def test_doctor_looks_at_everything_an_experiment_needs() -> None:
+def test_doctor_looks_at_everything_an_experiment_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROPHET_FUSON", "0")
     examined = doctor.examine()
     of_ddp = ["DistributedDataParallel", "Prophet for DDP", "NCCL"]
     of_byteps = ["BytePS", "BytePS's faults", "PyTorch", "hook", "MLfabric"]
-    items = [*of_byteps, *of_ddp, "MXNet", "hook (MXNet)", "testbed", "tc", "delay"]
+    items = [*of_byteps, *of_ddp, "MXNet", "hook (MXNet)", "testbed", "tc", "delay", "variables"]
     assert [finding.item for finding in examined if not finding.item.startswith("NIC ")] == items
     assert any(finding.item.startswith("NIC ") for finding in examined)
     assert all("\n" not in finding.line and finding.line for finding in examined)
+
+
+def test_doctor_lists_the_variables_that_mean_nothing() -> None:
+    (finding,) = doctor._variables({"PROPHET_FUSON": "0", "PROPHET_XYZ": "", "PROPHET_CREDIT_BYTES": "4", "HOME": "/"})
+    assert str(finding).splitlines() == [
+        "warning  variables: Prophet knows nothing of these, which have no effect",
+        "           PROPHET_FUSON  did you mean PROPHET_FUSION?",
+        "           PROPHET_XYZ    none of Prophet's is like it",
+    ]
+    assert not list(doctor._variables({"PROPHET_FUSION": "0", "BYTEPS_SCHEDULER": "p3"}))
 
 
 def test_doctor_says_nothing_of_mxnet_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
