@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.machinery
 import importlib.metadata
 import importlib.util
@@ -86,6 +87,7 @@ def test_an_experiment_with_a_failed_policy_is_status_1(monkeypatch: pytest.Monk
         (["run", "none.yaml"], "prophet: none.yaml: cannot be read (No such file or directory)"),
         (["profile", "none.json"], "prophet: none.json: no such profile file"),
         (["replay", "none.npz"], "prophet: none.npz does not exist"),
+        (["advise", ".", "--bandwidth", "1gbit"], "prophet: . has neither a results.json, as `prophet run` leaves it"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -101,6 +103,17 @@ def test_bad_input_is_one_line_and_status_2(
     assert printed.out == ""
     assert printed.err.startswith(line) and printed.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_nothing_can_be_done_with_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def run_session(experiment: Experiment, out: Path) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", "locked/runs")
+
+    monkeypatch.setattr(session, "run_session", run_session)
+    assert invoked(monkeypatch, "run", str(written(REPLAY, tmp_path))) == 2
+    assert capsys.readouterr().err == "prophet: locked/runs: cannot be used (Permission denied)\n"
 
 
 def test_a_replay_that_differs_is_status_1(
