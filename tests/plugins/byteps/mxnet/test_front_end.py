@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -357,16 +357,20 @@ def test_a_job_that_compresses_keeps_its_size(cutting: SimpleNamespace, monkeypa
 def test_half_precision_is_said_and_its_bytes_are_what_travels(
     cutting: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, half: bool
 ) -> None:
-    sizes: list[int] = []
-    board = CutBoard(None, lambda of_gradients: sizes.extend(of_gradients) or Cut.uniform(4096))
-    bps = stand_in()
+    asked: list[list[int]] = []
+
+    def first_cut(sizes: Sequence[int]) -> Cut:
+        asked.append(list(sizes))
+        return Cut.uniform(4096)
+
+    board, bps = CutBoard(None, first_cut), stand_in()
     front_end.install(bps, board=board)
     if half:
         monkeypatch.setattr(bps.DistributedTrainer, "compressor", bps.Compression.fp16)
     WideJob(bps).train(2)
     assert board.half is half
     width = 2 if half else 4
-    assert sizes == [width * count for count in (4 * 60, 60, 60 * 30, 30)]
+    assert asked == [[width * count for count in (4 * 60, 60, 60 * 30, 30)]]
 
 
 @pytest.mark.parametrize(("compressor", "half"), [("", True), ("onebit", False)])
