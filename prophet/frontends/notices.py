@@ -20,7 +20,7 @@ def warn_once(message: str) -> None:
 
 
 def warn_of_unknown_variables(names: Iterable[str]) -> None:
-    """Says which of these names of an environment's begin as Prophet's do and are none; nothing where there are none."""
+    """Says which of an environment's names begin as Prophet's do and are none; nothing where there are none."""
     from prophet.policies import unknown_variables
 
     unknown = unknown_variables(names)

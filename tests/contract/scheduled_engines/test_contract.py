@@ -49,8 +49,8 @@ class Cases:
         return self._folder / name / worker
 
     def ends(self, name: str) -> list[Ended]:
-        """`stock` is the engine alone, `stock CASE` a case of job.py without Prophet, `wrong` and `misspelt` a setting that
-        is; others are cases under Prophet.
+        """`stock` is the engine alone, `stock CASE` a case of job.py without Prophet, `wrong` and `misspelt` a setting
+        that is; others are cases under Prophet.
         """
         if name not in self._ends:
             stock, _, own = name.rpartition(" ")
