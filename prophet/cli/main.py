@@ -200,7 +200,7 @@ def advise(
     elif folder.is_dir():
         if not is_run(folder):
             raise UserError(
-                f"{source} has neither a results.json, as `prophet run` leaves it, nor a worker0.jsonl, as "
+                f"{folder} has neither a results.json, as `prophet run` leaves it, nor a worker0.jsonl, as "
                 "PROPHET_RECORD does"
             )
         if links != LinkOptions() or status is not None:

@@ -357,6 +357,7 @@ def test_a_folder_that_cannot_be_is_one_line_before_anything_is_done(
     [
         ("p.json/plot.png", "prophet: --plot: p.json/plot.png cannot be written (File exists); name another file"),
         ("plot.doc", "prophet: --plot: plot.doc: Format 'doc' is not supported"),
+        (".", "prophet: --plot: . is a folder; name a file in it"),
     ],
 )
 def test_a_figure_that_cannot_be_written_is_one_line(
