@@ -313,7 +313,7 @@ def main() -> None:
     """Entry point; every error of the user's is one line on standard error."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(prog_name="prophet", standalone_mode=False))
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)
         sys.exit(2)

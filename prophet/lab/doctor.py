@@ -216,7 +216,9 @@ def _variables(names: Iterable[str]) -> Iterator[Finding]:
     """Nothing where Prophet knows all that begin as its own do."""
     unknown = unknown_variables(names)
     if unknown:
-        said = {name: f"did you mean {near}?" if near else "none of Prophet's is like it" for name, near in unknown.items()}
+        said = {
+            name: f"did you mean {near}?" if near else "none of Prophet's is like it" for name, near in unknown.items()
+        }
         line = "Prophet knows nothing of these, which have no effect"
         yield Finding("variables", True, line, warning=True, rows=tuple(said.items()))
 
