@@ -293,8 +293,8 @@ def _compressed(parameter: Any) -> bool:
 
 
 def _layout(parameters: list[Any], half: bool) -> str:
-    """What must be alike on all workers: the parameters' number, order, shapes and types, which are learned, and in what
-    precision gradients travel.
+    """What must be alike on all workers: the parameters' number, order, shapes and types, which are learned, and how
+    their gradients travel.
     """
     words = []
     for parameter in parameters:
