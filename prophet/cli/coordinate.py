@@ -14,6 +14,7 @@ from pathlib import Path
 from prophet.cli.options import parsed
 from prophet.core.errors import UserError
 from prophet.core.files import placed, require_places, write_whole
+from prophet.core.settings import MOST_PORT
 from prophet.core.units import parse_rate, parse_time
 from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.terms import Terms
@@ -45,6 +46,9 @@ def terms_of(
 def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say: Callable[[str], None]) -> None:
     """Serves until KeyboardInterrupt, which is how it ends. Raises UserError for what cannot be, before it listens."""
     tokens = load_tokens(token_file)
+    host, _, port = listen.removeprefix("tcp://").rpartition(":")
+    if not host or not port.isdecimal() or int(port) > MOST_PORT:  # ZeroMQ would take what is left of it in 16 bits
+        raise UserError(f"--listen {listen}: it must be HOST:PORT of this machine, the port 0 to {MOST_PORT}")
     if status is not None:
         require_places({"--status": status})
     from prophet.mlfabric.server import CoordinatorServer, coordinator
@@ -52,7 +56,7 @@ def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say:
     if token_file.stat().st_mode & stat.S_IROTH:
         say(f"{token_file} can be read by everybody on this machine: chmod o-r {token_file}")
     connections, jobs = coordinator(tokens, terms)
-    server = CoordinatorServer(f"tcp://{listen.removeprefix('tcp://')}", connections)
+    server = CoordinatorServer(f"tcp://{host}:{port}", connections)
     try:
         say(f"listening on {server.address} for {', '.join(sorted(tokens))}")
         server.serve()

@@ -200,6 +200,11 @@ def advise(
             raise UserError(f"{source} is a job's record, which has one job; leave --status and --cell out")
         situation, measured_s = of_record(folder, links, policy)
     elif folder.is_dir():
+        if not is_run(folder):
+            raise UserError(
+                f"{folder} has neither a results.json, as `prophet run` leaves it, nor a worker0.jsonl, as "
+                "PROPHET_RECORD does"
+            )
         if links != LinkOptions() or status is not None:
             raise UserError(f"{source} is a run, which knows its network; leave the options of a network out")
         situation, measured_s = of_run(folder, policy, cell)
@@ -302,13 +307,27 @@ def _terminated(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+_UsageError: Any = typer.BadParameter.__base__
+"""What typer raises for arguments that no command has; it has no name there."""
+
+
 def main() -> None:
     """Entry point; every error of the user's is one line on standard error."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        app()
+        sys.exit(app(prog_name="prophet", standalone_mode=False))
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)
+        sys.exit(2)
+    except _UsageError as error:
+        if sys.argv[1:]:  # without any argument, help has been printed
+            command = error.ctx.command_path if error.ctx is not None else "prophet"
+            print(f"prophet: {error.format_message().rstrip('.')}; see `{command} --help`", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # of a path that nothing could even look at: too long, say, or in a folder that is locked
+        if error.filename is None:
+            raise
+        print(f"prophet: {error.filename}: cannot be used ({error.strerror})", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:  # outside of a command; typer turns one inside into the same status
         sys.exit(130)

@@ -16,6 +16,8 @@ OPTION = "--plot"
 
 def save_plot(figure: Any, path: Path) -> None:
     """Writes a figure of matplotlib, in the format of the file's name. Raises UserError."""
+    if path.is_dir():  # a figure would lie beside it, under its name and another ending
+        raise UserError(f"{OPTION}: {path} is a folder; name a file in it")
     try:
         figure.savefig(placed(path), dpi=150)
     except OSError as error:

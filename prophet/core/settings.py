@@ -1,7 +1,8 @@
 """The few environment variables that tune Prophet in a job, whatever its policy: one constant each.
 
 Rule of this file: names, defaults and parsing; docs/enabling.md lists the same table for people. What only one policy
-has is in its file in prophet/policies/.
+has is in its file in prophet/policies/. A constant of this file whose text begins with PROPHET_ is a name that Prophet
+knows; a job warns of any other (prophet/policies, unknown_variables).
 """
 
 from __future__ import annotations
@@ -80,6 +81,22 @@ DMLC_NUM_WORKER = "DMLC_NUM_WORKER"
 DMLC_WORKER_ID = "DMLC_WORKER_ID"
 CHOSEN = "PROPHET_CHOSE_PARTITION_BYTES"
 """No setting: what Prophet handed to BytePS in a process whose environment this one has. It is nobody's wish."""
+USER_NAMESPACE = "PROPHET_USER_NAMESPACE"
+"""Nor this: set in a command that has been started again in a user namespace (prophet/lab/testbed/namespaces.py)."""
+LAB_BUCKET_CAP_MB = "PROPHET_LAB_BUCKET_CAP_MB"
+LAB_DELAY_BOUND = "PROPHET_LAB_DELAY_BOUND"
+LAB_BATCH = "PROPHET_LAB_BATCH"
+LAB_RATES = "PROPHET_LAB_RATES"
+"""What `prophet run` hands to the processes of an experiment, where the engine's description says what each is."""
+
+PREFIX = "PROPHET_"
+"""How the names of all of Prophet's own variables begin."""
+HANDED_ON = frozenset({CHOSEN, USER_NAMESPACE, LAB_BUCKET_CAP_MB, LAB_DELAY_BOUND, LAB_BATCH, LAB_RATES})
+"""No settings of a job: what Prophet's own processes tell each other."""
+NAMES = frozenset(
+    text for text in tuple(globals().values()) if isinstance(text, str) and text.startswith(PREFIX) and text != PREFIX
+)
+"""All that begins so and means something, whatever the policy: the constants above."""
 
 DEFAULT_PARTITION_BYTES = 128 * 1024
 """Of policies with blocks of one size. What is in flight delays an urgent gradient, so small is good as long as the

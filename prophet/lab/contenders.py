@@ -21,7 +21,7 @@ from prophet.engines.registry import engine_of, engines, peers, scheduled_engine
 from prophet.engines.spec import EngineSpec, Framework, Variant
 from prophet.lab.policy_options import combinations, option_settings, refuse_tuning, size_setting
 from prophet.lab.schema import Strict
-from prophet.policies import policy_names
+from prophet.policies import policy_names, unknown_variables
 
 Sizes = Annotated[list[int], BeforeValidator(lambda value: [parse_size(v) for v in _as_list(value)])]
 
@@ -181,6 +181,9 @@ def _expanded(
         if not name.startswith(prefixes) or name == settings.SCHEDULER:
             allowed = " and ".join(f"{prefix}..." for prefix in prefixes)
             raise UserError(f"{at}.env: {name} is no setting of a policy; {allowed} variables are")
+    for name, near in unknown_variables(entry.env).items():
+        advice = f"did you mean {near}?" if near else "leave it out"
+        raise UserError(f"{at}.env: Prophet knows no {name}; {advice}")
     env = dict(entry.env)
     if variant is None:
         env[settings.SCHEDULER] = base

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import pkgutil
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import psutil
@@ -20,6 +21,7 @@ from prophet.core.optional import INSTALL
 from prophet.engines.registry import engines
 from prophet.engines.spec import EngineSpec, Framework
 from prophet.lab.contenders import Contender
+from prophet.policies import unknown_variables
 
 _FRAMEWORKS = {"torch": "PyTorch", "mxnet": "MXNet"}
 _COMMAND = re.compile(r"`([^`]+)`")
@@ -64,7 +66,8 @@ def examine() -> list[Finding]:
     # Two engines may come with one package.
     whole = {spec.package.distribution: spec for spec in reversed(specs) if spec.package is not None}.values()
     packages = [row for spec in specs if spec in whole for row in (*_package(spec), *_faults(spec))]
-    return [*packages, *pytorch, *mxnet, _namespaces(), _traffic_control(), _relay(), *_interfaces()]
+    here = [_namespaces(), _traffic_control(), _relay(), *_interfaces()]
+    return [*packages, *pytorch, *mxnet, *here, *_variables(os.environ)]
 
 
 def verdict() -> str:
@@ -207,6 +210,17 @@ def _relay() -> Finding:
     except UserError as error:
         return Finding("delay", False, f"{error}; experiments without cluster.delay run")
     return Finding("delay", True, "links can have one, by a relay of packet sockets")
+
+
+def _variables(names: Iterable[str]) -> Iterator[Finding]:
+    """Nothing where Prophet knows all that begin as its own do."""
+    unknown = unknown_variables(names)
+    if unknown:
+        said = {
+            name: f"did you mean {near}?" if near else "none of Prophet's is like it" for name, near in unknown.items()
+        }
+        line = "Prophet knows nothing of these, which have no effect"
+        yield Finding("variables", True, line, warning=True, rows=tuple(said.items()))
 
 
 def _interfaces() -> list[Finding]:

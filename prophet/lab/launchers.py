@@ -16,7 +16,6 @@ from prophet.engines.spec import EngineSpec, RunNetwork, is_worker, role_of
 from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.contenders import Contender
 
-PROPHET_PREFIX = "PROPHET_"
 JOB_SCRIPTS = {"torch": "prophet.lab.jobs.pytorch", "mxnet": "prophet.lab.jobs.gluon"}
 """The package of each framework's job scripts, a module for each kind of job."""
 
@@ -46,7 +45,7 @@ def environment(contender: Contender, node: str, network: RunNetwork, shell: Map
 
     A job starts cold, without what an earlier one learned, unless the contender's own settings say otherwise.
     """
-    foreign = (PROPHET_PREFIX, *(prefix for engine in engines().values() for prefix in engine.prefixes))
+    foreign = (settings.PREFIX, *(prefix for engine in engines().values() for prefix in engine.prefixes))
     names = {name for engine in engines().values() for name in engine.names}
     env = {k: v for k, v in shell.items() if not k.startswith(foreign) and k not in names}
     env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

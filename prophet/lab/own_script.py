@@ -7,6 +7,7 @@ environment what torchrun would tell it, and the shell's variables, Prophet's am
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -103,10 +104,12 @@ def run_on_testbed(
 ) -> int:
     """`run_ranks` on a testbed with so many workers, each with a link of bits per second and seconds each way.
 
-    Raises UserError where there can be no such testbed.
+    Raises UserError where there can be no such testbed, or there is no such command.
     """
     if workers < LEAST_WORKERS:
         raise UserError(f"--workers is {workers}; it must be {LEAST_WORKERS} or more")
+    if shutil.which(command[0]) is None:
+        raise UserError(f"{command[0]}: no such command; give what each worker runs, such as: python train.py")
     from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 
     reexec_in_user_namespace()

@@ -1,9 +1,10 @@
 """The policies by name: which file has one, what can be set of it, and how it is made.
 
-What belongs here: the two types with which a policy's file declares itself, finding that file, and reading options. A
-file of this folder is one policy: `tictac.py` has the names `tictac` and `tictac-...`, and `mg_wfbp.py` `mg-wfbp` and
-`mg-wfbp-...`. A file is imported only when one of its names is asked for, since a training process needs no other;
-whatever lists all policies imports all. docs/adding-a-policy.md says how to add one.
+What belongs here: the two types with which a policy's file declares itself, finding that file, reading options, and
+which variables mean nothing to Prophet. A file of this folder is one policy: `tictac.py` has the names `tictac` and
+`tictac-...`, and `mg_wfbp.py` `mg-wfbp` and `mg-wfbp-...`. A file is imported only when one of its names is asked for,
+since a training process needs no other; whatever lists all policies imports all. docs/adding-a-policy.md says how to
+add one.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from prophet.core.errors import UserError
-from prophet.core.settings import DEFAULT_PARTITION_BYTES, number
+from prophet.core.settings import DEFAULT_PARTITION_BYTES, HANDED_ON, NAMES, PREFIX, number
 
 if TYPE_CHECKING:
     from prophet.core.graph import Graph
@@ -110,7 +111,7 @@ def option(default: int | float | bool, help: str, *, unit: str = "", least: flo
 
 def variable(name: str) -> str:
     """The environment variable of an option."""
-    return f"PROPHET_{name.upper()}"
+    return f"{PREFIX}{name.upper()}"
 
 
 def get_definition(name: str, variable: str = "") -> Definition:
@@ -150,6 +151,28 @@ def policy_from_environ(
     if graph is not None and definition.of_graph is not None:
         return definition.of_graph(definition.options(**values), graph)
     return get_policy(name, partition_bytes, **values)
+
+
+def unknown_variables(names: Iterable[str]) -> dict[str, str]:
+    """Those of `names` that begin as Prophet's variables do and are none, each with the one that is spelt most like it.
+
+    "" where none is alike. The variable of any policy's option is known; all policies are imported only where something
+    is in doubt.
+    """
+    doubtful = sorted(name for name in names if name.startswith(PREFIX) and name not in NAMES)
+    if not doubtful:
+        return {}
+    import difflib
+
+    options = {entry.variable for definition in all_definitions().values() for entry in definition.all_options}
+    # They begin alike, which says nothing of how near they are.
+    known = [name.removeprefix(PREFIX) for name in sorted((NAMES - HANDED_ON) | options)]
+    unknown = {}
+    for name in doubtful:
+        if name not in options:
+            near = difflib.get_close_matches(name.removeprefix(PREFIX), known, 1)
+            unknown[name] = PREFIX + near[0] if near else ""
+    return unknown
 
 
 def all_definitions() -> dict[str, Definition]:

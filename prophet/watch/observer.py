@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from prophet import __version__
-from prophet.core.settings import METRICS_PORT, RECORD, Settings
+from prophet.core.settings import METRICS_PORT, PREFIX, RECORD, Settings
 from prophet.core.status import AgentStatus
 from prophet.watch import training
 from prophet.watch.meter import Meter, Periods, spread_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from prophet.core.profile import Profile
 
 SETTINGS_SHOWN = (
-    "PROPHET_",
+    PREFIX,
     "BYTEPS_",
     "DMLC_",
     "OMP_NUM_THREADS",

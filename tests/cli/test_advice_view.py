@@ -105,11 +105,15 @@ def test_the_command_prints_words_or_json(
     status, out, _ = printed(*source, "--json")
     record = json.loads(out)
     assert status == 0 and record["network_holds_back"] and record["suggestions"]
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "results.json").touch()
     for arguments, line in (
         (["advise", "resnet50"], "--bandwidth is missing"),
         (["advise", "resnet50", "--bandwidth", "fast"], "--bandwidth: 'fast' is not a rate"),
         (["advise", "resnet50", "--bandwidth", "1gbit", "--delay", "x"], "--delay: 'x' is not a time"),
-        (["advise", str(tmp_path), "--bandwidth", "1gbit"], "is a run, which knows its network"),
+        (["advise", str(run), "--bandwidth", "1gbit"], "is a run, which knows its network"),
+        (["advise", str(tmp_path), "--bandwidth", "1gbit"], "has neither a results.json, as `prophet run` leaves it"),
     ):
         status, out, error = printed(*arguments)
         assert (status, out, error.count("\n")) == (2, "", 1) and line in error

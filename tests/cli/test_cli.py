@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.machinery
 import importlib.metadata
 import importlib.util
@@ -86,6 +87,7 @@ def test_an_experiment_with_a_failed_policy_is_status_1(monkeypatch: pytest.Monk
         (["run", "none.yaml"], "prophet: none.yaml: cannot be read (No such file or directory)"),
         (["profile", "none.json"], "prophet: none.json: no such profile file"),
         (["replay", "none.npz"], "prophet: none.npz does not exist"),
+        (["advise", ".", "--bandwidth", "1gbit"], "prophet: . has neither a results.json, as `prophet run` leaves it"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -101,6 +103,17 @@ def test_bad_input_is_one_line_and_status_2(
     assert printed.out == ""
     assert printed.err.startswith(line) and printed.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_nothing_can_be_done_with_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def run_session(experiment: Experiment, out: Path) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", "locked/runs")
+
+    monkeypatch.setattr(session, "run_session", run_session)
+    assert invoked(monkeypatch, "run", str(written(REPLAY, tmp_path))) == 2
+    assert capsys.readouterr().err == "prophet: locked/runs: cannot be used (Permission denied)\n"
 
 
 def test_a_replay_that_differs_is_status_1(
@@ -124,9 +137,31 @@ def test_a_sequence_that_ranks_agreed_on_is_no_record_to_replay(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["walk"], ["run"], ["run", "x.yaml", "--repeats", "many"], ["run", "--slow"]])
-def test_wrong_usage_is_status_2(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["walk"], "prophet"),
+        (["run"], "prophet run"),
+        (["run", "x.yaml", "--repeats", "many"], "prophet run"),
+        (["run", "--slow"], "prophet run"),
+        (["top", "--count", "0"], "prophet top"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(
+    arguments: list[str], command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert invoked(monkeypatch, *arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1
+    assert printed.err.startswith("prophet: ") and printed.err.endswith(f"; see `{command} --help`\n")
+
+
+def test_without_any_argument_there_is_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoked(monkeypatch) == 2
+    printed = capsys.readouterr()
+    assert "coordinate" in printed.out and printed.err == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -201,14 +236,25 @@ def test_doctor_warns_of_what_keeps_no_job_from_running(
     assert last.startswith("verdict  ")
 
 
-def test_doctor_looks_at_everything_an_experiment_needs() -> None:
+def test_doctor_looks_at_everything_an_experiment_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROPHET_FUSON", "0")
     examined = doctor.examine()
     of_ddp = ["DistributedDataParallel", "Prophet for DDP", "NCCL"]
     of_byteps = ["BytePS", "BytePS's faults", "PyTorch", "hook", "MLfabric"]
-    items = [*of_byteps, *of_ddp, "MXNet", "hook (MXNet)", "testbed", "tc", "delay"]
+    items = [*of_byteps, *of_ddp, "MXNet", "hook (MXNet)", "testbed", "tc", "delay", "variables"]
     assert [finding.item for finding in examined if not finding.item.startswith("NIC ")] == items
     assert any(finding.item.startswith("NIC ") for finding in examined)
     assert all("\n" not in finding.line and finding.line for finding in examined)
+
+
+def test_doctor_lists_the_variables_that_mean_nothing() -> None:
+    (finding,) = doctor._variables({"PROPHET_FUSON": "0", "PROPHET_XYZ": "", "PROPHET_CREDIT_BYTES": "4", "HOME": "/"})
+    assert str(finding).splitlines() == [
+        "warning  variables: Prophet knows nothing of these, which have no effect",
+        "           PROPHET_FUSON  did you mean PROPHET_FUSION?",
+        "           PROPHET_XYZ    none of Prophet's is like it",
+    ]
+    assert not list(doctor._variables({"PROPHET_FUSION": "0", "BYTEPS_SCHEDULER": "p3"}))
 
 
 def test_doctor_says_nothing_of_mxnet_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,6 +357,7 @@ def test_a_folder_that_cannot_be_is_one_line_before_anything_is_done(
     [
         ("p.json/plot.png", "prophet: --plot: p.json/plot.png cannot be written (File exists); name another file"),
         ("plot.doc", "prophet: --plot: plot.doc: Format 'doc' is not supported"),
+        (".", "prophet: --plot: . is a folder; name a file in it"),
     ],
 )
 def test_a_figure_that_cannot_be_written_is_one_line(

@@ -13,7 +13,7 @@ from prophet import policies
 from prophet.cli.main import app
 from prophet.core.errors import UserError
 from prophet.lab.simulated import prepare
-from prophet.policies import policy_from_environ
+from prophet.policies import policy_from_environ, unknown_variables
 from support.configs import REPLAY, changed, loaded
 from tools.policy_tables import options_table, policies_table
 
@@ -35,6 +35,8 @@ def test_its_options_are_variables_of_a_job() -> None:
     plan = policy_from_environ("half-rate", environ).plan(None, None)
     assert (plan.push.credit, plan.pull.credit) == (1000, 1000)
     assert policy_from_environ("half-rate-late", {}).plan(None, None).policy == "half-rate-late"
+    misspelt = {"PROPHET_SHRE": "PROPHET_SHARE", "PROPHET_BUFFER_BITES": "PROPHET_BUFFER_BYTES"}
+    assert unknown_variables([*environ, *misspelt]) == misspelt
     for variable, text in (("PROPHET_SHARE", "much"), ("PROPHET_SHARE", "0"), ("PROPHET_BOTH_WAYS", "yes")):
         with pytest.raises(UserError, match=f"^{variable} is '{text}'; it must be "):
             policy_from_environ("half-rate", {variable: text})

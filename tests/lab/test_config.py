@@ -146,6 +146,16 @@ BAD: list[tuple[str, Any, str]] = [
     ("policies", [{"name": "p3", "partition_bytes": "x"}], r"policies\[0\].partition_bytes: 'x' is not a size"),
     ("policies", [{"name": "p3", "env": {"PATH": "/"}}], r"policies\[0\].env: PATH is no setting of a policy"),
     ("policies", [{"name": "p3", "env": {"BYTEPS_SCHEDULER": "fifo"}}], r"policies\[0\].env: BYTEPS_SCHEDULER is no"),
+    (
+        "policies",
+        [{"name": "p3", "env": {"PROPHET_FUSON": "0"}}],
+        r"policies\[0\].env: Prophet knows no PROPHET_FUSON; did you mean PROPHET_FUSION\?",
+    ),
+    (
+        "policies",
+        [{"name": "ddp-prophet", "env": {"PROPHET_XYZ": "0"}}],
+        r"policies\[0\].env: Prophet knows no PROPHET_XYZ; leave it out",
+    ),
     ("sweep", [], "sweep: must be a list of points"),
     ("sweep", [{"repeats": 3}], r"sweep\[0\]: must be a mapping that varies job, cluster, policies"),
     ("sweep", [{}, {"cluster": {"bandwidth": "fast"}}], r"sweep\[1\].cluster.bandwidth: 'fast' is not a rate"),

@@ -91,6 +91,14 @@ def test_one_worker_alone_sends_nothing() -> None:
         run_on_testbed(["true"], 1, 250e6, 0.0, print)
 
 
+def test_a_command_that_there_is_not_is_said_before_a_testbed_is_made(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print()")
+    for command in ("./no_such_command", str(script), str(tmp_path)):
+        with pytest.raises(UserError, match=f"^{command}: no such command; give what each worker runs"):
+            run_on_testbed([command], 2, 250e6, 0.0, print)
+
+
 def test_what_follows_the_command_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[tuple[object, ...]] = []
 

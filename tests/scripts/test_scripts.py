@@ -105,3 +105,4 @@ def test_a_script_ends_with_the_bits_of_stock(jobs: Jobs, name: str) -> None:
         assert status["stepped_aside"] == ""
         assert status["hook"]["active"]
         assert status["hook"]["tasks"] > 0
+        assert status["half"] == name.endswith("_half_precision")

@@ -201,6 +201,10 @@ class Agent:
         @functools.wraps(init)
         def init_and_agree(*args: Any, **kwargs: Any) -> Any:
             try:
+                if place_of(os.environ)[0] == 0:
+                    from prophet.frontends.notices import warn_of_unknown_variables
+
+                    warn_of_unknown_variables(os.environ)
                 self._begin()
             except Exception as error:
                 self._give_up(error)

@@ -211,6 +211,10 @@ def connect(worker: int, environ: Mapping[str, str], workers: int | None = None)
     wait: the client goes on looking for it.
     """
     try:
+        if worker == 0:
+            from prophet.frontends.notices import warn_of_unknown_variables
+
+            warn_of_unknown_variables(environ)
         from prophet.mlfabric.client import client_from_environ
 
         client = client_from_environ(worker, environ, workers)

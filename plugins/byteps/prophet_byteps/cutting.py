@@ -230,6 +230,8 @@ class CutBoard:
     def goes_on(self, number: int, barrier: bool, half: bool = False) -> None:
         """What was seen so far of optimizer `number`, for the agent to know."""
         with self._lock:
+            if self._leader is None:  # where sizes stay, nobody takes up a cut
+                self._leader = number
             if number == self._leader:
                 self._barrier, self._half = barrier, half
 

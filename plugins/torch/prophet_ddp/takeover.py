@@ -30,7 +30,8 @@ from prophet.core.errors import UserError
 from prophet.core.network import Probe
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
-from prophet.frontends.ending import WRONG, at_end, end_process
+from prophet.frontends.ending import WRONG, at_end, end_process, say
+from prophet.frontends.notices import warn_of_unknown_variables
 from prophet.frontends.records import require_records
 from prophet.frontends.torch import steps
 from prophet.frontends.torch.guards import call_before
@@ -95,6 +96,8 @@ def take_over(ddp: Any, told: Settings) -> None:
         return
     _records.begin(told)  # written last, when nothing is under way
     try:
+        if dist.get_rank() == 0:
+            warn_of_unknown_variables(os.environ)
         reason, named = why_not(ddp, group, told), _named(ddp)
     except Exception as error:
         reason, named = _failure(error), []

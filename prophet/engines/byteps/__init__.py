@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prophet.core.settings import SCHEDULER
+from prophet.core.settings import PREFIX, SCHEDULER
 from prophet.engines import ps_lite
 from prophet.engines.byteps.trace import read_trace
 from prophet.engines.spec import STOCK, EngineSpec, EngineTrace, Package, PartitionSetting, RunNetwork, Variant
@@ -53,7 +53,7 @@ ENGINE = EngineSpec(
     programs={"scheduler": SERVER, "server": SERVER},
     environment=environment,
     prefixes=("BYTEPS_", "DMLC_", "PS_"),
-    settings=("BYTEPS_", "PROPHET_"),
+    settings=("BYTEPS_", PREFIX),
     variants=(
         Variant(STOCK),
         Variant("stock-credit", {"BYTEPS_SCHEDULING_CREDIT": "4"}),  # its own credit, in partitions

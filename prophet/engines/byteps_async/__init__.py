@@ -17,11 +17,11 @@ from prophet.engines.spec import EngineSpec, RunNetwork, Variant, role_of
 from prophet.engines.topology import PARAMETER_SERVER
 
 ASYNCHRONOUS = {settings.BYTEPS_ENABLE_ASYNC: "1"}
-DELAY_BOUND = "PROPHET_LAB_DELAY_BOUND"
+DELAY_BOUND = settings.LAB_DELAY_BOUND
 """Of the coordinator, in versions; none where it is not set."""
-BATCH = "PROPHET_LAB_BATCH"
+BATCH = settings.LAB_BATCH
 """How long the coordinator gathers updates at most, such as 50ms."""
-RATES = "PROPHET_LAB_RATES"
+RATES = settings.LAB_RATES
 """The options of `prophet coordinate` that say how fast NICs are."""
 TOKEN_FILE = "coordinator.token"
 PORTS_APART = 10_000
@@ -61,7 +61,7 @@ ENGINE = EngineSpec(
     },
     environment=_environment,
     prefixes=("BYTEPS_", "DMLC_", "PS_"),
-    settings=("BYTEPS_", "PROPHET_"),
+    settings=("BYTEPS_", settings.PREFIX),
     variants=(
         Variant("async-stock", ASYNCHRONOUS),
         Variant("async-mlfabric", {**ASYNCHRONOUS, settings.SCHEDULER: settings.MLFABRIC}, policy=settings.MLFABRIC),

@@ -8,12 +8,12 @@ Started as torch.distributed's page says (environment variable initialization): 
 
 from __future__ import annotations
 
-from prophet.core.settings import DDP_SCHEDULER
+from prophet.core.settings import DDP_SCHEDULER, LAB_BUCKET_CAP_MB, PREFIX
 from prophet.engines.spec import EngineSpec, RunNetwork, Variant
 from prophet.engines.topology import ALL_REDUCE
 from prophet.policies import collective_policies
 
-BUCKET_CAP_MB = "PROPHET_LAB_BUCKET_CAP_MB"
+BUCKET_CAP_MB = LAB_BUCKET_CAP_MB
 """What a job script hands to DistributedDataParallel as bucket_cap_mb."""
 BUCKET_CAPS_MB = (1, 2, 5, 10, 25, 50)
 
@@ -36,7 +36,7 @@ ENGINE = EngineSpec(
     environment=_environment,
     prefixes=("GLOO_", "TORCH_DISTRIBUTED_", "TORCHELASTIC_"),
     names=(DDP_SCHEDULER, "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    settings=("GLOO_", "TORCH_", "PROPHET_"),
+    settings=("GLOO_", "TORCH_", PREFIX),
     variants=(
         Variant("ddp-gloo"),
         *(Variant(f"ddp-gloo-{cap}", {BUCKET_CAP_MB: str(cap)}) for cap in BUCKET_CAPS_MB),

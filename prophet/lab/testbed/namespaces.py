@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from prophet.core.errors import UserError
+from prophet.core.settings import USER_NAMESPACE
 
 LAUNCHER = Path(__file__).with_name("launch.py")
-MARKER = "PROPHET_USER_NAMESPACE"
 
 
 def launcher(*arguments: str) -> list[str]:
@@ -37,7 +37,7 @@ def require_namespaces() -> str:
             "the testbed needs root, or user namespaces for users (sysctl user.max_user_namespaces above 0 and, on"
             f" Ubuntu, kernel.apparmor_restrict_unprivileged_userns=0; in a container, CAP_SYS_ADMIN): {reason}"
         )
-    return "user" if os.geteuid() != 0 or MARKER in os.environ else "root"
+    return "user" if os.geteuid() != 0 or USER_NAMESPACE in os.environ else "root"
 
 
 def reexec_in_user_namespace() -> None:
@@ -48,10 +48,10 @@ def reexec_in_user_namespace() -> None:
     """
     if os.geteuid() == 0:
         return
-    if MARKER in os.environ:
-        raise UserError(f"{MARKER} is set, but this process is not root of a user namespace: unset it")
+    if USER_NAMESPACE in os.environ:
+        raise UserError(f"{USER_NAMESPACE} is set, but this process is not root of a user namespace: unset it")
     require_namespaces()
     sys.stdout.flush()
     sys.stderr.flush()
     command = launcher("user", sys.executable, *sys.orig_argv[1:])
-    os.execve(command[0], command, {**os.environ, MARKER: "1"})
+    os.execve(command[0], command, {**os.environ, USER_NAMESPACE: "1"})

@@ -33,6 +33,7 @@ from support.roles import WORKERS, Ended
 RECORDS = {"PROPHET_STATUS_OUT": "status.json", "PROPHET_EVENTS_OUT": "events.npz", "PROPHET_RECORD": "."}
 BYTES = 4 * (64 * 4096 + 4096 + 4096 * 64 + 64)
 WRONG = {"PROPHET_MONITOR_S": "x"}
+MISSPELT = {"PROPHET_FUSON": "0"}
 
 
 class Cases:
@@ -48,14 +49,14 @@ class Cases:
         return self._folder / name / worker
 
     def ends(self, name: str) -> list[Ended]:
-        """`stock` is the engine alone, `stock CASE` a case of job.py without Prophet, `wrong` a setting that is; others
-        are cases under Prophet.
+        """`stock` is the engine alone, `stock CASE` a case of job.py without Prophet, `wrong` and `misspelt` a setting
+        that is; others are cases under Prophet.
         """
         if name not in self._ends:
             stock, _, own = name.rpartition(" ")
-            case = "alone" if name in ("stock", "wrong") else own
+            case = "alone" if name in ("stock", "wrong", "misspelt") else own
             on = {} if "stock" in (stock, own) else {self.engine.switch: "prophet", **RECORDS}
-            more = WRONG if name == "wrong" else {}
+            more = {"wrong": WRONG, "misspelt": MISSPELT}.get(name, {})
             self._ends[name] = self._run(case, self._folder / name, {**on, **more})
         return self._ends[name]
 
@@ -136,6 +137,16 @@ def test_a_wrong_setting_ends_every_worker_with_one_line_that_names_it(cases: Ca
         assert end.status == 2, end.log
         assert end.lines("prophet") == ["prophet: PROPHET_MONITOR_S is 'x'; it must be a number of at least 0.1"]
         assert not end.lines("weights") and "Traceback" not in end.log
+
+
+def test_a_misspelt_setting_is_one_warning_of_the_job_that_names_it(cases: Cases) -> None:
+    first, other = cases.ends("misspelt")
+    assert (first.status, other.status) == (0, 0), first.log + other.log
+    assert first.lines("Prophet") == [
+        "Prophet knows nothing of PROPHET_FUSON (did you mean PROPHET_FUSION?): what is set there has no effect"
+    ]
+    assert not other.lines("Prophet"), other.log
+    assert cases.weights("misspelt") == cases.weights("stock")
 
 
 def test_each_worker_ends_by_itself_and_leaves_its_records_and_nothing_else(cases: Cases) -> None:

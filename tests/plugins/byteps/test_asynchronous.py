@@ -12,6 +12,7 @@ import pytest
 
 from prophet.core.errors import UserError
 from prophet.core.settings import from_environ
+from prophet.frontends import notices
 from prophet_byteps import asynchronous
 from prophet_byteps.asynchronous import AsynchronousAgent, check, check_job, connect, own_address
 
@@ -53,6 +54,17 @@ def test_without_a_coordinator_updates_go_in_order_of_arrival(caplog: pytest.Log
     pytest.importorskip("zmq")
     assert connect(0, JOB) is None
     assert "PROPHET_COORDINATOR is not set: updates go in order of arrival" in caplog.text
+
+
+def test_a_misspelt_setting_is_said_by_the_first_worker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("zmq")
+    monkeypatch.setattr(notices, "_warned", set())
+    for worker in (0, 1):
+        connect(worker, {**JOB, "PROPHET_STALENES": "1"})
+    said = [record.getMessage() for record in caplog.records if "knows nothing of" in record.getMessage()]
+    assert len(said) == 1 and "PROPHET_STALENES (did you mean PROPHET_STALENESS?)" in said[0]
 
 
 def test_a_client_that_fails_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -53,6 +53,7 @@ logger = logging.getLogger("prophet")
 _GRADIENT = "gradient_"
 _EXACT = (np.float32, np.float64)
 """Types in which `broadcast_mul` by a rounded factor is what MXNet's scaling by a number computes."""
+_HALF = np.dtype(np.float16)
 
 
 def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
@@ -118,9 +119,10 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
         # The first step, after the first forward pass: shapes are known and nothing has been sent yet.
         if self._prophet_topic is not None:
             topic, self._prophet_topic = self._prophet_topic, None
-            agreement.propose(topic, _layout(self._params))
+            half = _halves(bps, self)
+            agreement.propose(topic, _layout(self._params, half))
             agreement.settle(topic)
-            self._prophet_rounds.start(self._prophet.in_order if self._prophet else self._params)
+            self._prophet_rounds.start(self._prophet.in_order if self._prophet else self._params, half)
         start(self)
 
     @functools.wraps(allreduce)
@@ -142,12 +144,15 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
         return result
 
     def rounds_of(number: int) -> _Rounds:
-        group = agreement.active()
-        if board is None or board.fixed is not None or group is None or names.stay:
+        if board is None:
             return _Rounds(None, names)
+        group = agreement.active()
+        seen = functools.partial(board.goes_on, number)
+        if board.fixed is not None or group is None or names.stay:
+            return _Rounds(None, names, seen)
         control = CutControl(board, number, group.exchange, group.rank, group.workers, bps.local_size())
         control.declare()
-        return _Rounds(control, names, functools.partial(board.goes_on, number))
+        return _Rounds(control, names, seen)
 
     def hand_over(self: Any) -> None:
         """All gradients, as backward makes them."""
@@ -174,29 +179,30 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
 
 class _Rounds:
     """One trainer's steps, and the size of partitions from each on. `control` is None where the size stays. `seen` is
-    called with whether iterations are seen to wait for all averages.
+    called with whether iterations are seen to wait for all averages, and whether gradients travel in half precision.
     """
 
     def __init__(
-        self, control: CutControl | None, names: Names, seen: Callable[[bool], None] = lambda barrier: None
+        self,
+        control: CutControl | None,
+        names: Names,
+        seen: Callable[[bool, bool], None] = lambda barrier, half: None,
     ) -> None:
         self._control = control
         self._names = names
         self._sizes: list[int] = []
         self._life = 0
         self._seen = seen
+        self._half = False
         self._waits = BarrierWatch()
         self.looked_at = False
         """Whether the program is to look at the averages of this round before it has them applied."""
 
-    def start(self, parameters: list[Any]) -> None:
+    def start(self, parameters: list[Any], half: bool = False) -> None:
         """Before the first step sends anything, when the shapes of the parameters, in forward order, are known."""
+        self._half = half
         if self._control is not None:
-            self._sizes = [
-                int(np.prod(parameter.shape)) * np.dtype(parameter.dtype).itemsize
-                for parameter in parameters
-                if parameter.grad_req != "null"
-            ]
+            self._sizes = [_travelling_bytes(each, half) for each in parameters if each.grad_req != "null"]
             self._cut(self._control.first(self._sizes))
 
     def begin(self, life: int) -> None:
@@ -218,7 +224,7 @@ class _Rounds:
         training.iteration_ended(id(self), time.monotonic())
         self._waits.iteration(self.looked_at)
         self.looked_at = False
-        self._seen(self._waits.holds)
+        self._seen(self._waits.holds, self._half)
         if self._control is not None:
             self._control.round_ends()
 
@@ -266,22 +272,43 @@ def _size_bytes(tensor: Any) -> int:
     return int(tensor.size) * np.dtype(tensor.dtype).itemsize
 
 
-def _layout(parameters: list[Any]) -> str:
-    """What must be alike on all workers: the parameters' number, order, shapes and types, and which are learned."""
+def _travelling_bytes(parameter: Any, half: bool) -> int:
+    """What its gradient takes on the wire; with `half`, floating-point numbers go in half precision."""
+    dtype = np.dtype(parameter.dtype)
+    return int(np.prod(parameter.shape)) * (_HALF if half and np.issubdtype(dtype, np.floating) else dtype).itemsize
+
+
+def _halves(bps: Any, trainer: Any) -> bool:
+    """Whether gradients go in half precision: by BytePS's compression of that name, with none of its core besides."""
+    rounding = type(getattr(bps.Compression, "fp16", None))
+    learned = [parameter for parameter in trainer._params if parameter.grad_req != "null"]
+    return bool(learned) and all(
+        type(trainer._intra_compressors[each.name]) is rounding and not _compressed(each) for each in learned
+    )
+
+
+def _compressed(parameter: Any) -> bool:
+    """Whether BytePS itself compresses its gradient, which attributes of this kind mark."""
+    return any(name.startswith("byteps_") for name in vars(parameter))
+
+
+def _layout(parameters: list[Any], half: bool) -> str:
+    """What must be alike on all workers: the parameters' number, order, shapes and types, which are learned, and how
+    their gradients travel.
+    """
     words = []
     for parameter in parameters:
         shape = "x".join(str(length) for length in parameter.shape or ())
-        compressed = any(name.startswith("byteps_") for name in vars(parameter))
-        words.append(f"{shape} {np.dtype(parameter.dtype).name} {parameter.grad_req}{' compressed' * compressed}")
-    return f"{len(words)} parameters: {', '.join(words)}"
+        what = f"{np.dtype(parameter.dtype).name} {parameter.grad_req}{' compressed' * _compressed(parameter)}"
+        words.append(f"{shape} {what}")
+    return f"{len(words)} parameters{' in half precision' * half}: {', '.join(words)}"
 
 
 def _plain(bps: Any, trainer: Any, parameter: Any) -> bool:
     """Whether the gradient is sent as it is, is dense and of a type that scales exactly."""
     return (
         type(trainer._intra_compressors[parameter.name]) is type(bps.Compression.none)
-        # Attributes of this kind mark what BytePS itself compresses.
-        and not any(name.startswith("byteps_") for name in vars(parameter))
+        and not _compressed(parameter)
         and parameter._grad_stype == "default"
         and parameter._grad[0].dtype in _EXACT
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +44,8 @@ class HalfPrecision(NoCompression):
 
 def stand_in() -> Any:
     """byteps.mxnet as the front end sees it: names, order, scaling and priorities are BytePS 0.2.5's."""
-    bps = SimpleNamespace(Compression=SimpleNamespace(none=NoCompression()), pushed=[], declared=[])
+    compression = SimpleNamespace(none=NoCompression(), fp16=HalfPrecision())
+    bps = SimpleNamespace(Compression=compression, pushed=[], declared=[])
     bps.resume = lambda *args: args
     bps.local_size = lambda: 1
     bps.byteps_declare_tensor = lambda name, **compression: bps.declared.append(name)
@@ -210,7 +211,7 @@ def test_scaling_is_stocks_bit_for_bit_over_the_range_of_floats(bps: Any, stock:
 
 def test_what_is_compressed_goes_bytepss_own_way(bps: Any, stock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (bps, stock):
-        monkeypatch.setattr(module.DistributedTrainer, "compressor", HalfPrecision())
+        monkeypatch.setattr(module.DistributedTrainer, "compressor", module.Compression.fp16)
     ours, theirs = Job(bps).train(2), Job(stock).train(2)
     assert [weights.tobytes() for weights in ours] == [weights.tobytes() for weights in theirs]
     assert bps.pushed == [(name, priority - 1) for name, priority in stock.pushed]
@@ -350,6 +351,49 @@ def test_a_job_that_compresses_keeps_its_size(cutting: SimpleNamespace, monkeypa
     cutting.board.want(Cut.uniform(8192))
     job.train(2 * RECUT_ROUNDS)
     assert (cutting.size.value, cutting.group.sent) == (4096, [])
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_half_precision_is_said_and_its_bytes_are_what_travels(
+    cutting: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, half: bool
+) -> None:
+    asked: list[list[int]] = []
+
+    def first_cut(sizes: Sequence[int]) -> Cut:
+        asked.append(list(sizes))
+        return Cut.uniform(4096)
+
+    board, bps = CutBoard(None, first_cut), stand_in()
+    front_end.install(bps, board=board)
+    if half:
+        monkeypatch.setattr(bps.DistributedTrainer, "compressor", bps.Compression.fp16)
+    WideJob(bps).train(2)
+    assert board.half is half
+    width = 2 if half else 4
+    assert asked == [[width * count for count in (4 * 60, 60, 60 * 30, 30)]]
+
+
+@pytest.mark.parametrize(("compressor", "half"), [("", True), ("onebit", False)])
+def test_it_is_said_where_sizes_stay_as_well_but_not_of_what_byteps_compresses_further(
+    cutting: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, compressor: str, half: bool
+) -> None:
+    board, bps = CutBoard(Cut.uniform(8192)), stand_in()
+    front_end.install(bps, board=board)
+    monkeypatch.setattr(bps.DistributedTrainer, "compressor", bps.Compression.fp16)
+    job = WideJob(bps)
+    for parameter in job.parameters if compressor else ():
+        parameter.byteps_compressor_type = compressor
+    job.train(1)
+    assert board.half is half
+
+
+def test_workers_of_which_one_rounds_to_half_precision_differ(bps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    proposed: list[str] = []
+    monkeypatch.setattr(agreement, "propose", lambda topic, text: proposed.append(text))
+    Job(bps).train(1)
+    monkeypatch.setattr(bps.DistributedTrainer, "compressor", bps.Compression.fp16)
+    Job(bps).train(1)
+    assert proposed[1] == proposed[0].replace(" parameters:", " parameters in half precision:") != proposed[0]
 
 
 def test_after_a_resume_a_trainer_asks_anew(cutting: SimpleNamespace) -> None:
