@@ -30,7 +30,7 @@ from prophet.core.errors import UserError
 from prophet.core.network import Probe
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
-from prophet.frontends.ending import WRONG, at_end, end_process, say
+from prophet.frontends.ending import WRONG, at_end, end_process
 from prophet.frontends.notices import warn_of_unknown_variables
 from prophet.frontends.records import require_records
 from prophet.frontends.torch import steps
