@@ -27,9 +27,9 @@ RECENT = 10
 LEAST_RECENT = 4
 """What the job does now is the median of so many iterations, or of fewer but not of less than these."""
 FAR_CHANGE = 0.5
-"""What differs by more than this share is another, whatever iterations take. Where ranks share processors, computing and
-sending seem to change by a tenth at any time, and the iteration does not; a job with many recuts would try them all
-again each time."""
+"""What differs by more than this share is another, whatever iterations take. Where ranks share processors, computing
+and sending seem to change by a tenth at any time, and the iteration does not; a job with many recuts would try them
+all again each time."""
 DISPROVED = 0.25
 """A prediction that is off by more than this share of what was measured was made from what does not hold, such as the
 job's first iterations."""

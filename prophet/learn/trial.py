@@ -22,8 +22,8 @@ RECENT = 10
 TRIED = 5
 """So many iterations are looked at."""
 FAR = 0.5
-"""It is left where its first iteration takes longer by this share, or its first two by half of it, and so on; and all of
-them longer than any of the recent ones before it."""
+"""It is left where its first iteration takes longer by this share, or its first two by half of it, and so on; and all
+of them longer than any of the recent ones before it."""
 
 
 class Trial:

@@ -119,8 +119,9 @@ class ModuleRounds(AwaitedRounds):
     """One module's. `named` are the parameters that are averaged, in forward order; `ranks` how many there are.
 
     `first_at_once`: operations under way before anything is decided. `uses_vary`: parameters may have no gradient in a
-    round (find_unused_parameters), and then what no rank used keeps its `.grad`. `counted`: the graph is static, and a parameter may get several gradients in a backward pass.
-    `number` counts the modules of the process. `streams` and `arena` are those of where the parameters are.
+    round (find_unused_parameters), and then what no rank used keeps its `.grad`. `counted`: the graph is static, and a
+    parameter may get several gradients in a backward pass. `number` counts the modules of the process. `streams` and
+    `arena` are those of where the parameters are.
     """
 
     def __init__(

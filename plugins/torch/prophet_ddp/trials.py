@@ -1,7 +1,7 @@
 """Cuts that turn out far worse are left after an iteration or two, without waiting for the agent's next turn.
 
-Rule of this file: the edge around prophet/learn/trial.py, on the rank that decides: what a round took, and the way back.
-All ranks go it together, by the page that control.py sends when the next round begins.
+Rule of this file: the edge around prophet/learn/trial.py, on the rank that decides: what a round took, and the way
+back. All ranks go it together, by the page that control.py sends when the next round begins.
 """
 
 from __future__ import annotations

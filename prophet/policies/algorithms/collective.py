@@ -28,8 +28,11 @@ cores, 1.6 MB an iteration in one block, two and four. Jobs whose gradients do n
 there it is within what is measured of the wire."""
 IN_FLIGHT = 2
 """Blocks; what one more would cost is what preemption is worth."""
+UNEXPLAINED = 0.05
+"""What an iteration takes longer than predicted by more than this share is put down to messages: where ranks share
+processors, these lengthen computing, and nothing on the wire shows it."""
 MOST_MESSAGE_S = 5e-3
-"""As much of what an iteration took longer than predicted, under a cut that failed, is put down to each message."""
+"""As much of it to each, at the most."""
 LEARNING_BLOCKS = 64
 """About so many of the smallest size would make up a job's first blocks: a recut costs little here, so they need not be
 small for what they tell."""
@@ -98,8 +101,9 @@ class CollectiveSearch:
         total = question.profile.total_bytes
         self._network = replace(network, overhead_s=max(network.overhead_s, LEAST_OVERHEAD_S))
         self._message_s = PROCESSOR_S if total <= MOST_BLOCK_BYTES else 0.0
-        if question.failed is not None:
-            self._message_s = max(self._message_s, self._unexplained_s(question.failed))
+        seen = (question.measured, question.failed)
+        unexplained_s = [self._unexplained_s(measured) for measured in seen if measured is not None]
+        self._message_s += max(unexplained_s, default=0.0)
         cuts = list(question.cuts)
         if question.anew:
             # Of those in which all gradients are one block, the first: others would be the same blocks again.
@@ -121,11 +125,13 @@ class CollectiveSearch:
         """The best first; of those as good as it the one with the largest blocks, whose messages are the fewest."""
         return ranked(self._done, self._question.profile.total_bytes)
 
-    def _unexplained_s(self, failed: Measured) -> float:
+    def _unexplained_s(self, measured: Measured) -> float:
         """What each message must have cost besides, for an iteration to take so long."""
-        predicted, _ = self._judge(failed.cut)
-        count = len(profile_under(self._question.profile, failed.cut).gradients)
-        return min(self._message_s + (failed.iteration_s - predicted.iteration_s) / count, MOST_MESSAGE_S)
+        predicted, _ = self._judge(measured.cut)
+        longer_s = measured.iteration_s - predicted.iteration_s
+        if longer_s <= UNEXPLAINED * predicted.iteration_s:
+            return 0.0
+        return min(longer_s / len(profile_under(self._question.profile, measured.cut).gradients), MOST_MESSAGE_S)
 
     def _judge(self, cut: Cut) -> tuple[Choice, int]:
         question = self._question

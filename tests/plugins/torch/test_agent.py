@@ -304,10 +304,13 @@ class Distant(Job):
             self.log.added(block.id, block.size_bytes, self.now_s + there_s[place])
             self.log.started(block.id, block.size_bytes, self.now_s + issue_s)
             self.log.finished(block.id, block.size_bytes, self.now_s + ends_s[-1])
+        whole_s = [0.0] * len(self.sizes)
+        for own, end_s in zip(owners, back_s, strict=True):
+            for number in own:
+                whole_s[number] = max(whole_s[number], end_s)
         took_s = self.profile.backward_s
-        for number, gradient in enumerate(self.profile.gradients):
-            parts_s = [end_s for own, end_s in zip(owners, back_s, strict=True) if number in own]
-            took_s = max(took_s, *parts_s) + gradient.forward_s
+        for gradient, end_s in zip(self.profile.gradients, whole_s, strict=True):
+            took_s = max(took_s, end_s) + gradient.forward_s
         took_s += self.message_s * len(blocks)
         self.waits.iteration(False)
         self.last_back_s = self.now_s + ends_s[-1] + self.message_s * len(blocks)
