@@ -53,12 +53,12 @@ class CutTrial:
         """It holds from this round on."""
         before, self._decision = self._decision, decision
         self._began_s = self._clock()
-        if before is None or before.cut == decision.cut:
-            return
         if self._goes_back:
             self._goes_back = False
             if decision == self._former:
                 return  # It has proved itself.
+        elif before is None or before.cut == decision.cut:
+            return
         elif not self._trial.under_way:
             self._former = before
         self._trial.begins()
