@@ -48,9 +48,7 @@ def test_overhead_and_rate_are_told_apart(overhead_s: float, rate: float) -> Non
         assert network.transfer_s(size) == pytest.approx(overhead_s + size / rate, rel=0.15)
 
 
-def delayed(
-    count: int, delay_s: float, rate: float, at_once: int, size: int, begin_s: float = 10.0
-) -> NDArray[Any]:
+def delayed(count: int, delay_s: float, rate: float, at_once: int, size: int, begin_s: float = 10.0) -> NDArray[Any]:
     """Operations that are each delayed, with so many under way: others travel meanwhile."""
     rows: list[tuple[float, int, int, int, int, int, int]] = []
     ends: list[float] = []
