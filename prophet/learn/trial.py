@@ -11,8 +11,7 @@ they are there, so where they take longer than whole iterations did before, iter
 from __future__ import annotations
 
 from collections import deque
-
-import numpy as np
+from statistics import median
 
 WARM_UP = 2
 """A job's first iterations say nothing."""
@@ -59,7 +58,7 @@ class Trial:
             return False
         self._count += 1
         self._least_s = min(averages_s, self._least_s) if self._count > 1 else averages_s
-        if self._least_s > max(float(np.median(before_s)) * (1 + FAR / self._count), *before_s):
+        if self._least_s > max(median(before_s) * (1 + FAR / self._count), *before_s):
             self._periods_s, self._before_s = before_s, None
             return True
         if self._count == TRIED:

@@ -50,7 +50,7 @@ def probe(group: dist.ProcessGroup) -> Probe:
         took_s.append(time.monotonic() - began_s)
     # In the first one ranks connect, and wait for each other.
     least_s = torch.tensor([min(took_s[1:])], dtype=torch.float64, device="cpu")
-    options = dist.AllreduceOptions()
+    options: Any = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX
     group.allreduce([least_s], options).wait()
     return Probe(PROBE_BYTES, float(least_s))
