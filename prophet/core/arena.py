@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -64,3 +65,18 @@ def generations_at(profile: Profile, ids: Sequence[int]) -> list[float]:
     known = profile.gradient_ids
     times = [profile.gradients[max(0, bisect.bisect_right(known, id_) - 1)].generation_s for id_ in ids]
     return list(itertools.accumulate(reversed(times), max))[::-1]
+
+
+def completions_at(profile: Profile, ids: Sequence[int]) -> list[float]:
+    """When all of each block is generated, whatever the order; `ids` (ascending) are of blocks that make up the arena.
+
+    By a profile of other blocks of it: each of theirs is there as a whole, and a block has a part of some of them.
+    """
+    known = sorted(zip(profile.gradient_ids, (gradient.generation_s for gradient in profile.gradients), strict=True))
+    starts = [start for start, _ in known]
+    times = []
+    for id_, following in zip(ids, [*ids[1:], math.inf], strict=True):
+        first = max(0, bisect.bisect_right(starts, id_) - 1)
+        after = max(first + 1, bisect.bisect_left(starts, following))
+        times.append(max(time_s for _, time_s in known[first:after]))
+    return times

@@ -17,7 +17,7 @@ from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
-from prophet.learn.judge import FEW_RECUTS, LARGE, Judge, Recuts
+from prophet.learn.judge import CLEARLY, FEW_RECUTS, LARGE, Judge, Recuts, median_error_s
 from prophet.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 RECENT = 10
 LEAST_RECENT = 4
 """What the job does now is the median of so many iterations, or of fewer but not of less than these."""
+FAR_CHANGE = 0.5
+"""What differs by more than this share is another, whatever iterations take. Where ranks share processors, computing
+and sending seem to change by a tenth at any time, and the iteration does not; a job with many recuts would try them
+all again each time."""
 DISPROVED = 0.25
 """A prediction that is off by more than this share of what was measured was made from what does not hold, such as the
 job's first iterations."""
@@ -63,6 +67,9 @@ class Choosing:
         self._wanted: Choice | None = None
         self._recent_s: float | None = None
         self._newest_s: float | None = None
+        self._usual: tuple[Question | None, Cut, float] | None = None
+        """What iterations took under this cut when they were first looked at since this question."""
+        self._steady = True
         self._credit_known = False
         self._awaited = False  # the wanted cut is not in force yet
         self._doubted: set[Cut] = set()
@@ -83,6 +90,19 @@ class Choosing:
         known = len(periods_s) >= LEAST_RECENT
         self._recent_s = float(np.median(periods_s[-RECENT:])) if known else None
         self._newest_s = float(np.median(periods_s[-LEAST_RECENT:])) if known else None
+        self._steady = self._as_usual(cut, periods_s)
+
+    def _as_usual(self, cut: Cut, periods_s: NDArray[np.float64]) -> bool:
+        """Whether the newest iterations take as long as the first under this cut, as far as that is known."""
+        usual = self._usual
+        if usual is None or usual[0] is not self._question or usual[1] != cut:
+            known = len(periods_s) >= 2 * LEAST_RECENT
+            self._usual = (self._question, cut, float(np.median(periods_s))) if known else None
+            return True
+        if self._newest_s is None:
+            return True
+        error_s = median_error_s(periods_s[-LEAST_RECENT:], self._newest_s)
+        return abs(self._newest_s - usual[2]) <= max(LARGE * usual[2], CLEARLY * error_s)
 
     def refused(self, refusals: Sequence[Refusal]) -> None:
         """What the engine cannot give the job as things are; all of it, at each turn."""
@@ -90,8 +110,18 @@ class Choosing:
 
     def reordered(self) -> None:
         """The blocks in force travel in another sequence from now on."""
+        self._usual = None
         if self._cut is not None:
             self._judge.forget(self._cut)
+
+    def left(self, cut: Cut, iteration_s: float) -> None:
+        """The engine has gone back from this cut by itself, since an iteration took at least so long."""
+        self._judge.left(cut, iteration_s)
+        wanted = self._wanted
+        if wanted is not None and wanted.cut == cut:
+            # What it cost besides is to be counted in what is predicted next, and before that nothing is chosen.
+            self._failed = Measured(cut, wanted.credit, iteration_s)
+            self._wanted, self._awaited, self._choices = None, False, ()
 
     def _learned(self, profile: Profile, cut: Cut) -> Profile:
         """The profile with the most detail that there was, at the pace of the newest."""
@@ -137,7 +167,9 @@ class Choosing:
             size = self._cut.typical_bytes(profile.total_bytes)
             if old.barrier != barrier:
                 self._judge.new_regime()
-            changed = old.barrier != barrier or _changed(old, profile, network, size)
+            changed = old.barrier != barrier or _changed(old, profile, network, size, FAR_CHANGE)
+            if not changed and (self._judge.recuts.waits or not self._steady):
+                changed = _changed(old, profile, network, size, MATERIAL_CHANGE)
             delayed = _delayed(old.network, network, size)
             if not (changed or disproved or delayed or self._failed is not self._asked_of_failed):
                 return False
@@ -254,8 +286,9 @@ class Choosing:
         return self._cut is not None and self._judge.iteration_s(self._cut) is not None
 
 
-def _changed(question: Question, profile: Profile, network: Network, size: int) -> bool:
-    """Whether what a choice was made from is another. `size` is that of the blocks that the job has.
+def _changed(question: Question, profile: Profile, network: Network, size: int, share: float) -> bool:
+    """Whether what a choice was made from is another by more than this `share`. `size` is that of the blocks that the
+    job has.
 
     In a job of milliseconds a tenth of what an iteration computes or sends is how far any two looks differ.
     """
@@ -264,10 +297,10 @@ def _changed(question: Question, profile: Profile, network: Network, size: int) 
         (count * question.network.transfer_s(size), count * network.transfer_s(size)),
         (question.profile.backward_s, profile.backward_s),
     )
-    if any(abs(a - b) > max(MATERIAL_CHANGE * max(a, b), MATERIAL_SHIFT_S) for a, b in pairs_s):
+    if any(abs(a - b) > max(share * max(a, b), MATERIAL_SHIFT_S) for a, b in pairs_s):
         return True
     before, after = question.profile.total_bytes, profile.total_bytes
-    return abs(before - after) > MATERIAL_CHANGE * max(before, after)
+    return abs(before - after) > share * max(before, after)
 
 
 def _delayed(before: Network, now: Network, size: int) -> bool:

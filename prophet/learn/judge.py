@@ -114,6 +114,14 @@ class Judge:
         if cut in self._measured or len(periods_s) >= MOST_PERIODS or known:
             self._measured[cut] = median_s
 
+    def left(self, cut: Cut, iteration_s: float) -> None:
+        """It was in force so shortly that nothing else is known of it."""
+        if cut not in self._used:
+            self._used.append(cut)
+        self._measured[cut] = iteration_s
+        if self._roughly is not None and self._roughly[0] == cut:
+            self._roughly = None
+
     def forget(self, cut: Cut) -> None:
         """What it takes is to be measured anew."""
         self._measured.pop(cut, None)

@@ -145,6 +145,11 @@ class Learner:
         if self._choosing is not None:
             self._choosing.reordered()
 
+    def left(self, cut: Cut, iteration_s: float) -> None:
+        """The engine has gone back from this cut by itself, since an iteration took at least so many seconds."""
+        if self._choosing is not None:
+            self._choosing.left(cut, iteration_s)
+
     def turn(
         self,
         now: float,

@@ -8,7 +8,8 @@ model that registers its last layers first has the wrong blocks sent first. Back
 needs first at the end. So where the steps of backward show another order, blocks are ranked by when they are generated.
 
 A rank belongs to a block of one cut. What was learned of another says nothing: ids that are not ranked would be ranked
-by place among blocks that are ranked by number.
+by place among blocks that are ranked by number. When the blocks of another cut are generated, though, is known from
+those of this one.
 """
 
 from __future__ import annotations

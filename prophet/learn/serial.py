@@ -8,10 +8,10 @@ end to the next is what an operation costs, E(s) = overhead + s / bandwidth (pap
 threads included. Operations that follow one another without a pause are taken together, a few at a time, since two that
 overlap end at nearly the same moment.
 
-An operation goes to and fro between ranks, and where that takes long, those that are under way at once may be too few
-to keep the wire busy. What is missing then looks like a part of what each one costs: of a delay d with n under way,
-d/n. How long an operation takes on a wire that is idle was measured before the job's first iteration (`Probe`), and
-tells the delay, which costs nothing once enough are under way.
+An operation goes to and fro between ranks. Where that takes long, those that are under way at once may be too few to
+keep the wire busy, and while the wire waits nothing is learned of what they cost. How long one of hardly any bytes
+takes on a wire that is idle was measured before the job's first iteration (`Probe`). That is the delay, and only what
+an operation takes beyond it, and beyond the end of the one before it, is its cost.
 
 A rank that waits for a later one sees operations take longer than they do. Such times lie above the line and are left
 out, as far as they are not the rule.
@@ -20,7 +20,8 @@ out, as far as they are not the rule.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -47,6 +48,19 @@ FITS = 4
 """So often is the line drawn at most, each time without what the one before had for outliers."""
 WAKING_S = 2e-3
 """As much of a delay may be threads that wake up, on all ranks: that is work, which more at once do not make less."""
+LEAST_COST = 0.02
+"""Of the time that an operation adds at least this share is its cost: the delay is not known so well."""
+DELAY_ERROR = 0.1
+"""By about this share of itself a delay is another each time."""
+
+
+class _Operation(NamedTuple):
+    """`before_s`: when the one before it ended. Seconds of the job's clock, bytes."""
+
+    start_s: float
+    before_s: float
+    end_s: float
+    size_bytes: int
 
 
 class SerialMonitor:
@@ -54,13 +68,11 @@ class SerialMonitor:
 
     def __init__(self, probe: Probe | None = None) -> None:
         self._probe = probe
-        self._at_once: deque[int] = deque(maxlen=KEPT)
-        """How many operations were under way when one was issued, with it."""
         self._started: dict[int, float] = {}
         self._ended_s = -np.inf
-        self._stretch: list[tuple[float, int]] = []
-        self._seen: deque[tuple[float, float, int, int]] = deque(maxlen=KEPT)
-        self._alone: deque[tuple[float, float, int, int]] = deque(maxlen=KEPT)
+        self._stretch: list[_Operation] = []
+        self._seen: deque[Sequence[_Operation]] = deque(maxlen=KEPT)
+        self._alone: deque[Sequence[_Operation]] = deque(maxlen=KEPT)
         self._overhead_s: float | None = None
         self._fitted: Network | None = None
         self._new = False
@@ -75,7 +87,6 @@ class SerialMonitor:
                 self._stretch.clear()
             if event["kind"] == EventKind.START:
                 self._started[id_] = time_s
-                self._at_once.append(len(self._started))
                 continue
             start_s = self._started.pop(id_, None)
             if start_s is not None:
@@ -84,7 +95,7 @@ class SerialMonitor:
     def _ended(self, start_s: float, time_s: float, size: int) -> None:
         if start_s > self._ended_s:
             self._close()  # nothing was in flight before it
-        self._stretch.append((time_s - max(start_s, self._ended_s), size))
+        self._stretch.append(_Operation(start_s, self._ended_s, time_s, size))
         self._ended_s = time_s
         if len(self._stretch) == TOGETHER:
             self._close()
@@ -94,9 +105,8 @@ class SerialMonitor:
         a job that has nothing else.
         """
         if self._stretch:
-            seconds, sizes = zip(*self._stretch, strict=True)
-            seen = self._seen if len(sizes) > 1 else self._alone
-            seen.append((self._ended_s, sum(seconds), len(sizes), sum(sizes)))
+            seen = self._seen if len(self._stretch) > 1 else self._alone
+            seen.append(tuple(self._stretch))
             self._new = True
         self._stretch.clear()
 
@@ -110,19 +120,21 @@ class SerialMonitor:
     @property
     def network(self) -> Network | None:
         """E(s) by the newest operations; None while there are too few."""
-        rows = list(self._seen if len(self._seen) >= LEAST else self._alone)
-        if self._new and len(rows) >= LEAST:
+        stretches = list(self._seen if len(self._seen) >= LEAST else self._alone)
+        if self._new and len(stretches) >= LEAST:
             self._new = False
-            newest_s = rows[-1][0]
-            recent = [row for row in rows if row[0] >= newest_s - WINDOW_S]
-            self._fit(np.array([row[1:] for row in (recent if len(recent) >= LEAST else rows[-LEAST:])]))
+            since_s = stretches[-1][-1].end_s - WINDOW_S
+            recent = [stretch for stretch in stretches if stretch[-1].end_s >= since_s]
+            self._fit(recent if len(recent) >= LEAST else stretches[-LEAST:])
         return self._fitted
 
-    def _fit(self, rows: NDArray[np.float64]) -> None:
+    def _fit(self, stretches: Sequence[Sequence[_Operation]]) -> None:
+        delay_s = self._delay_s(stretches)
+        rows = _observations(stretches, max(0.0, delay_s - WAKING_S))
         overhead_s, per_byte = 0.0, 0.0
         for _ in range(FITS):
             overhead_s, per_byte = self._line(rows)
-            seconds, counts, sizes = rows.T
+            seconds, counts, sizes, _ = rows.T
             error = seconds - overhead_s * counts - per_byte * sizes
             spread = 1.4826 * float(np.median(np.abs(error - np.median(error))))
             kept = error <= np.median(error) + OUTLIER * max(spread, 1e-9)
@@ -130,20 +142,19 @@ class SerialMonitor:
                 break
             rows = rows[kept]
         if per_byte > 0:
-            self._fitted = self._told_apart(overhead_s, per_byte)
+            self._fitted = Network(1.0 / per_byte, overhead_s, delay_s)
 
-    def _told_apart(self, overhead_s: float, per_byte: float) -> Network:
-        """What an operation costs, and what it is delayed by, of which others make use where enough are under way."""
-        probe = self._probe
-        if probe is None:
-            return Network(1.0 / per_byte, overhead_s)
-        delay_s = max(0.0, probe.seconds - probe.size_bytes * per_byte)
-        missing_s = max(0.0, delay_s - WAKING_S) / float(np.median(np.array(self._at_once)))
-        return Network(1.0 / per_byte, max(0.0, overhead_s - missing_s), delay_s)
+    def _delay_s(self, stretches: Sequence[Sequence[_Operation]]) -> float:
+        """What the probe was delayed by; no operation has ever taken less."""
+        if self._probe is None:
+            return 0.0
+        per_byte = 1.0 / self._fitted.bandwidth if self._fitted is not None else 0.0
+        least_s = min(each.end_s - each.start_s for stretch in stretches for each in stretch)
+        return max(0.0, min(self._probe.seconds - self._probe.size_bytes * per_byte, least_s))
 
     def _line(self, rows: NDArray[np.float64]) -> tuple[float, float]:
         """(overhead, seconds a byte), neither below 0."""
-        seconds, counts, sizes = rows.T
+        seconds, counts, sizes, error_s = rows.T
         typical = sizes / counts
         if np.std(typical) < ALIKE * np.mean(typical):
             # One size: only what such an operation takes is known.
@@ -153,9 +164,9 @@ class SerialMonitor:
                 return known_s, (each_s - known_s) / float(np.mean(typical))
             return 0.5 * each_s, 0.5 * each_s / float(np.mean(typical))
         # Relative errors count alike, whatever the size.
-        weight = 1.0 / seconds
+        weight = 1.0 / error_s
         table = np.stack([counts * weight, sizes * weight], axis=1)
-        solution, *_ = np.linalg.lstsq(table, np.ones(len(rows)), rcond=None)
+        solution, *_ = np.linalg.lstsq(table, seconds * weight, rcond=None)
         overhead_s, per_byte = float(solution[0]), float(solution[1])
         if overhead_s < 0:
             overhead_s, per_byte = 0.0, float(np.median(seconds / sizes))
@@ -165,3 +176,14 @@ class SerialMonitor:
             per_byte = 0.05 * float(np.min(seconds / sizes))
         self._overhead_s = overhead_s
         return overhead_s, per_byte
+
+
+def _observations(stretches: Sequence[Sequence[_Operation]], delay_s: float) -> NDArray[np.float64]:
+    """Of each stretch (seconds that its operations cost, how many, their bytes, how exact that is in comparison)."""
+    start_s, before_s, end_s, sizes = np.array([each for stretch in stretches for each in stretch]).T
+    counts = np.array([len(stretch) for stretch in stretches])
+    added_s = end_s - np.maximum(start_s, before_s)
+    cost_s = np.maximum(end_s - np.maximum(start_s + delay_s, before_s), LEAST_COST * added_s)
+    first = np.append(0, np.cumsum(counts)[:-1])
+    added_s, cost_s, sizes = (np.add.reduceat(row, first) for row in (added_s, cost_s, sizes))
+    return np.stack([cost_s, counts, sizes, cost_s + DELAY_ERROR * (added_s - cost_s)], axis=1)

@@ -48,12 +48,12 @@ def test_overhead_and_rate_are_told_apart(overhead_s: float, rate: float) -> Non
         assert network.transfer_s(size) == pytest.approx(overhead_s + size / rate, rel=0.15)
 
 
-def delayed(count: int, delay_s: float, rate: float, at_once: int, size: int) -> NDArray[Any]:
+def delayed(count: int, delay_s: float, rate: float, at_once: int, size: int, begin_s: float = 10.0) -> NDArray[Any]:
     """Operations that are each delayed, with so many under way: others travel meanwhile."""
     rows: list[tuple[float, int, int, int, int, int, int]] = []
     ends: list[float] = []
     for number in range(count):
-        start_s = ends[number - at_once] if number >= at_once else 10.0
+        start_s = ends[number - at_once] if number >= at_once else begin_s
         end_s = max(start_s + delay_s, ends[-1] if ends else 0.0) + size / rate
         ends.append(end_s)
         rows.append((start_s, number, size, 0, QueueKind.PUSH, EventKind.START, 0))
@@ -63,12 +63,12 @@ def delayed(count: int, delay_s: float, rate: float, at_once: int, size: int) ->
 
 def test_a_delay_that_too_few_operations_show_as_cost_is_told_from_it() -> None:
     delay_s, rate, sizes = 0.04, 31.25e6, (128 << 10, 256 << 10, 512 << 10)
-    probe = Probe(256 << 10, delay_s + (256 << 10) / rate)
+    probe = Probe(4 << 10, delay_s + (4 << 10) / rate)
     monitor = SerialMonitor(probe)
     blind = SerialMonitor()
-    for size in sizes * 4:
+    for place, size in enumerate(sizes * 4):
         for each in (monitor, blind):
-            each.observe(delayed(40, delay_s, rate, 3, size))
+            each.observe(delayed(40, delay_s, rate, 3, size, 10.0 * place))
     told, untold = monitor.network, blind.network
     assert told is not None and untold is not None
     assert told.ack_delay_s == pytest.approx(delay_s, rel=0.2)
@@ -76,9 +76,34 @@ def test_a_delay_that_too_few_operations_show_as_cost_is_told_from_it() -> None:
     assert untold.ack_delay_s == 0.0
 
 
+@pytest.mark.parametrize("at_once", [3, 8])
+@pytest.mark.parametrize("sizes", [(128 << 10, 512 << 10, 256 << 10, 1 << 20), (512 << 10, 2 << 20)])
+def test_a_long_delay_hides_neither_rate_nor_cost(at_once: int, sizes: tuple[int, ...]) -> None:
+    """Over a distance, with so few under way that the wire mostly waits: as with four ranks and 5 ms at 1 Gbit/s."""
+    delay_s, rate = 0.12, 83e6
+    monitor = SerialMonitor(Probe(4 << 10, delay_s))
+    for place, size in enumerate(sizes * 4):
+        monitor.observe(delayed(24, delay_s, rate, at_once, size, 2.0 * place))
+    network = monitor.network
+    assert network is not None
+    assert network.ack_delay_s == pytest.approx(delay_s, rel=0.05)
+    assert network.bandwidth == pytest.approx(rate, rel=0.2)
+    assert network.overhead_s < 2e-3
+
+
+def test_a_probe_that_something_else_delayed_is_not_believed() -> None:
+    """No operation of the job takes as long."""
+    monitor = SerialMonitor(Probe(4 << 10, 0.5))
+    monitor.observe(played(mixed(480), 1e-3, 312.5e6))
+    network = monitor.network
+    assert network is not None
+    assert network.ack_delay_s < 0.02
+    assert network.transfer_s(1 << 20) == pytest.approx(1e-3 + (1 << 20) / 312.5e6, rel=0.2)
+
+
 def test_what_threads_take_to_wake_up_stays_a_cost() -> None:
     cost_s, rate = 1e-3, 312.5e6
-    monitor = SerialMonitor(Probe(256 << 10, 1.5e-3 + (256 << 10) / rate))
+    monitor = SerialMonitor(Probe(4 << 10, 1.5e-3 + (4 << 10) / rate))
     monitor.observe(played(mixed(480), cost_s, rate))
     network = monitor.network
     assert network is not None and network.overhead_s == pytest.approx(cost_s, rel=0.15)

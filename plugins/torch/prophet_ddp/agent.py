@@ -9,13 +9,16 @@ A failure in here is one warning, and from then on blocks and their sequence sta
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from prophet.core.arena import generations_at
+from prophet.core.arena import completions_at, generations_at
 from prophet.core.cut import Block, Cut
 from prophet.core.events import DRAIN_S
 from prophet.core.network import Network, Probe
@@ -118,6 +121,7 @@ class ModuleAgent(WatchingAgent):
         self._judged_at = -float("inf")
         self._barrier = False
         self._seen: tuple[Cut | None, tuple[int, ...]] = None, ()
+        self._ranks: tuple[Cut | None, Mapping[int, int]] = None, {}
         self.decided = False
         self.at_rest: Cut | None = None
         """The cut in force, where it was found to be the best."""
@@ -144,9 +148,12 @@ class ModuleAgent(WatchingAgent):
         self._record.began_warm = True
         if kept.cut is not None and kept.network is not None:
             sequence = self._sequence(rounds, kept.cut, kept.profile, kept.network)
-            rounds.control.want(decision_of(rounds, kept.cut, sequence, kept.network))
+            rounds.control.want(sequence.decision(kept.network))
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
+        if rounds.trial is not None:
+            for left, took_s in rounds.trial.left():
+                self.learner.left(left, took_s)
         cut, order = rounds.cut, rounds.order
         if self._seen[0] == cut and self._seen[1] != order:
             self.learner.reordered(now)
@@ -176,46 +183,99 @@ class ModuleAgent(WatchingAgent):
             self.decided = True
             wanted = plan.cut if plan.cut is not None else cut
             sequence = self._sequence(rounds, wanted, profile, network)
-            rounds.control.want(decision_of(rounds, wanted, sequence, network))
+            rounds.control.want(sequence.decision(network))
         elif now - self._judged_at >= self._monitor_s and self.learner.profiler.ready:
             self._judged_at = now
             self._look_again(rounds, cut, profile, network)
 
-    def _sequence(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> IssueOrder:
-        blocks = profile_of(rounds.blocks_under(cut), profile)
+    def _sequence(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> BlockSequence:
+        sequence = self._blocks(rounds, cut, profile)
         jitter_s = self.learner.profiler.jitter_s
-        plan = self._policy.ordered(blocks, network, jitter_s, barrier=self._barrier)
-        return make_sequence(blocks, network, plan)
+        plan = self._policy.ordered(sequence.profile, network, jitter_s, barrier=self._barrier)
+        return replace(sequence, issued=make_sequence(sequence.profile, network, plan))
+
+    def _blocks(self, rounds: ModuleRounds, cut: Cut, profile: Profile) -> BlockSequence:
+        blocks = rounds.blocks_under(cut)
+        if self._policy.learns_order:
+            before = self._ranks[1] if self._ranks[0] == cut else {}
+            self._ranks = cut, learned_ranks(blocks, profile, before)
+        return BlockSequence(cut, tuple(block.id for block in blocks), profile_of(blocks, profile, self._ranks[1]))
 
     def _look_again(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> None:
         """Whether another sequence of the same blocks is better by now, or the delay has become another."""
-        blocks = profile_of(rounds.blocks_under(cut), profile)
-        order = rounds.order
-        if len(order) != len(blocks.gradients):
+        held = rounds.decision
+        if held is None or held.cut != cut:
             return  # It was cut anew meanwhile.
         other = self._sequence(rounds, cut, profile, network)
-        present = play_sequence(blocks, network, order)
-        present_s, other_s = (iteration_s(blocks, sequence, self._barrier) for sequence in (present, other))
+        present = other.as_issued(held.order, network)
+        present_s, other_s = (each.iteration_s(self._barrier) for each in (present, other))
         if other_s < present_s * (1 - BETTER):
-            rounds.control.want(decision_of(rounds, cut, other, network))
+            rounds.control.want(other.decision(network))
             return
-        wanted, held = decision_of(rounds, cut, present, network), rounds.decision
-        if held is not None and abs(wanted.at_once - held.at_once) > 1:
+        wanted = present.decision(network)
+        if abs(wanted.at_once - held.at_once) > 1:
             rounds.control.want(wanted)
 
 
-def decision_of(rounds: ModuleRounds, cut: Cut, sequence: IssueOrder, network: Network) -> Decision:
-    """Blocks of this cut in this sequence, and as many under way as keep the wire busy."""
-    sizes = [block.size_bytes for block in rounds.blocks_under(cut)]
-    return Decision(cut, sequence.order, at_once=operations_at_once(network, sum(sizes) / len(sizes), THREADS))
-
-
-def profile_of(blocks: list[Block], profile: Profile) -> Profile:
-    """What is known of these blocks from a profile of others of the same arena.
-
-    A block is generated when the place is at which it begins; forward times go with the bytes.
+@dataclass(frozen=True)
+class BlockSequence:
+    """What is known of a cut's blocks (`ids`, by place), `profile` in the order in which forward needs them, and how
+    they are `issued`, by their places in that order.
     """
-    generations = generations_at(profile, [block.id for block in blocks])
+
+    cut: Cut
+    ids: tuple[int, ...]
+    profile: Profile
+    issued: IssueOrder | None = None
+
+    def as_issued(self, order: Sequence[int], network: Network) -> BlockSequence:
+        """The same blocks in this `order` of their places in the arena."""
+        ranks = self.profile.rank_by_id
+        return replace(self, issued=play_sequence(self.profile, network, [ranks[self.ids[place]] for place in order]))
+
+    def iteration_s(self, barrier: bool) -> float:
+        """What an iteration is predicted to take."""
+        assert self.issued is not None
+        return iteration_s(self.profile, self.issued, barrier)
+
+    def decision(self, network: Network) -> Decision:
+        """As many under way as keep the wire busy."""
+        assert self.issued is not None
+        places = {id_: place for place, id_ in enumerate(self.ids)}
+        order = tuple(places[self.profile.gradient_ids[rank]] for rank in self.issued.order)
+        size_bytes = self.profile.total_bytes / len(self.ids)
+        return Decision(self.cut, order, at_once=operations_at_once(network, size_bytes, THREADS))
+
+
+def learned_ranks(blocks: Sequence[Block], profile: Profile, before: Mapping[int, int]) -> Mapping[int, int]:
+    """Rank by id of these blocks, by a profile of any blocks of the same arena; empty where places are ranks.
+
+    `before`: what was found of the same blocks, which stays as long as the profile bears it out.
+    """
+    from prophet.learn.ranks import ranks_of
+
+    ids = [block.id for block in blocks]
+    rows = sorted(zip(completions_at(profile, ids), blocks, strict=True), key=lambda row: (-row[0], row[1].id))
+    generated = tuple(GradientProfile(f"block{block.id}", block.size_bytes, time_s) for time_s, block in rows)
+    return ranks_of(Profile(profile.name, generated, tuple(block.id for _, block in rows)), before)
+
+
+def profile_of(blocks: Sequence[Block], profile: Profile, ranks: Mapping[int, int] | None = None) -> Profile:
+    """What is known of these blocks from a profile of others of the same arena, in the order of `ranks` (by id), or
+    without any in that of their places.
+
+    A block is generated when the place is at which it begins, or where places are not in forward order when all of it
+    is; forward times go with the bytes.
+    """
+    ids = [block.id for block in blocks]
+    if not ranks:
+        generations = generations_at(profile, ids)
+    else:
+        completed = dict(zip(ids, completions_at(profile, ids), strict=True))
+        blocks = sorted(blocks, key=lambda block: ranks[block.id])
+        times = [completed[block.id] for block in blocks]
+        # Ranks are as they were learned once, and what scatters must not make a less urgent one later.
+        generations = list(itertools.accumulate(reversed(times), max))[::-1]
     forward_s = profile.forward_s / profile.total_bytes
     rows = [
         GradientProfile(f"block{block.id}", block.size_bytes, generation_s, forward_s * block.size_bytes)

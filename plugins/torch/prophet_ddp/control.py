@@ -7,6 +7,9 @@ is a *page*: a broadcast of the number and the length of what it wants next. Bef
 every rank reads it, which is there long before as a rule; where the number is new, a second broadcast brings the
 decision itself, and all take it up at once. So all read the same before the same round, and one that is late delays the
 others and no more.
+
+The first round under a decision shows whether it was a bad one. So the page of that round is sent when the next one
+begins, and waited for: then nobody has to bear a second. For some rounds after that each ends with a page.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from prophet_ddp.issuer import Issuer, JointOperation
 
 EARLY_ROUNDS = 32
 """In a module's first rounds, while most is learned, every one ends with a page."""
+TRIED_ROUNDS = 8
+"""And so many that follow a decision."""
 
 _HEADER = struct.Struct("<IIII")
 _PAGE = 4
@@ -95,6 +100,8 @@ class Control:
         self._sent = (0, b"")
         self._taken = 0
         self._rounds = 0
+        self._since = TRIED_ROUNDS
+        """Rounds since a decision was taken up, that one too."""
         self._page: torch.Tensor | None = None
         self._operation: JointOperation | None = None
 
@@ -113,8 +120,13 @@ class Control:
     def round_ends(self) -> list[JointOperation]:
         """What this round's sequence ends with."""
         self._rounds += 1
-        if self._rounds > EARLY_ROUNDS and self._rounds % RECUT_ROUNDS:
+        self._since += 1
+        if self._since == 1:
             return []
+        early = self._rounds <= EARLY_ROUNDS or self._since <= TRIED_ROUNDS
+        return [self._send_page()] if early or self._rounds % RECUT_ROUNDS == 0 else []
+
+    def _send_page(self) -> JointOperation:
         page = self._page = torch.zeros(_PAGE, dtype=torch.int64, device="cpu")
 
         def send() -> object:
@@ -127,13 +139,15 @@ class Control:
 
         self._operation = JointOperation(send)
         self._operation.ready = True
-        return [self._operation]
+        return self._operation
 
     def round_begins(self, wait: Callable[[JointOperation], None]) -> Decision | None:
         """Before a round's first block: what holds from this round on, None where nothing has changed.
 
         `wait(operation)` returns when it has ended.
         """
+        if self._since == 1:
+            self._issuer.append([self._send_page()])
         if self._operation is None or self._page is None:
             return None
         wait(self._operation)
@@ -143,7 +157,7 @@ class Control:
         self._turn_taken = turn
         if number == self._taken:
             return None
-        self._taken = number
+        self._taken, self._since = number, 0
         data = torch.zeros(length, dtype=torch.uint8, device="cpu")
         if self._decides:
             data.copy_(torch.frombuffer(bytearray(self._sent[1]), dtype=torch.uint8))

@@ -79,6 +79,8 @@ class Issuer:
         """By thread, what `_moves` was when it last looked."""
         self._moves = 0
         self.ended = 0
+        self._blocks_left = 0
+        self._last_back_s = 0.0
         self.closing: Callable[[], None] | None = None
         """What else ends when the group does."""
 
@@ -98,6 +100,7 @@ class Issuer:
         """What comes next in the sequence; ready or not."""
         with self._lock:
             self._queue.extend(operations)
+            self._blocks_left += sum(operation.size_bytes > 0 for operation in operations)
             self._issue()
 
     def ready(self, operation: JointOperation) -> None:
@@ -105,6 +108,12 @@ class Issuer:
         with self._lock:
             operation.ready = True
             self._issue()
+
+    @property
+    def last_back_s(self) -> float | None:
+        """When the last block came back, by the steady clock; None while any are still to come."""
+        with self._lock:
+            return self._last_back_s if not self._blocks_left else None
 
     def tell(self) -> None:
         """Something else has happened that a thread may wait for."""
@@ -218,6 +227,8 @@ class Issuer:
                 operation.done = True
                 if operation.size_bytes:
                     self._log.finished(operation.id, operation.size_bytes, now)
+                    self._blocks_left -= 1
+                    self._last_back_s = now
                 self._issue()
                 self._moved.notify_all()
         except BaseException as what:

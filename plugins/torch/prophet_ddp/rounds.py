@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,7 +24,7 @@ from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
 from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet.frontends.torch.streams import Streams, streams_of
 from prophet.frontends.torch.updates import unseen_use
-from prophet.policies.algorithms.sequence import backward_order
+from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
 from prophet.watch import training
 from prophet_ddp.compression import CommHook
 from prophet_ddp.control import Control, Decision
@@ -32,7 +32,10 @@ from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.trace import ForwardTrace
-from prophet_ddp.turns import Turns
+
+if TYPE_CHECKING:
+    from prophet_ddp.trials import CutTrial
+    from prophet_ddp.turns import Turns
 
 
 class DdpArena(Arena):
@@ -115,9 +118,10 @@ def _part(data: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
 class ModuleRounds(AwaitedRounds):
     """One module's. `named` are the parameters that are averaged, in forward order; `ranks` how many there are.
 
-    `uses_vary`: parameters may have no gradient in a round (find_unused_parameters), and then what no rank used keeps
-    its `.grad`. `counted`: the graph is static, and a parameter may get several gradients in a backward pass.
-    `number` counts the modules of the process. `streams` and `arena` are those of where the parameters are.
+    `first_at_once`: operations under way before anything is decided. `uses_vary`: parameters may have no gradient in a
+    round (find_unused_parameters), and then what no rank used keeps its `.grad`. `counted`: the graph is static, and a
+    parameter may get several gradients in a backward pass. `number` counts the modules of the process. `streams` and
+    `arena` are those of where the parameters are.
     """
 
     def __init__(
@@ -134,6 +138,7 @@ class ModuleRounds(AwaitedRounds):
         fusion: bool = True,
         streams: Callable[[torch.device], Streams] = streams_of,
         arena: Callable[..., DdpArena] = DdpArena,
+        first_at_once: int = LEAST_AT_ONCE,
     ) -> None:
         super().__init__(named, number)
         self.ranks = ranks
@@ -150,7 +155,10 @@ class ModuleRounds(AwaitedRounds):
         self._streams: dict[torch.device, Streams] = {}
         self._arena: DdpArena | None = None
         self._comm_hook: CommHook | None = None
+        self._first_at_once = first_at_once
         self._decision: Decision | None = None
+        self.trial: CutTrial | None = None
+        """Of each cut that is taken up, on the rank that decides."""
         self.trace: ForwardTrace | None = None
         """Of the forward passes, while there is to be one."""
         self.turns: Turns | None = None
@@ -238,6 +246,8 @@ class ModuleRounds(AwaitedRounds):
         """Between two rounds of torch's: what was used meanwhile says nothing of how this one's are."""
         self.resting = False
         training.paused()
+        if self.trial is not None:
+            self.trial.paused()
         for slot in self._slots:
             slot.touched = slot.late = False
 
@@ -369,9 +379,12 @@ class ModuleRounds(AwaitedRounds):
             else:
                 arena.divisor = self.ranks
             cut = self.first_cut(arena.sizes)
-            self._take_up(Decision(cut, backward_order(len(self.blocks_under(cut)))))
+            order = backward_order(len(self.blocks_under(cut)))
+            self._take_up(Decision(cut, order, at_once=self._first_at_once))
         else:
             arena = self._arena
+            if self.trial is not None:
+                self.trial.round_begins()
             decision = self.control.round_begins(self._wait)
             if decision is not None:
                 for slot in self._slots:
@@ -401,6 +414,8 @@ class ModuleRounds(AwaitedRounds):
             raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
         self._decision = decision
         self._issuer.at_once = decision.at_once
+        if self.trial is not None:
+            self.trial.took_up(decision)
 
     def _end(self) -> None:
         """All gradients of the round are there."""

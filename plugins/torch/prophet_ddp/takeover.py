@@ -40,6 +40,7 @@ from prophet.frontends.torch.streams import streams_of
 from prophet.frontends.warm import WarmStart
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
+from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE
 from prophet_ddp import ends, nccl
 from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
 from prophet_ddp.comparison import Comparison
@@ -58,6 +59,8 @@ AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""
 READ_LIMIT_S = 5.0
 """And where they differ, to read what each other says."""
+LONG_DELAY_S = 10e-3
+"""Where an operation takes longer by itself, as many as there may be are under way from the first round on."""
 KEEPS = "torch's reducer"
 """How a rank begins that does not take over."""
 CPU = torch.device("cpu")
@@ -226,6 +229,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         gpu.connect(own)
         logger.warning(nccl.NOTICE)
         alone = None  # Blocks go another way.
+    delay_s = alone.seconds if alone is not None else 0.0  # The same on all ranks.
     decides = group.rank() == 0
     observes = _records.observes_next()
     log = EventLog(open=decides or observes)
@@ -239,7 +243,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     def first_cut(sizes: Sequence[int]) -> Cut:
         if adapts:
             total_bytes = sum(sizes)
-            return learning_cut(total_bytes, learning_sizes(total_bytes))
+            return learning_cut(total_bytes, learning_sizes(total_bytes, delay_s))
         if definition.groups or (definition.blocks is Blocks.WHOLE and told.partition_bytes is None):
             return Borders.of_gradients(sizes)
         return Cut.uniform(told.partition_bytes or DEFAULT_PARTITION_BYTES)
@@ -257,6 +261,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         fusion=told.fusion,
         streams=gpu.streams if gpu is not None else streams_of,
         arena=gpu.arena if gpu is not None else DdpArena,
+        first_at_once=MOST_AT_ONCE if delay_s > LONG_DELAY_S else LEAST_AT_ONCE,
     )
     if definition.waits:
         rounds.keep_barrier()
@@ -272,6 +277,10 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
             params = [param for _, param in named]
             rounds.trace = ForwardTrace(ddp.module, params, with_graph=definition.of_graph is not None)
         agent = _agent_of(rounds, told, adapts, members, alone)
+        if adapts and isinstance(agent, ModuleAgent):
+            from prophet_ddp.trials import CutTrial  # Of all ranks one needs it.
+
+            rounds.trial = CutTrial(control, issuer)
         _agents.add(agent)
     elif observes:
         _agents.add(WatchingAgent(rounds))

@@ -21,8 +21,8 @@ from prophet.policies.algorithms.sequence import MOST_AT_ONCE
 
 NAME = "prophet_gloo"
 """As torch.distributed knows it."""
-PROBE_BYTES = 256 << 10
-"""Enough to go the way that a block goes, and a few milliseconds on slow networks."""
+PROBE_BYTES = 4 << 10
+"""Hardly any time on the wire, and still some for each step of a ring of many ranks."""
 PROBES = 3
 THREADS = MOST_AT_ONCE
 """Of each group. An idle one costs nothing."""
@@ -38,14 +38,22 @@ def wide_group(ranks: list[int], timeout: datetime.timedelta) -> dist.ProcessGro
 
 
 def probe(group: dist.ProcessGroup) -> Probe:
-    """The least that one all-reduce takes. All ranks of a new group do it, and nobody goes on before all are there."""
+    """The least that one all-reduce takes, as the slowest rank saw it: the same on all of them.
+
+    All ranks of a new group do it, and nobody goes on before all are there.
+    """
     data = torch.zeros(PROBE_BYTES // 4, device="cpu")
     took_s = []
     for _ in range(1 + PROBES):
         began_s = time.monotonic()
         group.allreduce([data]).wait()
         took_s.append(time.monotonic() - began_s)
-    return Probe(PROBE_BYTES, min(took_s[1:]))  # In the first one ranks connect, and wait for each other.
+    # In the first one ranks connect, and wait for each other.
+    least_s = torch.tensor([min(took_s[1:])], dtype=torch.float64, device="cpu")
+    options: Any = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MAX
+    group.allreduce([least_s], options).wait()
+    return Probe(PROBE_BYTES, float(least_s))
 
 
 def _make(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:

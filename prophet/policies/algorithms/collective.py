@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from prophet.core.arena import profile_under
-from prophet.core.choice import Choice, Question
+from prophet.core.choice import Choice, Measured, Question
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.policy import Policy
 from prophet.core.profile import Profile
 from prophet.policies.algorithms.chooser import SIZES, ranked
-from prophet.policies.algorithms.sequence import iteration_s, make_sequence
+from prophet.policies.algorithms.sequence import MOST_AT_ONCE, iteration_s, make_sequence
 
 LEAST_SIZE = 128 << 10
 """No smaller blocks are tried: a collective takes threads of all ranks, a good part of a millisecond."""
@@ -28,20 +28,31 @@ cores, 1.6 MB an iteration in one block, two and four. Jobs whose gradients do n
 there it is within what is measured of the wire."""
 IN_FLIGHT = 2
 """Blocks; what one more would cost is what preemption is worth."""
+UNEXPLAINED = 0.05
+"""What an iteration takes longer than predicted by more than this share is put down to messages: where ranks share
+processors, these lengthen computing, and nothing on the wire shows it."""
+MOST_MESSAGE_S = 5e-3
+"""As much of it to each, at the most."""
 LEARNING_BLOCKS = 64
 """About so many of the smallest size would make up a job's first blocks: a recut costs little here, so they need not be
 small for what they tell."""
+LEAST_LEARNING_BLOCKS = 2 * MOST_AT_ONCE
+LEARNING_DELAY_S = 0.2
+"""Where each is delayed, so few that the delays come to about this for as many as are under way at once."""
 LEAST_LEARNING_BYTES, MOST_LEARNING_BYTES = 128 << 10, 512 << 10
 EVENTS_A_BLOCK = 10
 """What playing one block to the queue takes, in events of the simulator's core, in which a search is measured out."""
 
 
-def learning_sizes(total_bytes: int) -> tuple[int, ...]:
+def learning_sizes(total_bytes: int, delay_s: float = 0.0) -> tuple[int, ...]:
     """Of a job's first blocks, in turn along the arena (learning_cut), for gradients of so many bytes together.
 
-    The largest is eight times the smallest, so that what a message costs is told from what its bytes cost.
+    The largest is eight times the smallest, so that what a message costs is told from what its bytes cost. `delay_s` is
+    what each takes besides its bytes while others may be under way.
     """
-    wanted = max(1, total_bytes // LEARNING_BLOCKS).bit_length()
+    most = MOST_AT_ONCE * LEARNING_DELAY_S / max(delay_s, 1e-6)
+    blocks = int(max(LEAST_LEARNING_BLOCKS, min(most, LEARNING_BLOCKS)))
+    wanted = max(1, total_bytes // blocks).bit_length()
     least = min(max(1 << wanted - 1, LEAST_LEARNING_BYTES), MOST_LEARNING_BYTES)
     return tuple(min(least * factor, MOST_BLOCK_BYTES) for factor in (1, 4, 2, 8))
 
@@ -50,10 +61,13 @@ class CollectivePolicy:
     """`policy`, whose plans give the order, with blocks of the size that is predicted to be the best.
 
     `at_barrier` gives the order where every iteration waits for all averages; None for the same as always.
+    `learns_order`: which gradients forward needs first is learned where it is not the order of their places
+    (prophet/learn/ranks.py).
     """
 
     def __init__(self, policy: Policy, at_barrier: Policy | None = None) -> None:
         self.name = policy.name
+        self.learns_order = isinstance(policy, ForwardOrder)
         self._policy = policy
         self._at_barrier = at_barrier or policy
 
@@ -86,7 +100,10 @@ class CollectiveSearch:
         network = question.network
         total = question.profile.total_bytes
         self._network = replace(network, overhead_s=max(network.overhead_s, LEAST_OVERHEAD_S))
-        self._processor_s = PROCESSOR_S if total <= MOST_BLOCK_BYTES else 0.0
+        self._message_s = PROCESSOR_S if total <= MOST_BLOCK_BYTES else 0.0
+        seen = (question.measured, question.failed)
+        unexplained_s = [self._unexplained_s(measured) for measured in seen if measured is not None]
+        self._message_s += max(unexplained_s, default=0.0)
         cuts = list(question.cuts)
         if question.anew:
             # Of those in which all gradients are one block, the first: others would be the same blocks again.
@@ -108,12 +125,20 @@ class CollectiveSearch:
         """The best first; of those as good as it the one with the largest blocks, whose messages are the fewest."""
         return ranked(self._done, self._question.profile.total_bytes)
 
+    def _unexplained_s(self, measured: Measured) -> float:
+        """What each message must have cost besides, for an iteration to take so long."""
+        predicted, _ = self._judge(measured.cut)
+        longer_s = measured.iteration_s - predicted.iteration_s
+        if longer_s <= UNEXPLAINED * predicted.iteration_s:
+            return 0.0
+        return min(longer_s / len(profile_under(self._question.profile, measured.cut).gradients), MOST_MESSAGE_S)
+
     def _judge(self, cut: Cut) -> tuple[Choice, int]:
         question = self._question
         profile = profile_under(question.profile, cut)
         plan = self._policy.ordered(profile, question.network, question.jitter_s, barrier=question.barrier)
         sequence = make_sequence(profile, self._network, plan)
-        predicted_s = iteration_s(profile, sequence, question.barrier) + self._processor_s * len(profile.gradients)
+        predicted_s = iteration_s(profile, sequence, question.barrier) + self._message_s * len(profile.gradients)
         credit = IN_FLIGHT * cut.typical_bytes(profile.total_bytes)
         return Choice(cut, credit, predicted_s), EVENTS_A_BLOCK * len(profile.gradients)
 

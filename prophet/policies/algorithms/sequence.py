@@ -12,6 +12,7 @@ it: enough are under way at once that the delays of others pass meanwhile. Preem
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -45,10 +46,12 @@ def make_sequence(profile: Profile, network: Network, plan: Plan) -> IssueOrder:
     gradients = profile.gradients
     ids = profile.gradient_ids
     coming = sorted(range(len(gradients)), key=lambda place: (gradients[place].generation_s, -place))
+    wire = _Wire(profile, network)
     ends_s = [0.0] * len(gradients)
     order: list[int] = []
-    now, came, idle = 0.0, 0, True
+    now, came = 0.0, 0
     while len(order) < len(gradients):
+        now = max(now, wire.next_issue_s)
         while came < len(coming) and gradients[coming[came]].generation_s <= now:
             place = coming[came]
             queue.add(QueueKind.PUSH, place, ids[place], gradients[place].size_bytes, now)
@@ -57,15 +60,12 @@ def make_sequence(profile: Profile, network: Network, plan: Plan) -> IssueOrder:
         if place_or_none is None:
             # The queue waits for a deadline, or for the next gradient.
             next_s = gradients[coming[came]].generation_s if came < len(coming) else float("inf")
-            later_s = min(next_s, again_s if again_s > now else float("inf"))
-            if later_s == float("inf"):
+            now = min(next_s, again_s if again_s > now else float("inf"))
+            if now == float("inf"):
                 raise ValueError("the plan holds back gradients for ever")
-            now, idle = later_s, True
             continue
         order.append(place_or_none)
-        now += network.transfer_s(gradients[place_or_none].size_bytes) + (network.ack_delay_s if idle else 0.0)
-        idle = False
-        ends_s[place_or_none] = now
+        ends_s[place_or_none] = wire.carry(gradients[place_or_none].size_bytes, now)
         queue.finish(QueueKind.PUSH, place_or_none, now)
     return IssueOrder(tuple(order), tuple(ends_s))
 
@@ -84,16 +84,39 @@ def operations_at_once(network: Network, size_bytes: float, most: int) -> int:
     return max(LEAST_AT_ONCE, min(most, 1 + math.ceil(network.ack_delay_s / travels_s)))
 
 
+class _Wire:
+    """Operations one after another, as many under way as operations_at_once says.
+
+    Each travels when its delay is over and the one before it is back; one more is issued when there is room.
+    """
+
+    def __init__(self, profile: Profile, network: Network) -> None:
+        self._network = network
+        at_once = operations_at_once(network, profile.total_bytes / len(profile.gradients), MOST_AT_ONCE)
+        self._ends_s: deque[float] = deque([0.0] * at_once, at_once)
+
+    @property
+    def next_issue_s(self) -> float:
+        """When the next one is to be issued for the wire to be busy, or when there is room if that is later."""
+        return max(self._ends_s[0], self._ends_s[-1] - self._network.ack_delay_s)
+
+    def carry(self, size_bytes: int, ready_s: float) -> float:
+        """When it is back, of an operation that is issued when it is ready and there is room."""
+        issue_s = max(ready_s, self._ends_s[0])
+        begin_s = max(issue_s + self._network.ack_delay_s, self._ends_s[-1])
+        self._ends_s.append(begin_s + self._network.transfer_s(size_bytes))
+        return self._ends_s[-1]
+
+
 def play_sequence(profile: Profile, network: Network, order: Sequence[int]) -> IssueOrder:
-    """What this order comes to: each in turn, as soon as it is there and the one before it is back."""
+    """What this order comes to: each is issued when it is there, those before it are issued, and there is room."""
+    wire = _Wire(profile, network)
     ends_s = [0.0] * len(profile.gradients)
-    now, idle = 0.0, True
+    now = 0.0
     for place in order:
         gradient = profile.gradients[place]
-        idle = idle or gradient.generation_s > now
-        now = max(now, gradient.generation_s) + (network.ack_delay_s if idle else 0.0)
-        now = ends_s[place] = now + network.transfer_s(gradient.size_bytes)
-        idle = False
+        now = max(now, gradient.generation_s)
+        ends_s[place] = wire.carry(gradient.size_bytes, now)
     return IssueOrder(tuple(order), tuple(ends_s))
 
 

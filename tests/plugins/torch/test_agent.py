@@ -6,15 +6,17 @@ import gc
 import math
 import random
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
-from prophet.core.arena import at_pace, generations_at, profile_under
+from prophet.core.arena import at_pace, completions_at, generations_at, profile_under
 from prophet.core.choice import ChoosingPolicy
 from prophet.core.cut import Block, Cut, blocks_of, learning_cut
-from prophet.core.network import Network
+from prophet.core.network import Network, Probe
 from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
 from prophet.frontends.warm import WarmStart
@@ -24,13 +26,21 @@ from prophet.models.profiles import resnet50
 from prophet.policies import get_policy
 from prophet.policies.algorithms.chooser import SIZES
 from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
-from prophet.policies.algorithms.sequence import backward_order, iteration_s, make_sequence, play_sequence
+from prophet.policies.algorithms.sequence import (
+    MOST_AT_ONCE,
+    backward_order,
+    iteration_s,
+    make_sequence,
+    play_sequence,
+)
+from prophet.policies.algorithms.stock import stock_iteration_s
 from prophet_ddp import agent as agent_module
 from prophet_ddp.agent import Agents, ModuleAgent, profile_of
 from prophet_ddp.comparison import FOR_GOOD, Comparison
 from prophet_ddp.control import Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.records import ModuleRecord
+from prophet_ddp.trials import CutTrial
 
 TOTAL = 25_600_000
 PROFILE = resnet50(TOTAL, backward_s=0.6, forward_s=0.3)
@@ -61,6 +71,7 @@ class Job:
         self.record = ModuleRecord()
         self.control = Wanted()
         self.waits = BarrierWatch()
+        self.trial: CutTrial | None = None
         self.clips = False
         """Whether its iterations wait for all averages."""
         self.now_s = 100.0
@@ -103,10 +114,14 @@ class Job:
 
 
 def module_agent(
-    job: Any, policy: ChoosingPolicy | None = None, adapts: bool = True, warm: WarmStart | None = None
+    job: Any,
+    policy: ChoosingPolicy | None = None,
+    adapts: bool = True,
+    warm: WarmStart | None = None,
+    alone: Probe | None = None,
 ) -> ModuleAgent:
     chosen: Any = policy or CollectivePolicy(ForwardOrder(), ArrivalOrder())
-    return ModuleAgent(job, chosen, SETTINGS, adapts, warm)
+    return ModuleAgent(job, chosen, SETTINGS, adapts, warm, alone)
 
 
 def trained(job: Job, agent: ModuleAgent, iterations: int) -> float:
@@ -239,6 +254,120 @@ def test_a_job_of_milliseconds_comes_to_rest_for_long_enough_to_be_compared_with
     assert job.record.recuts <= 6
 
 
+class Distant(Job):
+    """One whose operations are delayed, and take up the wire one after another when they have been.
+
+    `message_s` is what each costs the processor besides, which nothing measures. `registered`: which gradient of the
+    profile is at each place of the arena, where that is not its own.
+    """
+
+    def __init__(
+        self, network: Network, profile: Profile, message_s: float = 0.0, registered: Sequence[int] | None = None
+    ) -> None:
+        total = profile.total_bytes
+        super().__init__(network, learning_cut(total, learning_sizes(total, network.ack_delay_s)), profile)
+        self.message_s = message_s
+        self.registered = registered or range(len(self.sizes))
+        self.sizes = [profile.gradients[number].size_bytes for number in self.registered]
+        self.held = Decision(self.cut, backward_order(len(self.blocks_under(self.cut))), at_once=MOST_AT_ONCE)
+        self.last_back_s: float | None = None
+        control: Any = self.control
+        issuer: Any = self
+        self.trial = CutTrial(control, issuer, lambda: self.now_s)
+        self.trial.took_up(self.held)
+        self.had: list[tuple[Cut, float]] = []
+        """The cut of each iteration, and what it took."""
+
+    @property
+    def decision(self) -> Decision:
+        return self.held
+
+    def iterate(self, count: int = 1) -> float:
+        assert self.trial is not None
+        if self.had:
+            self.trial.round_begins()
+        if self.control.decisions and self.control.decisions[-1] != self.held:
+            self.held = self.control.decisions[-1]
+            self._take(self.held.cut, self.held.order)
+            self.trial.took_up(self.held)
+        blocks = self.blocks_under(self.cut)
+        owners = [[self.registered[piece.gradient] for piece in block.pieces] for block in blocks]
+        there_s = [max(self.profile.gradients[number].generation_s for number in each) for each in owners]
+        back_s, ends_s, issue_s = [0.0] * len(blocks), [0.0] * self.held.at_once, 0.0
+        for place in self.held.order:
+            block = blocks[place]
+            issue_s = max(issue_s, there_s[place], ends_s[-self.held.at_once])
+            ends_s.append(
+                max(issue_s + self.network.ack_delay_s, ends_s[-1]) + self.network.transfer_s(block.size_bytes)
+            )
+            back_s[place] = ends_s[-1]
+            self.log.added(block.id, block.size_bytes, self.now_s + there_s[place])
+            self.log.started(block.id, block.size_bytes, self.now_s + issue_s)
+            self.log.finished(block.id, block.size_bytes, self.now_s + ends_s[-1])
+        whole_s = [0.0] * len(self.sizes)
+        for own, end_s in zip(owners, back_s, strict=True):
+            for number in own:
+                whole_s[number] = max(whole_s[number], end_s)
+        took_s = self.profile.backward_s
+        for gradient, end_s in zip(self.profile.gradients, whole_s, strict=True):
+            took_s = max(took_s, end_s) + gradient.forward_s
+        took_s += self.message_s * len(blocks)
+        self.waits.iteration(False)
+        self.last_back_s = self.now_s + ends_s[-1] + self.message_s * len(blocks)
+        self.now_s += took_s
+        self.had.append((self.cut, took_s))
+        return took_s
+
+
+TUTORIAL = resnet50(9_000_000, backward_s=0.2, forward_s=0.1)
+"""As large as the tutorial's model, and on as short of processors as with four ranks on two cores."""
+
+
+@pytest.mark.parametrize("message_s", [0.0, 1e-3, 4e-3])
+@pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.04, 0.12, 0.2])
+def test_it_is_safe_to_leave_on(delay_s: float, message_s: float) -> None:
+    """A hundred iterations together take no longer than DDP's and one more, however dear operations turn out."""
+    network = Network(83e6, 0.5e-3, delay_s)
+    job = Distant(network, TUTORIAL, message_s)
+    agent = module_agent(job, alone=Probe(4 << 10, delay_s))
+    trained(job, agent, 100)
+    stock_s = stock_iteration_s(TUTORIAL, network, collectives=True) + 2 * message_s
+    took_s = [seconds for _, seconds in job.had]
+    assert sum(took_s) <= 101 * stock_s
+    assert max(took_s) <= 2 * stock_s
+    assert median(took_s[-20:]) <= stock_s
+
+
+def test_a_cut_that_is_far_worse_than_predicted_is_had_once_and_not_again() -> None:
+    """The processor is what is short, and nothing says so before it is tried."""
+    job = Distant(Network(31.25e6, 0.1e-3), resnet50(9_000_000, backward_s=0.05, forward_s=0.1), message_s=0.03)
+    agent = module_agent(job)
+    trained(job, agent, 100)
+    first_s = job.had[5][1]
+    bad = [cut for cut, seconds in job.had if seconds > 1.6 * first_s]
+    assert len(bad) == len(set(bad)) <= 2
+    assert job.had[-1][1] <= first_s
+
+
+REVERSED = list(reversed(range(len(PROFILE.gradients))))
+DECODER_FIRST = [*range(len(REVERSED) // 2, len(REVERSED)), *range(len(REVERSED) // 2)]
+
+
+@pytest.mark.parametrize("registered", [REVERSED, DECODER_FIRST])
+def test_a_module_that_registers_its_layers_in_another_order_has_the_sequence_that_forward_needs(
+    registered: list[int],
+) -> None:
+    settled_s = []
+    for order in (None, registered):
+        job = Distant(NETWORK, PROFILE, registered=order)
+        trained(job, module_agent(job), 80)
+        settled_s.append(job.had[-1][1])
+        if order is not None:
+            agent = module_agent(job, CollectivePolicy(get_policy("p3")), adapts=False)
+            assert not agent._policy.learns_order
+    assert settled_s[1] <= 1.03 * settled_s[0]
+
+
 def test_nothing_is_wanted_before_anything_is_known() -> None:
     job = Job()
     agent = module_agent(job)
@@ -343,6 +472,20 @@ def test_it_does_not_keep_a_module_that_is_gone() -> None:
     del job
     gc.collect()
     assert not agent.turn(now_s + 1)
+
+
+def test_a_block_is_complete_when_the_last_of_its_parts_is_generated() -> None:
+    learned = Profile(
+        "learned",
+        (GradientProfile("c", 4096, 0.4), GradientProfile("b", 4096, 0.2), GradientProfile("a", 8192, 0.1)),
+        (3, 2, 0),
+    )
+    assert completions_at(learned, [0, 1, 2, 3]) == [0.1, 0.1, 0.2, 0.4]
+    assert completions_at(learned, [0]) == [0.4]
+    assert completions_at(learned, [0, 2]) == [0.1, 0.4]
+    seen = profile_of(blocks_of([16384], [0], Cut.uniform(8192)), learned, {0: 1, 2: 0})
+    assert seen.ids == (2, 0)
+    assert [gradient.generation_s for gradient in seen.gradients] == [0.4, 0.1]
 
 
 def test_blocks_are_generated_when_their_places_are() -> None:

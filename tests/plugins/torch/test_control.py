@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import random
 import threading
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Segment
-from prophet_ddp.control import EARLY_ROUNDS, Control, Decision
+from prophet_ddp.control import EARLY_ROUNDS, TRIED_ROUNDS, Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 from support.collectives import Wire
@@ -128,7 +129,11 @@ def test_all_ranks_take_up_the_same_before_the_same_round(seed: int, ranks: int)
     wire.close()
     assert failed == []
     assert all(rows == taken[0] for rows in taken)
-    assert all(number <= EARLY_ROUNDS or number % RECUT_ROUNDS == 0 for number, _ in taken[0])
+    numbers = [number for number, _ in taken[0]]
+    assert all(
+        number <= EARLY_ROUNDS or number % RECUT_ROUNDS == 0 or number - before <= TRIED_ROUNDS
+        for before, number in itertools.pairwise([-TRIED_ROUNDS, *numbers])
+    )
     places = [wanted.index(decision) for _, decision in taken[0]]
     assert places == sorted(places), "the newest that was wanted by then"
 
@@ -160,6 +165,34 @@ def test_after_the_first_rounds_a_page_comes_every_few() -> None:
         *range(1, EARLY_ROUNDS + 1),
         *range(EARLY_ROUNDS + RECUT_ROUNDS, EARLY_ROUNDS + 3 * RECUT_ROUNDS + 1, RECUT_ROUNDS),
     ]
+
+
+def test_after_a_decision_the_next_page_is_sent_when_it_is_asked_for_and_others_follow() -> None:
+    wire = Wire(1, lambda rank, number: 0.0)
+    issuer = Issuer(wire.groups[0], EventLog(open=False))
+    control = Control(issuer, 0)
+
+    def wait(operation: JointOperation) -> None:
+        wire.run()
+        assert operation.done
+
+    pages, sent, taken = [], [], 0
+    for number in range(1, EARLY_ROUNDS + 4 * RECUT_ROUNDS + 1):
+        if number == EARLY_ROUNDS + RECUT_ROUNDS:
+            control.want(Decision(Cut.uniform(UNIT_BYTES), (0,)))
+        before = len(wire.submitted[0])
+        if control.round_begins(wait) is not None:
+            taken = number
+        sent.append((number, len(wire.submitted[0]) - before))
+        operations = control.round_ends()
+        pages += [number] if operations else []
+        issuer.append(operations)
+    assert taken == EARLY_ROUNDS + RECUT_ROUNDS + 1
+    # The decision itself, and the page of its first round when the second begins.
+    assert [row for row in sent if row[1]] == [(taken, 1), (taken + 1, 1)]
+    late = [number for number in pages if number >= taken]
+    assert late[: TRIED_ROUNDS - 1] == list(range(taken + 1, taken + TRIED_ROUNDS))
+    assert all(number % RECUT_ROUNDS == 0 for number in late[TRIED_ROUNDS - 1 :])
 
 
 def test_a_turn_is_said_once_on_each_rank() -> None:

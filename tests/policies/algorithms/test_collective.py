@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from prophet.core.choice import Choice, ChoosingPolicy, Question, Shape
-from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, learning_cut
+from prophet.core.choice import Choice, ChoosingPolicy, Measured, Question, Shape
+from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, blocks_of, learning_cut
 from prophet.core.network import Network
 from prophet.models.profiles import resnet50
 from prophet.policies import get_policy
@@ -100,6 +102,34 @@ def test_behind_a_barrier_it_is_another_choice_in_the_order_of_arrival() -> None
     assert CollectivePolicy(ForwardOrder()).ordered(profile, None, barrier=True).push.order is not None
 
 
+def test_where_operations_are_delayed_for_long_few_blocks_are_best() -> None:
+    """As with four ranks, 5 ms each way and 1 Gbit/s: no more than eight are under way, and small ones wait in vain."""
+    profile = resnet50(9_000_000, backward_s=0.2, forward_s=0.1)
+    best = {}
+    for delay_s in (0.0, 0.12):
+        asked = Question(profile, Network(83e6, 0.0, delay_s), Shape(4, 1), (), anew=True)
+        ranked = choices(asked)
+        best[delay_s] = ranked[0].cut.block_bytes_at(0)
+        if delay_s:
+            by_size = {choice.cut.block_bytes_at(0): choice.iteration_s for choice in ranked}
+            assert by_size[128 << 10] > 2 * ranked[0].iteration_s
+    assert best[0.12] > best[0.0]
+
+
+def test_what_a_failed_cut_took_longer_is_put_down_to_its_messages() -> None:
+    profile = resnet50(25_600_000, backward_s=0.1, forward_s=0.05)
+    small = Cut.uniform(128 << 10)
+    asked = Question(profile, Network(125e6, 0.5e-3), Shape(4, 1), (small,), anew=True)
+    before = {choice.cut: choice.iteration_s for choice in choices(asked)}
+    failed = Measured(small, 1 << 20, 2 * before[small])
+    after = {choice.cut: choice.iteration_s for choice in choices(replace(asked, failed=failed))}
+    assert after[small] == pytest.approx(2 * before[small], rel=0.01)
+    large = Cut.uniform(2 << 20)
+    assert after[large] - before[large] < (after[small] - before[small]) / 12
+    none = replace(asked, failed=Measured(small, 1 << 20, 0.5 * before[small]))
+    assert {choice.cut: choice.iteration_s for choice in choices(none)} == before
+
+
 def test_the_plan_of_a_choice_has_its_cut_and_the_order_of_its_blocks() -> None:
     asked = question(1e-3)
     choice = choices(asked)[0]
@@ -112,6 +142,16 @@ def test_the_plan_of_a_choice_has_its_cut_and_the_order_of_its_blocks() -> None:
 
 def test_a_policys_own_cut_is_not_asked_for() -> None:
     assert CollectivePolicy(get_policy("p3")).plan(PROFILE, Network(RATE)).cut is None
+
+
+@pytest.mark.parametrize(("delay_s", "most"), [(0.0, 64), (0.002, 64), (0.04, 40), (0.08, 20), (0.12, 16), (0.4, 16)])
+def test_first_blocks_are_the_fewer_the_longer_each_is_delayed(delay_s: float, most: int) -> None:
+    total = 9_000_000
+    cut = learning_cut(total, learning_sizes(total, delay_s))
+    assert len({segment.block_bytes for segment in cut.segments}) >= 2
+    count = len(blocks_of([total], [0], cut))
+    assert count <= most
+    assert count >= 8
 
 
 @pytest.mark.parametrize("total", [1, 1_000_000, 25_600_000, 100_000_000, 10**10])

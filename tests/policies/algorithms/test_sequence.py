@@ -171,6 +171,28 @@ def test_the_delay_counts_where_the_wire_was_idle() -> None:
     assert play_sequence(job, slow, made.order).ends_s == pytest.approx(made.ends_s)
 
 
+@given(job=PROFILES, policy=st.sampled_from(POLICIES), delay_s=st.floats(0.0, 0.3), overhead_s=st.floats(0.0, 0.01))
+@settings(deadline=None)
+def test_what_is_made_is_what_it_comes_to_however_long_the_delay(
+    job: Profile, policy: str, delay_s: float, overhead_s: float
+) -> None:
+    network = Network(1e8, overhead_s, delay_s)
+    made = make_sequence(job, network, plan_of(policy, job, network))
+    assert play_sequence(job, network, made.order).ends_s == pytest.approx(made.ends_s)
+    for gradient, end_s in zip(job.gradients, made.ends_s, strict=True):
+        assert end_s >= gradient.generation_s + delay_s + network.transfer_s(gradient.size_bytes) - 1e-9
+
+
+def test_where_the_delay_is_long_blocks_cost_their_share_of_it() -> None:
+    """Eight are under way at once and each is delayed by 0.16 s: 64 take eight times as long, whatever their size."""
+    slow = Network(1e9, 0.2e-3, 0.16)
+    small = Profile("small", tuple(GradientProfile("g", MB // 8, 0.0) for _ in range(64)))
+    large = Profile("large", tuple(GradientProfile("g", MB, 0.0) for _ in range(8)))
+    small_s, large_s = (max(make_sequence(job, slow, plan_of("prophet", job, slow)).ends_s) for job in (small, large))
+    assert small_s == pytest.approx(8 * 0.16, rel=0.05)
+    assert large_s == pytest.approx(0.16 + 8 * slow.transfer_s(MB))
+
+
 @pytest.mark.parametrize(("delay_s", "expected"), [(0.0, 3), (0.11, 3), (0.21, 4), (0.45, 6), (9.0, 8)])
 def test_as_many_are_under_way_as_keep_the_wire_busy(delay_s: float, expected: int) -> None:
     assert operations_at_once(Network(10_000.0, 0.0, delay_s), 1000, 8) == expected
