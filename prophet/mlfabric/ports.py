@@ -81,6 +81,17 @@ class Collection:
     members: tuple[tuple[int, int], ...]
 
 
+@dataclass(frozen=True)
+class ModelCopy:
+    """The model that this worker is to hand to the replica, read after this was heard; `bound` is a norm.
+
+    `number` is the coordinator's. It may come again: what was not said to be kept, or not to be, is asked for again.
+    """
+
+    number: int
+    bound: float
+
+
 class CoordinatorPort(Protocol):
     """What a front end asks for. All may be called from any thread, and none but one blocks."""
 
@@ -108,6 +119,12 @@ class CoordinatorPort(Protocol):
 
     def pushed_sum(self, number: int, size_bytes: int) -> None:
         """The server has all of the sum; its members' outcomes follow, at their workers."""
+
+    def on_copy(self, copy: Callable[[ModelCopy], None]) -> None:
+        """`copy` is called, from the client's thread, for what of the model is to go to the replica."""
+
+    def copied(self, number: int, reason: str = "") -> None:
+        """The replica keeps that copy; or it did not get there for `reason`."""
 
     def clock(self, rounds: int, models: int) -> Future[bool]:
         """This worker has finished so many rounds and read so many models, the first ones included.

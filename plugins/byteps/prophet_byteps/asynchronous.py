@@ -31,6 +31,7 @@ from prophet.frontends.records import require_records, write_records
 from prophet.mlfabric.ports import CoordinatorPort
 from prophet_byteps import hook as hook_module
 from prophet_byteps.hook import Hook, HookError, Library
+from prophet_byteps.replica import Replica, parameter_names
 
 WELCOME_S = 5.0
 """How long a worker waits for its coordinator at the start of a job, before it goes on without."""
@@ -43,8 +44,16 @@ logger = logging.getLogger("prophet")
 class AsynchronousAgent:
     """Prophet in one worker of an asynchronous job."""
 
-    def __init__(self, settings: Settings, library: Library | None, hook: Hook | None, no_hook: str = "") -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        library: Library | None,
+        hook: Hook | None,
+        no_hook: str = "",
+        replica: Replica | None = None,
+    ) -> None:
         self._settings = settings
+        self.replica = replica or Replica()
         self._library = library
         self._hook = hook
         self._aside = no_hook
@@ -60,6 +69,7 @@ class AsynchronousAgent:
         settings = from_environ(environ)
         require_records(settings)
         check_job(framework, environ)
+        replica = Replica.from_environ(environ)
         library, hook, no_hook = None, None, ""
         try:
             library = hook_module.find_library(framework)
@@ -68,7 +78,7 @@ class AsynchronousAgent:
             no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
         if names.users_own_partition_bytes(environ) is None:
             environ[names.BYTEPS_PARTITION_BYTES] = environ[names.CHOSEN] = BYTEPS_BLOCK_BYTES
-        return cls(settings, library, hook, no_hook)
+        return cls(settings, library, hook, no_hook, replica)
 
     def start(self, module: ModuleType) -> None:
         """Takes over what is to go one way only, and how the BytePS module just imported wraps optimizers."""
@@ -114,6 +124,8 @@ class AsynchronousAgent:
         first, self._taken = not self._taken, True
         if not first and self.staleness is not None:
             raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, and this is another")
+        if not first and (self.replica.store is not None or self.replica.resumes):
+            raise ValueError(f"{names.REPLICA} and {names.RESUME} are of one optimizer's model, and this is another")
         if not first and self._coordinator is not None:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
         return first, self._coordinator if first else None
@@ -264,6 +276,18 @@ def sum_at_workers(
     rounds.aggregate(summing)
 
 
+def copy_to_replica(
+    agent: AsynchronousAgent, coordinator: CoordinatorPort | None, parameters: list[str], rounds: Any, blocks: Any
+) -> None:
+    """From now on this worker hands copies of the model to the job's replica, where it has one."""
+    store = agent.replica.store
+    if coordinator is None or store is None:
+        return
+    from prophet.frontends.torch.replicating import ReplicatingWorker
+
+    agent.at_end(ReplicatingWorker(blocks, rounds.pulls, parameters, coordinator, store).close)
+
+
 def own_address(environ: Mapping[str, str]) -> str:
     """The IPv4 address by which other workers reach this one: what ps-lite is told, or that towards its scheduler."""
     if told := environ.get("DMLC_NODE_HOST"):
@@ -282,6 +306,14 @@ def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
     return (("MLfabric", ok, line),)
 
 
+def _begin(agent: AsynchronousAgent, optimizer: Any, named: list[tuple[str, Any]] | None) -> int:
+    """How many updates the weights have had that the job begins with. The process ends where they are of another model."""
+    try:
+        return agent.replica.begin(optimizer, named)
+    except UserError as error:
+        end_process(str(error), WRONG)
+
+
 def install(bps: Any, agent: AsynchronousAgent) -> None:
     """Replaces what of `bps`, the module byteps.torch, an asynchronous job needs otherwise than BytePS has it."""
     original = bps.DistributedOptimizer
@@ -290,17 +322,26 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
     def distributed_optimizer(
         optimizer: Any, named_parameters: Any = None, compression: Any = None, backward_passes_per_step: int = 1
     ) -> Any:
+        named = list(named_parameters) if named_parameters is not None else None
         if bps.size() == 1:
-            return original(optimizer, named_parameters, compression or bps.Compression.none, backward_passes_per_step)
+            _begin(agent, optimizer, named)
+            return original(optimizer, named, compression or bps.Compression.none, backward_passes_per_step)
         if compression not in (None, bps.Compression.none):
             raise ValueError(f"{names.SCHEDULER}={names.MLFABRIC} does not compress updates; leave compression out")
         from prophet_byteps.torch.asynchronous import BLOCK_BYTES, wrap
 
         first, coordinator = agent.take_coordinator()
+        before = _begin(agent, optimizer, named)
         summing = functools.partial(sum_at_workers, bps, agent, coordinator) if first else None
         size = agent.block_bytes or BLOCK_BYTES
         wait = hook_module.wait_activity
-        return wrap(bps, optimizer, coordinator, wait, size, summing, agent.staleness, agent.stall_s)
+
+        def copying(rounds: Any, blocks: Any) -> None:
+            copy_to_replica(agent, coordinator, parameter_names(blocks.parameters, named), rounds, blocks)
+
+        return wrap(
+            bps, optimizer, coordinator, wait, size, summing, agent.staleness, agent.stall_s, before, copying
+        )
 
     bps.DistributedOptimizer = distributed_optimizer
     broadcast_parameters = bps.broadcast_parameters
