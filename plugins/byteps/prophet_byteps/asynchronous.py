@@ -277,7 +277,11 @@ def sum_at_workers(
 
 
 def copy_to_replica(
-    agent: AsynchronousAgent, coordinator: CoordinatorPort | None, parameters: list[str], rounds: Any, blocks: Any
+    agent: AsynchronousAgent,
+    coordinator: CoordinatorPort | None,
+    named: list[tuple[str, Any]] | None,
+    rounds: Any,
+    blocks: Any,
 ) -> None:
     """From now on this worker hands copies of the model to the job's replica, where it has one."""
     store = agent.replica.store
@@ -285,7 +289,8 @@ def copy_to_replica(
         return
     from prophet.frontends.torch.replicating import ReplicatingWorker
 
-    agent.at_end(ReplicatingWorker(blocks, rounds.pulls, parameters, coordinator, store).close)
+    of_parameters = parameter_names(blocks.parameters, named)
+    agent.at_end(ReplicatingWorker(blocks, rounds.pulls, of_parameters, coordinator, store).close)
 
 
 def own_address(environ: Mapping[str, str]) -> str:
@@ -324,6 +329,8 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
     ) -> Any:
         named = list(named_parameters) if named_parameters is not None else None
         if bps.size() == 1:
+            if agent.replica.resumes:
+                agent.take_coordinator()  # there is none; another optimizer is refused
             _begin(agent, optimizer, named)
             return original(optimizer, named, compression or bps.Compression.none, backward_passes_per_step)
         if compression not in (None, bps.Compression.none):
@@ -336,9 +343,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
         size = agent.block_bytes or BLOCK_BYTES
         wait = hook_module.wait_activity
 
-        def copying(rounds: Any, blocks: Any) -> None:
-            copy_to_replica(agent, coordinator, parameter_names(blocks.parameters, named), rounds, blocks)
-
+        copying = functools.partial(copy_to_replica, agent, coordinator, named)
         return wrap(
             bps, optimizer, coordinator, wait, size, summing, agent.staleness, agent.stall_s, before, copying
         )
