@@ -47,8 +47,8 @@ class CoordinatorClient:
 
     `bound_s` is how long the coordinator may be silent before updates go in arrival order. `node` names the NIC, the
     host's name where left out; with `watch_nic` its rate is measured while updates travel, and reported. `staleness`
-    is by how many rounds one of the job's `workers` may lead the slowest, None for any. `replicates`: it can make copies
-    of the model. Raises UserError for an
+    is by how many rounds one of the job's `workers` may lead the slowest, None for any. `replicates`: it can make
+    copies of the model. Raises UserError for an
     address, tenant or number that cannot be; nothing is connected yet when it returns.
     """
 

@@ -223,7 +223,7 @@ class Conversation:
             gathered.heard_s, gathered.said_s = now_s, -math.inf
 
     def copied(self, number: int, reason: str) -> None:
-        """The replica keeps the copy of that number, or it did not get there. Said again where it is asked for again."""
+        """The replica keeps the copy of that number, or it did not get there. Said again where it is asked again."""
         if self.welcomed:
             self._out.messages.append(Copied(copy_number=number, reason=reason[:MOST_REASON]))
 

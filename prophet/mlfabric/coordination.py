@@ -52,10 +52,7 @@ from prophet.mlfabric.messages import (
     Welcome,
 )
 from prophet.mlfabric.network import Link, NetworkState, Node
-from prophet.mlfabric.open_updates import Collection as _Collection
-from prophet.mlfabric.open_updates import Manner, manner_of, words
-from prophet.mlfabric.open_updates import Open as _Open
-from prophet.mlfabric.open_updates import Worker as _Worker
+from prophet.mlfabric.open_updates import JobWorker, Manner, OpenCollection, OpenUpdate, manner_of, words
 from prophet.mlfabric.ordering import Update
 from prophet.mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
 from prophet.mlfabric.terms import Counts, Terms
@@ -95,15 +92,15 @@ class Coordination:
         self.version = 0
         """Updates applied: the model's version (Eq. 9)."""
         self.counts = Counts()
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, JobWorker] = {}
         self._nodes: dict[str, Node] = {}
         self._network = NetworkState((), ())
         server = self._node(terms.server)
         most = math.inf if terms.divergence_bound is None else terms.divergence_bound
         self._scheduler = Scheduler(server, (), terms.delay_bound, seed=terms.seed, most_summed=most)
         self._timetable = Timetable(server, terms.delay_bound)
-        self._ready: list[_Open] = []
-        self._held: list[_Open] = []
+        self._ready: list[OpenUpdate] = []
+        self._held: list[OpenUpdate] = []
         """What may not go before others have read the model."""
         self._manner: Manner | None = None
         self._leads: LeadBound | None = None
@@ -112,9 +109,9 @@ class Coordination:
         """Workers that others have been told to end without."""
         self._base = 0
         """The newest version that workers know of coordinators before this one."""
-        self._by_id: dict[int, _Open] = {}
+        self._by_id: dict[int, OpenUpdate] = {}
         self._serial = 0
-        self._collections: dict[int, _Collection] = {}
+        self._collections: dict[int, OpenCollection] = {}
         self._first_collection = self._collection_number = (epoch & 0xFFFFFFFF) * COLLECTIONS
         self.lag = None if terms.divergence_bound is None else ReplicaLag(most, self._first_collection)
         """How far the replica of the model is behind, where there is one."""
@@ -147,7 +144,7 @@ class Coordination:
             known = None
         node = self._node(hello.node)
         if known is None:
-            known = _Worker(hello.worker, hello.incarnation, node, hello.aggregates, now_s, hello.replicates)
+            known = JobWorker(hello.worker, hello.incarnation, node, hello.aggregates, now_s, hello.replicates)
             self._workers[hello.worker] = known
         if self._manner is None:
             self._manner = manner_of(hello)
@@ -188,7 +185,7 @@ class Coordination:
             return f"{words(manner)}: in step no update is late, so leave --delay-bound of the coordinator out"
         return ""
 
-    def _lives(self, worker: _Worker, now_s: float) -> None:
+    def _lives(self, worker: JobWorker, now_s: float) -> None:
         worker.heard_s, worker.alive = now_s, True
         if self._leads is not None:
             self._leads.lives(worker.number)
@@ -229,7 +226,7 @@ class Coordination:
                 return self.join(request, now_s)
         return self._said()
 
-    def _ask(self, worker: _Worker, ask: Ask, now_s: float) -> None:
+    def _ask(self, worker: JobWorker, ask: Ask, now_s: float) -> None:
         number = ask.update
         if number in worker.finished:
             self._say(worker, worker.finished[number])
@@ -246,13 +243,13 @@ class Coordination:
         else:
             update = Update(self._serial, worker.node, float(ask.size_bytes), ask.version, ask.norm)
             self._serial += 1
-            entry = _Open(worker, ask, update, now_s)
+            entry = OpenUpdate(worker, ask, update, now_s)
             worker.open[number] = self._by_id[update.id] = entry
             held = self._leads is not None and not self._leads.may_send(worker.number)
             (self._held if held else self._ready).append(entry)
             self._repeat(entry, now_s)
 
-    def _repeat(self, entry: _Open, now_s: float) -> None:
+    def _repeat(self, entry: OpenUpdate, now_s: float) -> None:
         """Says again how it stands with an update."""
         if entry.grant is not None:
             self._say(entry.worker, entry.grant.model_copy(update={"start_s": 0.0}))
@@ -261,7 +258,7 @@ class Coordination:
         start_s = max(0.0, begin_s - now_s if math.isfinite(begin_s) else self._busy_until_s - now_s)
         self._say(entry.worker, Wait(update=entry.ask.update, start_s=start_s))
 
-    def _done(self, worker: _Worker, done: Done, now_s: float) -> None:
+    def _done(self, worker: JobWorker, done: Done, now_s: float) -> None:
         number = done.update
         said = worker.finished.get(number)
         if isinstance(said, Applied):
@@ -283,7 +280,7 @@ class Coordination:
         self._apply(worker, number, done.version, norm, done.size_bytes, granted)
 
     def _apply(
-        self, worker: _Worker, number: int, version: int, norm: float, size_bytes: int, granted: bool
+        self, worker: JobWorker, number: int, version: int, norm: float, size_bytes: int, granted: bool
     ) -> None:
         counts = self.counts
         if self.lag is not None:
@@ -299,7 +296,7 @@ class Coordination:
             counts.greatest_ungranted_delay = max(counts.greatest_ungranted_delay, delay)
         self._finish(worker, number, Applied(update=number, version=self.version, delay=delay))
 
-    def _collected(self, worker: _Worker, collected: Collected) -> None:
+    def _collected(self, worker: JobWorker, collected: Collected) -> None:
         collection = self._collections.get(collected.sum)
         if collection is None or collection.aggregator is not worker:
             text = f"there is no collection {collected.sum} of worker {worker.number}"
@@ -314,7 +311,7 @@ class Coordination:
             if member.transfer is not None:
                 self._timetable.withdraw(member.transfer)
 
-    def _done_sum(self, worker: _Worker, done: Done, now_s: float) -> None:
+    def _done_sum(self, worker: JobWorker, done: Done, now_s: float) -> None:
         number = done.sum
         assert number is not None
         collection = self._collections.get(number)
@@ -335,7 +332,7 @@ class Coordination:
                 size_bytes = 0  # what is summed travels once
         self._say(worker, Summed(sum=number, version=self.version))
 
-    def _clock(self, worker: _Worker, clock: Clock) -> None:
+    def _clock(self, worker: JobWorker, clock: Clock) -> None:
         leads = self._leads
         if leads is None:
             self._refuse(worker, f"worker {worker.number} has said hello without a staleness")
@@ -359,7 +356,7 @@ class Coordination:
         for entry in held:
             (self._ready if leads.may_send(entry.worker.number) else self._held).append(entry)
 
-    def _part(self, worker: _Worker, first: bool, now_s: float) -> None:
+    def _part(self, worker: JobWorker, first: bool, now_s: float) -> None:
         """Says to a worker that has ended whom the job still waits for, and whom in vain; to all, if for nobody now."""
         left = [other for other in self._workers.values() if not other.ended]
         working = [other for other in left if now_s - other.heard_s <= MOURNED * self.terms.dead_s]
@@ -435,9 +432,9 @@ class Coordination:
             ready=planned.kind is not Kind.SUM,
         )
 
-    def _gather(self, transfer: ScheduledTransfer, aggregator: _Worker) -> None:
+    def _gather(self, transfer: ScheduledTransfer, aggregator: JobWorker) -> None:
         members = [self._by_id[update.id] for update in transfer.updates]
-        collection = _Collection(self._collection_number, aggregator, transfer, members)
+        collection = OpenCollection(self._collection_number, aggregator, transfer, members)
         self._collection_number += 1
         self._collections[collection.number] = collection
         for member, leg in zip(members, transfer.after, strict=True):
@@ -514,7 +511,7 @@ class Coordination:
 
     # What ends without being applied.
 
-    def _forget(self, worker: _Worker, reason: str) -> None:
+    def _forget(self, worker: JobWorker, reason: str) -> None:
         """Releases what a worker was granted. What it finished stays known, as it may come back and say it again."""
         worker.alive, worker.proceeds_at = False, None
         if self.lag is not None:
@@ -531,7 +528,7 @@ class Coordination:
             for member in list(collection.members):
                 self._lose(member, f"worker {worker.number} was to sum it: {reason}")
 
-    def _drop(self, entry: _Open, reason: str) -> None:
+    def _drop(self, entry: OpenUpdate, reason: str) -> None:
         """It never leaves its worker; where it has gone to an aggregator already, it is lost instead."""
         if entry.grant is not None:
             self._lose(entry, reason)
@@ -541,7 +538,7 @@ class Coordination:
         number = entry.ask.update
         self._finish(entry.worker, number, Grant(update=number, dropped=True, reason=reason, version=self.version))
 
-    def _lose(self, entry: _Open, reason: str) -> None:
+    def _lose(self, entry: OpenUpdate, reason: str) -> None:
         self.counts.lost += 1
         if self.lag is not None and entry.may_be_applied:
             self.lag.changed(entry.ask.norm)
@@ -549,7 +546,7 @@ class Coordination:
         number = entry.ask.update
         self._finish(entry.worker, number, Lost(update=number, reason=reason))
 
-    def _close(self, entry: _Open) -> None:
+    def _close(self, entry: OpenUpdate) -> None:
         """It is no longer open: out of its batch, its transfer, its collection."""
         del entry.worker.open[entry.ask.update]
         del self._by_id[entry.update.id]
@@ -571,7 +568,7 @@ class Coordination:
             self._timetable.withdraw(transfer)
         self._say_collect(collection)
 
-    def _finish(self, worker: _Worker, number: int, said: Applied | Grant | Lost) -> None:
+    def _finish(self, worker: JobWorker, number: int, said: Applied | Grant | Lost) -> None:
         worker.finished[number] = said
         if len(worker.finished) > MOST_KEPT:
             oldest = next(iter(worker.finished))
@@ -589,26 +586,26 @@ class Coordination:
             self._network.downlinks.append(Link.constant(down))
         return self._nodes[name]
 
-    def _aggregators(self) -> dict[Node, _Worker]:
+    def _aggregators(self) -> dict[Node, JobWorker]:
         """By node, the worker there that sums; none unless all can send to one."""
         alive = [worker for worker in self._workers.values() if worker.alive]
         if not all(worker.aggregates for worker in alive):
             return {}
-        by_node: dict[Node, _Worker] = {}
+        by_node: dict[Node, JobWorker] = {}
         for worker in sorted(alive, key=lambda worker: worker.number):
             if worker.node != self._scheduler.server:
                 by_node.setdefault(worker.node, worker)
         return by_node
 
-    def _say_collect(self, collection: _Collection) -> None:
+    def _say_collect(self, collection: OpenCollection) -> None:
         members = tuple((member.worker.number, member.ask.update) for member in collection.members)
         self._say(collection.aggregator, Collect(sum=collection.number, members=members))
 
-    def _entries(self, transfer: ScheduledTransfer) -> list[_Open]:
+    def _entries(self, transfer: ScheduledTransfer) -> list[OpenUpdate]:
         """Those of its updates that are open: ending one may have ended others."""
         return [self._by_id[update.id] for update in transfer.updates if update.id in self._by_id]
 
-    def _say(self, worker: _Worker, said: Said) -> None:
+    def _say(self, worker: JobWorker, said: Said) -> None:
         # A worker that started anew has updates of the same numbers, which are others.
         if self._workers.get(worker.number) is worker:
             self._to_say.append((worker.number, said))
@@ -617,7 +614,7 @@ class Coordination:
         said, self._to_say = self._to_say, []
         return said
 
-    def _refuse(self, worker: _Worker, text: str, update: int | None = None, collection: int | None = None) -> None:
+    def _refuse(self, worker: JobWorker, text: str, update: int | None = None, collection: int | None = None) -> None:
         self._to_say.append(self._refusal(worker.number, text, update, collection))
 
     def _refusal(self, worker: int, text: str, update: int | None = None, collection: int | None = None) -> Addressed:

@@ -23,7 +23,7 @@ ROUNDING = 1e-12
 RETRY_S = 5.0
 """How soon another copy is tried where one did not reach the replica."""
 EARLY = 0.5
-"""A copy is ordered when the replica may lack this part of the bound: as a rule it is there before anybody has to wait."""
+"""A copy is ordered when the replica may lack this part of the bound, so that as a rule nobody has to wait for it."""
 
 
 @dataclass(frozen=True)

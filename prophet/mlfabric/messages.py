@@ -102,8 +102,8 @@ class Ask(_Message):
 class Done(_Message):
     """All of an update is applied at the server; also one that nobody granted (arrival order).
 
-    `version` and `norm` are those of its Ask, `size_bytes` what was pushed. With `sum` set, what was pushed is the sum of
-    the collection of that number, and `update`, `version` and `norm` say nothing.
+    `version` and `norm` are those of its Ask, `size_bytes` what was pushed. With `sum` set, what was pushed is the sum
+    of the collection of that number, and `update`, `version` and `norm` say nothing.
     """
 
     kind: Literal["done"] = "done"

@@ -18,7 +18,9 @@ Manner: TypeAlias = tuple[int | None, int | None]
 
 
 @dataclass
-class Worker:
+class JobWorker:
+    """One that has said hello."""
+
     number: int
     incarnation: int
     node: Node
@@ -27,7 +29,7 @@ class Worker:
     replicates: bool = False
     alive: bool = True
     ended: bool = False
-    open: dict[int, Open] = field(default_factory=dict)
+    open: dict[int, OpenUpdate] = field(default_factory=dict)
     finished: dict[int, Applied | Grant | Lost] = field(default_factory=dict)
     """What was said last of the newest finished updates."""
     forgotten: int = 0
@@ -42,37 +44,42 @@ class Worker:
 
 
 @dataclass(eq=False)
-class Open:
+class OpenUpdate:
     """An update that was asked for and is not finished. Without a transfer it is in no batch yet."""
 
-    worker: Worker
+    worker: JobWorker
     ask: Ask
     update: Update
     asked_s: float
     transfer: ScheduledTransfer | None = None
-    collection: Collection | None = None
+    collection: OpenCollection | None = None
     grant: Grant | None = None
 
     @property
     def may_be_applied(self) -> bool:
         """Whether it may be at the server, by itself or in a sum, though nobody has said so."""
-        by_itself = self.collection is None
-        return self.grant is not None and (by_itself or (self.collection is not None and self.collection.grant is not None))
+        if self.collection is None:
+            return self.grant is not None
+        return self.collection.grant is not None
 
 
 @dataclass(eq=False)
-class Collection:
+class OpenCollection:
+    """Updates that one worker is to sum."""
+
     number: int
-    aggregator: Worker
+    aggregator: JobWorker
     transfer: ScheduledTransfer
-    members: list[Open]
+    members: list[OpenUpdate]
     grant: Grant | None = None
 
 
 def manner_of(hello: Hello) -> Manner:
+    """What the sender of `hello` says of it."""
     return hello.staleness, None if hello.staleness is None else hello.workers
 
 
 def words(manner: Manner | None) -> str:
+    """It for people."""
     staleness, workers = manner or (None, None)
     return "no PROPHET_STALENESS" if staleness is None else f"PROPHET_STALENESS {staleness} of {workers} workers"

@@ -2,9 +2,9 @@
 
 Rule of this file: HTTP requests to replica_server.py, and the proofs that both add. When a copy is due is lag.py's.
 
-Whoever asks proves that it has the job's token (HMAC-SHA256, RFC 2104) over what it asks and a number of its own, and the
-answer has a proof over that number: a copy is kept by the replica that was meant, or nobody. The token never travels. A
-copy that somebody sends once more is one that is there, or older, and changes nothing.
+Whoever asks proves that it has the job's token (HMAC-SHA256, RFC 2104) over what it asks and a number of its own, and
+the answer has a proof over that number: a copy is kept by the replica that was meant, or nobody. The token never
+travels. A copy that somebody sends once more is one that is there, or older, and changes nothing.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from prophet.core.errors import UserError
 class Terms:
     """What a job's coordinator is told. Times in seconds, rates in bytes per second.
 
-    `delay_bound` is tau_max, None for none, `divergence_bound` Div_max, None where there is no replica. `server` is the node of the parameter server, `rates` are of nodes whose
-    rates nobody reports, up and down, and `rate` is both ways that of all others until they are reported. Raises
-    UserError for what cannot be.
+    `delay_bound` is tau_max, None for none, and `divergence_bound` Div_max, None where there is no replica. `server` is
+    the node of the parameter server, `rates` are of nodes whose rates nobody reports, up and down, and `rate` is both
+    ways that of all others until they are reported. Raises UserError for what cannot be.
     """
 
     delay_bound: int | None = None

@@ -1,7 +1,8 @@
 """Asynchronous jobs with a coordinator on a real network, whose processes a test may kill.
 
 Rule of this file: three workers whose links are faster than the server's, so that updates meet and are summed on their
-way; the roles' processes, with a replica of the model where one is asked for; and how it all ended. What a worker runs is a script of tests/net/jobs.
+way; the roles' processes, with a replica of the model where one is asked for; and how it all ended. What a worker runs
+is a script of tests/net/jobs.
 """
 
 from __future__ import annotations

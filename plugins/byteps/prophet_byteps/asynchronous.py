@@ -312,7 +312,7 @@ def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
 
 
 def _begin(agent: AsynchronousAgent, optimizer: Any, named: list[tuple[str, Any]] | None) -> int:
-    """How many updates the weights have had that the job begins with. The process ends where they are of another model."""
+    """How many updates the job begins with. The process ends where they are of another model."""
     try:
         return agent.replica.begin(optimizer, named)
     except UserError as error:

@@ -1,7 +1,7 @@
-"""The replica of an asynchronous job, as a worker's environment names it: where copies go, and what the job begins with.
+"""The replica of an asynchronous job, as a worker's environment names it: where copies go, what the job begins with.
 
-Rule of this file: settings to a store and a model, before anything is sent, and what a person is told of them. Copies are
-prophet/frontends/torch/replicating.py's.
+Rule of this file: settings to a store and a model, before anything is sent, and what a person is told of them. Copies
+are prophet/frontends/torch/replicating.py's.
 
 A job that does not begin with what its replica has would replace it by less: that is refused at the start.
 """
@@ -53,15 +53,17 @@ class Replica:
             begins = 0 if model is None else model.updates
             if root and has is not None and has > begins:
                 raise UserError(
-                    f"{names.REPLICA}: replica {store.address} has a model with {has} updates, and this job begins with "
-                    f"{begins}: begin with that model ({names.RESUME}={store.address}), or give `prophet replicate` "
-                    "another --file"
+                    f"{names.REPLICA}: replica {store.address} has a model with {has} updates, and this job begins "
+                    f"with {begins}: begin with that model ({names.RESUME}={store.address}), or give "
+                    "`prophet replicate` another --file"
                 )
         return cls(store, model, where, source is not None)
 
     def begin(self, optimizer: Any, named_parameters: Iterable[tuple[str, Any]] | None) -> int:
-        """Makes the model that the job begins with the values of an optimizer's parameters, on the one worker that has
-        it. Returns how many updates are in it. Raises UserError where it is of another model."""
+        """Gives an optimizer's parameters the values that the job begins with, on the one worker that has them.
+
+        Returns how many updates are in them. Raises UserError where they are of another model.
+        """
         if self.model is None:
             return 0
         from prophet.frontends.torch.replicating import begin_with
@@ -69,8 +71,8 @@ class Replica:
         parameters = parameters_of(optimizer)
         begin_with(self.model, parameters, parameter_names(parameters, named_parameters), self.where)
         say(
-            f"this job begins with the {self.model.updates} updates that {self.where} has; what its server had besides, "
-            f"by norm at most {self.model.bound:g}, is lost"
+            f"this job begins with the {self.model.updates} updates that {self.where} has; what its server had "
+            f"besides, by norm at most {self.model.bound:g}, is lost"
         )
         return self.model.updates
 

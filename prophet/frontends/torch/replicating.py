@@ -28,7 +28,7 @@ CLOSE_S = 30.0
 logger = logging.getLogger("prophet")
 
 
-class Store(Protocol):
+class CopyStore(Protocol):
     """Where copies go (ReplicaStore). Both may raise OSError and UserError."""
 
     def updates(self) -> int | None:
@@ -45,7 +45,12 @@ class ReplicatingWorker:
     """
 
     def __init__(
-        self, blocks: WeightBlocks, pulls: WholePulls, names: Sequence[str], coordinator: CoordinatorPort, store: Store
+        self,
+        blocks: WeightBlocks,
+        pulls: WholePulls,
+        names: Sequence[str],
+        coordinator: CoordinatorPort,
+        store: CopyStore,
     ) -> None:
         self._blocks = blocks
         self._pulls = pulls

@@ -1,4 +1,4 @@
-"""What a worker's environment says of its job's replica: what is refused before anything is sent, and what is begun with."""
+"""What a worker's environment says of its job's replica: what is refused at the start, and what is begun with."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def test_without_a_word_of_it_there_is_none(environ: dict[str, str]) -> None:
     ("changes", "line"),
     [
         ({"PROPHET_REPLICA": "somewhere"}, "PROPHET_REPLICA is 'somewhere'; it must be HOST:PORT"),
-        ({"PROPHET_REPLICA": "a:1", "PROPHET_COORDINATOR": ""}, "PROPHET_REPLICA is set, and PROPHET_COORDINATOR is not"),
+        ({"PROPHET_REPLICA": "a:1", "PROPHET_COORDINATOR": ""}, "is set, and PROPHET_COORDINATOR is not"),
         ({"PROPHET_RESUME": "/none"}, "PROPHET_RESUME is '/none'; there is no such file"),
         ({"PROPHET_RESUME": "a:b"}, "PROPHET_RESUME is 'a:b'; it must be HOST:PORT"),
         ({"PROPHET_RESUME": "{tokens}"}, "PROPHET_RESUME: {tokens}: no replica of a model ("),
-        ({"PROPHET_RESUME": "127.0.0.1:1"}, "PROPHET_RESUME: replica 127.0.0.1:1 cannot be reached (Connection refused)"),
+        ({"PROPHET_RESUME": "127.0.0.1:1"}, "replica 127.0.0.1:1 cannot be reached (Connection refused)"),
         (
             {"PROPHET_RESUME": "127.0.0.1:1", "PROPHET_COORDINATOR": "", "PROPHET_COORDINATOR_TOKEN_FILE": ""},
             "PROPHET_RESUME names a replica, and PROPHET_COORDINATOR_TOKEN_FILE no file",
