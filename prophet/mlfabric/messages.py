@@ -111,7 +111,7 @@ class Done(_Message):
     version: _Whole
     size_bytes: _Whole
     sum: _Whole | None = None
-    norm: Annotated[float, Field(ge=0)] = 0.0
+    norm: Annotated[float, Field(ge=0)] = 1.0
 
 
 class Collected(_Message):

@@ -24,7 +24,7 @@ from prophet.core import settings as names
 from prophet.core.errors import UserError
 from prophet.core.optional import INSTALL
 from prophet.core.plan import Plan
-from prophet.core.settings import Settings, coordinator_from_environ, from_environ
+from prophet.core.settings import Settings, coordinator_from_environ, from_environ, resumed_from
 from prophet.core.status import AgentStatus
 from prophet.frontends.ending import STALLED, WRONG, at_end, end_process
 from prophet.frontends.records import require_records, write_records
@@ -44,16 +44,10 @@ logger = logging.getLogger("prophet")
 class AsynchronousAgent:
     """Prophet in one worker of an asynchronous job."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        library: Library | None,
-        hook: Hook | None,
-        no_hook: str = "",
-        replica: Replica | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, library: Library | None, hook: Hook | None, no_hook: str = "") -> None:
         self._settings = settings
-        self.replica = replica or Replica()
+        self.replica: Replica | None = None
+        """Since BytePS was initialised."""
         self._library = library
         self._hook = hook
         self._aside = no_hook
@@ -69,7 +63,6 @@ class AsynchronousAgent:
         settings = from_environ(environ)
         require_records(settings)
         check_job(framework, environ)
-        replica = Replica.from_environ(environ)
         library, hook, no_hook = None, None, ""
         try:
             library = hook_module.find_library(framework)
@@ -78,7 +71,7 @@ class AsynchronousAgent:
             no_hook = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
         if names.users_own_partition_bytes(environ) is None:
             environ[names.BYTEPS_PARTITION_BYTES] = environ[names.CHOSEN] = BYTEPS_BLOCK_BYTES
-        return cls(settings, library, hook, no_hook, replica)
+        return cls(settings, library, hook, no_hook)
 
     def start(self, module: ModuleType) -> None:
         """Takes over what is to go one way only, and how the BytePS module just imported wraps optimizers."""
@@ -100,11 +93,17 @@ class AsynchronousAgent:
         at_end(self._finish)
 
     def _wrap_init(self, module: Any) -> None:
-        """A coordinator is looked for when the worker's number is known, and left before BytePS is shut down."""
+        """A coordinator is looked for when the worker's number is known, and left before BytePS is shut down.
+
+        A replica is asked before: what is wrong with it ends this worker while nobody waits for it yet. Not at the
+        import, which processes have as well that load a program's data.
+        """
         init, shutdown = module.init, module.shutdown
 
         @functools.wraps(init)
         def init_and_connect(*args: Any, **kwargs: Any) -> Any:
+            if self.replica is None:
+                self.replica = find_replica(os.environ)
             result = init(*args, **kwargs)
             if self._coordinator is None and module.size() > 1:
                 self._coordinator = connect(module.rank(), os.environ, module.size())
@@ -124,7 +123,7 @@ class AsynchronousAgent:
         first, self._taken = not self._taken, True
         if not first and self.staleness is not None:
             raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, and this is another")
-        if not first and (self.replica.store is not None or self.replica.resumes):
+        if not first and self.replica is not None and self.replica.is_of_one_model:
             raise ValueError(f"{names.REPLICA} and {names.RESUME} are of one optimizer's model, and this is another")
         if not first and self._coordinator is not None:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
@@ -214,10 +213,19 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
     if (aggregates := environ.get(names.AGGREGATE, "1")) not in ("0", "1"):
         raise UserError(f"{names.AGGREGATE} is {aggregates!r}; it must be 0 or 1")
     coordinator = coordinator_from_environ(environ)
+    resumed_from(environ)
     if coordinator is not None:
         from prophet.mlfabric.tokens import token_of
 
         token_of(coordinator.token_file, coordinator.tenant)
+
+
+def find_replica(environ: Mapping[str, str]) -> Replica:
+    """What the environment says of a replica. The process ends where that cannot be."""
+    try:
+        return Replica.from_environ(environ)
+    except UserError as error:
+        end_process(str(error), WRONG)
 
 
 def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorPort | None:
@@ -284,7 +292,7 @@ def copy_to_replica(
     blocks: Any,
 ) -> None:
     """From now on this worker hands copies of the model to the job's replica, where it has one."""
-    store = agent.replica.store
+    store = None if agent.replica is None else agent.replica.store
     if coordinator is None or store is None:
         return
     from prophet.frontends.torch.replicating import ReplicatingWorker
@@ -314,7 +322,7 @@ def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
 def _begin(agent: AsynchronousAgent, optimizer: Any, named: list[tuple[str, Any]] | None) -> int:
     """How many updates the job begins with. The process ends where they are of another model."""
     try:
-        return agent.replica.begin(optimizer, named)
+        return 0 if agent.replica is None else agent.replica.begin(optimizer, named)
     except UserError as error:
         end_process(str(error), WRONG)
 
@@ -329,7 +337,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
     ) -> Any:
         named = list(named_parameters) if named_parameters is not None else None
         if bps.size() == 1:
-            if agent.replica.resumes:
+            if agent.replica is not None and agent.replica.is_of_one_model:
                 agent.take_coordinator()  # there is none; another optimizer is refused
             _begin(agent, optimizer, named)
             return original(optimizer, named, compression or bps.Compression.none, backward_passes_per_step)

@@ -59,6 +59,11 @@ class Replica:
                 )
         return cls(store, model, where, source is not None)
 
+    @property
+    def is_of_one_model(self) -> bool:
+        """Whether there is anything that can be of one optimizer's model alone."""
+        return self.store is not None or self.resumes
+
     def begin(self, optimizer: Any, named_parameters: Iterable[tuple[str, Any]] | None) -> int:
         """Gives an optimizer's parameters the values that the job begins with, on the one worker that has them.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,9 +126,8 @@ def test_worker_0_begins_with_the_replicas_model_and_says_what_is_lost(
     assert (other.model, other.resumes) == (None, True)
 
 
-def test_another_models_replica_ends_the_process(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = from_environ(environ)
-    agent = AsynchronousAgent(settings, None, None, replica=Replica(model=MODEL, where="model.npz", resumes=True))
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """With what the process would have ended."""
     ended: list[tuple[str, int]] = []
 
     def end(line: str, status: int) -> None:
@@ -134,14 +135,37 @@ def test_another_models_replica_ends_the_process(environ: dict[str, str], monkey
         raise SystemExit
 
     monkeypatch.setattr(asynchronous, "end_process", end)
+    return ended
+
+
+def test_another_models_replica_ends_the_process(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = AsynchronousAgent(from_environ(environ), None, None)
+    agent.replica = Replica(model=MODEL, where="model.npz", resumes=True)
+    ended = ends(monkeypatch)
     with pytest.raises(SystemExit):
         asynchronous._begin(agent, sgd(3), None)
     ((line, status),) = ended
     assert line.startswith("model.npz: it is of another model: weight [2] where") and status == 2
 
 
+def test_a_replica_is_asked_before_byteps_starts_and_what_is_wrong_ends_the_process(
+    environ: dict[str, str], address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bps: Any = SimpleNamespace(init=lambda: pytest.fail("BytePS has started"), shutdown=lambda: None, size=lambda: 2)
+    agent = AsynchronousAgent(from_environ(environ), None, None)
+    agent._wrap_init(bps)
+    for name, text in {**environ, "PROPHET_REPLICA": address}.items():
+        monkeypatch.setenv(name, text)
+    ended = ends(monkeypatch)
+    with pytest.raises(SystemExit):
+        bps.init()
+    ((line, status),) = ended
+    assert f"PROPHET_RESUME={address}" in line and status == 2
+
+
 def test_another_optimizers_model_is_not_copied() -> None:
-    agent = AsynchronousAgent(from_environ({"BYTEPS_SCHEDULER": "mlfabric"}), None, None, replica=Replica(resumes=True))
+    agent = AsynchronousAgent(from_environ({"BYTEPS_SCHEDULER": "mlfabric"}), None, None)
+    agent.replica = Replica(resumes=True)
     agent.take_coordinator()
     with pytest.raises(ValueError, match="PROPHET_REPLICA and PROPHET_RESUME are of one optimizer's model"):
         agent.take_coordinator()
