@@ -277,13 +277,16 @@ def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]
 
 
 def resumed_from(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | Path | None:
-    """The replica or the file that the job is to begin with. Raises UserError where it is neither."""
+    """The replica or the file that the job is to begin with. Raises UserError where it is neither.
+
+    A file is on the machine of worker 0, which alone reads it.
+    """
     text = environ.get(RESUME, "")
     if not text:
         return None
     if ":" in text and "/" not in text and not Path(text).exists():
         return host_and_port(text, RESUME)
-    if not Path(text).is_file():
+    if environ.get(DMLC_WORKER_ID, "0") in ("", "0") and not Path(text).is_file():
         raise UserError(f"{RESUME} is {text!r}; there is no such file: name that of a replica, or write its HOST:PORT")
     return Path(text)
 

@@ -87,6 +87,8 @@ class ReplicaStore:
             answer = connection.getresponse()
             body = answer.read()
         except http.client.HTTPException as error:
+            if isinstance(error, OSError):
+                raise  # it has gone away
             raise UserError(f"replica {self.address}: it is none ({type(error).__name__})") from None
         finally:
             connection.close()

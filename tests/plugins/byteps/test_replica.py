@@ -80,6 +80,10 @@ def test_what_cannot_be_is_one_line(environ: dict[str, str], changes: dict[str, 
     assert line.format(tokens=tokens) in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_file_is_on_the_machine_of_worker_0_alone(environ: dict[str, str]) -> None:
+    assert Replica.from_environ({**environ, "PROPHET_RESUME": "/none", "DMLC_WORKER_ID": "1"}).resumes
+
+
 def test_a_wrong_token_is_one_line_on_every_worker(environ: dict[str, str], address: str) -> None:
     Path(environ["PROPHET_COORDINATOR_TOKEN_FILE"]).write_text("job another-token-of-tests\n")
     for worker in ("0", "1"):
