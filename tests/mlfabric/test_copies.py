@@ -119,7 +119,7 @@ def test_what_is_under_way_counts() -> None:
     job = begun(3)
     job.ask(0, 0, norm=2.5)
     job.ask(1, 0, norm=2.0)
-    job.turn(0.99)
+    job.turn(0.999)
     assert job.grants() == [(0, 0)]
     job.done(0, 0, norm=2.5)
     assert job.grants() == []
