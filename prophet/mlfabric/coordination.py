@@ -279,9 +279,7 @@ class Coordination:
         norm = done.norm if entry is None else entry.ask.norm
         self._apply(worker, number, done.version, norm, done.size_bytes, granted)
 
-    def _apply(
-        self, worker: JobWorker, number: int, version: int, norm: float, size_bytes: int, granted: bool
-    ) -> None:
+    def _apply(self, worker: JobWorker, number: int, version: int, norm: float, size_bytes: int, granted: bool) -> None:
         counts = self.counts
         if self.lag is not None:
             self.lag.changed(norm)

@@ -19,7 +19,7 @@ import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import ThreadingMixIn, TCPServer
+from socketserver import TCPServer, ThreadingMixIn
 
 from prophet.core.errors import UserError
 from prophet.mlfabric.replica_model import updates_in
@@ -36,6 +36,7 @@ from prophet.mlfabric.replica_store import (
     digest_of,
     prove,
 )
+
 
 class KeptModel:
     """The file. Any thread may use it."""

@@ -79,9 +79,7 @@ class ReplicaStore:
             PROOF: prove(self._token, method, path, self._tenant, updates, str(len(data)), digest, nonce),
         }
         # A timeout is of one send, so it is pieces that are sent.
-        connection = http.client.HTTPConnection(
-            self._host, self._port, timeout=self._timeout_s, blocksize=PIECE_BYTES
-        )
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s, blocksize=PIECE_BYTES)
         try:
             connection.request(method, path, io.BytesIO(data), headers)
             answer = connection.getresponse()

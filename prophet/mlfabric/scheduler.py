@@ -135,9 +135,7 @@ class Scheduler:
         writer = _Writer()
         if self.replica is None or self._ledger is None:
             norms = [update.norm for update in order]
-            tentative = aggregate(
-                order, network, self.server, ranked, now_s, busy_until_s, norms, self._most_summed
-            )
+            tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, norms, self._most_summed)
             commits = [writer.group(group, self.server) for group in tentative.groups]
             return BatchSchedule(writer.transfers, tuple(commits), (), ordering.dropped)
 

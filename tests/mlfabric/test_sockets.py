@@ -146,9 +146,7 @@ def test_a_worker_is_asked_for_a_copy_until_it_says_what_came_of_it() -> None:
         made.set()
 
     try:
-        with CoordinatorClient(
-            server.address, TOKEN, "job", 0, LONG_S, "machine0", False, replicates=True
-        ) as client:
+        with CoordinatorClient(server.address, TOKEN, "job", 0, LONG_S, "machine0", False, replicates=True) as client:
             assert client.wait_welcome(LONG_S)
             asking = client.ask(1000, 0, 1.0)
             client.on_copy(make)

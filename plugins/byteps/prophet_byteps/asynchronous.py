@@ -352,9 +352,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
         wait = hook_module.wait_activity
 
         copying = functools.partial(copy_to_replica, agent, coordinator, named)
-        return wrap(
-            bps, optimizer, coordinator, wait, size, summing, agent.staleness, agent.stall_s, before, copying
-        )
+        return wrap(bps, optimizer, coordinator, wait, size, summing, agent.staleness, agent.stall_s, before, copying)
 
     bps.DistributedOptimizer = distributed_optimizer
     broadcast_parameters = bps.broadcast_parameters
