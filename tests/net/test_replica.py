@@ -129,7 +129,7 @@ def test_a_job_whose_server_died_begins_with_a_replica_that_lacks_no_more_than_t
 
 
 def test_a_replica_that_dies_is_one_line_and_one_that_is_back_is_used(apart: Testbed, tmp_path: Path) -> None:
-    file, steps = tmp_path / "model.npz", 100
+    file, steps = tmp_path / "model.npz", 70
     command = (str(JOBS / "apart.py"), str(steps))
     with running(apart, tmp_path / "job", PORT + 2, command, replica=file, bound=BOUND) as job:
         job.until(lambda: updates(file) >= 6)
