@@ -92,7 +92,17 @@ class ModelCopy:
     bound: float
 
 
-class CoordinatorPort(Protocol):
+class CopiesPort(Protocol):
+    """What a worker that makes copies for a replica asks for. Both may be called from any thread."""
+
+    def on_copy(self, copy: Callable[[ModelCopy], None]) -> None:
+        """`copy` is called, from the client's thread, for what of the model is to go to the replica."""
+
+    def copied(self, number: int, reason: str = "") -> None:
+        """The replica keeps that copy; or it did not get there for `reason`."""
+
+
+class CoordinatorPort(CopiesPort, Protocol):
     """What a front end asks for. All may be called from any thread, and none but one blocks."""
 
     @property
@@ -119,12 +129,6 @@ class CoordinatorPort(Protocol):
 
     def pushed_sum(self, number: int, size_bytes: int) -> None:
         """The server has all of the sum; its members' outcomes follow, at their workers."""
-
-    def on_copy(self, copy: Callable[[ModelCopy], None]) -> None:
-        """`copy` is called, from the client's thread, for what of the model is to go to the replica."""
-
-    def copied(self, number: int, reason: str = "") -> None:
-        """The replica keeps that copy; or it did not get there for `reason`."""
 
     def clock(self, rounds: int, models: int) -> Future[bool]:
         """This worker has finished so many rounds and read so many models, the first ones included.

@@ -79,7 +79,7 @@ class Worker:
         self.blocks = WeightBlocks(self.parameters, WORKERS, 16)
         self.blocks.hold_weights(before=40)
         self.wire = Wire(self.blocks.blocks)
-        self.coordinator: Any = Coordinator()
+        self.coordinator = Coordinator()
         self.store = Store()
         pulls = WholePulls(self.wire, self.blocks.counted, lambda: 0.0, lambda seconds: None)
         self.copying = ReplicatingWorker(self.blocks, pulls, ["first", "second"], self.coordinator, self.store)

@@ -20,7 +20,7 @@ import torch
 from prophet.core.errors import UserError
 from prophet.frontends.torch.asynchronous import WholePulls
 from prophet.frontends.torch.weight_blocks import WeightBlocks, behind, counts_of, updates_before
-from prophet.mlfabric.ports import CoordinatorPort, ModelCopy
+from prophet.mlfabric.ports import CopiesPort, ModelCopy
 from prophet.mlfabric.replica_model import ReplicaModel, encoded
 
 CLOSE_S = 30.0
@@ -49,7 +49,7 @@ class ReplicatingWorker:
         blocks: WeightBlocks,
         pulls: WholePulls,
         names: Sequence[str],
-        coordinator: CoordinatorPort,
+        coordinator: CopiesPort,
         store: CopyStore,
     ) -> None:
         self._blocks = blocks
