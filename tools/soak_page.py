@@ -141,6 +141,12 @@ def promises(data: SoakData) -> list[tuple[str, str, str]]:
             "in the tests alone",
         ),
         (
+            "An asynchronous job whose server died begins anew with its replica's model, which lacks no more than the "
+            "bound; a replica that dies holds nobody up",
+            _tests("net/test_replica.py", "mlfabric/test_copies.py", "mlfabric/test_replica.py"),
+            "in the tests alone",
+        ),
+        (
             "A failure of Prophet is one warning, and the job goes on in the engine's own order",
             _tests("plugins/byteps/test_agent.py", "plugins/torch/test_agent.py"),
             "in the tests alone, and the steps aside among the tasks",

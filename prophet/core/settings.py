@@ -66,6 +66,10 @@ AGGREGATE = "PROPHET_AGGREGATE"
 """0 keeps this worker of an asynchronous job from summing others' updates, and from sending its own to be summed."""
 STALENESS = "PROPHET_STALENESS"
 """By how many rounds a worker of a job with a coordinator may lead the slowest; 0 is in step, unset is no bound."""
+REPLICA = "PROPHET_REPLICA"
+"""HOST:PORT of the job's `prophet replicate`, which keeps a copy of the model of an asynchronous job."""
+RESUME = "PROPHET_RESUME"
+"""What an asynchronous job begins with: the model of the replica at HOST:PORT, or of the file of one."""
 NODE = "PROPHET_NODE"
 """Name of this machine's NIC for the coordinator; workers behind one NIC have one name. The host's name where unset."""
 
@@ -244,9 +248,11 @@ def from_environ(
             raise UserError(f"{name} is {text!r}; it must be 0 or 1")
         return text == "1"
 
-    fusion = switch(FUSION, "1")
+    fusion, policy = switch(FUSION, "1"), environ[scheduler].strip().lower()
+    if environ.get(RESUME) and policy != MLFABRIC:
+        raise UserError(f"{RESUME} is for asynchronous jobs, {SCHEDULER}={MLFABRIC}; this one would begin without it")
     return Settings(
-        policy=environ[scheduler].strip().lower(),
+        policy=policy,
         partition_bytes=_partition_bytes(environ, scheduler == SCHEDULER),
         watchdog_s=_number(environ, WATCHDOG_S, DEFAULT_WATCHDOG_S, 0.01),
         monitor_s=_number(environ, MONITOR_S, DEFAULT_MONITOR_S, 0.1),
@@ -275,6 +281,31 @@ class CoordinatorSettings:
     bound_s: float
     node: str | None
     staleness: int | None = None
+    replica: tuple[str, int] | None = None
+    """Host and port."""
+
+
+def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]:
+    """Of `HOST:PORT`. Raises UserError that names `where` it stands."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()) or not least_port <= int(port) <= MOST_PORT:
+        raise UserError(f"{where} is {text!r}; it must be HOST:PORT, the port {least_port} to {MOST_PORT}")
+    return host, int(port)
+
+
+def resumed_from(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | Path | None:
+    """The replica or the file that the job is to begin with. Raises UserError where it is neither.
+
+    A file is on the machine of worker 0, which alone reads it.
+    """
+    text = environ.get(RESUME, "")
+    if not text:
+        return None
+    if ":" in text and "/" not in text and not Path(text).exists():
+        return host_and_port(text, RESUME)
+    if environ.get(DMLC_WORKER_ID, "0") in ("", "0") and not Path(text).is_file():
+        raise UserError(f"{RESUME} is {text!r}; there is no such file: name that of a replica, or write its HOST:PORT")
+    return Path(text)
 
 
 def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> CoordinatorSettings | None:
@@ -284,11 +315,11 @@ def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> Coordin
         raise UserError(f"{STALENESS} is {staleness!r}; it must be a whole number of rounds, 0 to {MOST_STALENESS}")
     if staleness and not address:
         raise UserError(f"{STALENESS} is set, and {COORDINATOR} is not: name the coordinator that is to keep it")
+    if not address and environ.get(REPLICA):
+        raise UserError(f"{REPLICA} is set, and {COORDINATOR} is not: name the coordinator that is to order copies")
     if not address:
         return None
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UserError(f"{COORDINATOR} is {address!r}; it must be HOST:PORT")
+    host, port = host_and_port(address.removeprefix("tcp://"), COORDINATOR)
     token_file = environ.get(COORDINATOR_TOKEN_FILE, "")
     if not token_file:
         raise UserError(f"{COORDINATOR} is set, and {COORDINATOR_TOKEN_FILE} is not: name the file with its token")
@@ -299,4 +330,5 @@ def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> Coordin
         _number(environ, COORDINATOR_BOUND_S, DEFAULT_COORDINATOR_BOUND_S, 0.05),
         environ.get(NODE) or None,
         int(staleness) if staleness else None,
+        host_and_port(environ[REPLICA], REPLICA) if environ.get(REPLICA) else None,
     )

@@ -28,7 +28,7 @@ from prophet.learn.nic import interface_towards, sample_nic
 from prophet.mlfabric.conversation import AWAY, Conversation, Pass, Result, SumPermission
 from prophet.mlfabric.messages import MOST_ANSWER_BYTES, Bye, Hello, Request, decode_answer, encode
 from prophet.mlfabric.nic_rates import NicEstimate
-from prophet.mlfabric.ports import Asking, Collection, Outcome, Permission
+from prophet.mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Permission
 from prophet.mlfabric.tokens import token_of
 
 zmq: Any = need("zmq", "an MLfabric coordinator")
@@ -47,7 +47,8 @@ class CoordinatorClient:
 
     `bound_s` is how long the coordinator may be silent before updates go in arrival order. `node` names the NIC, the
     host's name where left out; with `watch_nic` its rate is measured while updates travel, and reported. `staleness`
-    is by how many rounds one of the job's `workers` may lead the slowest, None for any. Raises UserError for an
+    is by how many rounds one of the job's `workers` may lead the slowest, None for any. `replicates`: it can make
+    copies of the model. Raises UserError for an
     address, tenant or number that cannot be; nothing is connected yet when it returns.
     """
 
@@ -62,6 +63,7 @@ class CoordinatorClient:
         watch_nic: bool = True,
         workers: int | None = None,
         staleness: int | None = None,
+        replicates: bool = False,
     ) -> None:
         try:
             hello = Hello(
@@ -71,6 +73,7 @@ class CoordinatorClient:
                 node=node or socket.gethostname(),
                 workers=workers,
                 staleness=staleness,
+                replicates=replicates,
             )
         except ValueError:
             raise UserError(f"tenant {tenant!r}, worker {worker!r}, node {node!r}: one cannot be") from None
@@ -83,6 +86,7 @@ class CoordinatorClient:
         self._sums: dict[int, Future[Permission]] = {}
         self._passes: dict[int, Future[bool]] = {}
         self._collect: Callable[[Collection], None] | None = None
+        self._copy: Callable[[ModelCopy], None] | None = None
         # A restart takes longer than a millisecond an update, so it does not use a number again.
         self._numbers = time.time_ns() // 1_000_000
         self._closing = self._ended = self._warned = False
@@ -188,6 +192,14 @@ class CoordinatorClient:
     def pushed_sum(self, number: int, size_bytes: int) -> None:
         with self._lock:
             self._conversation.done_sum(number, size_bytes, time.monotonic())
+        self._wake()
+
+    def on_copy(self, copy: Callable[[ModelCopy], None]) -> None:
+        self._copy = copy  # what has come before comes again
+
+    def copied(self, number: int, reason: str = "") -> None:
+        with self._lock:
+            self._conversation.copied(number, reason)
         self._wake()
 
     def clock(self, rounds: int, models: int) -> Future[bool]:
@@ -338,6 +350,9 @@ class CoordinatorClient:
             case Collection():
                 if self._collect is not None:
                     self._collect(result)
+            case ModelCopy():
+                if self._copy is not None:
+                    self._copy(result)
 
     def _warn(self, why: str) -> None:
         if not self._warned:
@@ -414,4 +429,5 @@ def client_from_environ(
         settings.node,
         workers=workers,
         staleness=settings.staleness,
+        replicates=settings.replica is not None,
     )

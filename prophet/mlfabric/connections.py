@@ -73,6 +73,16 @@ class Connections:
             sent for name, tenant in self._tenants.items() for sent in self._sent(name, tenant.coordination.turn(now_s))
         ]
 
+    def notices(self) -> list[str]:
+        """What a person should know of a job, each line once."""
+        lines: list[str] = []
+        for name, tenant in self._tenants.items():
+            lag = tenant.coordination.lag
+            if lag is not None and lag.notices:
+                lines += [f"{name}: {line}" for line in lag.notices]
+                lag.notices.clear()
+        return lines
+
     def _hello(self, connection: bytes, hello: Hello, now_s: float) -> list[Outgoing]:
         tenant = self._tenants.get(hello.tenant)
         if tenant is None:

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from prophet.core.errors import UserError
 from prophet.mlfabric.messages import (
+    MOST_REASON,
     Answer,
     Applied,
     Ask,
@@ -28,6 +29,8 @@ from prophet.mlfabric.messages import (
     Clock,
     Collect,
     Collected,
+    Copied,
+    Copy,
     Denied,
     Done,
     Grant,
@@ -42,7 +45,7 @@ from prophet.mlfabric.messages import (
     Welcome,
     prove,
 )
-from prophet.mlfabric.ports import Collection, Outcome, Permission
+from prophet.mlfabric.ports import Collection, ModelCopy, Outcome, Permission
 
 BEAT_S = 1.0
 """A worker that has said nothing for so long says that it lives."""
@@ -74,7 +77,7 @@ class Pass:
     coordinated: bool
 
 
-Result: TypeAlias = Permission | Outcome | SumPermission | Collection | Pass
+Result: TypeAlias = Permission | Outcome | SumPermission | Collection | Pass | ModelCopy
 
 
 class _Stage(enum.Enum):
@@ -192,12 +195,13 @@ class Conversation:
         """
         update = self._updates.get(number)
         if (ask := self._lost_asks.pop(number, None)) is not None:
-            self._keep(Done(update=number, version=ask.version, size_bytes=size_bytes))
+            self._keep(Done(update=number, version=ask.version, size_bytes=size_bytes, norm=ask.norm))
             if self.welcomed:
                 self._out.messages.append(self._unheard[number])
         if update is None or update.stage is _Stage.SENT or update.done is not None:
             return
-        update.done = Done(update=number, version=update.ask.version, size_bytes=size_bytes)
+        ask = update.ask
+        update.done = Done(update=number, version=ask.version, size_bytes=size_bytes, norm=ask.norm)
         update.stage, update.heard_s = _Stage.DONE, now_s
         if self.away:
             self._not_heard(update)
@@ -217,6 +221,11 @@ class Conversation:
         if gathered is not None and gathered.done is None:
             gathered.done = Done(update=0, version=0, size_bytes=size_bytes, sum=number)
             gathered.heard_s, gathered.said_s = now_s, -math.inf
+
+    def copied(self, number: int, reason: str) -> None:
+        """The replica keeps the copy of that number, or it did not get there. Said again where it is asked again."""
+        if self.welcomed:
+            self._out.messages.append(Copied(copy_number=number, reason=reason[:MOST_REASON]))
 
     def report(self, up: float | None, down: float | None) -> None:
         """The NIC's rates in bytes per second, None for one that is not known. Raises UserError for what cannot be."""
@@ -275,8 +284,10 @@ class Conversation:
                 self._welcome(answer, now_s)
             case Denied():
                 self._denied(answer, now_s)
-            case Wait() if update := self._updates.get(answer.update):
+            case Wait(sum=None) if update := self._updates.get(answer.update):
                 update.heard_s = now_s
+            case Wait() if answer.sum is not None and (gathered := self._sums.get(answer.sum)):
+                gathered.heard_s = now_s
             case Grant(sum=None):
                 self._granted(answer, now_s)
             case Grant() if answer.sum is not None:
@@ -287,6 +298,8 @@ class Conversation:
                 self._lost(answer)
             case Collect():
                 self._collect(answer)
+            case Copy():
+                self._out.results.append(ModelCopy(answer.copy_number, answer.bound))
             case Proceed() if self._passing and self._clock and self._clock.rounds == answer.rounds:
                 self._passing.heard_s = now_s
                 if answer.now:

@@ -16,16 +16,17 @@ What a worker was granted is released when it dies: nothing is heard from it for
 transfer is `lease_s` late. The updates in a sum are lost with their aggregator. Where the sum had reached the server
 all the same, their workers see it in the model, and say so: then they count.
 
-Workers that have to stay near each other say after each round how far they are; leads.py says who may go on.
+Workers that have to stay near each other say after each round how far they are; leads.py says who may go on. Where
+there is a replica of the model, lag.py says what may go before it has another copy.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from prophet.mlfabric.lag import ReplicaLag
 from prophet.mlfabric.leads import LeadBound
 from prophet.mlfabric.messages import (
     Applied,
@@ -35,6 +36,8 @@ from prophet.mlfabric.messages import (
     Clock,
     Collect,
     Collected,
+    Copied,
+    Copy,
     Denied,
     Done,
     Grant,
@@ -49,12 +52,13 @@ from prophet.mlfabric.messages import (
     Welcome,
 )
 from prophet.mlfabric.network import Link, NetworkState, Node
+from prophet.mlfabric.open_updates import JobWorker, Manner, OpenCollection, OpenUpdate, manner_of, words
 from prophet.mlfabric.ordering import Update
 from prophet.mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
 from prophet.mlfabric.terms import Counts, Terms
-from prophet.mlfabric.timetable import LEAD_S, ScheduledTransfer, Timetable
+from prophet.mlfabric.timetable import LEAD_S, ScheduledTransfer, Timetable, alone
 
-Said: TypeAlias = Applied | Collect | Denied | Grant | Lost | Parting | Proceed | Summed | Wait | Welcome
+Said: TypeAlias = Applied | Collect | Copy | Denied | Grant | Lost | Parting | Proceed | Summed | Wait | Welcome
 Addressed: TypeAlias = tuple[int, Said]
 """To which worker, and what."""
 
@@ -74,50 +78,6 @@ COLLECTIONS = 1 << 20
 """So many numbers of collections each epoch has for itself: a sum of before a new start is never taken for another."""
 
 
-_Manner: TypeAlias = tuple[int | None, int | None]
-"""By how many rounds of how many workers one may lead; what all of a job have to say alike."""
-
-
-@dataclass
-class _Worker:
-    number: int
-    incarnation: int
-    node: Node
-    aggregates: bool
-    heard_s: float
-    alive: bool = True
-    ended: bool = False
-    open: dict[int, _Open] = field(default_factory=dict)
-    finished: dict[int, Applied | Grant | Lost] = field(default_factory=dict)
-    """What was said last of the newest finished updates."""
-    forgotten: int = 0
-    """Updates below this number are finished, and how is not remembered."""
-    proceeds_at: int | None = None
-    """The round after which it waits for others."""
-
-
-@dataclass(eq=False)
-class _Open:
-    """An update that was asked for and is not finished. Without a transfer it is in no batch yet."""
-
-    worker: _Worker
-    ask: Ask
-    update: Update
-    asked_s: float
-    transfer: ScheduledTransfer | None = None
-    collection: _Collection | None = None
-    grant: Grant | None = None
-
-
-@dataclass(eq=False)
-class _Collection:
-    number: int
-    aggregator: _Worker
-    transfer: ScheduledTransfer
-    members: list[_Open]
-    grant: Grant | None = None
-
-
 class Coordination:
     """One job's coordinator. Not safe for several threads.
 
@@ -132,26 +92,30 @@ class Coordination:
         self.version = 0
         """Updates applied: the model's version (Eq. 9)."""
         self.counts = Counts()
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, JobWorker] = {}
         self._nodes: dict[str, Node] = {}
         self._network = NetworkState((), ())
         server = self._node(terms.server)
-        self._scheduler = Scheduler(server, (), terms.delay_bound, seed=terms.seed)
+        most = math.inf if terms.divergence_bound is None else terms.divergence_bound
+        self._scheduler = Scheduler(server, (), terms.delay_bound, seed=terms.seed, most_summed=most)
         self._timetable = Timetable(server, terms.delay_bound)
-        self._ready: list[_Open] = []
-        self._held: list[_Open] = []
+        self._ready: list[OpenUpdate] = []
+        self._held: list[OpenUpdate] = []
         """What may not go before others have read the model."""
-        self._manner: _Manner | None = None
+        self._manner: Manner | None = None
         self._leads: LeadBound | None = None
         self._leads_since_s = -math.inf
         self._left_behind: set[int] = set()
         """Workers that others have been told to end without."""
         self._base = 0
         """The newest version that workers know of coordinators before this one."""
-        self._by_id: dict[int, _Open] = {}
+        self._by_id: dict[int, OpenUpdate] = {}
         self._serial = 0
-        self._collections: dict[int, _Collection] = {}
+        self._collections: dict[int, OpenCollection] = {}
         self._first_collection = self._collection_number = (epoch & 0xFFFFFFFF) * COLLECTIONS
+        self.lag = None if terms.divergence_bound is None else ReplicaLag(most, self._first_collection)
+        """How far the replica of the model is behind, where there is one."""
+        self._waits_for_copy = False
         self._busy_until_s = -math.inf
         self._check_s = -math.inf
         self._to_say: list[Addressed] = []
@@ -180,10 +144,10 @@ class Coordination:
             known = None
         node = self._node(hello.node)
         if known is None:
-            known = _Worker(hello.worker, hello.incarnation, node, hello.aggregates, now_s)
+            known = JobWorker(hello.worker, hello.incarnation, node, hello.aggregates, now_s, hello.replicates)
             self._workers[hello.worker] = known
         if self._manner is None:
-            self._manner = _manner_of(hello)
+            self._manner = manner_of(hello)
             if hello.staleness is not None and hello.workers is not None:
                 self._leads, self._leads_since_s = LeadBound(hello.staleness, hello.workers), now_s
         known.node, known.aggregates, known.ended = node, hello.aggregates, False
@@ -205,19 +169,23 @@ class Coordination:
         self._left_behind.clear()
         self.version = self._base = 0
         self._manner = self._leads = None
+        if self.lag is not None:
+            self.lag.begin()
 
     def _other_manner(self, hello: Hello) -> str:
         """Why a worker that says this cannot train with the others; empty where it can."""
-        staleness, workers = manner = _manner_of(hello)
+        staleness, workers = manner = manner_of(hello)
         if self._manner not in (None, manner):
-            return f"{_words(manner)}, and others of this job say {_words(self._manner)}: make them alike"
+            return f"{words(manner)}, and others of this job say {words(self._manner)}: make them alike"
         if staleness is not None and not hello.worker < (workers or 0) <= self.terms.most_workers:
-            return f"{_words(manner)}: worker {hello.worker} of so many cannot be"
+            return f"{words(manner)}: worker {hello.worker} of so many cannot be"
+        if hello.replicates and self.lag is None:
+            return "PROPHET_REPLICA is set, and the coordinator knows no bound: start it with --divergence-bound"
         if staleness == 0 and self.terms.delay_bound is not None:
-            return f"{_words(manner)}: in step no update is late, so leave --delay-bound of the coordinator out"
+            return f"{words(manner)}: in step no update is late, so leave --delay-bound of the coordinator out"
         return ""
 
-    def _lives(self, worker: _Worker, now_s: float) -> None:
+    def _lives(self, worker: JobWorker, now_s: float) -> None:
         worker.heard_s, worker.alive = now_s, True
         if self._leads is not None:
             self._leads.lives(worker.number)
@@ -246,6 +214,9 @@ class Coordination:
                     self._network.downlinks[known.node] = Link.constant(request.down)
             case Clock():
                 self._clock(known, request)
+            case Copied():
+                if self.lag is not None:
+                    self.lag.answered(request.copy_number, worker, request.reason, now_s)
             case Beat():
                 pass
             case Bye():
@@ -255,7 +226,7 @@ class Coordination:
                 return self.join(request, now_s)
         return self._said()
 
-    def _ask(self, worker: _Worker, ask: Ask, now_s: float) -> None:
+    def _ask(self, worker: JobWorker, ask: Ask, now_s: float) -> None:
         number = ask.update
         if number in worker.finished:
             self._say(worker, worker.finished[number])
@@ -272,13 +243,13 @@ class Coordination:
         else:
             update = Update(self._serial, worker.node, float(ask.size_bytes), ask.version, ask.norm)
             self._serial += 1
-            entry = _Open(worker, ask, update, now_s)
+            entry = OpenUpdate(worker, ask, update, now_s)
             worker.open[number] = self._by_id[update.id] = entry
             held = self._leads is not None and not self._leads.may_send(worker.number)
             (self._held if held else self._ready).append(entry)
             self._repeat(entry, now_s)
 
-    def _repeat(self, entry: _Open, now_s: float) -> None:
+    def _repeat(self, entry: OpenUpdate, now_s: float) -> None:
         """Says again how it stands with an update."""
         if entry.grant is not None:
             self._say(entry.worker, entry.grant.model_copy(update={"start_s": 0.0}))
@@ -287,7 +258,7 @@ class Coordination:
         start_s = max(0.0, begin_s - now_s if math.isfinite(begin_s) else self._busy_until_s - now_s)
         self._say(entry.worker, Wait(update=entry.ask.update, start_s=start_s))
 
-    def _done(self, worker: _Worker, done: Done, now_s: float) -> None:
+    def _done(self, worker: JobWorker, done: Done, now_s: float) -> None:
         number = done.update
         said = worker.finished.get(number)
         if isinstance(said, Applied):
@@ -305,10 +276,13 @@ class Coordination:
         else:
             # It was never heard of, or was lost or dropped and went all the same.
             granted = False
-        self._apply(worker, number, done.version, done.size_bytes, granted)
+        norm = done.norm if entry is None else entry.ask.norm
+        self._apply(worker, number, done.version, norm, done.size_bytes, granted)
 
-    def _apply(self, worker: _Worker, number: int, version: int, size_bytes: int, granted: bool) -> None:
+    def _apply(self, worker: JobWorker, number: int, version: int, norm: float, size_bytes: int, granted: bool) -> None:
         counts = self.counts
+        if self.lag is not None:
+            self.lag.changed(norm)
         self.version += 1
         delay = max(1, self.version - version)
         counts.applied += 1
@@ -320,7 +294,7 @@ class Coordination:
             counts.greatest_ungranted_delay = max(counts.greatest_ungranted_delay, delay)
         self._finish(worker, number, Applied(update=number, version=self.version, delay=delay))
 
-    def _collected(self, worker: _Worker, collected: Collected) -> None:
+    def _collected(self, worker: JobWorker, collected: Collected) -> None:
         collection = self._collections.get(collected.sum)
         if collection is None or collection.aggregator is not worker:
             text = f"there is no collection {collected.sum} of worker {worker.number}"
@@ -329,12 +303,13 @@ class Coordination:
         if collection.grant is not None:
             self._say(worker, collection.grant.model_copy(update={"start_s": 0.0}))
             return
+        self._say(worker, Wait(update=0, start_s=0.0, sum=collected.sum))
         collection.transfer.ready = True
         for member in collection.members:
             if member.transfer is not None:
                 self._timetable.withdraw(member.transfer)
 
-    def _done_sum(self, worker: _Worker, done: Done, now_s: float) -> None:
+    def _done_sum(self, worker: JobWorker, done: Done, now_s: float) -> None:
         number = done.sum
         assert number is not None
         collection = self._collections.get(number)
@@ -350,11 +325,12 @@ class Coordination:
             size_bytes = done.size_bytes
             for member in collection.members:
                 self._close(member)
-                self._apply(member.worker, member.ask.update, member.ask.version, size_bytes, granted)
+                asked = member.ask
+                self._apply(member.worker, asked.update, asked.version, asked.norm, size_bytes, granted)
                 size_bytes = 0  # what is summed travels once
         self._say(worker, Summed(sum=number, version=self.version))
 
-    def _clock(self, worker: _Worker, clock: Clock) -> None:
+    def _clock(self, worker: JobWorker, clock: Clock) -> None:
         leads = self._leads
         if leads is None:
             self._refuse(worker, f"worker {worker.number} has said hello without a staleness")
@@ -378,7 +354,7 @@ class Coordination:
         for entry in held:
             (self._ready if leads.may_send(entry.worker.number) else self._held).append(entry)
 
-    def _part(self, worker: _Worker, first: bool, now_s: float) -> None:
+    def _part(self, worker: JobWorker, first: bool, now_s: float) -> None:
         """Says to a worker that has ended whom the job still waits for, and whom in vain; to all, if for nobody now."""
         left = [other for other in self._workers.values() if not other.ended]
         working = [other for other in left if now_s - other.heard_s <= MOURNED * self.terms.dead_s]
@@ -402,6 +378,7 @@ class Coordination:
             self._book(now_s)
         while self._let_go(now_s):
             self._book(now_s)
+        self._order_copy(now_s)
         self.next_s = min(self._check_s, self._timetable.next_s, self._batch_due_s())
         return self._said()
 
@@ -433,7 +410,7 @@ class Coordination:
         made: list[ScheduledTransfer] = []
         for planned in schedule.transfers:
             made.append(self._planned(planned, made))
-        made = [transfer for place, transfer in enumerate(made) if not _alone(made[place : place + 2])]
+        made = [transfer for place, transfer in enumerate(made) if not alone(made[place : place + 2])]
         for transfer in made:
             if transfer.kind is Kind.SUM:
                 self._gather(transfer, aggregators[transfer.source])
@@ -453,9 +430,9 @@ class Coordination:
             ready=planned.kind is not Kind.SUM,
         )
 
-    def _gather(self, transfer: ScheduledTransfer, aggregator: _Worker) -> None:
+    def _gather(self, transfer: ScheduledTransfer, aggregator: JobWorker) -> None:
         members = [self._by_id[update.id] for update in transfer.updates]
-        collection = _Collection(self._collection_number, aggregator, transfer, members)
+        collection = OpenCollection(self._collection_number, aggregator, transfer, members)
         self._collection_number += 1
         self._collections[collection.number] = collection
         for member, leg in zip(members, transfer.after, strict=True):
@@ -471,7 +448,10 @@ class Coordination:
                 self._drop(entry, reason)
         if hopeless:
             return True
+        self._waits_for_copy = False
         for transfer in starting:
+            if transfer.commits and not self._replica_allows(transfer):
+                continue
             start_s = max(0.0, transfer.begin_s - now_s)
             self._timetable.start(transfer, now_s)
             if transfer.kind is Kind.SUM:
@@ -488,8 +468,35 @@ class Coordination:
                 self._say(entry.worker, entry.grant)
         return False
 
+    def _replica_allows(self, transfer: ScheduledTransfer) -> bool:
+        """Whether the replica is near enough for the transfer to reach the server. Where not, none after it is."""
+        lag = self.lag
+        if lag is None or not any(worker.alive and worker.replicates for worker in self._workers.values()):
+            return True
+        under_way = math.fsum(other.norm for other in self._timetable.under_way if other.commits)
+        if self._waits_for_copy or not lag.admits(transfer.norm, under_way):
+            self._waits_for_copy = True
+        return not self._waits_for_copy
+
+    def _order_copy(self, now_s: float) -> None:
+        """Has a worker hand the model to the replica where that is due: one that sends nothing, if there is any."""
+        lag = self.lag
+        if lag is None or not lag.due(self._waits_for_copy, now_s):
+            return
+        able = [worker for worker in self._workers.values() if worker.alive and worker.replicates]
+        if able:
+            lag.ordered(min(able, key=lambda worker: (worker.sends, *lag.turns(worker.number))).number)
+            self._say_copy()
+
+    def _say_copy(self) -> None:
+        lag = self.lag
+        if lag is not None and lag.order is not None:
+            worker = self._workers[lag.order.worker]
+            self._say(worker, Copy(copy_number=lag.order.number, bound=lag.bound))
+
     def _check(self, now_s: float) -> None:
         self._check_s = now_s + CHECK_S
+        self._say_copy()
         if self._leads is not None and now_s - self._leads_since_s > self.terms.dead_s:
             self._leads.absent(self._workers)
         for worker in self._workers.values():
@@ -502,9 +509,11 @@ class Coordination:
 
     # What ends without being applied.
 
-    def _forget(self, worker: _Worker, reason: str) -> None:
+    def _forget(self, worker: JobWorker, reason: str) -> None:
         """Releases what a worker was granted. What it finished stays known, as it may come back and say it again."""
         worker.alive, worker.proceeds_at = False, None
+        if self.lag is not None:
+            self.lag.gone(worker.number)
         if self._leads is not None:
             self._leads.gone(worker.number)
             self._look_at_leads()
@@ -517,7 +526,7 @@ class Coordination:
             for member in list(collection.members):
                 self._lose(member, f"worker {worker.number} was to sum it: {reason}")
 
-    def _drop(self, entry: _Open, reason: str) -> None:
+    def _drop(self, entry: OpenUpdate, reason: str) -> None:
         """It never leaves its worker; where it has gone to an aggregator already, it is lost instead."""
         if entry.grant is not None:
             self._lose(entry, reason)
@@ -527,13 +536,15 @@ class Coordination:
         number = entry.ask.update
         self._finish(entry.worker, number, Grant(update=number, dropped=True, reason=reason, version=self.version))
 
-    def _lose(self, entry: _Open, reason: str) -> None:
+    def _lose(self, entry: OpenUpdate, reason: str) -> None:
         self.counts.lost += 1
+        if self.lag is not None and entry.may_be_applied:
+            self.lag.changed(entry.ask.norm)
         self._close(entry)
         number = entry.ask.update
         self._finish(entry.worker, number, Lost(update=number, reason=reason))
 
-    def _close(self, entry: _Open) -> None:
+    def _close(self, entry: OpenUpdate) -> None:
         """It is no longer open: out of its batch, its transfer, its collection."""
         del entry.worker.open[entry.ask.update]
         del self._by_id[entry.update.id]
@@ -555,7 +566,7 @@ class Coordination:
             self._timetable.withdraw(transfer)
         self._say_collect(collection)
 
-    def _finish(self, worker: _Worker, number: int, said: Applied | Grant | Lost) -> None:
+    def _finish(self, worker: JobWorker, number: int, said: Applied | Grant | Lost) -> None:
         worker.finished[number] = said
         if len(worker.finished) > MOST_KEPT:
             oldest = next(iter(worker.finished))
@@ -573,26 +584,26 @@ class Coordination:
             self._network.downlinks.append(Link.constant(down))
         return self._nodes[name]
 
-    def _aggregators(self) -> dict[Node, _Worker]:
+    def _aggregators(self) -> dict[Node, JobWorker]:
         """By node, the worker there that sums; none unless all can send to one."""
         alive = [worker for worker in self._workers.values() if worker.alive]
         if not all(worker.aggregates for worker in alive):
             return {}
-        by_node: dict[Node, _Worker] = {}
+        by_node: dict[Node, JobWorker] = {}
         for worker in sorted(alive, key=lambda worker: worker.number):
             if worker.node != self._scheduler.server:
                 by_node.setdefault(worker.node, worker)
         return by_node
 
-    def _say_collect(self, collection: _Collection) -> None:
+    def _say_collect(self, collection: OpenCollection) -> None:
         members = tuple((member.worker.number, member.ask.update) for member in collection.members)
         self._say(collection.aggregator, Collect(sum=collection.number, members=members))
 
-    def _entries(self, transfer: ScheduledTransfer) -> list[_Open]:
+    def _entries(self, transfer: ScheduledTransfer) -> list[OpenUpdate]:
         """Those of its updates that are open: ending one may have ended others."""
         return [self._by_id[update.id] for update in transfer.updates if update.id in self._by_id]
 
-    def _say(self, worker: _Worker, said: Said) -> None:
+    def _say(self, worker: JobWorker, said: Said) -> None:
         # A worker that started anew has updates of the same numbers, which are others.
         if self._workers.get(worker.number) is worker:
             self._to_say.append((worker.number, said))
@@ -601,7 +612,7 @@ class Coordination:
         said, self._to_say = self._to_say, []
         return said
 
-    def _refuse(self, worker: _Worker, text: str, update: int | None = None, collection: int | None = None) -> None:
+    def _refuse(self, worker: JobWorker, text: str, update: int | None = None, collection: int | None = None) -> None:
         self._to_say.append(self._refusal(worker.number, text, update, collection))
 
     def _refusal(self, worker: int, text: str, update: int | None = None, collection: int | None = None) -> Addressed:
@@ -619,26 +630,3 @@ class Coordination:
             name: (network.uplinks[node].rates[0], network.downlinks[node].rates[0])
             for name, node in self._nodes.items()
         }
-
-
-def _manner_of(hello: Hello) -> _Manner:
-    return hello.staleness, None if hello.staleness is None else hello.workers
-
-
-def _words(manner: _Manner | None) -> str:
-    staleness, workers = manner or (None, None)
-    return "no PROPHET_STALENESS" if staleness is None else f"PROPHET_STALENESS {staleness} of {workers} workers"
-
-
-def _alone(pair: list[ScheduledTransfer]) -> bool:
-    """Whether the first is the leg of an update to its own node, to be summed with nothing, which is the second.
-
-    The second is made what it is then, a transfer straight to the server.
-    """
-    if len(pair) < 2 or pair[0].kind is not Kind.TO_AGGREGATOR or pair[1].kind is not Kind.SUM:
-        return False
-    leg, total = pair
-    if leg.source != leg.destination or total.after != (leg,):
-        return False
-    total.kind, total.after, total.ready = Kind.DIRECT, (), True
-    return True

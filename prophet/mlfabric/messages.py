@@ -27,6 +27,8 @@ sum, says Done and gets Summed. Lost takes back what was granted: an aggregator 
 
 Where a worker's lead is bounded, it says Clock after each round and gets Proceed, which tells it to wait or to read the
 model. In the end it says Bye, and gets Parting: who is still at work, and who has died.
+
+Where there is a replica, a worker gets Copy, hands it the model, and says Copied.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ MOST_REQUEST_BYTES = 4096
 """Of one message to the coordinator; none of them needs a tenth of it."""
 MOST_ANSWER_BYTES = 1 << 20
 """Of one message to a worker: Collect may name thousands of updates."""
+MOST_REASON = 200
+"""Letters of a reason."""
 MOST_WORKERS = 1 << 20
 """Worker numbers are below this."""
 
@@ -66,7 +70,8 @@ class Hello(_Message):
     not. `node` names the machine and so the NIC. `version` is the newest that this worker has heard of, from the
     coordinator of that `epoch` if from any; one that was started anew counts on from it. `aggregates`: this worker can
     send updates to others and sum theirs. `workers` is how many the job has, and `staleness` by how many rounds one may
-    lead the slowest: None for any number, 0 where all are in step. `proof` is `prove`'s answer to a Challenge, empty
+    lead the slowest: None for any number, 0 where all are in step. `replicates`: it can hand copies of the model to a
+    replica. `proof` is `prove`'s answer to a Challenge, empty
     before there was one.
     """
 
@@ -80,6 +85,7 @@ class Hello(_Message):
     aggregates: bool = False
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
     staleness: _Whole | None = None
+    replicates: bool = False
     proof: _Proof = ""
 
 
@@ -96,8 +102,8 @@ class Ask(_Message):
 class Done(_Message):
     """All of an update is applied at the server; also one that nobody granted (arrival order).
 
-    `version` is that of its Ask, `size_bytes` what was pushed. With `sum` set, what was pushed is the sum of the
-    collection of that number, and `update` and `version` say nothing.
+    `version` and `norm` are those of its Ask, `size_bytes` what was pushed. With `sum` set, what was pushed is the sum
+    of the collection of that number, and `update`, `version` and `norm` say nothing.
     """
 
     kind: Literal["done"] = "done"
@@ -105,6 +111,7 @@ class Done(_Message):
     version: _Whole
     size_bytes: _Whole
     sum: _Whole | None = None
+    norm: Annotated[float, Field(ge=0)] = 1.0
 
 
 class Collected(_Message):
@@ -137,6 +144,14 @@ class Clock(_Message):
     models: _Whole
 
 
+class Copied(_Message):
+    """What became of a copy of the model: the replica keeps it, or it did not get there for `reason`."""
+
+    kind: Literal["copied"] = "copied"
+    copy_number: _Whole
+    reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
+
+
 class Bye(_Message):
     """The worker ends: what it was granted is released at once."""
 
@@ -160,11 +175,13 @@ class Welcome(_Message):
 
 
 class Wait(_Message):
-    """The update was heard of and is to start in about `start_s` seconds from now, as it looks."""
+    """The update was heard of and is to start in about `start_s` seconds from now, as it looks; with `sum` set, the sum
+    of that collection was, and `update` says nothing."""
 
     kind: Literal["wait"] = "wait"
     update: _Whole
     start_s: Annotated[float, Field(ge=0)]
+    sum: _Whole | None = None
 
 
 class Grant(_Message):
@@ -213,6 +230,15 @@ class Collect(_Message):
     members: tuple[tuple[_Worker, _Whole], ...]
 
 
+class Copy(_Message):
+    """This worker is to read the model, from now on, and to hand it to the replica: the copy of that number. `bound` is
+    how far the replica may be behind, as a norm."""
+
+    kind: Literal["copy"] = "copy"
+    copy_number: _Whole
+    bound: Annotated[float, Field(gt=0)]
+
+
 class Lost(_Message):
     """What was granted to the update is taken back for `reason`: it is not counted, and nobody waits for it."""
 
@@ -246,9 +272,11 @@ class Parting(_Message):
     died: tuple[_Worker, ...] = ()
 
 
-Request: TypeAlias = Hello | Ask | Done | Collected | NicRates | Clock | Beat | Bye
+Request: TypeAlias = Hello | Ask | Done | Collected | NicRates | Clock | Beat | Copied | Bye
 """To the coordinator."""
-Answer: TypeAlias = Challenge | Welcome | Wait | Grant | Applied | Summed | Collect | Lost | Denied | Proceed | Parting
+Answer: TypeAlias = (
+    Challenge | Welcome | Wait | Grant | Applied | Summed | Collect | Copy | Lost | Denied | Proceed | Parting
+)
 """To a worker."""
 
 _REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])

@@ -81,7 +81,28 @@ class Collection:
     members: tuple[tuple[int, int], ...]
 
 
-class CoordinatorPort(Protocol):
+@dataclass(frozen=True)
+class ModelCopy:
+    """The model that this worker is to hand to the replica, read after this was heard; `bound` is a norm.
+
+    `number` is the coordinator's. It may come again: what was not said to be kept, or not to be, is asked for again.
+    """
+
+    number: int
+    bound: float
+
+
+class CopiesPort(Protocol):
+    """What a worker that makes copies for a replica asks for. Both may be called from any thread."""
+
+    def on_copy(self, copy: Callable[[ModelCopy], None]) -> None:
+        """`copy` is called, from the client's thread, for what of the model is to go to the replica."""
+
+    def copied(self, number: int, reason: str = "") -> None:
+        """The replica keeps that copy; or it did not get there for `reason`."""
+
+
+class CoordinatorPort(CopiesPort, Protocol):
     """What a front end asks for. All may be called from any thread, and none but one blocks."""
 
     @property

@@ -86,8 +86,10 @@ class Scheduler:
         momentum: float = 0.0,
         updates_per_step: int = 1,
         seed: int = 0,
+        most_summed: float = math.inf,
     ) -> None:
-        """`delay_bound` is tau_max, `divergence_bound` Div_max; the last but one as in `DivergenceLedger`.
+        """`delay_bound` is tau_max, `divergence_bound` Div_max; `updates_per_step` as in `DivergenceLedger`. Without a
+        `replica` no sum has updates of more than `most_summed` in norm together.
 
         Aggregators are assigned to runs at random, as in the paper, but faster NICs before slower ones: a run's sum
         is no faster than its aggregator. Raises UserError for a delay bound below 1.
@@ -99,6 +101,7 @@ class Scheduler:
         self.delay_bound = delay_bound
         self.replica = replica
         self.replica_aggregators = tuple(replica_aggregators)
+        self._most_summed = most_summed
         self.version = 0
         """v_init: the model's version once everything scheduled so far is applied."""
         self._ledger = None if replica is None else DivergenceLedger(divergence_bound, momentum, updates_per_step)
@@ -131,7 +134,8 @@ class Scheduler:
         self.version += len(order)
         writer = _Writer()
         if self.replica is None or self._ledger is None:
-            tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s)
+            norms = [update.norm for update in order]
+            tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, norms, self._most_summed)
             commits = [writer.group(group, self.server) for group in tentative.groups]
             return BatchSchedule(writer.transfers, tuple(commits), (), ordering.dropped)
 

@@ -43,11 +43,21 @@ def coordinator(tokens: Mapping[str, str], terms: Terms) -> tuple[Connections, d
 class CoordinatorServer:
     """Listens from the start; `serve` answers until `stop`, which any thread may call."""
 
-    def __init__(self, listen: str, connections: Connections, clock: Callable[[], float] = time.monotonic) -> None:
-        """`listen` as ZeroMQ writes it: tcp://HOST:PORT, port 0 for any. Raises UserError where that cannot be."""
+    def __init__(
+        self,
+        listen: str,
+        connections: Connections,
+        clock: Callable[[], float] = time.monotonic,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`listen` as ZeroMQ writes it: tcp://HOST:PORT, port 0 for any; `say` is told what a person should know.
+
+        Raises UserError where nothing can listen there.
+        """
         _allow_many_files()
         self._connections = connections
         self._clock = clock
+        self._say = say
         self._stopped = False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -87,6 +97,8 @@ class CoordinatorServer:
                     self._send(answer)
                 for answer in connections.turn(self._clock()):
                     self._send(answer)
+                for line in connections.notices():
+                    self._say(line)
         finally:
             self._context.destroy(linger=0)
 

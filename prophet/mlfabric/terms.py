@@ -16,9 +16,9 @@ from prophet.core.errors import UserError
 class Terms:
     """What a job's coordinator is told. Times in seconds, rates in bytes per second.
 
-    `delay_bound` is tau_max, None for none. `server` is the node of the parameter server, `rates` are of nodes whose
-    rates nobody reports, up and down, and `rate` is both ways that of all others until they are reported. Raises
-    UserError for what cannot be.
+    `delay_bound` is tau_max, None for none, and `divergence_bound` Div_max, None where there is no replica. `server` is
+    the node of the parameter server, `rates` are of nodes whose rates nobody reports, up and down, and `rate` is both
+    ways that of all others until they are reported. Raises UserError for what cannot be.
     """
 
     delay_bound: int | None = None
@@ -31,10 +31,13 @@ class Terms:
     most_workers: int = 4096
     most_waiting: int = 16384
     seed: int = 0
+    divergence_bound: float | None = None
 
     def __post_init__(self) -> None:
         if self.delay_bound is not None and self.delay_bound < 1:
             raise UserError(f"delay bound {self.delay_bound}: an update has a delay of 1 even alone; give 1 or more")
+        if self.divergence_bound is not None and not 0 < self.divergence_bound < math.inf:
+            raise UserError(f"divergence bound {self.divergence_bound}: it is a norm; give a number above 0")
         for name in ("rate", "dead_s", "lease_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"{name} {getattr(self, name)}: give a number above 0")

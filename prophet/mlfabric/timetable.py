@@ -72,6 +72,11 @@ class ScheduledTransfer:
         return self.size_bytes * late_s / (took_s + late_s) if 0.0 < late_s < took_s else 0.0
 
     @property
+    def norm(self) -> float:
+        """By how much it moves the model at most."""
+        return math.fsum(update.norm for update in self.updates)
+
+    @property
     def commits(self) -> bool:
         """Whether its end makes new versions of the model."""
         return self.kind is not Kind.TO_AGGREGATOR
@@ -192,3 +197,17 @@ class Timetable:
     def overdue(self, since_s: float) -> Sequence[ScheduledTransfer]:
         """Those that were expected to have ended before `since_s`."""
         return [transfer for transfer in self.under_way if transfer.end_s < since_s]
+
+
+def alone(pair: list[ScheduledTransfer]) -> bool:
+    """Whether the first is the leg of an update to its own node, to be summed with nothing, which is the second.
+
+    The second is made what it is then, a transfer straight to the server.
+    """
+    if len(pair) < 2 or pair[0].kind is not Kind.TO_AGGREGATOR or pair[1].kind is not Kind.SUM:
+        return False
+    leg, total = pair
+    if leg.source != leg.destination or total.after != (leg,):
+        return False
+    total.kind, total.after, total.ready = Kind.DIRECT, (), True
+    return True

@@ -49,13 +49,16 @@ def load_tokens(path: Path) -> dict[str, str]:
     return parse_tokens(text, str(path))
 
 
-def token_of(file: Path, tenant: str | None) -> tuple[str, str]:
-    """The tenant and its token from a file of tokens; the only one where `tenant` is None. Raises UserError."""
+def token_of(file: Path, tenant: str | None, where: str = COORDINATOR_TENANT) -> tuple[str, str]:
+    """The tenant and its token from a file of tokens; the only one where `tenant` is None. Raises UserError.
+
+    `where` is the variable or option that says the tenant.
+    """
     tokens = load_tokens(file)
     if tenant is None:
         if len(tokens) > 1:
-            raise UserError(f"{file} has {len(tokens)} tenants: say in {COORDINATOR_TENANT} which one this job is")
+            raise UserError(f"{file} has {len(tokens)} tenants: say in {where} which one this job is")
         tenant = next(iter(tokens))
     if tenant not in tokens:
-        raise UserError(f"{file} has no tenant {tenant}, which {COORDINATOR_TENANT} says")
+        raise UserError(f"{file} has no tenant {tenant}, which {where} says")
     return tenant, tokens[tenant]

@@ -58,7 +58,7 @@ def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path) -> 
         (tmp_path / "none", None, "127.0.0.1:0", "none: cannot be read"),
         (tokens, tokens / "status.json", "127.0.0.1:0", "--status: .*/tokens is no folder"),
         (tokens, None, "nowhere", "--listen "),
-        (tokens, None, "127.0.0.1:99999", "--listen 127.0.0.1:99999: it must be HOST:PORT of this machine"),
+        (tokens, None, "127.0.0.1:99999", "--listen is '127.0.0.1:99999'; it must be HOST:PORT, the port 0 to 65535"),
     ):
         with pytest.raises(UserError, match=line):
             serve(listen, token_file, Terms(), status, lambda text: None)

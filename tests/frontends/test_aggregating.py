@@ -15,7 +15,7 @@ from prophet.frontends.torch.aggregating import SummingWorker
 from prophet.frontends.torch.asynchronous import AsynchronousRounds
 from prophet.frontends.torch.weight_blocks import WeightBlocks
 from prophet.mlfabric.peers import PeerMessage
-from prophet.mlfabric.ports import Asking, Collection, Outcome, Permission
+from prophet.mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Permission
 
 WORKERS = 3
 
@@ -77,6 +77,9 @@ class Coordinator:
 
     def on_collect(self, collect: Callable[[Collection], None]) -> None:
         self.job.collect[self.worker] = collect
+
+    def on_copy(self, copy: Callable[[ModelCopy], None]) -> None: ...
+    def copied(self, number: int, reason: str = "") -> None: ...
 
     def collected(self, number: int) -> Future[Permission]:
         assert (self.worker, number) == (0, 5)

@@ -10,7 +10,7 @@ import torch
 
 from prophet.frontends.torch.asynchronous import PATIENCE_S, AsynchronousRounds
 from prophet.frontends.torch.weight_blocks import WeightBlocks
-from prophet.mlfabric.ports import Asking, Collection, Outcome, Permission
+from prophet.mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Permission
 
 WORKERS = 2
 
@@ -74,6 +74,8 @@ class Coordinator:
         return asking.outcome
 
     def on_collect(self, collect: Callable[[Collection], None]) -> None: ...
+    def on_copy(self, copy: Callable[[ModelCopy], None]) -> None: ...
+    def copied(self, number: int, reason: str = "") -> None: ...
     def collected(self, number: int) -> Future[Permission]:
         raise AssertionError
 
@@ -140,6 +142,17 @@ def test_all_begin_with_the_roots_weights() -> None:
     assert waits.now_s > 0, "it came before the root"
     assert other.values == root.values == [0.0] * 6
     assert (other.rounds.version, root.rounds.version) == (0, 0)
+
+
+def test_a_job_that_goes_on_counts_its_own_updates_and_knows_those_before() -> None:
+    server = Server()
+    root, other = (Worker(number, server) for number in range(2))
+    root.rounds.start(before=41)
+    other.rounds.start()
+    assert other.values == [0.0] * 6
+    assert (other.rounds.version, other.rounds.own_updates, other.rounds.resumed) == (0, 0, 41)
+    assert other.train(1.0)
+    assert (other.rounds.version, other.rounds.resumed) == (1, 41)
 
 
 def started(coordinator: Coordinator | None = None, staleness: int | None = None) -> tuple[Server, Worker, Worker]:

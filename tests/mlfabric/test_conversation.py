@@ -9,6 +9,7 @@ import pytest
 from prophet.core.errors import UserError
 from prophet.mlfabric.conversation import ANEW, AWAY, BEAT_S, Conversation, Pass, Result, SumPermission
 from prophet.mlfabric.messages import (
+    MOST_REASON,
     Applied,
     Ask,
     Beat,
@@ -17,6 +18,8 @@ from prophet.mlfabric.messages import (
     Clock,
     Collect,
     Collected,
+    Copied,
+    Copy,
     Denied,
     Done,
     Grant,
@@ -31,7 +34,7 @@ from prophet.mlfabric.messages import (
     Welcome,
     proves,
 )
-from prophet.mlfabric.ports import Collection, Outcome, Permission
+from prophet.mlfabric.ports import Collection, ModelCopy, Outcome, Permission
 
 HELLO = Hello(tenant="job", worker=0, incarnation=1, node="machine")
 TOKEN = "a token of the tests"
@@ -220,6 +223,29 @@ def test_an_aggregator_says_when_it_has_all_and_when_it_has_pushed() -> None:
     talk.receive(Summed(sum=5, version=4), 1.6)
     assert turn(talk, 1.9) == ([], [])
     assert talk.version == 4
+
+
+def test_a_sum_that_is_answered_waits_on() -> None:
+    talk = welcomed()
+    talk.collected(5, 0.0)
+    for second in range(1, 10):
+        assert turn(talk, float(second))[1] == [], second
+        talk.receive(Wait(update=0, start_s=0.0, sum=5), second + 0.1)
+    assert turn(talk, 11.2)[1] == [SumPermission(5, Permission(0, True, AWAY, None, 0, False))]
+
+
+def test_what_is_to_be_copied_is_handed_on_and_what_came_of_it_is_said() -> None:
+    talk = Conversation(HELLO, TOKEN, 2.0, 0.0)
+    turn(talk, 0.0)
+    talk.copied(4, "")
+    assert turn(talk, 0.01) == ([], []), "it has not been let in: it will be asked again"
+    talk.receive(WELCOME, 0.02)
+    turn(talk, 0.02)
+    for _ in range(2):
+        talk.receive(Copy(copy_number=5, bound=2.5), 0.1)
+        assert turn(talk, 0.1) == ([], [ModelCopy(5, 2.5)])
+    talk.copied(5, "x" * 1000)
+    assert turn(talk, 0.2)[0] == [Copied(copy_number=5, reason="x" * MOST_REASON)]
 
 
 def test_a_sum_goes_in_arrival_order_where_the_coordinator_is_away_and_not_at_all_where_nothing_is_left() -> None:

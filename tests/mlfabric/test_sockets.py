@@ -14,7 +14,7 @@ from prophet.core.settings import coordinator_from_environ
 from prophet.learn.bandwidth import FRAMING, NicSample
 from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.messages import MOST_REQUEST_BYTES
-from prophet.mlfabric.ports import Collection, CoordinatorPort
+from prophet.mlfabric.ports import Collection, CoordinatorPort, ModelCopy
 
 zmq: Any = pytest.importorskip("zmq")
 
@@ -31,8 +31,8 @@ LONG_S = 10.0
 class Running:
     """A server in a thread."""
 
-    def __init__(self, listen: str = "tcp://127.0.0.1:0") -> None:
-        connections, jobs = coordinator({"job": TOKEN}, Terms(rate=1e9))
+    def __init__(self, listen: str = "tcp://127.0.0.1:0", divergence_bound: float | None = None) -> None:
+        connections, jobs = coordinator({"job": TOKEN}, Terms(rate=1e9, divergence_bound=divergence_bound))
         self.job: Coordination = jobs["job"]
         self.server = CoordinatorServer(listen, connections)
         self.address = self.server.address
@@ -134,6 +134,29 @@ def test_workers_wait_for_each_other_after_each_round(running: Running) -> None:
         waits = first.clock(1, 1)
         assert second.clock(1, 1).result(LONG_S)
         assert waits.result(LONG_S)
+
+
+def test_a_worker_is_asked_for_a_copy_until_it_says_what_came_of_it() -> None:
+    server = Running(divergence_bound=2.0)
+    orders: list[ModelCopy] = []
+    made = threading.Event()
+
+    def make(order: ModelCopy) -> None:
+        orders.append(order)
+        made.set()
+
+    try:
+        with CoordinatorClient(server.address, TOKEN, "job", 0, LONG_S, "machine0", False, replicates=True) as client:
+            assert client.wait_welcome(LONG_S)
+            asking = client.ask(1000, 0, 1.0)
+            client.on_copy(make)
+            assert made.wait(LONG_S)
+            assert not asking.permission.done()
+            client.copied(orders[0].number)
+            assert asking.permission.result(LONG_S).coordinated
+            assert orders[0].bound == 2.0
+    finally:
+        server.stop()
 
 
 def test_at_the_end_a_worker_waits_until_all_have_finished(running: Running) -> None:

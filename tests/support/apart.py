@@ -1,7 +1,8 @@
 """Asynchronous jobs with a coordinator on a real network, whose processes a test may kill.
 
 Rule of this file: three workers whose links are faster than the server's, so that updates meet and are summed on their
-way; the roles' processes; and how it all ended. What a worker runs is a script of tests/net/jobs.
+way; the roles' processes, with a replica of the model where one is asked for; and how it all ended. What a worker runs
+is a script of tests/net/jobs.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ SPECS = [
     NodeSpec("server", 10e6),
     NodeSpec("scheduler", None),
     NodeSpec("coordinator", None),
+    NodeSpec("replica", None),
 ]
 TENANT = "tests"
 LIMIT_S = 90.0
+BLOCK_BYTES = 16384
 POLL_S = 0.05
 
 
@@ -41,11 +44,16 @@ class JobApart:
     folder: Path
     job: Job
     coordinate: Sequence[str]
+    replicate: Sequence[str] = ()
     processes: dict[str, Popen[bytes]] = field(default_factory=dict)
     began_s: float = field(default_factory=time.monotonic)
 
     def start_coordinator(self) -> None:
         self.processes["coordinator"] = self.job.start("coordinator", self.coordinate, {})
+
+    def start_replica(self) -> None:
+        self.processes["replica"] = self.job.start("replica", self.replicate, {})
+        self.until(lambda: "listening on" in self.log("replica"))
 
     def log(self, role: str) -> str:
         return (self.folder / role / "log").read_text()
@@ -85,22 +93,41 @@ class JobApart:
 
 @contextmanager
 def running(
-    testbed: Testbed, folder: Path, port: int, command: Sequence[str], settings: Mapping[str, str] | None = None
+    testbed: Testbed,
+    folder: Path,
+    port: int,
+    command: Sequence[str],
+    settings: Mapping[str, str] | None = None,
+    replica: Path | None = None,
+    bound: float = 0.0,
+    resume: bool = False,
 ) -> Iterator[JobApart]:
-    """Starts all roles; `command` is what each worker's Python runs. What still runs in the end is ended."""
+    """Starts all roles; `command` is what each worker's Python runs. What still runs in the end is ended.
+
+    With `replica`, its file, the job has one, which may be behind by this `bound`; `resume`: the job begins with it.
+    """
     tokens = folder / "tokens"
     folder.mkdir(parents=True, exist_ok=True)
     tokens.write_text(f"{TENANT} 0123456789abcdef\n")
     tokens.chmod(0o600)
     address = f"{testbed.address('coordinator')}:{port + 1000}"
-    coordinate = [sys.executable, "-P", "-m", "prophet.cli.main", "coordinate", "--token-file", str(tokens)]
+    prophet = [sys.executable, "-P", "-m", "prophet.cli.main"]
+    coordinate = [*prophet, "coordinate", "--token-file", str(tokens)]
     coordinate += ["--listen", address, "--server-rate", SERVER_RATE, "--rate", WORKER_RATE]
     # An update takes 0.1 s: who comes in the first half of that is summed with others.
     coordinate += ["--batch", "50ms", "--dead-after", "3s", "--status", "status.json"]
+    replica_at = f"{testbed.address('replica')}:{port + 2000}"
+    replicate = [*prophet, "replicate", "--token-file", str(tokens), "--file", str(replica), "--listen", replica_at]
+    of_replica: dict[str, str] = {}
+    if replica is not None:
+        coordinate += ["--divergence-bound", str(bound)]
+        of_replica = {"PROPHET_REPLICA": replica_at, **({"PROPHET_RESUME": replica_at} if resume else {})}
     with Job(testbed, folder, port, WORKERS) as job:
-        apart = JobApart(testbed, folder, job, coordinate)
+        apart = JobApart(testbed, folder, job, coordinate, replicate)
         try:
             apart.start_coordinator()
+            if replica is not None:
+                apart.start_replica()
             for role in ("scheduler", "server"):
                 apart.processes[role] = job.start(role, SERVE, ASYNCHRONOUS)
             for worker in WORKERS:
@@ -109,8 +136,9 @@ def running(
                     "BYTEPS_SCHEDULER": "mlfabric",
                     "PROPHET_COORDINATOR": address,
                     "PROPHET_COORDINATOR_TOKEN_FILE": str(tokens),
-                    "PROPHET_PARTITION_BYTES": "16384",
+                    "PROPHET_PARTITION_BYTES": str(BLOCK_BYTES),
                     "PROPHET_NODE": worker,
+                    **of_replica,
                     **(settings or {}),
                 }
                 apart.processes[worker] = job.start(worker, [sys.executable, "-P", *command], own)

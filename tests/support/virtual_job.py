@@ -2,24 +2,24 @@
 
 Rule of this file: workers that compute, push and pull in no time but what they draw; messages that are late or lost;
 updates that take longer or shorter than anybody expects; deaths when a test wants them. What really reached the
-server is in `at_server`, whatever anybody counted.
+server is in `at_server`, whatever anybody counted, and what its replica has in `at_replica`. All updates have norm 1.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from prophet.mlfabric.connections import Connections, Outgoing, Tenant
-from prophet.mlfabric.conversation import Conversation, Pass, SumPermission
+from prophet.mlfabric.conversation import Conversation, Pass, Result, SumPermission
 from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.messages import Hello, decode_answer, encode
-from prophet.mlfabric.ports import Collection, Outcome, Permission
+from prophet.mlfabric.ports import Collection, ModelCopy, Outcome, Permission
 from prophet.mlfabric.terms import Terms
 
 TENANT, TOKEN = "job", "a token of the tests"
@@ -42,6 +42,8 @@ class Habits:
     bound_s: float = 2.0
     aggregates: bool = False
     staleness: int | None = None
+    copies_s: tuple[float, float] = (0.05, 1.0)
+    """A copy takes so long to be read, and as long again to get to the replica."""
 
 
 class VirtualWorker:
@@ -59,6 +61,7 @@ class VirtualWorker:
             aggregates=job.habits.aggregates,
             workers=job.workers_count,
             staleness=job.habits.staleness,
+            replicates=job.terms.divergence_bound is not None,
         )
         self.conversation = Conversation(hello, TOKEN, job.habits.bound_s, job.now_s)
         self.updates = self.rounds = 0
@@ -70,6 +73,7 @@ class VirtualWorker:
         self.collections: dict[int, Collection] = {}
         self.here: set[tuple[int, int]] = set()
         self.asked: set[int] = set()
+        self.copied: dict[int, str] = {}
         self.wakes_s = float("inf")
         if job.habits.staleness is not None:
             self.conversation.clock(0, 1, job.now_s)
@@ -105,8 +109,10 @@ class VirtualWorker:
             self.wakes_s = max(self.conversation.next_s, job.now_s + 1e-6)
             job.at(self.wakes_s, self.if_alive(self.look))
 
-    def take(self, result: Permission | Outcome | SumPermission | Collection | Pass) -> None:
+    def take(self, result: Result) -> None:
         match result:
+            case ModelCopy():
+                self.copy(result.number)
             case Permission():
                 self.permissions.append(result)
                 if result.goes:
@@ -131,6 +137,28 @@ class VirtualWorker:
                 if result.permission.goes:
                     self.push_sum(collection)
 
+    def copy(self, number: int) -> None:
+        """Reads the model a while later, and hands it over a while after that; once for each number."""
+        job = self.job
+        if number in self.copied:
+            if (reason := self.copied[number]) != "not yet":
+                self.conversation.copied(number, reason)
+            return
+        self.copied[number] = "not yet"
+
+        def read() -> None:
+            model = set(job.at_server)
+            job.at(job.now_s + job.draw(job.habits.copies_s), self.if_alive(partial(there, model)))
+
+        def there(model: set[tuple[int, int]]) -> None:
+            if job.replica_lives and len(model) >= len(job.at_replica):
+                job.at_replica = model
+            self.copied[number] = "" if job.replica_lives else "it is gone"
+            self.conversation.copied(number, self.copied[number])
+            self.look()
+
+        job.at(job.now_s + job.draw(job.habits.copies_s), self.if_alive(read))
+
     def push(self, permission: Permission) -> None:
         job, number = self.job, permission.update
         took_s = job.took_s(self.sizes[number])
@@ -142,7 +170,7 @@ class VirtualWorker:
             job.at(job.now_s + took_s, aggregator.if_alive(arrived))
 
     def pushed(self, number: int) -> None:
-        self.job.at_server[self.number, number] += 1
+        self.job.reach_server([(self.number, number)])
         self.conversation.done(number, self.sizes[number], self.job.now_s)
         self.look()
 
@@ -160,7 +188,7 @@ class VirtualWorker:
 
     def push_sum(self, collection: Collection) -> None:
         def pushed() -> None:
-            self.job.at_server.update(collection.members)
+            self.job.reach_server(collection.members)
             self.conversation.done_sum(collection.number, 1_000_000, self.job.now_s)
             self.look()
 
@@ -182,6 +210,10 @@ class VirtualJob:
     mixed: int = 0
     """Models that were read with updates of different rounds in them, those that were lost aside."""
     workers: dict[int, VirtualWorker] = field(default_factory=dict)
+    at_replica: set[tuple[int, int]] = field(default_factory=set)
+    replica_lives: bool = True
+    greatest_lacking: int = 0
+    """Updates that the server had at any time and the replica had not."""
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
@@ -199,6 +231,11 @@ class VirtualJob:
         self.coordination = Coordination(self.terms, self._epoch)
         secret = str(self._epoch).encode()
         self.connections: Connections | None = Connections({TENANT: Tenant(TOKEN, self.coordination)}, secret)
+
+    def reach_server(self, members: Iterable[tuple[int, int]]) -> None:
+        """An update, or a sum of these, is applied."""
+        self.at_server.update(members)
+        self.greatest_lacking = max(self.greatest_lacking, len(self.at_server.keys() - self.at_replica))
 
     def notice_lead(self, reader: VirtualWorker) -> None:
         """`reader` reads the model now."""

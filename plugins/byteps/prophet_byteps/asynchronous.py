@@ -24,7 +24,7 @@ from prophet.core import settings as names
 from prophet.core.errors import UserError
 from prophet.core.optional import INSTALL
 from prophet.core.plan import Plan
-from prophet.core.settings import Settings, coordinator_from_environ, from_environ
+from prophet.core.settings import Settings, coordinator_from_environ, from_environ, resumed_from
 from prophet.core.status import AgentStatus
 from prophet.frontends.ending import STALLED, WRONG, at_end, end_process
 from prophet.frontends.records import require_records, write_records
@@ -32,6 +32,7 @@ from prophet.mlfabric.ports import CoordinatorPort
 from prophet_byteps import hook as hook_module
 from prophet_byteps.hook import Hook
 from prophet_byteps.library import Library
+from prophet_byteps.replica import Replica, parameter_names
 
 WELCOME_S = 5.0
 """How long a worker waits for its coordinator at the start of a job, before it goes on without."""
@@ -46,6 +47,8 @@ class AsynchronousAgent:
 
     def __init__(self, settings: Settings, library: Library | None, hook: Hook | None, no_hook: str = "") -> None:
         self._settings = settings
+        self.replica: Replica | None = None
+        """Since BytePS was initialised."""
         self._library = library
         self._hook = hook
         self._aside = no_hook
@@ -86,11 +89,17 @@ class AsynchronousAgent:
         at_end(self._finish)
 
     def _wrap_init(self, module: Any) -> None:
-        """A coordinator is looked for when the worker's number is known, and left before BytePS is shut down."""
+        """A coordinator is looked for when the worker's number is known, and left before BytePS is shut down.
+
+        A replica is asked before: what is wrong with it ends this worker while nobody waits for it yet. Not at the
+        import, which processes have as well that load a program's data.
+        """
         init, shutdown = module.init, module.shutdown
 
         @functools.wraps(init)
         def init_and_connect(*args: Any, **kwargs: Any) -> Any:
+            if self.replica is None:
+                self.replica = find_replica(os.environ)
             result = init(*args, **kwargs)
             if self._coordinator is None and module.size() > 1:
                 self._coordinator = connect(module.rank(), os.environ, module.size())
@@ -110,6 +119,8 @@ class AsynchronousAgent:
         first, self._taken = not self._taken, True
         if not first and self.staleness is not None:
             raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, and this is another")
+        if not first and self.replica is not None and self.replica.is_of_one_model:
+            raise ValueError(f"{names.REPLICA} and {names.RESUME} are of one optimizer's model, and this is another")
         if not first and self._coordinator is not None:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
         return first, self._coordinator if first else None
@@ -198,10 +209,19 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
     if (aggregates := environ.get(names.AGGREGATE, "1")) not in ("0", "1"):
         raise UserError(f"{names.AGGREGATE} is {aggregates!r}; it must be 0 or 1")
     coordinator = coordinator_from_environ(environ)
+    resumed_from(environ)
     if coordinator is not None:
         from prophet.mlfabric.tokens import token_of
 
         token_of(coordinator.token_file, coordinator.tenant)
+
+
+def find_replica(environ: Mapping[str, str]) -> Replica:
+    """What the environment says of a replica. The process ends where that cannot be."""
+    try:
+        return Replica.from_environ(environ)
+    except UserError as error:
+        end_process(str(error), WRONG)
 
 
 def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorPort | None:
@@ -264,6 +284,23 @@ def sum_at_workers(
     rounds.aggregate(summing)
 
 
+def copy_to_replica(
+    agent: AsynchronousAgent,
+    coordinator: CoordinatorPort | None,
+    named: list[tuple[str, Any]] | None,
+    rounds: Any,
+    blocks: Any,
+) -> None:
+    """From now on this worker hands copies of the model to the job's replica, where it has one."""
+    store = None if agent.replica is None else agent.replica.store
+    if coordinator is None or store is None:
+        return
+    from prophet.frontends.torch.replicating import ReplicatingWorker
+
+    of_parameters = parameter_names(blocks.parameters, named)
+    agent.at_end(ReplicatingWorker(blocks, rounds.pulls, of_parameters, coordinator, store).close)
+
+
 def own_address(environ: Mapping[str, str]) -> str:
     """The IPv4 address by which other workers reach this one: what ps-lite is told, or that towards its scheduler."""
     if told := environ.get("DMLC_NODE_HOST"):
@@ -282,6 +319,14 @@ def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
     return (("MLfabric", ok, line),)
 
 
+def _begin(agent: AsynchronousAgent, optimizer: Any, named: list[tuple[str, Any]] | None) -> int:
+    """How many updates the job begins with. The process ends where they are of another model."""
+    try:
+        return 0 if agent.replica is None else agent.replica.begin(optimizer, named)
+    except UserError as error:
+        end_process(str(error), WRONG)
+
+
 def install(bps: Any, agent: AsynchronousAgent) -> None:
     """Replaces what of `bps`, the module byteps.torch, an asynchronous job needs otherwise than BytePS has it."""
     original = bps.DistributedOptimizer
@@ -290,17 +335,24 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
     def distributed_optimizer(
         optimizer: Any, named_parameters: Any = None, compression: Any = None, backward_passes_per_step: int = 1
     ) -> Any:
+        named = list(named_parameters) if named_parameters is not None else None
         if bps.size() == 1:
-            return original(optimizer, named_parameters, compression or bps.Compression.none, backward_passes_per_step)
+            if agent.replica is not None and agent.replica.is_of_one_model:
+                agent.take_coordinator()  # there is none; another optimizer is refused
+            _begin(agent, optimizer, named)
+            return original(optimizer, named, compression or bps.Compression.none, backward_passes_per_step)
         if compression not in (None, bps.Compression.none):
             raise ValueError(f"{names.SCHEDULER}={names.MLFABRIC} does not compress updates; leave compression out")
         from prophet_byteps.torch.asynchronous import BLOCK_BYTES, wrap
 
         first, coordinator = agent.take_coordinator()
+        before = _begin(agent, optimizer, named)
         summing = functools.partial(sum_at_workers, bps, agent, coordinator) if first else None
         size = agent.block_bytes or BLOCK_BYTES
         wait = hook_module.wait_activity
-        return wrap(bps, optimizer, coordinator, wait, size, summing, agent.staleness, agent.stall_s)
+
+        copying = functools.partial(copy_to_replica, agent, coordinator, named)
+        return wrap(bps, optimizer, coordinator, wait, size, summing, agent.staleness, agent.stall_s, before, copying)
 
     bps.DistributedOptimizer = distributed_optimizer
     broadcast_parameters = bps.broadcast_parameters

@@ -33,7 +33,14 @@ from typing import Any, Protocol
 import torch
 
 from prophet.frontends.notices import warn_once
-from prophet.frontends.torch.weight_blocks import WeightBlocks, behind, counts_of, has_begun, version_of
+from prophet.frontends.torch.weight_blocks import (
+    WeightBlocks,
+    behind,
+    counts_of,
+    has_begun,
+    updates_before,
+    version_of,
+)
 from prophet.mlfabric.ports import Asking, CoordinatorPort, Outcome, Permission
 
 START_POLL_S = 0.01
@@ -120,7 +127,7 @@ class AsynchronousRounds:
 
     `coordinator` None is order of arrival. `staleness` is by how many rounds it may lead the slowest worker,
     None for any number. `version` is that of the weights it has, `own_updates` how many of its own are in
-    them, `delay` that of its last update.
+    them, `delay` that of its last update, `resumed` how many updates the model had that the job began with.
     """
 
     def __init__(
@@ -147,13 +154,17 @@ class AsynchronousRounds:
         self.version = 0
         self.delay = 0
         self.own_updates = 0
+        self.resumed = 0
         self.tally = Tally()
 
-    def start(self) -> None:
-        """Makes the root's weights the server's and everybody's. Returns when they are; every worker has to call it."""
+    def start(self, before: int = 0) -> None:
+        """Makes the root's weights the server's and everybody's. Returns when they are; every worker has to call it.
+
+        The root's have had so many updates `before`; what other workers say of that does not matter.
+        """
         blocks = self._blocks.blocks
         if self._worker == 0:
-            self._blocks.hold_weights()
+            self._blocks.hold_weights(before)
             self._wire.push(blocks)
         self._pulls.read(blocks, [0])
         while not has_begun(self._blocks.counts(0)):
@@ -161,6 +172,7 @@ class AsynchronousRounds:
             self._pulls.read(blocks, [0])
         self._pulls.whole(blocks)
         self._take()
+        self.resumed = updates_before(self._blocks.counts(0))
         # A worker that was started anew goes on after the rounds that it has done before.
         self._rounds = self._own_before = self.own_updates
         self._clock(1)

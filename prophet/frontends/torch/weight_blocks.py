@@ -5,7 +5,8 @@ Rule of this file: memory and arithmetic. What travels when is an engine's front
 The weights of an optimizer lie one after another, in the order of its parameters, as 32-bit floats, and are cut into
 blocks. Behind a block's weights there is room for counts: one for each worker, and one for the start. A worker that
 sends an update adds 1 to its own count in every block, in the same sum as the weights; the root's first weights add 1
-to the last. So what is read of the model says itself which updates are in it:
+to the last, and how many updates they had already where the job goes on from another. So what is read of the model says
+itself which updates are in it:
 
 - Blocks with equal counts have the same updates in them. Where some differ, an update came in between, and those that
   lack it are read again (`behind`): a pull is a whole version of the model, or goes on.
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 import torch
 
 Counts = tuple[int, ...]
-"""Updates by worker, and last whether the root's first weights are there."""
+"""Updates by worker, and last 0 until the root's first weights are there, then 1 more than the updates they had."""
 
 
 class WeightBlocks:
@@ -60,10 +61,13 @@ class WeightBlocks:
         lengths = [stop - start + self.counted for start, stop in self._bounds]
         return list(memory.split(lengths))
 
-    def hold_weights(self) -> None:
-        """Puts the parameters as they are into the blocks: what the server is to begin with."""
+    def hold_weights(self, before: int = 0) -> None:
+        """Puts the parameters as they are into the blocks: what the server is to begin with.
+
+        `before` is how many updates they have had already, of jobs before this one.
+        """
         self._gather(self._scratch)
-        self._spread(self._scratch, self.counted - 1)
+        self._spread(self._scratch, self.counted - 1, 1 + before)
 
     def hold_update(self, worker: int, share: float = 1.0) -> float:
         """Puts what the parameters have changed by since the last `take` into the blocks, counted as this worker's.
@@ -76,6 +80,13 @@ class WeightBlocks:
             self._scratch *= share
         self._spread(self._scratch, worker)
         return float(torch.linalg.vector_norm(self._scratch))
+
+    def parameters_in(self, memory: torch.Tensor) -> list[torch.Tensor]:
+        """The weights in memory like that of the blocks, in the parameters' shapes. They are copies."""
+        views = zip(self.views(memory), self._bounds, strict=True)
+        flat = torch.cat([block[: stop - start] for block, (start, stop) in views])
+        parts = flat.split([param.numel() for param in self.parameters])
+        return [part.view(param.shape) for part, param in zip(parts, self.parameters, strict=True)]
 
     def clear(self) -> None:
         """Nothing is in any block: what a pull that also pushes would add."""
@@ -107,11 +118,11 @@ class WeightBlocks:
                 into[place : place + param.numel()].copy_(param.reshape(-1))
                 place += param.numel()
 
-    def _spread(self, values: torch.Tensor, counted_by: int) -> None:
+    def _spread(self, values: torch.Tensor, counted_by: int, count: int = 1) -> None:
         for block, (start, stop) in zip(self.blocks, self._bounds, strict=True):
             block[: stop - start] = values[start:stop]
             block[-self.counted :] = 0
-            block[-self.counted + counted_by] = 1
+            block[-self.counted + counted_by] = count
 
 
 def counts_of(block: torch.Tensor, counted: int) -> Counts:
@@ -133,3 +144,8 @@ def version_of(counts: Counts) -> int:
 def has_begun(counts: Counts) -> bool:
     """Whether the root's first weights are in it."""
     return counts[-1] > 0
+
+
+def updates_before(counts: Counts) -> int:
+    """How many updates the root's first weights had."""
+    return max(0, counts[-1] - 1)

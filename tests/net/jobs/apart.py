@@ -2,8 +2,9 @@
 
 Rule of this file: an ordinary program, in a process of its own. Every worker has its share of the samples of a linear
 regression, and computes for a few milliseconds, one of them longer. The line `counts` has what was sent, dropped and
-lost, how many rounds nobody was waited for, which updates of each worker the model has (of each step's model the most
-by which this worker leads in them), and the weights' digest and distance from synchronous training.
+lost, how many rounds nobody was waited for, with how many updates the job began, which updates of each worker the model
+has (of each step's model the most by which this worker leads in them), and the weights' digest and distance from
+synchronous training.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def main() -> None:
         "lost": tally.lost,
         "alone": tally.alone,
         "uncoordinated": tally.uncoordinated,
+        "resumed": rounds.resumed,
         "of": list(rounds._blocks.counts(0)[:-1]),
         "lead": max(leads),
         "digest": hashlib.sha256(weights.numpy().tobytes()).hexdigest(),

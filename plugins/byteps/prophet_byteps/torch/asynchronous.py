@@ -140,12 +140,15 @@ def wrap(
     summing: Callable[[AsynchronousRounds, WeightBlocks, BytePSWire], None] | None = None,
     staleness: int | None = None,
     stall_s: float | None = None,
+    before: int = 0,
+    copying: Callable[[AsynchronousRounds, WeightBlocks], None] | None = None,
 ) -> torch.optim.Optimizer:
     """An object of a subclass of the optimizer's own class, sharing its groups and its state, whose step() is a round.
 
     When it returns, the weights are the root's on every worker: all have to come here. `summing`, where updates may be
     summed at workers, is called before that. `staleness` bounds the lead of a worker, `stall_s` how long a server may
-    not answer. Raises ValueError for parameters that cannot be sent.
+    not answer, `before` is how many updates the root's weights have had. `copying` is called when the server has them.
+    Raises ValueError for parameters that cannot be sent.
     """
     parameters = [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
     blocks = WeightBlocks(parameters, bps.size(), min(block_bytes, MOST_BLOCK_BYTES - 4 * (bps.size() + 1)))
@@ -160,7 +163,9 @@ def wrap(
     wire.open(blocks.blocks)
     if summing is not None:
         summing(wrapped._prophet, blocks, wire)
-    wrapped._prophet.start()
+    wrapped._prophet.start(before)
+    if copying is not None:
+        copying(wrapped._prophet, blocks)
     return wrapped  # type: ignore[no-any-return]
 
 
