@@ -25,7 +25,7 @@ FAR = 0.5
 of them longer than any of the recent ones before it."""
 
 
-class Trial:
+class TrialRule:
     """Of one job, on the rank that decides."""
 
     def __init__(self) -> None:

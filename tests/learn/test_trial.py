@@ -6,20 +6,20 @@ import random
 
 import pytest
 
-from prophet.learn.trial import LEAST, TRIED, WARM_UP, Trial
+from prophet.learn.trial import LEAST, TRIED, WARM_UP, TrialRule
 
 
-def usual(seconds: float, count: int = 10, scatter: float = 0.1) -> Trial:
+def usual(seconds: float, count: int = 10, scatter: float = 0.1) -> TrialRule:
     """Of a job that has had so many iterations."""
     chance = random.Random(5)
-    trial = Trial()
+    trial = TrialRule()
     for _ in range(WARM_UP + count):
         took_s = seconds * chance.uniform(1 - scatter, 1 + scatter)
         assert not trial.iteration(took_s, took_s)
     return trial
 
 
-def left_after(trial: Trial, *averages_s: float) -> int | None:
+def left_after(trial: TrialRule, *averages_s: float) -> int | None:
     """How many of these iterations under another cut it takes; None where that stays."""
     trial.begins()
     for count, seconds in enumerate(averages_s, 1):
@@ -36,7 +36,7 @@ def test_the_worse_it_is_the_sooner_it_is_left(share: float, count: int | None) 
 
 
 def test_where_times_scatter_it_must_be_worse_than_all_before_it() -> None:
-    trial = Trial()
+    trial = TrialRule()
     for took_s in [1.0] * (WARM_UP + 5) + [1.8] + [1.0] * 3:
         trial.iteration(took_s, took_s)
     assert left_after(trial, *[1.7] * TRIED) is None

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from prophet.core.cut import Cut
-from prophet.learn.trial import Trial
+from prophet.learn.trial import TrialRule
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.issuer import Issuer
 
@@ -23,7 +23,7 @@ class CutTrial:
         self._control = control
         self._issuer = issuer
         self._clock = clock
-        self._trial = Trial()
+        self._trial = TrialRule()
         self._lock = threading.Lock()
         self._decision: Decision | None = None
         self._former: Decision | None = None
