@@ -25,7 +25,7 @@ from tools.command_line import exit_status, page_parser
 from tools.native_stress import CHECKS, PLAIN, StressRun, build_stress, run_tasks, why_not
 from tools.pieces import add_piece, read_pieces
 from tools.provenance import here
-from tools.soak_page import NAME, PAGE, faults_of, text
+from tools.soak_page import NAME, PAGE, faults_of, page
 from tools.soak_records import ENGINES, PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
 
 ROOT = Path(__file__).parents[1]
@@ -209,7 +209,7 @@ def run(parts: Sequence[str], out: Path, results: Path, amounts: Amounts, second
         for part in parts:
             data = soak.run(part, data)
             kept.keep(results, NAME, SoakData, data, here())
-            (results / PAGE).write_text(text(data), encoding="utf-8")
+            (results / PAGE).write_text(page(results), encoding="utf-8")
     if not soak.time_left():
         console.print("time was over before all was run: call it again to go on")
     for line in (wrong := faults_of(data)):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from prophet.core.settings import EVENTS_OUT
 from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell, Experiment, load_experiment
 from prophet.lab.contenders import Contender
@@ -108,6 +109,8 @@ class SampledTestbed(Testbed):
         self._watched = watched
 
     def popen(self, node: str, argv: Sequence[str], **how: Any) -> Any:
+        # A record of all events is kept in memory until the job's end, and would be taken for growth.
+        how["env"] = {name: value for name, value in how["env"].items() if name != EVENTS_OUT}
         process = super().popen(node, argv, **how)
         self._watched.started(node, process.pid)
         return process

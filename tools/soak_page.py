@@ -74,11 +74,13 @@ def faults_of(data: SoakData) -> list[str]:
 def page(results: Path) -> str:
     """The page, from what is kept."""
     stored = kept.kept(results, NAME, SoakData)
-    return text(SoakData() if stored is None else stored[1])
+    return text(
+        SoakData() if stored is None else stored[1], kept.note(results, "soak-training").replace("](", "](results/")
+    )
 
 
-def text(data: SoakData) -> str:
-    """The page as Markdown."""
+def text(data: SoakData, of_training: str = "") -> str:
+    """The page as Markdown; `of_training` is what was seen besides its figures."""
     about = (
         "What Prophet promises of a job, the test that looks at it in each change, and what was seen where it was"
         f" tried for long. Made by `{COMMAND}`; each part below says when and where it was measured."
@@ -96,6 +98,7 @@ def text(data: SoakData) -> str:
         tasks_text(data),
         "## Long training",
         training_text(data),
+        of_training,
         "## Faults",
         faults_text(data),
     )
