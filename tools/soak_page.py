@@ -74,9 +74,7 @@ def faults_of(data: SoakData) -> list[str]:
 def page(results: Path) -> str:
     """The page, from what is kept."""
     stored = kept.kept(results, NAME, SoakData)
-    return text(
-        SoakData() if stored is None else stored[1], kept.note(results, "soak-training").replace("](", "](results/")
-    )
+    return text(SoakData() if stored is None else stored[1], kept.note(results, "soak-training"))
 
 
 def text(data: SoakData, of_training: str = "") -> str:
