@@ -108,10 +108,9 @@ class SampledTestbed(Testbed):
         super().__init__(nodes)
         self._watched = watched
 
-    def popen(self, node: str, argv: Sequence[str], **how: Any) -> Any:
+    def popen(self, node: str, argv: Sequence[str], *, env: Mapping[str, str], **how: Any) -> Any:
         # A record of all events is kept in memory until the job's end, and would be taken for growth.
-        how["env"] = {name: value for name, value in how["env"].items() if name != EVENTS_OUT}
-        process = super().popen(node, argv, **how)
+        process = super().popen(node, argv, env={k: v for k, v in env.items() if k != EVENTS_OUT}, **how)
         self._watched.started(node, process.pid)
         return process
 

@@ -293,6 +293,11 @@ def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]
     return host, int(port)
 
 
+def is_first_machine(environ: Mapping[str, str]) -> bool:
+    """Whether this process is on the job's worker machine 0, which is also where BytePS says nothing of that."""
+    return environ.get(DMLC_WORKER_ID, "0") in ("", "0")
+
+
 def resumed_from(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | Path | None:
     """The replica or the file that the job is to begin with. Raises UserError where it is neither.
 
@@ -303,7 +308,7 @@ def resumed_from(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | P
         return None
     if ":" in text and "/" not in text and not Path(text).exists():
         return host_and_port(text, RESUME)
-    if environ.get(DMLC_WORKER_ID, "0") in ("", "0") and not Path(text).is_file():
+    if is_first_machine(environ) and not Path(text).is_file():
         raise UserError(f"{RESUME} is {text!r}; there is no such file: name that of a replica, or write its HOST:PORT")
     return Path(text)
 

@@ -493,7 +493,7 @@ def decides(environ: Mapping[str, str]) -> bool:
     """Whether this is the process whose wishes count (cutting.py)."""
     local_rank, local_size = environ.get(names.BYTEPS_LOCAL_RANK) or "0", environ.get(names.BYTEPS_LOCAL_SIZE) or "1"
     # On the first machine a process's rank is its number there.
-    return (environ.get(names.DMLC_WORKER_ID) or "0", local_rank) == ("0", str(decider(int(local_size))))
+    return names.is_first_machine(environ) and local_rank == str(decider(int(local_size)))
 
 
 def oldest(lane: LaneStatus, arena: bool) -> Oldest | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from prophet.core import settings as names
 from prophet.core.errors import UserError
-from prophet.core.settings import coordinator_from_environ, resumed_from
+from prophet.core.settings import coordinator_from_environ, is_first_machine, resumed_from
 from prophet.frontends.ending import say
 
 if TYPE_CHECKING:  # a job without a replica loads none of it
@@ -44,7 +44,7 @@ class Replica:
         own = None if coordinator is None else coordinator.replica
         if source is None and own is None:
             return cls()
-        root = environ.get(names.DMLC_WORKER_ID, "0") in ("", "0")
+        root = is_first_machine(environ)
         model, where = _model(source, environ) if root and source is not None else (None, "")
         store, has = None if own is None else _store(own, environ), None
         if store is not None:

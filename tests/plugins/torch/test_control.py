@@ -6,6 +6,7 @@ import itertools
 import queue
 import random
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -138,16 +139,22 @@ def test_all_ranks_take_up_the_same_before_the_same_round(seed: int, ranks: int)
     assert places == sorted(places), "the newest that was wanted by then"
 
 
-def test_what_is_wanted_again_is_not_sent_again() -> None:
-    wire = Wire(1, lambda rank, number: 0.0)
-    issuer = Issuer(wire.groups[0], EventLog(open=False))
-    control = Control(issuer, 0)
-    decision = Decision(Cut.uniform(UNIT_BYTES), (0,))
+def waiting_for(wire: Wire) -> Callable[[JointOperation], None]:
+    """How a rank waits on a wire that carries all that is there at once."""
 
     def wait(operation: JointOperation) -> None:
         wire.run()
         assert operation.done
 
+    return wait
+
+
+def test_what_is_wanted_again_is_not_sent_again() -> None:
+    wire = Wire(1, lambda rank, number: 0.0)
+    issuer = Issuer(wire.groups[0], EventLog(open=False))
+    control = Control(issuer, 0)
+    decision = Decision(Cut.uniform(UNIT_BYTES), (0,))
+    wait = waiting_for(wire)
     came = []
     for _ in range(4 * RECUT_ROUNDS + 1):
         came.append(control.round_begins(wait))
@@ -171,11 +178,7 @@ def test_after_a_decision_the_next_page_is_sent_when_it_is_asked_for_and_others_
     wire = Wire(1, lambda rank, number: 0.0)
     issuer = Issuer(wire.groups[0], EventLog(open=False))
     control = Control(issuer, 0)
-
-    def wait(operation: JointOperation) -> None:
-        wire.run()
-        assert operation.done
-
+    wait = waiting_for(wire)
     pages, sent, taken = [], [], 0
     for number in range(1, EARLY_ROUNDS + 4 * RECUT_ROUNDS + 1):
         if number == EARLY_ROUNDS + RECUT_ROUNDS:
@@ -199,11 +202,7 @@ def test_a_turn_is_said_once_on_each_rank() -> None:
     wire = Wire(1, lambda rank, number: 0.0)
     issuer = Issuer(wire.groups[0], EventLog(open=False))
     control = Control(issuer, 0)
-
-    def wait(operation: JointOperation) -> None:
-        wire.run()
-        assert operation.done
-
+    wait = waiting_for(wire)
     said = []
     for number in range(6):
         assert control.round_begins(wait) is None

@@ -32,6 +32,7 @@ from prophet.frontends.torch.optimizer import methods_of
 from prophet.frontends.torch.weight_blocks import WeightBlocks
 from prophet.mlfabric.ports import CoordinatorPort
 from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, progress
+from prophet_byteps.replica import parameters_of
 from prophet_byteps.stall import StallDetector, Verdict
 
 BLOCK_BYTES = 512 * 1024
@@ -150,8 +151,9 @@ def wrap(
     not answer, `before` is how many updates the root's weights have had. `copying` is called when the server has them.
     Raises ValueError for parameters that cannot be sent.
     """
-    parameters = [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
-    blocks = WeightBlocks(parameters, bps.size(), min(block_bytes, MOST_BLOCK_BYTES - 4 * (bps.size() + 1)))
+    blocks = WeightBlocks(
+        parameters_of(optimizer), bps.size(), min(block_bytes, MOST_BLOCK_BYTES - 4 * (bps.size() + 1))
+    )
     wire = BytePSWire(bps, next(_numbers), len(blocks.blocks), wait_activity, stall_s)
     user_class = type(optimizer)
     namespace = {**methods_of(_Methods), "__module__": bps.DistributedOptimizer.__module__}
