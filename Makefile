@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize releases lint bench validate replay allreduce scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog soak testbed golden release clean
+.PHONY: setup demo test sanitize releases lint bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog soak testbed golden release clean
 
 setup: $(STAMP)
 
@@ -68,6 +68,10 @@ replay: setup
 # it can be interrupted.
 allreduce: setup
 	$(BIN)/python -m tools.allreduce
+
+# PACE and Caramel with real all-reduces, at an eighth of the papers' bytes and rates: about a quarter of an hour.
+eighth: setup
+	$(BIN)/python -m tools.eighth
 
 # How the simulator's cost grows: about five minutes.
 scaling: setup

@@ -7,6 +7,7 @@ the work and not after it. What is written is its caller's.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,10 +15,17 @@ from prophet.core.errors import UserError
 
 
 def write_whole(text: str, path: Path) -> None:
-    """Writes `text` in UTF-8. Until all of it is there, `path` is what it was. Raises OSError."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    """Writes `text` in UTF-8. Until all of it is there, `path` is what it was. Raises OSError.
+
+    Several processes may write one file at once, on several machines of one file system even: the last has it.
+    """
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def require_folder(path: Path, name: str) -> None:

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from prophet.core.errors import UserError
 from prophet.core.optional import need
 from prophet.core.settings import DEFAULT_COORDINATOR_BOUND_S, coordinator_from_environ
+from prophet.learn.bandwidth import NicSample
 from prophet.learn.nic import interface_towards, sample_nic
 from prophet.mlfabric.conversation import AWAY, Conversation, Pass, Result, SumPermission
 from prophet.mlfabric.messages import MOST_ANSWER_BYTES, Bye, Hello, Request, decode_answer, encode
@@ -39,7 +40,9 @@ T = TypeVar("T")
 RECONNECT_MS = (100, 2000)
 """The first wait before a lost connection is made anew, and the longest, to which it doubles."""
 SAMPLE_S = 0.1
-"""How often the NIC is looked at while an update travels."""
+"""How often the NIC is looked at while an update travels, or an answer is waited for."""
+BUSY_BYTES_PER_S = 64 * 1024
+"""What a NIC that is in nobody's way moves less than: heartbeats, and a coordinator's messages."""
 
 
 class CoordinatorClient:
@@ -93,7 +96,7 @@ class CoordinatorClient:
         self._answered = threading.Condition(self._lock)
         self._interface = interface_towards(urlsplit(address).hostname or "") if watch_nic else None
         self._nic = NicEstimate()
-        self._sampled_s = -math.inf
+        self._sample: NicSample | None = None
         self._was_sending = False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -269,8 +272,8 @@ class CoordinatorClient:
                 messages, results = self._conversation.take()
                 away, why = self._conversation.away, self._conversation.refused
                 next_s = self._conversation.next_s
-                if self._interface and self._conversation.sending:
-                    next_s = min(next_s, self._sampled_s + SAMPLE_S)
+                if self._sample is not None:
+                    next_s = min(next_s, self._sample.time_s + SAMPLE_S)
                 self._answered.notify_all()
             if away:
                 self._warn(why or f"it has not answered for {self._conversation.bound_s:g} s")
@@ -308,18 +311,24 @@ class CoordinatorClient:
                 self._conversation.receive(answer, time.monotonic())
 
     def _watch(self, now_s: float) -> None:
-        """Samples the NIC where an update travels or has just travelled."""
-        sending = self._conversation.sending
-        if self._interface is None or not (sending or self._was_sending):
+        """Samples the NIC where an update travels or has just travelled, and where an answer is waited for."""
+        sending, waits = self._conversation.sending, self._conversation.waits
+        if self._interface is None or not (sending or self._was_sending or waits):
+            self._sample = None
             return
-        if sending and self._was_sending and now_s < self._sampled_s + SAMPLE_S:
+        last = self._sample
+        if last is not None and sending == self._was_sending and now_s < last.time_s + SAMPLE_S:
             return
-        sample = sample_nic(self._interface, now_s)
+        sample = self._sample = sample_nic(self._interface, now_s)
         if sample is None:
             self._interface = None
             return
+        if waits and last is not None:
+            moved = max(sample.bytes_sent - last.bytes_sent, sample.bytes_received - last.bytes_received)
+            if moved >= BUSY_BYTES_PER_S * (now_s - last.time_s):
+                self._conversation.excuse(now_s - last.time_s)
         self._nic.observe(sample, self._was_sending)
-        self._was_sending, self._sampled_s = sending, now_s
+        self._was_sending = sending
         news = self._nic.news()
         if news is not None:
             self._conversation.report(news, None)

@@ -8,6 +8,9 @@ has heard, so that costs nothing and mends a lost message, a lost connection and
 Where an answer stays out for the whole bound, the coordinator is *away*: what waits goes in arrival order, and so does
 all that comes, at once, until it is heard again. What was pushed meanwhile is told to it then, so that its count of
 versions stays true.
+
+An answer may be late because this worker's own link is full: it stands behind a model that is being read. So time in
+which the link was busy is no silence (`excuse`), up to a limit. Times called `heard_s` lack it.
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ KNOCK_S = 0.1
 """How often a worker that was not let in yet says hello, within its bound."""
 LONGEST_S = 60.0
 """No update waits longer, however often the coordinator says that it has to."""
+MOST_EXCUSED = 4
+"""So many bounds of a busy link at most are no silence, from one answer to the next: a link may be another job's, too."""
 MOST_UNHEARD = 1000
 """Updates pushed while the coordinator is away; more are not told to it later."""
 MOST_LOST = 64
@@ -98,7 +103,7 @@ class _Update:
     ask: Ask
     asked_s: float
     heard_s: float
-    """When it was answered last, or when waiting began."""
+    """When it was answered last, or when waiting began, less what was excused until then."""
     stage: _Stage = _Stage.WAITING
     said_s: float = -math.inf
     starts_s: float = math.inf
@@ -169,6 +174,8 @@ class Conversation:
         self._knocked_s = -math.inf
         self._began_s = now_s
         self._said_s = -math.inf
+        self._excused_s = 0.0
+        self._excusable_s = MOST_EXCUSED * bound_s
         self._out = _Outbox()
 
     # What the worker wants.
@@ -181,7 +188,7 @@ class Conversation:
             raise UserError(
                 f"update {number}: {size_bytes} bytes of version {version} with norm {norm}; give numbers of 0 or more"
             ) from None
-        update = self._updates[number] = _Update(ask, now_s, now_s)
+        update = self._updates[number] = _Update(ask, now_s, self._patience(now_s))
         self.version = max(self.version, version)
         if self.away:
             self._go(update, self.refused or AWAY)
@@ -202,7 +209,7 @@ class Conversation:
             return
         ask = update.ask
         update.done = Done(update=number, version=ask.version, size_bytes=size_bytes, norm=ask.norm)
-        update.stage, update.heard_s = _Stage.DONE, now_s
+        update.stage, update.heard_s = _Stage.DONE, self._patience(now_s)
         if self.away:
             self._not_heard(update)
         elif self.welcomed:
@@ -210,8 +217,9 @@ class Conversation:
 
     def collected(self, number: int, now_s: float) -> None:
         """All of a collection is here. Its SumPermission comes with `take`."""
-        gathered = self._sums.setdefault(number, _Sum(now_s))
-        gathered.heard_s = now_s
+        heard_s = self._patience(now_s)
+        gathered = self._sums.setdefault(number, _Sum(heard_s))
+        gathered.heard_s = heard_s
         if self.away:
             self._go_sum(number, gathered, self.refused or AWAY)
 
@@ -220,7 +228,7 @@ class Conversation:
         gathered = self._sums.get(number)
         if gathered is not None and gathered.done is None:
             gathered.done = Done(update=0, version=0, size_bytes=size_bytes, sum=number)
-            gathered.heard_s, gathered.said_s = now_s, -math.inf
+            gathered.heard_s, gathered.said_s = self._patience(now_s), -math.inf
 
     def copied(self, number: int, reason: str) -> None:
         """The replica keeps the copy of that number, or it did not get there. Said again where it is asked again."""
@@ -239,7 +247,7 @@ class Conversation:
     def clock(self, rounds: int, models: int, now_s: float) -> None:
         """So many rounds are finished and models read. Where they are equal, a Pass for the next comes with `take`."""
         self._clock = Clock(rounds=rounds, models=models)
-        self._passing = _Waiting(now_s) if rounds == models else None
+        self._passing = _Waiting(self._patience(now_s)) if rounds == models else None
         if self.away:
             self._pass(False)
         elif self.welcomed:
@@ -249,7 +257,7 @@ class Conversation:
 
     def leave(self, now_s: float) -> None:
         """Nothing more will be asked for; `died` is asked for instead."""
-        self._leaving = _Waiting(now_s)
+        self._leaving = _Waiting(self._patience(now_s))
 
     @property
     def died(self) -> tuple[int, ...] | None:
@@ -262,6 +270,19 @@ class Conversation:
         updates = any(update.stage in (_Stage.GONE, _Stage.SENT) for update in self._updates.values())
         return updates or any(gathered.gone and gathered.done is None for gathered in self._sums.values())
 
+    @property
+    def waits(self) -> bool:
+        """Whether an answer is waited for."""
+        updates = any(update.stage not in (_Stage.GRANTED, _Stage.GONE) for update in self._updates.values())
+        sums = any(not gathered.gone or gathered.done is not None for gathered in self._sums.values())
+        return updates or sums or self._passing is not None or self._leaving is not None
+
+    def excuse(self, length_s: float) -> None:
+        """For so long the worker's own link was busy: that the coordinator was not heard then means nothing."""
+        length_s = min(length_s, self._excusable_s)
+        self._excusable_s -= length_s
+        self._excused_s += length_s
+
     def aggregates(self) -> None:
         """This worker can sum from now on, and says so."""
         self._hello = self._hello.model_copy(update={"aggregates": True})
@@ -272,6 +293,7 @@ class Conversation:
 
     def receive(self, answer: Answer, now_s: float) -> None:
         """Takes in an answer."""
+        self._excusable_s = MOST_EXCUSED * self.bound_s
         match answer:
             case Challenge():
                 self.welcomed = False
@@ -285,9 +307,9 @@ class Conversation:
             case Denied():
                 self._denied(answer, now_s)
             case Wait(sum=None) if update := self._updates.get(answer.update):
-                update.heard_s = now_s
+                update.heard_s = self._patience(now_s)
             case Wait() if answer.sum is not None and (gathered := self._sums.get(answer.sum)):
-                gathered.heard_s = now_s
+                gathered.heard_s = self._patience(now_s)
             case Grant(sum=None):
                 self._granted(answer, now_s)
             case Grant() if answer.sum is not None:
@@ -301,11 +323,11 @@ class Conversation:
             case Copy():
                 self._out.results.append(ModelCopy(answer.copy_number, answer.bound))
             case Proceed() if self._passing and self._clock and self._clock.rounds == answer.rounds:
-                self._passing.heard_s = now_s
+                self._passing.heard_s = self._patience(now_s)
                 if answer.now:
                     self._pass(True)
             case Parting() if self._leaving:
-                self._leaving.heard_s, self._parting = now_s, answer
+                self._leaving.heard_s, self._parting = self._patience(now_s), answer
             case Summed():
                 self.version = max(self.version, answer.version)
                 self._sums.pop(answer.sum, None)
@@ -323,14 +345,14 @@ class Conversation:
         if self._clock is not None:
             self._out.messages.append(self._clock)
         for waiting in filter(None, (self._passing, self._leaving)):
-            waiting.heard_s, waiting.said_s = now_s, -math.inf
+            waiting.heard_s, waiting.said_s = self._patience(now_s), -math.inf
         self._out.messages += self._unheard.values()
         for update in list(self._updates.values()):
-            update.heard_s, update.said_s = now_s, -math.inf
+            update.heard_s, update.said_s = self._patience(now_s), -math.inf
             if anew and update.stage is _Stage.SENT:
                 self._end(update, Outcome(update.ask.update, False, self.version, None, ANEW))
         for number, gathered in list(self._sums.items()):
-            gathered.heard_s, gathered.said_s = now_s, -math.inf
+            gathered.heard_s, gathered.said_s = self._patience(now_s), -math.inf
             if anew and not gathered.gone:
                 self._go_sum(number, gathered, ANEW)
             elif anew:
@@ -360,7 +382,7 @@ class Conversation:
         update = self._updates.get(grant.update)
         if update is None:
             return
-        update.heard_s = now_s
+        update.heard_s = self._patience(now_s)
         if update.stage is not _Stage.WAITING:
             return
         update.grant, update.starts_s, update.stage = grant, now_s + grant.start_s, _Stage.GRANTED
@@ -371,7 +393,7 @@ class Conversation:
         gathered = self._sums.get(number)
         if gathered is None:
             return
-        gathered.heard_s = now_s
+        gathered.heard_s = self._patience(now_s)
         if gathered.grant is None:
             gathered.grant, gathered.starts_s = grant, now_s + grant.start_s
 
@@ -440,7 +462,7 @@ class Conversation:
             return
         if stage is _Stage.GONE:
             return
-        if now_s - update.heard_s >= self.bound_s:
+        if self._silent(update.heard_s, now_s):
             self._be_away(now_s)
             return
         if stage is _Stage.WAITING and now_s - update.asked_s >= self.longest_s:
@@ -451,7 +473,7 @@ class Conversation:
                 self._say_done(update, now_s)
             else:
                 self._say_ask(update, now_s)
-        self._later(update.heard_s + self.bound_s)
+        self._later(update.heard_s + self._excused_s + self.bound_s)
         self._later(update.said_s + again_s if self.welcomed else math.inf)
         if stage is _Stage.WAITING:
             self._later(update.asked_s + self.longest_s)
@@ -465,13 +487,13 @@ class Conversation:
             else:
                 self._later(gathered.starts_s)
             return
-        if now_s - gathered.heard_s >= self.bound_s:
+        if self._silent(gathered.heard_s, now_s):
             self._be_away(now_s)
             return
         if self.welcomed and now_s - gathered.said_s >= again_s:
             gathered.said_s = now_s
             self._out.messages.append(gathered.done or Collected(sum=number))
-        self._later(gathered.heard_s + self.bound_s)
+        self._later(gathered.heard_s + self._excused_s + self.bound_s)
         self._later(gathered.said_s + again_s if self.welcomed else math.inf)
 
     def _turn_waiting(
@@ -480,15 +502,22 @@ class Conversation:
         """Says a message again for which an answer stays out, or which another answer may follow."""
         if waiting is None or message is None:
             return
-        if now_s - waiting.heard_s >= self.bound_s:
+        if self._silent(waiting.heard_s, now_s):
             if not self.away:
                 self._be_away(now_s)
             return
         if self.welcomed and now_s - waiting.said_s >= again_s:
             waiting.said_s = now_s
             self._out.messages.append(message)
-        self._later(waiting.heard_s + self.bound_s)
+        self._later(waiting.heard_s + self._excused_s + self.bound_s)
         self._later(waiting.said_s + again_s if self.welcomed else math.inf)
+
+    def _patience(self, now_s: float) -> float:
+        """The time without what was excused."""
+        return now_s - self._excused_s
+
+    def _silent(self, heard_s: float, now_s: float) -> bool:
+        return self._patience(now_s) - heard_s >= self.bound_s
 
     def _later(self, time_s: float) -> None:
         self.next_s = min(self.next_s, time_s)

@@ -25,6 +25,21 @@ def test_what_cannot_be_written_leaves_the_file_as_it_was(tmp_path: Path) -> Non
     with pytest.raises(UnicodeEncodeError):
         write_whole("\ud800", path)
     assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_two_that_write_one_file_at_once_both_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, write_text = tmp_path / "a.json", Path.write_text
+
+    def write_while_another_does(self: Path, text: str, encoding: str) -> None:
+        write_text(self, text, encoding=encoding)
+        monkeypatch.setattr(Path, "write_text", write_text)
+        write_whole("the other", path)
+
+    monkeypatch.setattr(Path, "write_text", write_while_another_does)
+    write_whole("the last", path)
+    assert path.read_text() == "the last"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_place_that_can_be_made_is_made_when_it_is_written_to(tmp_path: Path) -> None:

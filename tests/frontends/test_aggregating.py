@@ -214,3 +214,31 @@ def test_a_worker_that_ends_pushes_no_sum_that_was_not_on_its_way() -> None:
     job.receive[0](PeerMessage.UPDATE, 1, 0, bytes(worker.blocks.size_bytes))
     worker.summing.close()
     assert job.pushes == 0
+
+
+def test_a_worker_that_ends_first_waits_for_what_it_was_told_to_sum() -> None:
+    job = Job(members=9)
+    worker = Worker(job, 0)
+    job.pushes = 0
+    job.collect[0](Collection(5, ((1, 0),)))
+    ending = threading.Thread(target=worker.summing.close, daemon=True)
+    ending.start()
+    ending.join(0.05)
+    assert ending.is_alive()
+    job.receive[0](PeerMessage.UPDATE, 1, 0, bytes(worker.blocks.size_bytes))
+    ending.join(10.0)
+    assert not ending.is_alive()
+    assert job.pushes == 1
+
+
+def test_a_worker_that_ends_does_not_wait_for_ever_for_an_update_that_never_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aggregating, "LAST_S", 0.01)
+    job = Job(members=9)
+    worker = Worker(job, 0)
+    job.pushes = 0
+    job.collect[0](Collection(5, ((1, 0), (2, 0))))
+    worker.summing.close()
+    job.receive[0](PeerMessage.UPDATE, 1, 0, bytes(worker.blocks.size_bytes))
+    assert job.pushes == 0

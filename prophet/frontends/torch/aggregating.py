@@ -31,6 +31,8 @@ from prophet.mlfabric.ports import Asking, Collection, CoordinatorPort
 
 MODEL_S = 10.0
 """How long a member waits for the model once its update is applied."""
+LAST_S = 5.0
+"""How long a worker that has ended waits for what it was told to sum: it may never come where its members have died."""
 CLOSE_S = 30.0
 MOST_KEPT = 64
 """Updates that came and are in no collection yet; the oldest beyond goes, and its member is told in the end."""
@@ -72,10 +74,13 @@ class SummingWorker:
         self._coordinator = coordinator
         self._send = send
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
         self._came: OrderedDict[_Key, torch.Tensor] = OrderedDict()
         self._collections: dict[int, Collection] = {}
         self._models: dict[int, Future[torch.Tensor]] = {}
         self._ready: queue.SimpleQueue[Collection | None] = queue.SimpleQueue()
+        self._summing = 0
+        """Collections that are whole and not at the server yet."""
         self._closing = False
         self.summed = 0
         """Updates that went as part of a sum that this worker pushed."""
@@ -130,10 +135,16 @@ class SummingWorker:
                 self._collections[collection.number] = collection
             else:
                 self._collections.pop(collection.number, None)
+                self._ended.notify_all()
         self._look()
 
     def close(self) -> None:
-        """Sums nothing more. What is on its way to the server gets there first, for at most CLOSE_S."""
+        """Ends what it was told to sum, for at most LAST_S: others have sent their updates here. Then no more.
+
+        What is on its way to the server gets there first, for at most CLOSE_S.
+        """
+        with self._ended:
+            self._ended.wait_for(lambda: not self._collections and not self._summing, LAST_S)
         self._closing = True
         self._ready.put(None)
         self._thread.join(CLOSE_S)
@@ -155,6 +166,7 @@ class SummingWorker:
             ]
             for collection in whole:
                 del self._collections[collection.number]
+                self._summing += 1
                 self._ready.put(collection)
 
     def _run(self) -> None:
@@ -164,6 +176,10 @@ class SummingWorker:
             except Exception as error:
                 # Its members read the server's model when the coordinator has given the sum up.
                 logger.warning("Prophet could not sum %d updates: %s", len(collection.members), error)
+            finally:
+                with self._ended:
+                    self._summing -= 1
+                    self._ended.notify_all()
 
     def _push_sum(self, collection: Collection) -> None:
         with self._lock:
