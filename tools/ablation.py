@@ -105,10 +105,10 @@ def page(results: Path) -> str:
     )
 
 
-def text(data: Study, measured: Provenance, done: str = "Measured") -> str:
+def text(data: Study, provenance: Provenance, done: str = "Measured") -> str:
     """What one kind of run gave."""
     cells = [point.cell for point in data.points]
-    return kept.joined(measured.line(done), said(costs(cells)), times(cells))
+    return kept.joined(provenance.line(done), said(costs(cells)), times(cells))
 
 
 def main(arguments: list[str] | None = None) -> int:

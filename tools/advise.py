@@ -112,12 +112,12 @@ def page(results: Path) -> str:
     return kept.joined(INTRODUCTION, kept.section(results, NAME, Advised, COMMAND, text))
 
 
-def text(data: Advised, measured: Provenance) -> str:
+def text(data: Advised, provenance: Provenance) -> str:
     """What was measured: how near the predictions are, and a row for each."""
     near = sum(abs(row.off) <= NEAR for row in data.rows)
     worst = max(abs(row.off) for row in data.rows)
     said = f"**{near} of {len(data.rows)} predictions are within {NEAR:.0%}; the worst is {worst:.1%} off.**"
-    return kept.joined(measured.line(), said, table(COLUMNS, [_row(row) for row in data.rows]))
+    return kept.joined(provenance.line(), said, table(COLUMNS, [_row(row) for row in data.rows]))
 
 
 def _row(row: Followed) -> tuple[str, ...]:

@@ -99,11 +99,11 @@ def page(results: Path) -> str:
     return kept.joined(INTRODUCTION, kept.section(results, NAME, Study, COMMAND, text), kept.note(results, "allreduce-seen"))
 
 
-def text(data: Study, measured: Provenance) -> str:
+def text(data: Study, provenance: Provenance) -> str:
     """What was measured: where Prophet stands, and all cells."""
     rows = standings([point.cell for point in data.points])
     return kept.joined(
-        measured.line(),
+        provenance.line(),
         said(rows),
         summary(rows),
         weights(data.points),
