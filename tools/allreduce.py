@@ -96,7 +96,9 @@ def standings(cells: Sequence[CellResult]) -> list[Standing]:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    return kept.joined(INTRODUCTION, kept.section(results, NAME, Study, COMMAND, text), kept.note(results, "allreduce-seen"))
+    return kept.joined(
+        INTRODUCTION, kept.section(results, NAME, Study, COMMAND, text), kept.note(results, "allreduce-seen")
+    )
 
 
 def text(data: Study, provenance: Provenance) -> str:

@@ -85,7 +85,11 @@ def _setting(cell: CellResult) -> str:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    return kept.joined(INTRODUCTION, kept.section(results, NAME, Study, "make blocks", text), kept.note(results, "blocks-simulated-seen"))
+    return kept.joined(
+        INTRODUCTION,
+        kept.section(results, NAME, Study, "make blocks", text),
+        kept.note(results, "blocks-simulated-seen"),
+    )
 
 
 def text(data: Study, measured: Provenance) -> str:

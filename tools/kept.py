@@ -135,9 +135,7 @@ def note(results: Path, name: str) -> str:
     return path.read_text(encoding="utf-8").replace("](../", "](") if path.exists() else ""
 
 
-def section(
-    results: Path, name: str, kind: type[T], command: str, text: Callable[[T, Provenance], str]
-) -> str:
+def section(results: Path, name: str, kind: type[T], command: str, text: Callable[[T, Provenance], str]) -> str:
     """A page's `text` of what is kept under `name`, or what stands there instead (`otherwise`). Raises UserError."""
     stored = kept(results, name, kind)
     if stored is None:

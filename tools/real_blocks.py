@@ -89,7 +89,9 @@ def standings(cells: Sequence[CellResult]) -> list[BlocksStanding]:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    return kept.joined(INTRODUCTION, kept.section(results, NAME, Study, COMMAND, text), kept.note(results, "blocks-seen"))
+    return kept.joined(
+        INTRODUCTION, kept.section(results, NAME, Study, COMMAND, text), kept.note(results, "blocks-seen")
+    )
 
 
 def text(data: Study, provenance: Provenance) -> str:
