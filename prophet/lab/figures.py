@@ -170,7 +170,7 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
 
 
 def draw_throughput(runs: Sequence[RecordedRun], path: Path) -> None:
-    """What a worker sends and receives over its last three iterations (the paper's Fig. 10).
+    """What a worker sends and receives over its last THROUGHPUT_ITERATIONS (the paper's Fig. 10).
 
     An engine's own recordings know no sizes and are left out; nothing is drawn where no other run is given.
     """

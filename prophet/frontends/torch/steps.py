@@ -155,9 +155,9 @@ def install() -> None:
     for kind in vars(torch.optim).values():
         if isinstance(kind, type) and issubclass(kind, base) and "step" in vars(kind) and kind is not base:
             _stand_before(kind)
-    for made_before in gc.get_objects():
-        if issubclass(type(made_before), base):
-            _stand_behind_schedule(made_before)
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), base):
+            _stand_behind_schedule(candidate)
 
 
 def _stand_behind_schedule(optimizer: torch.optim.Optimizer) -> None:
