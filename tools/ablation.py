@@ -6,6 +6,7 @@ Rule of this file: what is counted, and the page docs/results/ablation.md. `make
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from tools.cells import measured, simulated
 from tools.command_line import exit_status, page_parser
 from tools.kept import Study
 from tools.markdown import table
+from tools.provenance import Provenance
 
 SIMULATED_CONFIG, CONFIG = Path("configs/ablation-simulated.yaml"), Path("configs/ablation.yaml")
 PAGE = "ablation.md"
@@ -47,7 +49,7 @@ TIMES = (
 
 def costs(cells: Sequence[CellResult]) -> dict[str, list[float]]:
     """By contender, how much longer its iteration is than Prophet's, as a part of that, in each cell where both ran."""
-    found: dict[str, list[float]] = {}
+    shares: dict[str, list[float]] = {}
     for cell in cells:
         times = {name: policy.median_s for name, policy in cell.policies.items() if policy.median_s is not None}
         whole_s = times.get(WHOLE)
@@ -55,20 +57,20 @@ def costs(cells: Sequence[CellResult]) -> dict[str, list[float]]:
             continue
         for name, seconds in times.items():
             if name != WHOLE:
-                found.setdefault(name, []).append(seconds / whole_s - 1)
-    return found
+                shares.setdefault(name, []).append(seconds / whole_s - 1)
+    return shares
 
 
-def said(found: dict[str, list[float]]) -> str:
+def said(by_contender: dict[str, list[float]]) -> str:
     """What lacking each part costs, in a list."""
     lines = []
-    for name, shares in found.items():
+    for name, shares in by_contender.items():
         count = sum(share > MATTERS for share in shares)
         lines.append(
             f"- `{name}`: from {min(shares):+.1%} to {max(shares):+.1%} of an iteration; more than {MATTERS:.0%} in "
             f"{count} of {len(shares)} cells."
         )
-    one_size = [max(shares) for name, shares in found.items() if name.startswith(ONE_SIZE)]
+    one_size = [max(shares) for name, shares in by_contender.items() if name.startswith(ONE_SIZE)]
     if one_size:
         lines.append(f"\nThe one size that costs the least at worst costs {min(one_size):+.1%} there.")
     return "\n".join(lines) or "Nothing was measured beside the whole."
@@ -94,21 +96,17 @@ def page(results: Path) -> str:
         INTRODUCTION,
         "## Simulated",
         f"Made by `make ablation` from `{SIMULATED_CONFIG}`: full-size models, four workers and four servers. {TIMES}",
-        section(results, SIMULATED, "Simulated", "make ablation"),
+        kept.section(results, SIMULATED, Study, "make ablation", functools.partial(text, done="Simulated")),
         "## On real networks",
         f"Made by `make real-ablation` from `{CONFIG}`: real BytePS between namespaces of one machine, computing is "
         f"sleeping. {TIMES}",
-        section(results, NAME, "Measured", "make real-ablation"),
+        kept.section(results, NAME, Study, "make real-ablation", text),
         kept.note(results, "ablation-seen"),
     )
 
 
-def section(results: Path, name: str, done: str, command: str) -> str:
+def text(data: Study, provenance: Provenance, done: str = "Measured") -> str:
     """What one kind of run gave."""
-    stored = kept.kept(results, name, Study)
-    if stored is None:
-        return kept.otherwise(results, name, command)
-    provenance, data = stored
     cells = [point.cell for point in data.points]
     return kept.joined(provenance.line(done), said(costs(cells)), times(cells))
 

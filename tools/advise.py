@@ -25,6 +25,7 @@ from prophet.lab.simulator_error import prediction_error
 from tools import kept
 from tools.cells import measured, study_main
 from tools.markdown import table
+from tools.provenance import Provenance
 
 CONFIG = Path("configs/profiles/advise.yaml")
 PAGE = "advice.md"
@@ -100,22 +101,23 @@ def followed(out: Path, number: int, change: str) -> Followed:
 
 
 def _suggestion(advice: Advice, change: str) -> Suggestion:
-    found = next((each for each in advice.suggestions if each.change == change), None)
-    if found is None:
+    suggestion = next((each for each in advice.suggestions if each.change == change), None)
+    if suggestion is None:
         raise UserError(f"{change} is nothing that could be advised for {advice.job} under {advice.policy}")
-    return found
+    return suggestion
 
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, Advised)
-    if stored is None:
-        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, COMMAND))
-    provenance, data = stored
+    return kept.joined(INTRODUCTION, kept.section(results, NAME, Advised, COMMAND, text))
+
+
+def text(data: Advised, provenance: Provenance) -> str:
+    """What was measured: how near the predictions are, and a row for each."""
     near = sum(abs(row.off) <= NEAR for row in data.rows)
     worst = max(abs(row.off) for row in data.rows)
     said = f"**{near} of {len(data.rows)} predictions are within {NEAR:.0%}; the worst is {worst:.1%} off.**"
-    return kept.joined(INTRODUCTION, provenance.line(), said, table(COLUMNS, [_row(row) for row in data.rows]))
+    return kept.joined(provenance.line(), said, table(COLUMNS, [_row(row) for row in data.rows]))
 
 
 def _row(row: Followed) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from tools import kept
 from tools.cells import measured, study_main
 from tools.kept import Point, Study
 from tools.markdown import shown, table
+from tools.provenance import Provenance
 from tools.real_tables import all_cells
 from tools.words import speedup, verdict
 
@@ -95,14 +96,15 @@ def standings(cells: Sequence[CellResult]) -> list[Standing]:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, Study)
-    notes = kept.note(results, "allreduce-seen")
-    if stored is None:
-        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, COMMAND), notes)
-    provenance, data = stored
+    return kept.joined(
+        INTRODUCTION, kept.section(results, NAME, Study, COMMAND, text), kept.note(results, "allreduce-seen")
+    )
+
+
+def text(data: Study, provenance: Provenance) -> str:
+    """What was measured: where Prophet stands, and all cells."""
     rows = standings([point.cell for point in data.points])
     return kept.joined(
-        INTRODUCTION,
         provenance.line(),
         said(rows),
         summary(rows),
@@ -111,7 +113,6 @@ def page(results: Path) -> str:
         all_cells(data.points).replace("times as fast as stock", f"times as fast as {STOCK}"),
         "## What it costs",
         costs(data.points),
-        notes,
     )
 
 

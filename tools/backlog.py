@@ -82,15 +82,11 @@ class Starts:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, Starts)
-    if stored is None:
-        return kept.joined("# Many small gradients", kept.otherwise(results, NAME, "make backlog"))
-    measured, data = stored
-    return text(data, measured)
+    return kept.joined("# Many small gradients", kept.section(results, NAME, Starts, "make backlog", text))
 
 
 def text(data: Starts, measured: Provenance) -> str:
-    """The page as Markdown."""
+    """What was measured, as Markdown."""
     starts, job, limits, rate = data.starts, data.job, data.limits, format_rate(data.rate)
     names = [name for name in POLICIES if any(start.policy == name for start in starts)]
     rows = [row(name, [start for start in starts if start.policy == name]) for name in names]
@@ -101,9 +97,7 @@ def text(data: Starts, measured: Provenance) -> str:
     digests = {start.weights for start in starts if start.end == "trained"}
     alike = {0: "None trained", 1: "All that trained have the same weights"}.get(len(digests), "Weights differ")
     late = [f"- {start.policy}: {start.why}, {start.stage}" for start in starts if start.end in ("failed", "late")]
-    return f"""# Many small gradients
-
-Made by `make backlog`. {measured.line()}
+    return f"""Made by `make backlog`. {measured.line()}
 
 A job with {job.gradients:,} gradients of {job.size_bytes} bytes, nothing fused, {job.iterations} iterations, two
 workers at {rate} and a server, on BytePS as {data.build}. BytePS is real; the machines are network namespaces

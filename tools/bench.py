@@ -25,11 +25,12 @@ from tools.provenance import here
 
 OPERATIONS = 200_000
 GRADIENTS = 1_000
+PLANS = 15
 BUSY = 0.5
 """A load average above which figures are of more than this process."""
 
 
-def plan_seconds(repeats: int = 15) -> float:
+def plan_seconds() -> float:
     """Median seconds of one `prophet` plan for 1,000 gradients in 50 steps."""
     gradients = tuple(
         GradientProfile(f"g{i}", 4096 + 997 * (i % 50), 0.6 * (1 - (i // 20) / 50), 0.3 / GRADIENTS)
@@ -39,7 +40,7 @@ def plan_seconds(repeats: int = 15) -> float:
     policy = get_policy("prophet")
     network = Network(bandwidth=31.25e6, overhead_s=0.0005, ack_delay_s=0.002)
     times = []
-    for _ in range(repeats):
+    for _ in range(PLANS):
         before = time.perf_counter()
         policy.plan(profile, network)
         times.append(time.perf_counter() - before)

@@ -19,6 +19,7 @@ from tools.cells import simulated
 from tools.command_line import exit_status, page_parser
 from tools.kept import Study
 from tools.markdown import table
+from tools.provenance import Provenance
 
 CONFIG = Path("configs/blocks-simulated.yaml")
 PAGE = "blocks-simulated.md"
@@ -84,11 +85,15 @@ def _setting(cell: CellResult) -> str:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, Study)
-    notes = kept.note(results, "blocks-simulated-seen")
-    if stored is None:
-        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, "make blocks"), notes)
-    measured, data = stored
+    return kept.joined(
+        INTRODUCTION,
+        kept.section(results, NAME, Study, "make blocks", text),
+        kept.note(results, "blocks-simulated-seen"),
+    )
+
+
+def text(data: Study, measured: Provenance) -> str:
+    """What was simulated: where Prophet stands, and a row for each cell."""
     rows = gains([point.cell for point in data.points])
     names = list(rows[0].from_bound) if rows else []
     cells = [
@@ -101,7 +106,7 @@ def page(results: Path) -> str:
         for row in rows
     ]
     columns = ("cell", *names, "ahead of the best size", "ahead of the best other")
-    return kept.joined(INTRODUCTION, measured.line("Simulated"), _said(rows), table(columns, cells), notes)
+    return kept.joined(measured.line("Simulated"), _said(rows), table(columns, cells))
 
 
 def _said(rows: Sequence[Gain]) -> str:

@@ -14,7 +14,7 @@ INSTALL = "on Debian: apt-get install chromium"
 
 def find_browser() -> str | None:
     """The first of BROWSERS that is installed."""
-    return next((found for name in BROWSERS if (found := shutil.which(name)) is not None), None)
+    return next((program for name in BROWSERS if (program := shutil.which(name)) is not None), None)
 
 
 def headless(browser: str, page: Path, profile: Path, window: str, dark: bool, what: str) -> list[str]:

@@ -37,16 +37,16 @@ def measured(config: Path, out: Path, repeats: int | None, console: Console) -> 
     whole, refused = [], ""
     for number, cell in enumerate(experiment.cells):
         folder = out / f"cell{number}"
-        found = earlier(experiment, folder)
-        if found is None:
+        results = earlier(experiment, folder)
+        if results is None:
             try:
                 run_session(replace(experiment, cells=(cell,)), folder)
             except UserError as error:
                 refused = refused or str(error)
                 console.print(f"{describe_setting(cell.setting)}: {error}", style="red", markup=False)
                 continue
-            found = read_results(folder / "results.json")
-        whole += found.cells
+            results = read_results(folder / "results.json")
+        whole += results.cells
     if refused:
         raise UserError(f"{refused}; run it again: only what is missing is measured")
     together = Results(

@@ -121,13 +121,13 @@ def regimes(cluster: ClusterConfig) -> list[Regime]:
     bandwidth, traffic = cluster.bandwidth, cluster.traffic
     rates = [(0.0, bandwidth.default), *bandwidth.changes]
     moments = sorted({0.0, *(at for at, _ in rates), *(t.from_s for t in traffic), *(t.until_s for t in traffic)})
-    found = []
+    in_order = []
     for begin, end in itertools.pairwise([*moments, None]):
         assert begin is not None
         rate = next(rate for at, rate in reversed(rates) if at <= begin)
         others = max((t.rate for t in traffic if t.from_s <= begin < t.until_s), default=0.0)
-        found.append(Regime(JobNetwork(rate, others), begin, end))
-    return found
+        in_order.append(Regime(JobNetwork(rate, others), begin, end))
+    return in_order
 
 
 def iterations(series: Series, regime: Regime) -> list[tuple[float, float]]:
@@ -153,13 +153,13 @@ def near_after(took: Sequence[float], steady_s: float) -> int | None:
 
 def steady(jobs: Sequence[Series]) -> dict[JobNetwork, float]:
     """What Prophet comes to on each network that a job had by itself."""
-    found = {}
+    by_network = {}
     for series in jobs:
         seen = [regime for regime in series.regimes if iterations(series, regime)]
         if len(seen) == 1 and series.policy == OURS:
             took = [took for _, took in iterations(series, seen[0])]
-            found[seen[0].network] = median(took[len(took) // 2 :])
-    return found
+            by_network[seen[0].network] = median(took[len(took) // 2 :])
+    return by_network
 
 
 def rows(jobs: Sequence[Sequence[Series]]) -> list[list[RegimeRow]]:
@@ -268,15 +268,15 @@ def measured_jobs(experiment: Experiment, out: Path) -> list[list[Series]]:
     """The jobs of each cell that `tools.cells.measured` left in `out`. Raises UserError."""
     jobs = []
     for number, cell in enumerate(experiment.cells):
-        found = []
+        of_cell = []
         for policy in cell.policies:
             folder = out / f"cell{number}" / "runs" / "cell0" / f"{policy.name}-repeat1"
             workers = [read_worker(folder / f"worker{n}.json") for n in range(cell.cluster.workers)]
             status = folder / "worker0.status.json"
-            found.append(
+            of_cell.append(
                 series_of(policy.name, cell.cluster, workers, read_status(status) if status.exists() else None)
             )
-        jobs.append(found)
+        jobs.append(of_cell)
     return jobs
 
 

@@ -34,6 +34,7 @@ from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.coordinator_clients import TENANT, Flood, Seen, WorkerLoad, drive, flood
 from tools.markdown import table
+from tools.provenance import Provenance
 
 PAGE = "coordinator.md"
 NAME = "coordinator"
@@ -198,8 +199,8 @@ def carried(workers: int, rate: float, seconds: float) -> Carried:
         if running is not None:
             seen.append(running.result())
     p50, p99 = percentiles(seen[0].waits_s)
-    per_s = sum(one.updates / (seconds if one is seen[0] else seconds + 2.0) for one in seen)
-    return Carried(workers, rate, per_s, p50, p99, core, sum(one.ungranted for one in seen))
+    per_s = sum(process.updates / (seconds if process is seen[0] else seconds + 2.0) for process in seen)
+    return Carried(workers, rate, per_s, p50, p99, core, sum(process.ungranted for process in seen))
 
 
 def handed(seconds: float) -> Handed:
@@ -327,10 +328,11 @@ def flooded(requests: int, seconds: float) -> Flooded:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, CoordinatorData)
-    if stored is None:
-        return kept.joined(TITLE, ABOUT, kept.otherwise(results, NAME, "make coordinator"))
-    measured, data = stored
+    return kept.joined(TITLE, ABOUT, kept.section(results, NAME, CoordinatorData, "make coordinator", text))
+
+
+def text(data: CoordinatorData, measured: Provenance) -> str:
+    """What was measured, part by part."""
     handed, outlived, flooded = data.handed, data.outlived, data.flooded
     rows = [
         (
@@ -348,8 +350,6 @@ def page(results: Path) -> str:
     how = f"{measured.line()} The load average of the last minute was {data.load:.1f}."
     counted, pushed = outlived.counted_of
     return kept.joined(
-        TITLE,
-        ABOUT,
         how,
         "## What it adds, and how many workers it carries",
         "Updates are small and the wire is idle, so a grant has nothing to wait for: what is left, from a worker's Ask "

@@ -59,7 +59,6 @@ class Seen:
     idle_s: list[float] = field(default_factory=list)
     updates: int = 0
     ungranted: int = 0
-    welcome_s: float = 0.0
 
 
 class _Worker:
@@ -109,7 +108,6 @@ class _Process:
             if time.monotonic() > began + START_S:
                 raise UserError(f"only some of {len(self._workers)} workers were welcome within {START_S:g} s")
         now = time.monotonic()
-        self._seen.welcome_s = now - began
         self._stop_s = now + self._load.seconds
         for place, worker in enumerate(self._workers):
             rate = self._load.rate

@@ -25,7 +25,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,42 +97,44 @@ class WholeNumbers(torch.nn.Module):
         return total
 
 
-def train(job: StressJob, rank: int) -> dict[str, Any]:
-    """One rank's part, and what came of it."""
-    delays = random.Random(f"{job.seed} {rank}")
+def nothing() -> None:
+    """The delay of a job without any."""
 
-    def delay() -> None:
-        if job.delay_s and delays.random() < 0.3:
-            time.sleep(delays.random() ** 3 * job.delay_s)
 
-    choices = random.Random(job.seed)
-    seeds = range(job.kind * 10, job.kind * 10 + job.modules)
-    modules: list[Any] = [
-        DistributedDataParallel(WholeNumbers(seed), find_unused_parameters=job.varies) for seed in seeds
-    ]
-    optimizers = [torch.optim.SGD(module.parameters(), lr=2**-7, momentum=0.5) for module in modules]
+def modules_of(job: StressJob) -> list[WholeNumbers]:
+    """A job's modules, as they are before training, without any engine."""
+    return [WholeNumbers(job.kind * 10 + number) for number in range(job.modules)]
+
+
+def optimizer_of(module: torch.nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of one module. Its numbers are powers of two."""
+    return torch.optim.SGD(module.parameters(), lr=2**-7, momentum=0.5)
+
+
+def train(
+    job: StressJob,
+    rank: int,
+    modules: Sequence[Any],
+    optimizers: Sequence[Any],
+    delay: Callable[[], None] = nothing,
+    before_iteration: Callable[[], None] = nothing,
+) -> dict[str, Any]:
+    """One worker's part on any engine, and what came of it. `modules` and `optimizers` are as the engine wraps them."""
+    bare = [getattr(module, "module", module) for module in modules]
     losses = hashlib.sha256()
-    held: dict[int, Any] = {}
-    changes = 0
     first_at = 0.0
     for iteration in range(job.iterations):
         numbers = torch.Generator().manual_seed(iteration * 100 + rank)
         data = torch.randint(-3, 4, (len(modules), LAYERS, COLUMNS), generator=numbers).float()
         # Some that one rank alone leaves out, and one that all do.
         left_out = {iteration % LAYERS, *torch.randperm(LAYERS, generator=numbers)[:3].tolist()} if job.varies else ()
-        if job.prophet:
-            for number, module in enumerate(modules):
-                rounds = module.reducer.rounds
-                changes += held.get(number) not in (None, (rounds.cut, rounds.order))
-                held[number] = (rounds.cut, rounds.order)
-                if rank == 0 and rounds.cut is not None and choices.random() < 0.4:
-                    another(rounds, choices)
+        before_iteration()
         delay()
         for optimizer in optimizers:
             optimizer.zero_grad()
         together = iteration % 3 == 0
         outputs = [module(data[number], left_out, delay) for number, module in enumerate(modules)]
-        if iteration % 5 == 4:
+        if iteration % 5 == 4 and isinstance(modules[0], DistributedDataParallel):
             with contextlib.ExitStack() as stack:
                 for module in modules:
                     stack.enter_context(module.no_sync())
@@ -151,8 +153,22 @@ def train(job: StressJob, rank: int) -> dict[str, Any]:
         first_at = time.monotonic() if iteration == 0 else first_at
         if job.evaluates and rank == 0 and iteration == job.iterations // 2:
             with torch.no_grad():
-                losses.update(repr([module.module(data[0], (), delay).item() for module in modules]).encode())
-    return {"losses": losses.hexdigest(), "weights": digest(modules), "changes": changes, "first_at": first_at}
+                losses.update(repr([module(data[0], (), delay).item() for module in bare]).encode())
+    return {"losses": losses.hexdigest(), "weights": digest(bare), "first_at": first_at}
+
+
+def train_in_ddp(job: StressJob, rank: int) -> dict[str, Any]:
+    """One rank's part, with delays and, under Prophet, other cuts and sequences."""
+    delays = random.Random(f"{job.seed} {rank}")
+
+    def delay() -> None:
+        if job.delay_s and delays.random() < 0.3:
+            time.sleep(delays.random() ** 3 * job.delay_s)
+
+    modules = [DistributedDataParallel(module, find_unused_parameters=job.varies) for module in modules_of(job)]
+    changing = ChangingCuts(modules if job.prophet else (), rank, job.seed)
+    result = train(job, rank, modules, [optimizer_of(module) for module in modules], delay, changing.next_iteration)
+    return {**result, "changes": changing.changes}
 
 
 def digest(modules: Iterable[torch.nn.Module]) -> str:
@@ -164,19 +180,39 @@ def digest(modules: Iterable[torch.nn.Module]) -> str:
     return weights.hexdigest()
 
 
-def another(rounds: Any, choices: random.Random) -> None:
-    """Asks for another cut and another sequence, from this moment on."""
-    from prophet.core.cut import UNIT_BYTES, Cut, Segment
-    from prophet_ddp.control import Decision
+class ChangingCuts:
+    """Asks on rank 0 for other cuts and sequences of modules at random, and counts on every rank those that come."""
 
-    first, second = (UNIT_BYTES * choices.choice((1, 2, 3, 5, 8, 16, 64, 1000)) for _ in range(2))
-    segments = [Segment(0, first)]
-    if choices.random() < 0.5:
-        segments.append(Segment(UNIT_BYTES * choices.randint(1, 40), second))
-    cut = Cut(tuple(segments))
-    order = list(range(len(rounds.blocks_under(cut))))
-    choices.shuffle(order)
-    rounds.control.want(Decision(cut, tuple(order)))
+    def __init__(self, modules: Sequence[Any], rank: int, seed: int) -> None:
+        self.changes = 0
+        self._modules = modules
+        self._asks = rank == 0
+        self._choices = random.Random(seed)
+        self._held: dict[int, Any] = {}
+
+    def next_iteration(self) -> None:
+        """Before an iteration begins."""
+        for number, module in enumerate(self._modules):
+            rounds = module.reducer.rounds
+            self.changes += self._held.get(number) not in (None, (rounds.cut, rounds.order))
+            self._held[number] = (rounds.cut, rounds.order)
+            if self._asks and rounds.cut is not None and self._choices.random() < 0.4:
+                self._want_another(rounds)
+
+    def _want_another(self, rounds: Any) -> None:
+        """Another cut and another sequence, from this moment on."""
+        from prophet.core.cut import UNIT_BYTES, Cut, Segment
+        from prophet_ddp.control import Decision
+
+        choices = self._choices
+        first, second = (UNIT_BYTES * choices.choice((1, 2, 3, 5, 8, 16, 64, 1000)) for _ in range(2))
+        segments = [Segment(0, first)]
+        if choices.random() < 0.5:
+            segments.append(Segment(UNIT_BYTES * choices.randint(1, 40), second))
+        cut = Cut(tuple(segments))
+        order = list(range(len(rounds.blocks_under(cut))))
+        choices.shuffle(order)
+        rounds.control.want(Decision(cut, tuple(order)))
 
 
 def run_rank(job: StressJob, rank: int, port: int, folder: Path) -> None:
@@ -186,7 +222,7 @@ def run_rank(job: StressJob, rank: int, port: int, folder: Path) -> None:
         os.environ.update(PROPHET_SCHEDULER="prophet", PROPHET_CACHE="off")
         import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
     dist.init_process_group("gloo")
-    result = train(job, rank)
+    result = train_in_ddp(job, rank)
     (folder / f"rank{rank}.json").write_text(json.dumps(result))
     if job.seed % 2:
         dist.destroy_process_group()
@@ -242,11 +278,11 @@ def start(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
 
 def check(job: StressJob, truth: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
     """Raises Wrong where a rank has other numbers than under plain DistributedDataParallel."""
-    for rank, (told, wanted) in enumerate(zip(results, truth, strict=True)):
+    for rank, (result, wanted) in enumerate(zip(results, truth, strict=True)):
         for key in ("losses", "weights"):
-            if told[key] != wanted[key]:
+            if result[key] != wanted[key]:
                 raise Wrong(f"{job}: rank {rank} has other {key} than without Prophet")
-    if len({told["changes"] for told in results}) != 1:
+    if len({result["changes"] for result in results}) != 1:
         raise Wrong(f"{job}: ranks changed cuts at different times: {results}")
 
 
@@ -259,20 +295,20 @@ def main() -> None:
     parser.add_argument("--delay-ms", type=float, default=3.0, help="the longest; a third of the moments has one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-s", type=float, default=120.0, help="for one start")
-    told = parser.parse_args()
+    options = parser.parse_args()
     began, iterations, changes = time.monotonic(), 0, 0
     truths: dict[tuple[int, int], list[dict[str, Any]]] = {}
     gc.freeze()  # or the end of each rank would look at all that was imported
     # No `with`: a forked rank leaves through here as well.
     folder = Path(tempfile.mkdtemp())
     try:
-        for number in range(told.starts):
-            ranks, kind = told.ranks[number % len(told.ranks)], number // len(told.ranks) % KINDS
-            job = StressJob(ranks, kind, told.iterations, told.seed + number // 2, told.delay_ms / 1e3)
+        for number in range(options.starts):
+            ranks, kind = options.ranks[number % len(options.ranks)], number // len(options.ranks) % KINDS
+            job = StressJob(ranks, kind, options.iterations, options.seed + number // 2, options.delay_ms / 1e3)
             if (ranks, kind) not in truths:
                 plain = dataclasses.replace(job, prophet=False, delay_s=0.0)
-                truths[ranks, kind] = start(plain, folder, told.limit_s)
-            results = start(job, folder, told.limit_s)
+                truths[ranks, kind] = start(plain, folder, options.limit_s)
+            results = start(job, folder, options.limit_s)
             check(job, truths[ranks, kind], results)
             iterations += job.iterations
             changes += results[0]["changes"]
@@ -284,7 +320,7 @@ def main() -> None:
     shutil.rmtree(folder)
     seconds = time.monotonic() - began
     print(
-        f"{told.starts} starts, {iterations} iterations, {changes} changes of cut or sequence: no hang, the bits of "
+        f"{options.starts} starts, {iterations} iterations, {changes} changes of cut or sequence: no hang, the bits of "
         f"plain DistributedDataParallel; {seconds:.0f} s"
     )
 

@@ -52,21 +52,21 @@ def interpreters(
 
     Raises UserError where one that is named is of no such version.
     """
-    found: dict[str, str] = {}
+    programs: dict[str, str] = {}
     for program in (*named, sys.executable):
         version = ask(program)
         if version in versions:
-            found.setdefault(version, program)
+            programs.setdefault(version, program)
         elif program in named:
             raise UserError(f"--python: {program} is Python {version}; wheels are for {', '.join(versions)}")
     for version in versions:
         program_in_path = which(f"python{version}")
-        if version in found or program_in_path is None:
+        if version in programs or program_in_path is None:
             continue
         with contextlib.suppress(UserError):  # pyenv's are in PATH for versions that it has and was not told to use
             if ask(program_in_path) == version:
-                found[version] = program_in_path
-    return [Interpreter(version, found[version]) for version in versions if version in found]
+                programs[version] = program_in_path
+    return [Interpreter(version, programs[version]) for version in versions if version in programs]
 
 
 class Environment:

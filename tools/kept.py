@@ -135,6 +135,15 @@ def note(results: Path, name: str) -> str:
     return path.read_text(encoding="utf-8").replace("](../", "](") if path.exists() else ""
 
 
+def section(results: Path, name: str, kind: type[T], command: str, text: Callable[[T, Provenance], str]) -> str:
+    """A page's `text` of what is kept under `name`, or what stands there instead (`otherwise`). Raises UserError."""
+    stored = kept(results, name, kind)
+    if stored is None:
+        return otherwise(results, name, command)
+    measured, data = stored
+    return text(data, measured)
+
+
 def otherwise(results: Path, name: str, command: str) -> str:
     """What stands on a page where no data is kept: the dated note, or how to measure."""
     return note(results, name) or f"Not measured yet: `{command}`.\n"

@@ -98,15 +98,11 @@ def messages(job: ManyGradientsJob, partition_bytes: int) -> int:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, list[Samples])
-    if stored is None:
-        return kept.joined("# Memory", kept.otherwise(results, NAME, "make memory"))
-    measured, runs = stored
-    return text(runs, measured)
+    return kept.joined("# Memory", kept.section(results, NAME, list[Samples], "make memory", text))
 
 
 def text(runs: Iterable[Samples], measured: Provenance) -> str:
-    """The page as Markdown."""
+    """What was measured, as Markdown."""
     rows = []
     for run in runs:
         for role in ROLES:
@@ -128,9 +124,7 @@ def text(runs: Iterable[Samples], measured: Provenance) -> str:
         *(f"MB at {iteration:,}" for iteration in SHOWN),
         *("iterations", "bytes a message"),
     )
-    return f"""# Memory
-
-Made by `make memory`. {measured.line()}
+    return f"""Made by `make memory`. {measured.line()}
 
 Resident memory of a worker and of the server over the iterations of a job with {JOB.gradients} gradients of
 {JOB.size_bytes // 1024} KiB, {CLUSTER.workers} workers and a server. BytePS is real; the machines are network

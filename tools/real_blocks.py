@@ -20,6 +20,7 @@ from tools.blocks import ADAPTS, FIXED
 from tools.cells import measured, study_main
 from tools.kept import Study
 from tools.markdown import shown, table
+from tools.provenance import Provenance
 from tools.real_tables import all_cells
 from tools.words import verdict
 
@@ -88,20 +89,20 @@ def standings(cells: Sequence[CellResult]) -> list[BlocksStanding]:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, Study)
-    notes = kept.note(results, "blocks-seen")
-    if stored is None:
-        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, COMMAND), notes)
-    provenance, data = stored
+    return kept.joined(
+        INTRODUCTION, kept.section(results, NAME, Study, COMMAND, text), kept.note(results, "blocks-seen")
+    )
+
+
+def text(data: Study, provenance: Provenance) -> str:
+    """What was measured: where Prophet stands, and all cells."""
     rows = standings([point.cell for point in data.points])
     return kept.joined(
-        INTRODUCTION,
         provenance.line(),
         said(rows),
         summary(rows),
         "## Every contender",
         all_cells(data.points),
-        notes,
     )
 
 

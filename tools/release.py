@@ -84,7 +84,7 @@ def release(folder: Path, named: Sequence[str] = ()) -> int:
     """
     check_changelog(Path("CHANGELOG.md").read_text(encoding="utf-8"))
     versions = supported()
-    found = interpreters(named, versions)
+    pythons = interpreters(named, versions)
     tracked = run("git", "ls-files").splitlines()
     for old in folder.glob(f"{NAME}-*"):
         old.unlink()
@@ -93,7 +93,7 @@ def release(folder: Path, named: Sequence[str] = ()) -> int:
     sdist = only(folder, f"{NAME}-{__version__}.tar.gz")
     problems = sdist_problems(names_of_sdist(sdist), tracked)
     wheels = []
-    for interpreter in found:
+    for interpreter in pythons:
         print(f"building the wheel for Python {interpreter.version}", flush=True)
         wheels.append(build_wheel(sdist, interpreter, folder))
         problems += [f"{wheels[-1].name}: {line}" for line in wheel_problems(names_of_wheel(wheels[-1]), tracked)]
@@ -101,7 +101,7 @@ def release(folder: Path, named: Sequence[str] = ()) -> int:
         raise UserError("; ".join(problems))
     run(sys.executable, "-m", "twine", "check", "--strict", str(sdist), *map(str, wheels))
     torch = own_torch()
-    for interpreter, wheel in zip(found, wheels, strict=True):
+    for interpreter, wheel in zip(pythons, wheels, strict=True):
         of_job = torch if interpreter.program == sys.executable else None
         words = f"with a job under {of_job}" if of_job is not None else "without a job of torch"
         print(f"trying {wheel.name} in an environment of its own, {words}", flush=True)
@@ -109,9 +109,9 @@ def release(folder: Path, named: Sequence[str] = ()) -> int:
             check_installed(wheel, interpreter, Path(place), of_job)
     print("trying the source distribution without a compiler", flush=True)
     with tempfile.TemporaryDirectory() as place:
-        check_without_compiler(sdist, found[0], Path(place))
+        check_without_compiler(sdist, pythons[0], Path(place))
     for version in versions:
-        if version not in {interpreter.version for interpreter in found}:
+        if version not in {interpreter.version for interpreter in pythons}:
             print(f"no Python {version} is at hand, so it has no wheel: name one with --python")
     changed = " with changes that are not committed" if run("git", "status", "--porcelain") else ""
     names = " and ".join(map(str, (sdist, *wheels)))

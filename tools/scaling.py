@@ -21,6 +21,7 @@ from prophet.core.profile import GradientProfile, Profile
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.markdown import table
+from tools.provenance import Provenance
 
 PAGE = "scaling.md"
 NAME = "scaling"
@@ -45,10 +46,11 @@ class SizeCost:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, list[SizeCost])
-    if stored is None:
-        return kept.joined(TITLE, kept.otherwise(results, NAME, "make scaling"))
-    measured, rows = stored
+    return kept.joined(TITLE, kept.section(results, NAME, list[SizeCost], "make scaling", text))
+
+
+def text(rows: list[SizeCost], measured: Provenance) -> str:
+    """What was measured: a row for each size, and the figure."""
     cells = [
         (
             str(row.workers),
@@ -62,7 +64,7 @@ def page(results: Path) -> str:
     ]
     columns = ("workers", "gradients", "seconds", "events", "million events a second", "GiB")
     about = "One iteration, on one core; time grows as n log n of the events where the points lie on the dashed line."
-    return kept.joined(TITLE, measured.line(), about, table(columns, cells), f"![wall time over n log n]({FIGURE})")
+    return kept.joined(measured.line(), about, table(columns, cells), f"![wall time over n log n]({FIGURE})")
 
 
 def profile(gradients: int) -> Profile:

@@ -81,10 +81,10 @@ def draw_top(documents: list[Document], now: float, out: Path) -> None:
 
 def browser() -> str:
     """A browser. Raises UserError where there is none."""
-    found = find_browser()
-    if found is None:
+    program = find_browser()
+    if program is None:
         raise UserError(f"a picture of the report needs a browser; {INSTALL}")
-    return found
+    return program
 
 
 def draw_report(page: Path, out: Path, dark: bool) -> None:

@@ -37,7 +37,7 @@ from prophet.lab.testbed import reexec_in_user_namespace
 from prophet.lab.testbed.launch import own_shared_memory
 from tools import ddp_stress
 from tools.builds import ONE_THREAD
-from tools.ddp_stress import COLUMNS, LAYERS, StressJob, WholeNumbers, Wrong
+from tools.ddp_stress import StressJob, Wrong
 from tools.pieces import add_piece, read_pieces
 from tools.ports import free_port
 from tools.soak_records import ENGINES, SoakStart
@@ -59,38 +59,16 @@ def next_start(engine: str, done: list[SoakStart]) -> tuple[bool, int]:
 
 
 def train(job: StressJob, bps: Any) -> dict[str, Any]:
-    """One worker's part in BytePS, and what came of it: as ddp_stress.train, without what only DDP has."""
-    rank = bps.rank()
-    modules = [WholeNumbers(job.kind * 10 + number) for number in range(job.modules)]
+    """One worker's part in BytePS, and what came of it."""
+    modules = ddp_stress.modules_of(job)
     optimizers = [
         bps.DistributedOptimizer(
-            torch.optim.SGD(module.parameters(), lr=2**-7, momentum=0.5),
+            ddp_stress.optimizer_of(module),
             named_parameters=[(f"{number}.{name}", value) for name, value in module.named_parameters()],
         )
         for number, module in enumerate(modules)
     ]
-    losses = hashlib.sha256()
-    first_at = 0.0
-    for iteration in range(job.iterations):
-        numbers = torch.Generator().manual_seed(iteration * 100 + rank)
-        data = torch.randint(-3, 4, (len(modules), LAYERS, COLUMNS), generator=numbers).float()
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        outputs = [module(data[number], (), _no_delay) for number, module in enumerate(modules)]
-        for output in outputs:
-            output.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-        losses.update(repr([output.item() for output in outputs]).encode())
-        first_at = time.monotonic() if iteration == 0 else first_at
-        if job.evaluates and rank == 0 and iteration == job.iterations // 2:
-            with torch.no_grad():
-                losses.update(repr([module(data[0], (), _no_delay).item() for module in modules]).encode())
-    return {"losses": losses.hexdigest(), "weights": ddp_stress.digest(modules), "first_at": first_at}
-
-
-def _no_delay() -> None:
-    pass
+    return ddp_stress.train(job, bps.rank(), modules, optimizers)
 
 
 def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: Path) -> None:
@@ -170,23 +148,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="no start begins after so many seconds")
     parser.add_argument("--limit-s", type=float, default=60.0, help="for one start")
     parser.add_argument("--file", type=Path, required=True, help="what is kept: a line for each start")
-    told = parser.parse_args()
+    options = parser.parse_args()
     os.environ[settings.CACHE] = settings.OFF
     torch.set_num_threads(1)
     try:
         reexec_in_user_namespace()
-        done = read_pieces(told.file, SoakStart)
+        done = read_pieces(options.file, SoakStart)
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)
         sys.exit(2)
-    folder = told.file.parent.resolve() / "starts"
+    folder = options.file.parent.resolve() / "starts"
     folder.mkdir(parents=True, exist_ok=True)
     gc.freeze()  # or the end of each process would look at all that was imported
-    ends_at = time.monotonic() + told.seconds
-    while sum(s.engine == told.engine and s.prophet for s in done) < told.starts and time.monotonic() < ends_at:
-        prophet, kind = next_start(told.engine, done)
-        made = judged(start(told.engine, prophet, kind, len(done), folder, told.limit_s), done)
-        add_piece(told.file, made)
+    ends_at = time.monotonic() + options.seconds
+    while sum(s.engine == options.engine and s.prophet for s in done) < options.starts and time.monotonic() < ends_at:
+        prophet, kind = next_start(options.engine, done)
+        made = judged(start(options.engine, prophet, kind, len(done), folder, options.limit_s), done)
+        add_piece(options.file, made)
         done.append(made)
 
 

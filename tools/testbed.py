@@ -68,15 +68,11 @@ def look(bandwidth_bps: float | None, delay_s: float | None) -> MeasuredLink:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, Links)
-    if stored is None:
-        return kept.joined("# The testbed's links", kept.otherwise(results, NAME, "make testbed"))
-    measured, links = stored
-    return text(links, measured)
+    return kept.joined("# The testbed's links", kept.section(results, NAME, Links, "make testbed", text))
 
 
 def text(data: Links, measured: Provenance) -> str:
-    """The page as Markdown."""
+    """What was measured, as Markdown."""
     rows = [
         (
             "not shaped" if link.bandwidth_bps is None else format_rate(link.bandwidth_bps),
@@ -92,9 +88,7 @@ def text(data: Links, measured: Provenance) -> str:
         *("bandwidth", "delay each way", "round trip, ms", "up, Mbit/s", "down, Mbit/s"),
         *("late, us", "99% within, us", "latest, us", "frames lost", "of a core"),
     )
-    return f"""# The testbed's links
-
-Made by `make testbed`. {measured.line()} The load average was
+    return f"""Made by `make testbed`. {measured.line()} The load average was
 {data.load:.1f} then; what late frames and processor time are on a machine with other work is not what they are alone.
 
 One link of the testbed ([page](../experiments.md)), alone: its median round trip with small packets, and the rate of

@@ -29,6 +29,7 @@ from tools.allreduce_simulated import simulated_study
 from tools.command_line import exit_status, page_parser
 from tools.kept import Point, Study
 from tools.markdown import table
+from tools.provenance import Provenance
 
 CONFIG = Path("configs/replay-bandwidths.yaml")
 PAGE = "validation.md"
@@ -110,16 +111,19 @@ def verdict(cells: Sequence[Compared]) -> WithinBounds:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, Study)
-    sections = [INTRODUCTION]
-    if stored is None:
-        sections.append(kept.otherwise(results, NAME, "make validate"))
-    else:
-        measured, data = stored
-        cells = compare(data.points)
-        sections += [measured.line(), *_shown(cells)]
-    sections += [assumptions(), LEFT_OUT, kept.note(results, "validation-sources")]
-    return kept.joined(*sections, *all_reduces(results))
+    return kept.joined(
+        INTRODUCTION,
+        kept.section(results, NAME, Study, "make validate", text),
+        assumptions(),
+        LEFT_OUT,
+        kept.note(results, "validation-sources"),
+        *all_reduces(results),
+    )
+
+
+def text(data: Study, measured: Provenance) -> str:
+    """The page's part on BytePS."""
+    return kept.joined(measured.line(), *_shown(compare(data.points)))
 
 
 def all_reduces(results: Path) -> list[str]:

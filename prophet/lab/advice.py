@@ -211,8 +211,8 @@ def on_its_links(situation: Situation) -> Cell:
     """
     if situation.workers_per_host > 1 and situation.contender.engine.topology.through_servers:
         situation = _faster_links("worker", 1 / situation.workers_per_host, situation) or situation
-    told = situation.cell.job
-    job = predicted_job(told.seed, told.compression)
+    real = situation.cell.job
+    job = predicted_job(real.seed, real.compression)
     return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.contender.engine)
 
 
@@ -222,7 +222,6 @@ def advise(
     *,
     predict: Callable[[Situation], float] = predicted_s,
     error_of: Callable[[str], PredictionError | None] = lambda base: None,
-    changes: Sequence[JobChange] = CHANGES,
 ) -> Advice:
     """Predicts the situation and every change of it that is there. `measured_s` is the real iteration time.
 
@@ -233,7 +232,7 @@ def advise(
     now_s = simulated_s if measured_s is None else measured_s
     scale = now_s / simulated_s
     suggestions = []
-    for change in changes:
+    for change in CHANGES:
         changed = change.of(situation)
         if changed is None:
             continue

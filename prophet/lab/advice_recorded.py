@@ -154,8 +154,8 @@ class _Record:
     @property
     def workers(self) -> int:
         """Those that send: ranks, or machines with BytePS, which adds up what a machine's processes have."""
-        told = self.begin.worker.workers or len(self.rows)
-        return max(1, told // self._local_size) if self.engine.topology.through_servers else told
+        processes = self.begin.worker.workers or len(self.rows)
+        return max(1, processes // self._local_size) if self.engine.topology.through_servers else processes
 
     @property
     def servers(self) -> int:
@@ -174,8 +174,8 @@ class _Record:
         return max(1, self._number(settings.BYTEPS_LOCAL_SIZE, 1))
 
     def _set(self, name: str) -> str:
-        told: Mapping[str, str] = self.begin.settings or {}
-        return told.get(name, "").strip().lower()
+        environment: Mapping[str, str] = self.begin.settings or {}
+        return environment.get(name, "").strip().lower()
 
     def _number(self, name: str, default: int) -> int:
         text = self._set(name)

@@ -74,19 +74,19 @@ def converged(runs: Sequence[Sequence[WorkerRecord]], target_loss: float) -> Con
         return None
     times = [time_to_loss(workers, target_loss) for workers in runs]
     updates = [update for update in map(update_s, runs) if update is not None]
-    apart = [one for one in kept if one.sent is not None]
-    delays = [one.greatest_delay for one in apart if one.greatest_delay is not None]
+    apart = [worker for worker in kept if worker.sent is not None]
+    delays = [worker.greatest_delay for worker in apart if worker.greatest_delay is not None]
     reached = [time_s for time_s in times if time_s is not None]
     return ConvergenceResult(
         target_loss=target_loss,
         time_to_loss_s=median(reached) if len(reached) == len(times) else None,
         times_to_loss_s=times,
         update_s=median(updates) if updates else None,
-        least_loss=min(min(one.losses) for one in kept),
+        least_loss=min(min(worker.losses) for worker in kept),
         greatest_delay=max(delays) if delays else None,
-        sent=sum(one.sent or 0 for one in apart) if apart else None,
-        dropped=sum(one.dropped or 0 for one in apart) if apart else None,
-        uncoordinated=sum(one.uncoordinated or 0 for one in apart) if apart else None,
-        applied_otherwise=sum((one.applied or 0) != one.sent for one in apart) if apart else None,
+        sent=sum(worker.sent or 0 for worker in apart) if apart else None,
+        dropped=sum(worker.dropped or 0 for worker in apart) if apart else None,
+        uncoordinated=sum(worker.uncoordinated or 0 for worker in apart) if apart else None,
+        applied_otherwise=sum((worker.applied or 0) != worker.sent for worker in apart) if apart else None,
         curve=curve(runs[0]),
     )

@@ -119,8 +119,8 @@ def _package(engine: EngineSpec) -> Iterator[Finding]:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         # Built in its source's folder it has no version that Python knows.
-        found = importlib.util.find_spec(name)
-        yield Finding(engine.words, found is not None, f"in {found.origin}" if found else engine.package.install)
+        spec = importlib.util.find_spec(name)
+        yield Finding(engine.words, spec is not None, f"in {spec.origin}" if spec else engine.package.install)
     else:
         yield Finding(engine.words, True, version)
 
@@ -130,11 +130,11 @@ def _faults(engine: EngineSpec) -> Iterator[Finding]:
     if engine.faults is None:
         return
     try:
-        found = pkgutil.resolve_name(engine.faults)()
+        faults = pkgutil.resolve_name(engine.faults)()
     except ModuleNotFoundError:
         return  # said of the hook
-    if found is not None:
-        none, line, rows = found
+    if faults is not None:
+        none, line, rows = faults
         yield Finding(f"{engine.words}'s faults", True, line, warning=not none, rows=rows)
 
 

@@ -32,6 +32,7 @@ BACKWARD_COLOUR, FORWARD_COLOUR = "#eceff4", "#e3f1e3"
 PROPHET_COLOUR, OTHER_COLOUR = "#2f6db3", "#b0b7c3"
 WAIT_COLOUR = "#d9a0a0"
 THROUGHPUT_BIN_S = 0.05
+THROUGHPUT_ITERATIONS = 3
 
 
 def draw_iteration_times(results: Results, path: Path) -> None:
@@ -168,8 +169,8 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
     pyplot.close(figure)
 
 
-def draw_throughput(runs: Sequence[RecordedRun], path: Path, iterations: int = 3) -> None:
-    """What a worker sends and receives over its last iterations (the paper's Fig. 10).
+def draw_throughput(runs: Sequence[RecordedRun], path: Path) -> None:
+    """What a worker sends and receives over its last THROUGHPUT_ITERATIONS (the paper's Fig. 10).
 
     An engine's own recordings know no sizes and are left out; nothing is drawn where no other run is given.
     """
@@ -180,7 +181,7 @@ def draw_throughput(runs: Sequence[RecordedRun], path: Path, iterations: int = 3
         len(shown), 1, figsize=(9, 1 + 1.8 * len(shown)), squeeze=False, sharex=True, layout="constrained"
     )
     for axes, run in zip(panels[:, 0], shown, strict=True):
-        began, ended = run.iterations(len(run.marks) - 1 - iterations, iterations)
+        began, ended = run.iterations(len(run.marks) - 1 - THROUGHPUT_ITERATIONS, THROUGHPUT_ITERATIONS)
         edges = np.arange(began, ended + THROUGHPUT_BIN_S, THROUGHPUT_BIN_S)
         for queue in QueueKind:
             moved = [t for t in run.transfers if t.queue is queue and began <= t.finish_s < ended]
@@ -194,7 +195,7 @@ def draw_throughput(runs: Sequence[RecordedRun], path: Path, iterations: int = 3
         axes.set_ylabel("MB/s")
         axes.set_ylim(bottom=0)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
-    panels[-1, 0].set_xlabel(f"s, over {iterations} iterations")
+    panels[-1, 0].set_xlabel(f"s, over {THROUGHPUT_ITERATIONS} iterations")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 

@@ -75,11 +75,11 @@ class JobProfiler:
     found out.
     """
 
-    def __init__(self, window: int = WINDOW, forward_ids: bool = False) -> None:
+    def __init__(self, forward_ids: bool = False) -> None:
         self._forward_ids = forward_ids
         self._open = np.zeros(0, EVENT_DTYPE)  # the iteration that is not over yet
         self._usual: dict[int, float] = {}  # when each gradient came last, after its iteration's first
-        self._rows: deque[_Iteration] = deque(maxlen=window)
+        self._rows: deque[_Iteration] = deque(maxlen=WINDOW)
         self._seen = 0
         self._last_s = -np.inf  # when the last gradient came of what is no more open
         self._after_gap = False  # what is open lacks its beginning

@@ -28,7 +28,6 @@ def graph_of_module(
     pattern: Pattern = Pattern.RECEIVE,
     flops_per_s: float | None = None,
     times_s: Mapping[str, float] | None = None,
-    name: str | None = None,
 ) -> Graph:
     """The graph of `module` called with `inputs`, which give the shapes; nothing is computed and no weight is touched.
 
@@ -46,7 +45,7 @@ def graph_of_module(
         from torch._subclasses.fake_tensor import FakeTensorMode
     except ImportError:
         raise UserError("a graph of a PyTorch model needs torch; install it") from None
-    title = name or type(module).__name__
+    title = type(module).__name__
     names = {id(parameter): key for key, parameter in module.named_parameters() if parameter.requires_grad}
     sizes = {key: p.numel() * p.element_size() for key, p in module.named_parameters() if p.requires_grad}
     # A tensor that is no parameter and no buffer stays as it is, and is replaced when it is read.

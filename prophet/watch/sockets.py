@@ -63,10 +63,10 @@ def own_folder(candidates: Sequence[Path] | None = None) -> Path:
 
 def check_own(path: Path) -> None:
     """Raises OSError where `path` is no folder that only this user can use."""
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode):
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(f"{path} is no folder")
-    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{path} must belong to you, and nobody else may use it: chmod 700 {path}")
 
 

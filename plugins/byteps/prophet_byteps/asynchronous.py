@@ -303,8 +303,8 @@ def copy_to_replica(
 
 def own_address(environ: Mapping[str, str]) -> str:
     """The IPv4 address by which other workers reach this one: what ps-lite is told, or that towards its scheduler."""
-    if told := environ.get("DMLC_NODE_HOST"):
-        return socket.gethostbyname(told)
+    if host := environ.get("DMLC_NODE_HOST"):
+        return socket.gethostbyname(host)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((environ["DMLC_PS_ROOT_URI"], 9))  # sends nothing
         address: str = probe.getsockname()[0]

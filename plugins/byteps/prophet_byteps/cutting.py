@@ -307,7 +307,6 @@ class CutControl:
         rank: int,
         workers: int,
         local_size: int = 1,
-        room: Callable[[], int | None] | None = None,
     ) -> None:
         self._board = board
         self._number = number
@@ -320,7 +319,7 @@ class CutControl:
             self._fixed = Cut.uniform(DEFAULT_PARTITION_BYTES)
         from prophet_byteps import shared_memory  # Only a process that sends needs it.
 
-        self._room = room or shared_memory.room_bytes
+        self._room = shared_memory.room_bytes
         self._memory = shared_memory.FOLDER
         self._least_room: int | None = None
         self._total = 0

@@ -24,9 +24,8 @@ class Verdict(enum.Enum):
 class StallDetector:
     """Tells a stall from idleness. `limit_s`: after so many seconds the process is to end; None for never."""
 
-    def __init__(self, limit_s: float | None = None, warn_s: float = WARN_S) -> None:
+    def __init__(self, limit_s: float | None = None) -> None:
         self._limit_s = limit_s
-        self._warn_s = warn_s
         self._moved_at: float | None = None
         self._warned = False
         self.stalled_s = 0.0
@@ -39,7 +38,7 @@ class StallDetector:
         self.stalled_s = now - self._moved_at
         if self._limit_s is not None and self.stalled_s >= self._limit_s:
             return Verdict.END
-        if self.stalled_s >= self._warn_s and not self._warned:
+        if self.stalled_s >= WARN_S and not self._warned:
             self._warned = True
             return Verdict.WARN
         return Verdict.NOTHING

@@ -465,13 +465,7 @@ class ModuleRounds(AwaitedRounds):
                 if not int(self._used[slot.place]):
                     continue
                 self._wait_for(slot)
-                slot.streams.before_average(slot.ends())
-                if slot.param.grad is None:
-                    slot.param.grad = slot.view.to(slot.param.dtype, copy=True)
-                else:
-                    slot.param.grad.copy_(slot.view)
-                slot.see(slot.param.grad)
-                slot.updated = slot.streams.mark()
+                slot.put_in_grad()
             self._without = []
 
     def keep_barrier(self) -> None:

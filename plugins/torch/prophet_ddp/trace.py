@@ -126,8 +126,8 @@ class ForwardTrace:
         if last and self._open is not None and not torch.compiler.is_compiling() and module is self._whole():
             from prophet.models.graph_autograd import steps_of_outputs
 
-            found = [output for output in tree_leaves(outputs) if isinstance(output, torch.Tensor)]
-            self._steps = steps_of_outputs(found, self._name_of)
+            tensors = [output for output in tree_leaves(outputs) if isinstance(output, torch.Tensor)]
+            self._steps = steps_of_outputs(tensors, self._name_of)
 
 
 def _name(place: int) -> str:

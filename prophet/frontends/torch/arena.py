@@ -130,6 +130,19 @@ class Slot:
         """`view` in the parameter's own type: itself, or a copy of its own where less than that travels."""
         return self.view.to(self.param.dtype)
 
+    def put_in_grad(self) -> None:
+        """Makes the average, which has arrived, the parameter's `.grad`: a new tensor where it has none.
+
+        In torch.no_grad(), where nothing watches the program. `bring_home` instead serves a gradient that was sent.
+        """
+        self.streams.before_average(self.ends())
+        if self.param.grad is None:
+            self.param.grad = self.view.to(self.param.dtype, copy=True)
+        else:
+            self.param.grad.copy_(self.view)
+        self.see(self.param.grad)
+        self.updated = self.streams.mark()
+
     def bring_home(self) -> None:
         """Copies the average to the gradient that was staged."""
         grad = self.sent()

@@ -155,9 +155,9 @@ def install() -> None:
     for kind in vars(torch.optim).values():
         if isinstance(kind, type) and issubclass(kind, base) and "step" in vars(kind) and kind is not base:
             _stand_before(kind)
-    for thing in gc.get_objects():
-        if issubclass(type(thing), base):
-            _stand_behind_schedule(thing)
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), base):
+            _stand_behind_schedule(candidate)
 
 
 def _stand_behind_schedule(optimizer: torch.optim.Optimizer) -> None:

@@ -38,8 +38,8 @@ class WeightBlocks:
     def __init__(self, parameters: Sequence[torch.Tensor], workers: int, block_bytes: int) -> None:
         other = next((param for param in parameters if param.dtype != torch.float32), None)
         if other is not None or not parameters:
-            found = "there are none" if other is None else f"one is {other.dtype}"
-            raise ValueError(f"asynchronous training sends parameters of torch.float32, and {found}")
+            present = "there are none" if other is None else f"one is {other.dtype}"
+            raise ValueError(f"asynchronous training sends parameters of torch.float32, and {present}")
         self.parameters = list(parameters)
         self.counted = workers + 1
         elements = sum(param.numel() for param in parameters)

@@ -36,6 +36,9 @@ PAPER_SCHEDULING_MS: Mapping[int, float] = {100: 30.0, 500: 440.0, 1000: 1460.0}
 RATES = ("equal", "N2", "uniform")
 """Every NIC at 10 Gbit/s; drawn from N2; uniform from 1 to 10 Gbit/s. The paper does not say which."""
 
+DELAY_BOUND = 30
+"""Versions, as in the paper's MLfabric-A-30 (section 7)."""
+
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 """Candidates for the step of each method."""
 
@@ -66,7 +69,6 @@ def setting_of(compute: str, network: str, seed: int = 0) -> Setting:
 def table_2_cell(
     compute: str,
     network: str,
-    delay_bound: int | None = 30,
     horizon_s: float = 200.0,
     seed: int = 0,
     problem: SgdProblem | None = None,
@@ -79,12 +81,12 @@ def table_2_cell(
     """
     setting = setting_of(compute, network, seed)
     ring = run(setting, RR_SYNC, horizon_s=horizon_s)
-    mlfabric = run(setting, mlfabric_a(delay_bound), horizon_s=horizon_s)
+    mlfabric = run(setting, mlfabric_a(DELAY_BOUND), horizon_s=horizon_s)
     to_target = None
     if problem is not None:
         target = problem.least_loss() * (1 + excess)
         _, slow = best_step(setting, RR_SYNC, problem, STEPS, target, horizon_s)
-        _, fast = best_step(setting, mlfabric_a(delay_bound), problem, STEPS, target, horizon_s)
+        _, fast = best_step(setting, mlfabric_a(DELAY_BOUND), problem, STEPS, target, horizon_s)
         to_target = slow.curve.time_to(target) / fast.curve.time_to(target)
     return TableCell(
         compute,
@@ -174,10 +176,10 @@ def replication_savings(bounds: Sequence[float], horizon_s: float = 60.0) -> lis
     `slowdown` is the rate of updates without a replica over that with one.
     """
     setting = setting_of("C1", "N1")
-    alone = run(setting, mlfabric_a(30), horizon_s=horizon_s)
+    alone = run(setting, mlfabric_a(DELAY_BOUND), horizon_s=horizon_s)
     rows = []
     for bound in bounds:
-        method = replace(mlfabric_a(30), divergence_bound=bound)
+        method = replace(mlfabric_a(DELAY_BOUND), divergence_bound=bound)
         record = run(setting, method, horizon_s=horizon_s)
         saving = record.replicated / record.sent_to_replica if record.sent_to_replica else float("inf")
         rows.append(Replicated(bound, saving, alone.updates_per_s / record.updates_per_s))

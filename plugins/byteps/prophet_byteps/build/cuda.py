@@ -161,6 +161,6 @@ def _files(distribution: str) -> list[Path]:
 def _include_folder(files: list[Path], header: str) -> Path | None:
     """The folder to search for `header` in, among the files of a wheel."""
     ends = Path(header).parts
-    found = (file for file in files if file.parts[-len(ends) :] == ends and "include" in file.parts and file.is_file())
-    folders = [file.parents[len(ends) - 1] for file in found]
+    same = (file for file in files if file.parts[-len(ends) :] == ends and "include" in file.parts and file.is_file())
+    folders = [file.parents[len(ends) - 1] for file in same]
     return min(folders, key=lambda folder: len(folder.parts), default=None)

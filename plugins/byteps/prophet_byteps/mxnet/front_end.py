@@ -67,114 +67,139 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
     if not hasattr(bps, "Compression") or "step" not in vars(trainer):
         raise RuntimeError(UNKNOWN_TRAINER)
     hook.set_identity("priority")
-    push_pull, declare = bps.byteps_push_pull, bps.byteps_declare_tensor
-    create, allreduce, start = trainer.__init__, trainer._allreduce_grads, trainer._init_params
-    allreduce_alone = trainer.allreduce_grads
-    resume = bps.resume
-    largest_sent = 0
-    numbers = itertools.count()
-    names = Names(declare, lambda: partition.Number.of(bps), mx.nd.waitall)
-    lives = 0
+    _FrontEnd(bps, agreement, board).put_in_place()
 
-    @functools.wraps(push_pull)
-    def push_pull_with_id(
-        tensor: Any, version: int = 0, priority: int = 0, name: str | None = None, is_average: bool = True
+
+class _FrontEnd:
+    """What stands before BytePS's functions and its trainer's methods, each of which it calls in its turn."""
+
+    def __init__(self, bps: Any, agreement: Any, board: CutBoard | None) -> None:
+        trainer = bps.DistributedTrainer
+        self._bps = bps
+        self._agreement = agreement
+        self._board = board
+        self._push_pull, self._declare, self._resume = bps.byteps_push_pull, bps.byteps_declare_tensor, bps.resume
+        self._create, self._init_params = trainer.__init__, trainer._init_params
+        self._allreduce, self._allreduce_alone = trainer._allreduce_grads, trainer.allreduce_grads
+        self._names = Names(self._declare, lambda: partition.Number.of(bps), mx.nd.waitall)
+        self._trainers = itertools.count()
+        self._largest_sent = 0
+        """Bytes."""
+        self._lives = 0
+        """How often BytePS has been resumed."""
+
+    def put_in_place(self) -> None:
+        """BytePS's own methods find the class and the functions by their names."""
+        bps, trainer = self._bps, self._bps.DistributedTrainer
+        bps.byteps_push_pull = _in_place_of(self._push_pull, self.push_pull)
+        bps.byteps_declare_tensor = _in_place_of(self._declare, self.declare)
+        bps.resume = _in_place_of(self._resume, self.resume)
+        trainer.__init__ = _in_place_of(self._create, self.create)
+        trainer._init_params = _in_place_of(self._init_params, self.init_params)
+        trainer._allreduce_grads = _in_place_of(self._allreduce, self.allreduce)
+        trainer.allreduce_grads = _in_place_of(self._allreduce_alone, self.allreduce_alone)
+
+    # BytePS's functions.
+
+    def push_pull(
+        self, tensor: Any, version: int = 0, priority: int = 0, name: str | None = None, is_average: bool = True
     ) -> None:
-        nonlocal largest_sent
-        largest_sent = max(largest_sent, _size_bytes(tensor))
+        self._largest_sent = max(self._largest_sent, _size_bytes(tensor))
         # Priority 0 is for what somebody waits for, such as a broadcast of parameters; gradient 0 has -1.
         if name is not None and name.startswith(_GRADIENT):
             priority -= 1
         if name is not None:
-            name = names.current(name, _size_bytes(tensor))
-        push_pull(tensor, version=version, priority=priority, name=name, is_average=is_average)
+            name = self._names.current(name, _size_bytes(tensor))
+        self._push_pull(tensor, version=version, priority=priority, name=name, is_average=is_average)
 
-    @functools.wraps(declare)
-    def declare_compressed(name: str, **compression: Any) -> None:
+    def declare(self, name: str, **compression: Any) -> None:
         if compression:
-            names.stay = True
-            partition.give_back(bps, largest_sent)
-        declare(name, **compression)
+            self._names.stay = True
+            partition.give_back(self._bps, self._largest_sent)
+        self._declare(name, **compression)
 
-    @functools.wraps(create)
-    def create_in_forward_order(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
-        create(self, params, *args, **kwargs)
-        self._prophet = None
-        number = next(numbers)
-        self._prophet_topic = f"trainer {number}"
-        agreement.reserve(self._prophet_topic)
-        self._prophet_rounds = rounds_of(number)
-        try:
-            handover = _Handover(params, self._params)
-            for name in handover.odd_names:
-                declare(name)
-            self._prophet = handover
-        except Exception as error:
-            logger.warning("Prophet takes the order of BytePS's trainer: %s: %s", type(error).__name__, error)
-        if isinstance(self._optimizer, mx.optimizer.SGD) and self._optimizer.aggregate_num > 1:
-            self._optimizer.aggregate_num = 1
-
-    @functools.wraps(start)
-    def start_alike(self: Any) -> None:
-        # The first step, after the first forward pass: shapes are known and nothing has been sent yet.
-        if self._prophet_topic is not None:
-            topic, self._prophet_topic = self._prophet_topic, None
-            half = _halves(bps, self)
-            agreement.propose(topic, _layout(self._params, half))
-            agreement.settle(topic)
-            self._prophet_rounds.start(self._prophet.in_order if self._prophet else self._params, half)
-        start(self)
-
-    @functools.wraps(allreduce)
-    def allreduce_in_rounds(self: Any) -> None:
-        self._prophet_rounds.begin(lives)
-        hand_over(self)
-        self._prophet_rounds.end()
-
-    @functools.wraps(allreduce_alone)
-    def allreduce_and_look(self: Any) -> None:
-        self._prophet_rounds.looked_at = True
-        allreduce_alone(self)
-
-    @functools.wraps(resume)
-    def resume_anew(*args: Any, **kwargs: Any) -> Any:
-        nonlocal lives
-        result = resume(*args, **kwargs)
-        lives += 1
+    def resume(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._resume(*args, **kwargs)
+        self._lives += 1
         return result
 
-    def rounds_of(number: int) -> _Rounds:
+    # The trainer's methods.
+
+    def create(self, trainer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Gradients in forward order, and updates one at a time."""
+        self._create(trainer, params, *args, **kwargs)
+        trainer._prophet = None
+        number = next(self._trainers)
+        trainer._prophet_topic = f"trainer {number}"
+        self._agreement.reserve(trainer._prophet_topic)
+        trainer._prophet_rounds = self._rounds_of(number)
+        try:
+            handover = _Handover(params, trainer._params)
+            for name in handover.odd_names:
+                self._declare(name)
+            trainer._prophet = handover
+        except Exception as error:
+            logger.warning("Prophet takes the order of BytePS's trainer: %s: %s", type(error).__name__, error)
+        if isinstance(trainer._optimizer, mx.optimizer.SGD) and trainer._optimizer.aggregate_num > 1:
+            trainer._optimizer.aggregate_num = 1
+
+    def init_params(self, trainer: Any) -> None:
+        """The first step, after the first forward pass: shapes are known and nothing has been sent yet."""
+        if trainer._prophet_topic is not None:
+            topic, trainer._prophet_topic = trainer._prophet_topic, None
+            half = _halves(self._bps, trainer)
+            self._agreement.propose(topic, _layout(trainer._params, half))
+            self._agreement.settle(topic)
+            trainer._prophet_rounds.start(trainer._prophet.in_order if trainer._prophet else trainer._params, half)
+        self._init_params(trainer)
+
+    def allreduce(self, trainer: Any) -> None:
+        """A round, in which all gradients are handed over."""
+        trainer._prophet_rounds.begin(self._lives)
+        self._hand_over(trainer)
+        trainer._prophet_rounds.end()
+
+    def allreduce_alone(self, trainer: Any) -> None:
+        """Without an update: the program is to look at the averages."""
+        trainer._prophet_rounds.looked_at = True
+        self._allreduce_alone(trainer)
+
+    def _rounds_of(self, number: int) -> _Rounds:
+        """Those of the trainer that is the program's `number`th, from 0."""
+        board, names = self._board, self._names
         if board is None:
             return _Rounds(None, names)
-        group = agreement.active()
+        group = self._agreement.active()
         seen = functools.partial(board.goes_on, number)
         if board.fixed is not None or group is None or names.stay:
             return _Rounds(None, names, seen)
-        control = CutControl(board, number, group.exchange, group.rank, group.workers, bps.local_size())
+        control = CutControl(board, number, group.exchange, group.rank, group.workers, self._bps.local_size())
         control.declare()
         return _Rounds(control, names, seen)
 
-    def hand_over(self: Any) -> None:
+    def _hand_over(self, trainer: Any) -> None:
         """All gradients, as backward makes them."""
-        gradients = self._prophet.gradients() if self._prophet else []
-        if not gradients or not all(_plain(bps, self, parameter) for _, _, parameter in gradients):
-            allreduce(self)
+        bps, handover = self._bps, trainer._prophet
+        gradients = handover.gradients() if handover else []
+        if not gradients or not all(_plain(bps, trainer, parameter) for _, _, parameter in gradients):
+            self._allreduce(trainer)
             return
         for gradient_id, index, parameter in gradients:
             gradient = parameter._grad[0]
-            factor = self._prophet.factor(1.0 / self._scale / self._bps_size, gradient)
+            factor = handover.factor(1.0 / trainer._scale / trainer._bps_size, gradient)
             mx.nd.broadcast_mul(gradient, factor, out=gradient)
-            name = names.current(self._prophet.next_name(index), _size_bytes(gradient))
-            push_pull(gradient, name=name, priority=-gradient_id - 1, is_average=False)
+            name = self._names.current(handover.next_name(index), _size_bytes(gradient))
+            self._push_pull(gradient, name=name, priority=-gradient_id - 1, is_average=False)
 
-    # In place: BytePS's own methods find the class and the function by their names.
-    bps.byteps_push_pull = push_pull_with_id
-    bps.byteps_declare_tensor = declare_compressed
-    trainer.__init__ = create_in_forward_order
-    trainer._init_params = start_alike
-    trainer._allreduce_grads = allreduce_in_rounds
-    trainer.allreduce_grads = allreduce_and_look
-    bps.resume = resume_anew
+
+def _in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls `replacement` and has the name and the words of `original`; a method has itself first."""
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return replacement(*args, **kwargs)
+
+    return function
 
 
 class _Rounds:

@@ -57,10 +57,7 @@ class KeyedModuleRounds(AwaitedRounds):
                 self._stage(slot)
             for slot in absent:  # Nobody would notice that this is looked at.
                 self._wait_for(slot)
-                slot.streams.before_average(slot.ends())
-                slot.param.grad = slot.view.to(slot.param.dtype, copy=True)
-                slot.see(slot.param.grad)
-                slot.updated = slot.streams.mark()
+                slot.put_in_grad()
                 slot.awaited = False
         self.backward_ends()
 

@@ -112,13 +112,10 @@ class OptimizerRounds(Updates):
         with self._lock, torch.no_grad():
             for slot in self._order:
                 self._wait_for([slot])
-                slot.streams.before_average()
-                if slot.param.grad is not None:
-                    slot.param.grad.copy_(slot.view)
-                elif slot.param.requires_grad:
-                    slot.param.grad = slot.view.to(slot.param.dtype, copy=True)
-                slot.see(slot.param.grad)
-                slot.updated = slot.streams.mark()
+                if slot.param.requires_grad or slot.param.grad is not None:
+                    slot.put_in_grad()
+                else:  # Frozen since it was wrapped.
+                    slot.see(None)
             self._next_round()
         self._synchronized = True
 

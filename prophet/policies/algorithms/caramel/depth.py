@@ -45,10 +45,9 @@ def pipelined_s(size_bytes: float, depth: int, stages: Sequence[Network]) -> flo
     return sum(times) + (depth - 1) * max(times)
 
 
-def best_depth(size_bytes: float, stages: Sequence[Network], max_depth: int = MAX_DEPTH) -> int:
-    """The depth up to `max_depth` with the least `pipelined_s`, the smallest of equals: what adapting could reach."""
-    _check(max_depth)
-    return min(range(1, max_depth + 1), key=lambda depth: pipelined_s(size_bytes, depth, stages))
+def best_depth(size_bytes: float, stages: Sequence[Network]) -> int:
+    """The depth up to MAX_DEPTH with the least `pipelined_s`, the smallest of equals: what adapting could reach."""
+    return min(range(1, MAX_DEPTH + 1), key=lambda depth: pipelined_s(size_bytes, depth, stages))
 
 
 def _check(depth: int) -> None:

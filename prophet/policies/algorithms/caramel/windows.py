@@ -7,7 +7,6 @@ Caramel, sections 3.3.1 and 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prophet.core.errors import UserError
@@ -52,14 +51,14 @@ def windows_of_profile(profile: Profile) -> Windows:
     return Windows(tuple(reversed(windows)), profile.backward_s, read_s)
 
 
-def windows_of_graph(graph: Graph, order: Sequence[str] | None = None) -> Windows:
-    """The graph of an exchange: computing in `order` (or best_order), transfers, computing that reads them.
+def windows_of_graph(graph: Graph) -> Windows:
+    """The graph of an exchange: computing in `best_order`, transfers, computing that reads them.
 
     What no transfer waits for is the forward pass, one operation after another as the graph has them. A parameter
     that nothing reads may travel until that pass ends. Raises UserError where computing that a transfer waits for
     itself waits for a transfer (a graph of TicTac's worker, say): such a parameter has no window.
     """
-    steps = activations(graph, order)
+    steps = activations(graph)
     backward = {name for activation in steps for name in activation.computed}
     backward_s = steps[-1].time_s if steps else 0.0
     transfers = {operation.name for operation in graph.transfers}

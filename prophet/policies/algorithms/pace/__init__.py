@@ -1,8 +1,7 @@
 """PACE (Bao, Peng, Chen, Wu, INFOCOM 2020): preemptive all-reduce scheduling and balanced fusion.
 
-`problem` reduces a graph to releases, lengths and tails, `schedule` finds the best preemptive schedule directly and
-`slots` with the paper's linear program, `fusion` decides what travels as one. The policy for the queue is
-prophet/policies/pace.py.
+`problem` reduces a graph to releases, lengths and tails, `schedule` finds the best preemptive schedule, `fusion`
+decides what travels as one. The policy for the queue is prophet/policies/pace.py.
 """
 
 from prophet.policies.algorithms.pace.fusion import (
@@ -14,9 +13,8 @@ from prophet.policies.algorithms.pace.fusion import (
     fuse_graph,
     segment_bytes,
 )
-from prophet.policies.algorithms.pace.problem import Problem, TimedTransfer, in_slots, problem_of
+from prophet.policies.algorithms.pace.problem import Problem, TimedTransfer, problem_of
 from prophet.policies.algorithms.pace.schedule import WireSegment, iteration_time, least_time, preemptive_schedule
-from prophet.policies.algorithms.pace.slots import slot_schedule
 
 __all__ = [
     "Fusion",
@@ -28,11 +26,9 @@ __all__ = [
     "balanced_partitions",
     "best_fusion",
     "fuse_graph",
-    "in_slots",
     "iteration_time",
     "least_time",
     "preemptive_schedule",
     "problem_of",
     "segment_bytes",
-    "slot_schedule",
 ]

@@ -1,7 +1,7 @@
 """From a graph to what PACE's scheduler needs of it: for each transfer a release, a length and a tail.
 
 Rule of this file: the values, their checks and the reduction of the paper's section IV-B (Lemma 1, Theorem 1); deciding
-what goes when is schedule.py's and slots.py's. Times have one unit throughout: seconds, or slots after `in_slots`.
+what goes when is schedule.py's. Times have one unit throughout, seconds say.
 """
 
 from __future__ import annotations
@@ -95,21 +95,3 @@ def problem_of(graph: Graph, transfer_s: Callable[[int], float]) -> Problem:
         for o in graph.transfers
     )
     return Problem(graph.name, transfers, max(ends.values(), default=0.0))
-
-
-def in_slots(problem: Problem, slot_s: float) -> Problem:
-    """The problem in whole slots of `slot_s` seconds (the paper's example is 5 ms), every time rounded up.
-
-    Rounded up, a schedule of the slots is one of the seconds too: `slot_s` times its end is never too early, and too
-    late by less than `slot_s` for each transfer and two more. Raises UserError for an impossible slot.
-    """
-    if not (math.isfinite(slot_s) and slot_s > 0):
-        raise UserError(f"slot_s is {slot_s}; it must be above 0 seconds")
-
-    def slots(time_s: float) -> float:
-        return float(math.ceil(time_s / slot_s))
-
-    transfers = tuple(
-        TimedTransfer(t.name, slots(t.release), slots(t.length), slots(t.tail)) for t in problem.transfers
-    )
-    return Problem(problem.name, transfers, slots(problem.floor))

@@ -1,7 +1,7 @@
 """The best preemptive schedule of the transfers, directly: always the one with the longest tail.
 
-Rule of this file: the algorithm, its proof and what a schedule is worth; slots.py finds the same optimum with the
-paper's linear program. Times are in the unit of the problem.
+Rule of this file: the algorithm, its proof and what a schedule is worth; the paper has a linear program for the same
+optimum (docs/policies/pace.md). Times are in the unit of the problem.
 """
 
 from __future__ import annotations
