@@ -20,6 +20,7 @@ from tools import kept
 from tools.cells import measured, study_main
 from tools.kept import Point, Study
 from tools.markdown import shown, table
+from tools.provenance import Provenance
 from tools.real_tables import all_cells
 from tools.words import speedup
 
@@ -65,13 +66,12 @@ CLAIMED = "How many times as fast one is as another, and what the paper says (a 
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, Study)
-    if stored is None:
-        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, COMMAND))
-    provenance, data = stored
+    return kept.joined(INTRODUCTION, kept.section(results, NAME, Study, COMMAND, lambda d, m: _measured(d, m, results)))
+
+
+def _measured(data: Study, when: Provenance, results: Path) -> str:
     return kept.joined(
-        INTRODUCTION,
-        provenance.line(),
+        when.line(),
         said([point.cell for point in data.points]),
         "## Beside what the papers say",
         CLAIMED,
