@@ -276,8 +276,8 @@ class Agent:
         if status.watchdog_releases > self._released:
             if self._released == 0:
                 why = (
-                    "no push was acknowledged, or no pull answered, for so long: the network, a server or another "
-                    "worker had stalled"
+                    "what was on its way was not answered for so long: the network, a server or another worker had "
+                    "stalled, or a broadcast or the first pushes of new blocks had the link"
                     if status.unanswered_releases
                     else "what is more urgent was predicted and did not come"
                 )

@@ -140,7 +140,7 @@ def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], mo
 
 
 @pytest.mark.parametrize(
-    ("unanswered", "why"), [(1, "no push was acknowledged, or no pull answered"), (0, "was predicted and did not come")]
+    ("unanswered", "why"), [(1, "what was on its way was not answered"), (0, "was predicted and did not come")]
 )
 def test_what_the_watchdog_released_is_one_warning_that_says_for_what_it_was_held(
     unanswered: int, why: str, clock: list[float], caplog: pytest.LogCaptureFixture
