@@ -81,3 +81,8 @@ class TwoLaneQueue:
     @property
     def watchdog_releases(self) -> int:
         return self._native.watchdog_releases
+
+    @property
+    def unanswered_releases(self) -> int:
+        """Of those, what had waited for others in flight, none of which had ended for so long."""
+        return self._native.unanswered_releases

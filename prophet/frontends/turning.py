@@ -1,7 +1,7 @@
-"""The one thread that Prophet's agent has in a training process, whatever the engine.
+"""A thread that Prophet has in a training process, whatever the engine: the agent's first of all.
 
-Rule of this file: when that thread makes a turn, what its turns cost, and how it ends. What a turn does is the agent's.
-It imports nothing of the project, for it runs in scripts that only import an engine.
+Rule of this file: when a thread makes a turn, what its turns cost, and how it ends. What a turn does is its owner's. It
+imports nothing of the project, for it runs in scripts that only import an engine.
 """
 
 from __future__ import annotations
@@ -19,8 +19,13 @@ class TurningThread:
     """
 
     def __init__(
-        self, turn: Callable[[], object], pause_s: Callable[[], float], failed: Callable[[Exception], None]
+        self,
+        turn: Callable[[], object],
+        pause_s: Callable[[], float],
+        failed: Callable[[Exception], None],
+        name: str = "prophet-agent",
     ) -> None:
+        self._name = name
         self._turn = turn
         self._pause_s = pause_s
         self._failed = failed
@@ -32,7 +37,7 @@ class TurningThread:
 
     def start(self) -> None:
         """Turns begin; once."""
-        self._thread = threading.Thread(target=self._run, name="prophet-agent", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     @property

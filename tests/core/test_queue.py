@@ -73,6 +73,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(later=st.sampled_from([0.0, 0.25, 1.5]))
     def get(self, later: float) -> None:
         self.now += later
+        before = self.queue.unanswered_releases
         task, retry_at = self.queue.get(self.now)
         if not self.pending:
             assert task is None
@@ -82,6 +83,7 @@ class QueueMachine(RuleBasedStateMachine):
         flying = sum(self.flying.values())
         fits = self.credit is None or flying == 0 or flying + size <= self.credit
         overdue = self.held_since is not None and self.now - self.held_since >= WATCHDOG_S
+        releases = self.queue.unanswered_releases
         full = False
         if self.places is not None:
             urgency = 1 + (self.pending[first][0] if self.mode == "ranked" else 0)
@@ -89,6 +91,8 @@ class QueueMachine(RuleBasedStateMachine):
             full = len(self.flying) >= self.most_ever(self.places)
         if fits or (overdue and not full):
             assert task == first, "the most urgent ready task that fits goes first"
+            assert fits or self.flying, "without deadlines only what is in flight holds anything"
+            assert releases - before == (not fits), "and what goes past it is counted so"
             self.left.append(task)
             self.flying[task] = size
             del self.pending[task]
@@ -128,6 +132,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.pending == len(self.pending)
         assert self.queue.in_flight == len(self.flying)
         assert self.queue.in_flight_bytes == sum(self.flying.values())
+        assert self.queue.unanswered_releases == self.queue.watchdog_releases
         assert len(set(self.left)) == len(self.left), "every task leaves exactly once"
         assert self.places is None or len(self.flying) <= self.most_ever(self.places)
 
@@ -393,7 +398,16 @@ def test_what_is_held_for_the_watchdog_bound_goes_and_is_counted() -> None:
     assert queue.get(0.0)[0] == 0
     assert queue.get(0.5) == (None, 0.5 + WATCHDOG_S)
     assert queue.get(1.5)[0] == 1
-    assert queue.watchdog_releases == 1
+    assert (queue.watchdog_releases, queue.unanswered_releases) == (1, 1)
+
+
+def test_what_is_held_for_a_prediction_that_does_not_come_is_told_apart() -> None:
+    queue = ScheduledQueue(watchdog_s=0.5)
+    queue.set_plan(deadline_plan(slack_s=10.0))
+    queue.add(0, 1, 6, 5.5)  # gradient 0 is due at 6.5, and would be waited for until 16.5
+    assert queue.get(6.0) == (None, 6.5)
+    assert (queue.get(6.5)[0], queue.in_flight) == (0, 1)
+    assert (queue.watchdog_releases, queue.unanswered_releases) == (1, 0)
 
 
 def test_a_group_travels_as_one_and_a_missing_member_does_not_hold_it_for_ever() -> None:
@@ -410,7 +424,7 @@ def test_a_group_travels_as_one_and_a_missing_member_does_not_hold_it_for_ever()
     queue.add(2, 2, 10, 1.0)
     assert queue.get(1.5)[0] is None
     assert queue.get(2.0)[0] == 2
-    assert queue.watchdog_releases == 1
+    assert (queue.watchdog_releases, queue.unanswered_releases) == (1, 0)
 
 
 def two_groups() -> Plan:

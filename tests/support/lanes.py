@@ -49,3 +49,7 @@ class ScheduledQueue:
     @property
     def watchdog_releases(self) -> int:
         return self.both.watchdog_releases
+
+    @property
+    def unanswered_releases(self) -> int:
+        return self.both.unanswered_releases

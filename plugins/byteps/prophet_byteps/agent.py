@@ -36,6 +36,7 @@ from prophet.core.events import DRAIN_S, EVENT_DTYPE, UNPROFILED_GRADIENT, Event
 from prophet.core.plan import Plan
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.core.status import AgentStatus, HookStatus, LaneStatus
+from prophet.frontends import heap
 from prophet.frontends.ending import STALLED, at_end, end_process
 from prophet.frontends.records import event_buffer, require_records, write_records
 from prophet.frontends.turning import TurningThread
@@ -177,6 +178,7 @@ class Agent:
             self._not_compared(error)
         at_end(self._finish)
         self._thread.start()
+        heap.keep_small()
 
     def _attach(self) -> None:
         if self._hook is not None and self._library is not None:
@@ -273,10 +275,16 @@ class Agent:
             self.step_aside(status.why_aside)
         if status.watchdog_releases > self._released:
             if self._released == 0:
+                why = (
+                    "what was on its way was not answered for so long: the network, a server or another worker had "
+                    "stalled, or a broadcast or the first pushes of new blocks had the link"
+                    if status.unanswered_releases
+                    else "what is more urgent was predicted and did not come"
+                )
                 logger.warning(
-                    "Prophet released a task that had been held for %g s with nothing moving; "
-                    "the network or another worker may have stalled",
+                    "Prophet released a task that had been held for %g s with nothing moving; %s",
                     self._settings.watchdog_s,
+                    why,
                 )
             self._released = status.watchdog_releases
         self._watch_for_a_stall(now, bool(np.any(events["kind"] == EventKind.FINISH)), status)

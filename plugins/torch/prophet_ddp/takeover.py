@@ -30,6 +30,7 @@ from prophet.core.errors import UserError
 from prophet.core.network import Probe
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
+from prophet.frontends import heap
 from prophet.frontends.ending import WRONG, at_end, end_process
 from prophet.frontends.notices import warn_of_unknown_variables
 from prophet.frontends.records import require_records
@@ -269,6 +270,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     ddp.logger = SilentLogger()
     _taken.add(ddp)
     steps.install()
+    heap.keep_small()
     weakref.finalize(ddp, rounds.retire).atexit = False
     rounds.record.decides = decides
     rounds.record.drain = log.drain if decides or observes else None

@@ -122,7 +122,8 @@ PYBIND11_MODULE(_native, m) {
       .def_property("requests_first_until", &TwoLaneQueue::requests_first_until,
                     &TwoLaneQueue::set_requests_first_until)
       .def_property_readonly("empty", &TwoLaneQueue::empty)
-      .def_property_readonly("watchdog_releases", &TwoLaneQueue::watchdog_releases);
+      .def_property_readonly("watchdog_releases", &TwoLaneQueue::watchdog_releases)
+      .def_property_readonly("unanswered_releases", &TwoLaneQueue::unanswered_releases);
 
   m.def("measure", &measure, py::arg("pending"), py::arg("operations"));
   m.def("bytes_per_pending", &bytes_per_pending, py::arg("pending"));

@@ -9,7 +9,8 @@
 //   - every task leaves exactly once; bytes in flight are never negative and end at 0;
 //   - a task never starts while a more urgent ready one fits;
 //   - progress: with nothing in flight a ready task waits at most for a predicted deadline, and never
-//     longer than the watchdog bound;
+//     longer than the watchdog bound; so without deadlines and groups the watchdog lets go only past
+//     what is in flight and has not ended for so long;
 //   - no plan, or an error, means arrival order without limits but the host's own;
 //   - a task is held for want of a place only while others have them, and never by less urgent ones alone.
 //
@@ -110,6 +111,7 @@ struct Decision {
   Task task;
   double retry_at = kNever;
   bool by_watchdog = false;  // the task had been held with nothing moving
+  bool unanswered = false;   // and that for want of credit or a place, which only a finish gives back
   bool frees_push = false;   // of the pull lane: pushes had to let requests go first, and need no longer
 };
 
@@ -139,6 +141,7 @@ class ScheduledQueue {
     Decision decision = look(now);
     if (!decision.start) return decision;
     watchdog_releases_ += decision.by_watchdog;
+    unanswered_releases_ += decision.unanswered;
     start(now);
     return decision;
   }
@@ -159,7 +162,7 @@ class ScheduledQueue {
     if (in_flight_count_ >= most_ever_) return Decision{false, Task{}, kNever};
     // The very sum that is given as `retry_at`: a difference may round to just below, and the asking never end.
     double release_at = held_since_ + watchdog_s_;
-    if (now >= release_at) return Decision{true, candidate.task, now, true};
+    if (now >= release_at) return Decision{true, candidate.task, now, true, retry_at == kNever};
     return Decision{false, Task{}, std::min(retry_at, release_at)};
   }
 
@@ -218,6 +221,9 @@ class ScheduledQueue {
   bool empty() const { return known_.empty(); }
   uint64_t in_flight_bytes() const { return in_flight_bytes_; }
   uint64_t watchdog_releases() const { return watchdog_releases_; }
+  // Of those, what had waited for a finish: others were in flight, and none of them had ended for so long. The rest had
+  // waited for what was predicted, a deadline or a group's last member, and did not come.
+  uint64_t unanswered_releases() const { return unanswered_releases_; }
 
  private:
   struct Entry {
@@ -409,6 +415,7 @@ class ScheduledQueue {
   size_t in_flight_count_ = 0;
   uint64_t next_sequence_ = 0;
   uint64_t watchdog_releases_ = 0;
+  uint64_t unanswered_releases_ = 0;
   double held_since_ = kNever;
   double wire_free_at_ = 0;
   double progress_s_ = -1.0;

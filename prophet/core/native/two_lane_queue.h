@@ -75,6 +75,7 @@ class TwoLaneQueue {
   // Nothing waits and nothing is in flight.
   bool empty() const { return push_.empty() && pull_.empty(); }
   uint64_t watchdog_releases() const { return push_.watchdog_releases() + pull_.watchdog_releases(); }
+  uint64_t unanswered_releases() const { return push_.unanswered_releases() + pull_.unanswered_releases(); }
 
  private:
   ScheduledQueue& at(QueueKind kind) { return kind == QueueKind::kPush ? push_ : pull_; }

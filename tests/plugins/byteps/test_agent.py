@@ -48,6 +48,7 @@ class Hook:
         self.state = SimpleNamespace(
             why_aside="",
             watchdog_releases=0,
+            unanswered_releases=0,
             in_flight_bytes=4,
             pushes=LaneStatus(0, 0, None, None),
             pulls=LaneStatus(0, 1, 0.0, 7),
@@ -136,6 +137,22 @@ def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], mo
     assert ended.value.status == STALLED
     assert ended.value.line.startswith("no transfer has finished for 20 s: the pull of the block at 0.03 MiB")
     assert ended.value.line.endswith("(PROPHET_STALL_S)")
+
+
+@pytest.mark.parametrize(
+    ("unanswered", "why"), [(1, "what was on its way was not answered"), (0, "was predicted and did not come")]
+)
+def test_what_the_watchdog_released_is_one_warning_that_says_for_what_it_was_held(
+    unanswered: int, why: str, clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    hook = Hook()
+    scheduled = job(hook)
+    with caplog.at_level(logging.WARNING, logger="prophet"):
+        for released in (1, 2):
+            hook.state.watchdog_releases, hook.state.unanswered_releases = released, unanswered
+            pass_time(scheduled, hook, clock, 2)
+    (record,) = caplog.records
+    assert why in record.getMessage()
 
 
 def test_what_is_no_gradient_has_no_number() -> None:

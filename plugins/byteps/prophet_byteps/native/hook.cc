@@ -459,7 +459,7 @@ struct prophet_lane_status {
 };
 
 struct prophet_status {
-  uint64_t tasks, in_flight_bytes, watchdog_releases, events_dropped;
+  uint64_t tasks, in_flight_bytes, watchdog_releases, unanswered_releases, events_dropped;
   double still_s;  // since something last came, left or was answered; negative before the first
   prophet_lane_status lanes[2];
   int32_t active;
@@ -571,6 +571,7 @@ void prophet_hook_status(prophet_status* out) {
     out->in_flight_bytes += queue.in_flight_bytes();
   }
   out->watchdog_releases = h.queue->watchdog_releases();
+  out->unanswered_releases = h.queue->unanswered_releases();
 }
 
 // Waits until a tensor has completed since `seen`, at most `limit_s`; returns the new count.
