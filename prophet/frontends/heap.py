@@ -1,4 +1,4 @@
-"""The C library's heap while Prophet has a job: free pages go back to the machine now and then.
+"""The C library's heap while Prophet has a job: free pages go back to the machine where they have become many.
 
 Rule of this file: that call, where the C library has it, and when it is made. Nothing of it depends on an engine.
 
@@ -14,12 +14,36 @@ import ctypes
 import functools
 from collections.abc import Callable
 
+import psutil
+
 from prophet.frontends.ending import at_end
 from prophet.frontends.turning import TurningThread
 
-TRIM_S = 10.0
-"""Seconds between two calls. Each takes 0.1 ms for a MB that it gives back, and 1 ms where there is little."""
+LOOK_S = 10.0
+"""Seconds between two looks at the process's memory. A call takes 0.1 ms for a MB that it gives back."""
+GROWN = 1.25
+"""So many times what the process had after the last call, and LEAST_BYTES more, are worth the next one. A job that takes
+the same pages again and again comes to what it needs within a look, and from then on there is no call."""
+LEAST_BYTES = 64 << 20
 END_LIMIT_S = 1.0
+
+
+class HeapGrowth:
+    """When a process's memory has grown so far that its heap is to give back what is free."""
+
+    def __init__(self) -> None:
+        self._settled_bytes: int | None = None
+        """What was resident one look after the last call, or at the first look. None: this look is to say so."""
+
+    def grown(self, resident_bytes: int) -> bool:
+        """One look. Whether to call."""
+        if self._settled_bytes is None:
+            self._settled_bytes = resident_bytes
+            return False
+        if resident_bytes <= GROWN * self._settled_bytes + LEAST_BYTES:
+            return False
+        self._settled_bytes = None
+        return True
 
 
 def find_trim() -> Callable[[int], int] | None:
@@ -36,7 +60,14 @@ def find_trim() -> Callable[[int], int] | None:
 def keep_small() -> None:
     """From now on, in a thread of its own, free pages of the heap are given back. Once in a process; never an error."""
     trim = find_trim()
-    if trim is not None:
-        thread = TurningThread(lambda: trim(0), lambda: TRIM_S, lambda error: None, name="prophet-heap")
-        thread.start()
-        at_end(lambda: thread.end(END_LIMIT_S))
+    if trim is None:
+        return
+    growth, process = HeapGrowth(), psutil.Process()
+
+    def look() -> None:
+        if growth.grown(process.memory_info().rss):
+            trim(0)
+
+    thread = TurningThread(look, lambda: LOOK_S, lambda error: None, name="prophet-heap")
+    thread.start()
+    at_end(lambda: thread.end(END_LIMIT_S))

@@ -40,6 +40,18 @@ def test_free_pages_go_back_that_lie_between_what_is_in_use() -> None:
     assert given_bytes > PIECE_BYTES * PIECES / 2
 
 
+def test_a_process_that_has_come_to_what_it_needs_is_left_alone() -> None:
+    growth = heap.HeapGrowth()
+    looks = [100, 150, 400, 390, 400, 410, 420, 400]  # what the first call gave back is needed again
+    assert [growth.grown(mb << 20) for mb in looks] == [False, False, True, *[False] * 5]
+
+
+def test_what_grows_and_grows_gives_back_each_time_that_it_has_grown_by_a_quarter() -> None:
+    growth = heap.HeapGrowth()
+    looks = [200, 250, 300, 320, 205, 255, 310, 321, 210]
+    assert [growth.grown(mb << 20) for mb in looks] == [False, False, False, True, False, False, False, True, False]
+
+
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert heap.find_trim() is None
