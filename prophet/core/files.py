@@ -6,6 +6,7 @@ the work and not after it. What is written is its caller's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +15,15 @@ from prophet.core.errors import UserError
 
 
 def write_whole(text: str, path: Path) -> None:
-    """Writes `text` in UTF-8. Until all of it is there, `path` is what it was. Raises OSError."""
+    """Writes `text` in UTF-8. Until all of it is there, `path` is what it was. Raises OSError; nothing is left then."""
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
 
 
 def require_folder(path: Path, name: str) -> None:

@@ -25,6 +25,7 @@ def test_what_cannot_be_written_leaves_the_file_as_it_was(tmp_path: Path) -> Non
     with pytest.raises(UnicodeEncodeError):
         write_whole("\ud800", path)
     assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_place_that_can_be_made_is_made_when_it_is_written_to(tmp_path: Path) -> None:
