@@ -51,19 +51,20 @@ COUNTED = """## What it takes
 
 Processor time that a rank spends on being watched, as a share of the time that it trains. Of Prophet's threads it is
 what they take more than in the turn of *nothing* of the same cycle: medians over the cycles, and in brackets the
-standard error of the median. The first rank learns for all, watched or not; the other one only says what it sees."""
-CALLS = """The first two columns have in them what training's own threads do for whoever watches. Calls were timed one
-by one, before the first turn:"""
+standard error of the median. The first rank learns for all and keeps events for that in any case; it plans once, before
+the first turn. The other one keeps them to be watched alone."""
+CALLS = """In it is what training's own threads do for whoever watches. Each call was timed, before the first turn:"""
 ELAPSED = """## What it delays
 
-Iteration time, and processor time of all threads of a rank, beside those of *nothing* in the same cycle. They scatter by
-more than watching takes, and bear out no more than that nothing is hidden. Iteration times are means over a turn,
-since what happens once a second is in few iterations. Shown are the medians over all cycles and ranks, and in
-brackets the standard error of the median."""
+Iteration time, and processor time of all threads of a rank, beside those of *nothing* in the same cycle: medians over
+all cycles and ranks. They scatter by more than watching takes, so they only show that nothing large is missing above.
+Iteration times are means over a turn, since what happens once a second is in few iterations."""
 RANKS = 2
 NOTHING = VARIANTS[0]
 BLOCK_BYTES = 256 * 1024
 """Of one size, so that blocks are the same in all turns."""
+JUDGED_EVERY_S = 3600.0
+"""The first rank plans once, before the first turn: what it learns besides would be more than what watching takes."""
 ASK_EVERY_S = 1.0
 WIDTH_OF_TOP = 120
 """Letters in a row of the terminal."""
@@ -234,7 +235,8 @@ def ranks(out: Path, runtime: Path, options: Sequence[str]) -> Iterator[list[sub
         **clean,
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)},
         **{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(runtime)},
-        **{"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off", "PROPHET_PARTITION_BYTES": str(BLOCK_BYTES)},
+        **{"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off"},
+        **{"PROPHET_PARTITION_BYTES": str(BLOCK_BYTES), "PROPHET_MONITOR_S": str(JUDGED_EVERY_S)},
     }
     started = []
     try:

@@ -31,7 +31,7 @@ def progress_where_slow(console: Console, now: Callable[[], float] = time.monoto
     def report(share: float, words: str) -> None:
         nonlocal drawn
         progress.update(task, completed=share, description=words)
-        if not drawn and console.is_terminal and now() - began_s >= PATIENCE_S:
+        if not drawn and console.is_interactive and now() - began_s >= PATIENCE_S:
             drawn = True
             progress.start()
 

@@ -103,7 +103,7 @@ def show(job: str | None, count: int | None = None, edges: TopEdges | None = Non
     """The screen, drawn anew each second; the last one stays. All of them do in a file or a pipe."""
     edges = edges or TopEdges()
     screens = (view(statuses(documents), edges.now(), edges.console.width) for documents in looks(job, count, edges))
-    if not edges.console.is_terminal:
+    if not edges.console.is_interactive:
         for screen in screens:
             edges.console.print(screen)
         return

@@ -179,7 +179,8 @@ def test_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert [json.loads(line)["worker"]["rank"] for line in lines] == [0, 1, 0, 1]
 
 
-def test_the_screen_is_drawn_and_the_last_one_stays() -> None:
+def test_the_screen_is_drawn_and_the_last_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     shown = documents(status())
     console = Console(file=StringIO(), width=100, force_terminal=True)
     show(None, 2, Played(shown, shown).edges(console))
