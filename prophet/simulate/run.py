@@ -30,9 +30,9 @@ WORKER = 0
 """The worker that is recorded, and that the learner listens to; each worker of a job learns for itself the same."""
 EVENTS_AT_ONCE = 1_000_000
 """Between two looks at Ctrl-C and the progress."""
-MOST_TURNS = 50
-"""Of the learner in an iteration, unless it takes more with one every DRAIN_S. On a link of some bits per second that
-would be millions, and nothing happens in most of them."""
+MOST_TURNS = 20
+"""Of the learner in an iteration. With one every DRAIN_S a link of some bits per second would mean millions, and nothing
+happens in most of them."""
 
 
 @dataclass(frozen=True)
@@ -113,16 +113,18 @@ def simulate(
         simulation.set_link(0, list(channel(cluster)), [], cluster.costs.overhead_s, 0.0)
     simulation.set_compute_scale([list(row) for row in options.compute_scale])
     simulation.record(WORKER)
-    learner = None
+    learner, every_s = None, turn_s(job, cluster)
     if policy is not None and options.plan is None:
         shape = None if cluster.exchange is Exchange.COLLECTIVE else Shape(cluster.workers, cluster.servers)
-        learner = Learner(policy, options.monitor_s, shape=shape, adapts=options.adapts, learns_order=True)
+        # As many turns as in a job come to one judgement of the network.
+        monitor_s = options.monitor_s * every_s / DRAIN_S
+        learner = Learner(policy, monitor_s, shape=shape, adapts=options.adapts, learns_order=True)
     layouts = _Layouts(simulation, job)
     plan = learner.plan if learner else options.plan
     encoded: dict[int, bytes] = {}
     _set_plan(simulation, plan, encoded)
     kept: list[NDArray[Any]] = []
-    plans, turn, every_s, done = 0, 0, turn_s(job, cluster), False
+    plans, turn, done = 0, 0, False
     while not done:
         turn += 1
         until = turn * every_s if learner else float("inf")
