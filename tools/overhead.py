@@ -51,8 +51,9 @@ COUNTED = """## What it takes
 
 Processor time that a rank spends on being watched, as a share of the time that it trains. Of Prophet's threads it is
 what they take more than in the turn of *nothing* of the same cycle: medians over the cycles, and in brackets the
-standard error of the median. The first rank learns for all and keeps events for that in any case; it plans once, before
-the first turn. The other one keeps them to be watched alone."""
+standard error of the median. The first rank learns for all, and keeps events for that in any case. It learns in the
+thread that watches, and what that takes scatters by more than watching does, although it plans only once, before the
+first turn. The other rank keeps events for watching alone, and there the number is a sharp one."""
 CALLS = """In it is what training's own threads do for whoever watches. Each call was timed, before the first turn:"""
 ELAPSED = """## What it delays
 

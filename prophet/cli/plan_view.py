@@ -13,6 +13,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from prophet.cli.plots import save_plot
+from prophet.cli.progress import Report
 from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.optional import need_pyplot
@@ -47,7 +48,7 @@ def outlook(
     bits_per_s: float,
     workers: int = 2,
     servers: int = 1,
-    report: Callable[[float, str], None] = lambda share, words: None,
+    report: Report = lambda share, words: None,
 ) -> Outlook:
     """Plans and simulates: each worker has a limited link, servers have none. `report` is told how far it is, from 0
     to 1, and which policy is under way.
