@@ -113,7 +113,8 @@ def simulate(
         simulation.set_link(0, list(channel(cluster)), [], cluster.costs.overhead_s, 0.0)
     simulation.set_compute_scale([list(row) for row in options.compute_scale])
     simulation.record(WORKER)
-    learner, every_s = None, turn_s(job, cluster)
+    every_s = turn_s(job, cluster)
+    learner = None
     if policy is not None and options.plan is None:
         shape = None if cluster.exchange is Exchange.COLLECTIVE else Shape(cluster.workers, cluster.servers)
         # As many turns as in a job come to one judgement of the network.
