@@ -2,13 +2,17 @@
 
 Rule of this file: the job's ranks, who asks them, and the page docs/results/watching.md. The job is a real one of
 DistributedDataParallel under Prophet on this machine's loopback, whose turns are interleaved (overhead_job.py). While
-it trains it is asked for its status and its figures each second, as `prophet top` and Prometheus would. `make overhead`
-runs it, for about ten minutes on a quiet machine.
+it trains it is asked for its status and its figures each second, as `prophet top` and Prometheus do. `make overhead`
+runs it, for about six minutes on a quiet machine.
+
+Wall time scatters by a percent from turn to turn, which is more than watching takes. So what watching takes is
+counted: processor time of its threads, and of what training's own threads do for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import statistics
@@ -23,13 +27,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 
+from prophet.cli.top import ask_all, statuses
+from prophet.cli.top_view import view
 from prophet.core.errors import UserError
-from prophet.watch.sockets import ask, sockets_in
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.markdown import table
-from tools.overhead_job import LAYERS, VARIANTS, WIDTH
+from tools.overhead_job import ASKED, LAYERS, VARIANTS, WIDTH
 from tools.ports import free_port
 from tools.repeating import repeating
 
@@ -37,39 +43,72 @@ PAGE = "watching.md"
 NAME = "watching"
 TITLE = "# What it costs to be watched\n\nMade by `make overhead`."
 ABOUT = """A job of two ranks under `PROPHET_SCHEDULER=prophet`, trained for real over the loopback of one machine, is
-[watched](../watching.md) in turns: by its status socket, which is asked once a second as `prophet top` does; by a
-record of its own; by figures, which are fetched once a second; by all of them; and by nothing. Each turn is compared
-with that of *nothing* in the same cycle. Iteration times are means over a turn, since what happens once a second is in
-few iterations; processor time is that of all threads of a rank. A record is at its densest in its first seconds, and
-each turn begins one anew. Shown are the medians over all cycles and ranks, and
-in brackets the standard error of the median."""
+[watched](../watching.md) in turns: *status* is its socket, of which nobody asks anything; *top* is `prophet top` beside
+it, which asks once a second; *record* is a record of its own; *metrics* are figures, which are fetched once a
+second; *all* is top, record and metrics together; and in one turn of each cycle there is *nothing*. A record is at its
+densest in its first seconds, and each turn begins one anew."""
+COUNTED = """## What it takes
+
+Processor time that a rank spends on being watched, as a share of the time that it trains. Of Prophet's threads it is
+what they take more than in the turn of *nothing* of the same cycle: medians over the cycles, and in brackets the
+standard error of the median. The first rank learns for all, and keeps events for that in any case. It learns in the
+thread that watches, and what that takes scatters by more than watching does, although it plans only once, before the
+first turn. The other rank keeps events for watching alone, and there the number is a sharp one."""
+CALLS = """In it is what training's own threads do for whoever watches. Each call was timed, before the first turn:"""
+ELAPSED = """## What it delays
+
+Iteration time, and processor time of all threads of a rank, beside those of *nothing* in the same cycle: medians over
+all cycles and ranks. They scatter by more than watching takes, so they only show that nothing large is missing above.
+Iteration times are means over a turn, since what happens once a second is in few iterations."""
 RANKS = 2
 NOTHING = VARIANTS[0]
 BLOCK_BYTES = 256 * 1024
 """Of one size, so that blocks are the same in all turns."""
+JUDGED_EVERY_S = 3600.0
+"""The first rank plans once, before the first turn: what it learns besides would be more than what watching takes."""
 ASK_EVERY_S = 1.0
+WIDTH_OF_TOP = 120
+"""Letters in a row of the terminal."""
 TRIM = 0.02
 """The longest share of a turn's iterations is left out: in these the machine did something else."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn of one rank: its mean iteration and its processor time for one, in seconds."""
+    """One turn of one rank: its mean iteration, and for one iteration its processor time and that of Prophet's threads
+    in it, in seconds.
+    """
 
     rank: int
     cycle: int
     variant: str
     iteration_s: float
     cpu_s: float
+    threads_s: float
+
+
+@dataclass(frozen=True)
+class Call:
+    """What training's threads do for who watches: so often an iteration, and seconds that one takes."""
+
+    rank: int
+    call: str
+    count: float
+    call_s: float
 
 
 @dataclass(frozen=True)
 class OverheadData:
-    """What the page is made from. `asked` is how often a rank answered, `load` the load average at the end."""
+    """What the page is made from. `looks` are those of `prophet top` at both ranks, and each took it `look_s` of
+    processor time; `fetched` is how often a rank gave its figures, `load` the load average at the end.
+    """
 
     turns: Sequence[Turn]
+    calls: Sequence[Call]
     seconds: float
-    asked: int
+    looks: int
+    look_s: float
+    fetched: int
     load: float
 
 
@@ -79,23 +118,40 @@ def mean_s(times: Sequence[float]) -> float:
     return statistics.fmean(ranked[: max(1, len(ranked) - int(len(ranked) * TRIM))])
 
 
-def read_turns(folder: Path) -> list[Turn]:
+def read_ranks(folder: Path) -> tuple[list[Turn], list[Call]]:
     """What the ranks left. Raises UserError where one left nothing."""
-    turns = []
+    turns, calls = [], []
     for rank in range(RANKS):
         path = folder / f"rank{rank}.json"
         if not path.exists():
             raise UserError(f"{path}: rank {rank} left nothing; its words are in {folder / f'rank{rank}.log'}")
-        for row in json.loads(path.read_text(encoding="utf-8"))["turns"]:
-            turns.append(Turn(rank, row["cycle"], row["variant"], mean_s(row["iteration_s"]), row["cpu_s"]))
-    return turns
+        left = json.loads(path.read_text(encoding="utf-8"))
+        turns += [Turn(rank, **{**row, "iteration_s": mean_s(row["iteration_s"])}) for row in left["turns"]]
+        calls += [Call(rank, **row) for row in left["calls"]]
+    return turns, calls
+
+
+def compared(turns: Sequence[Turn], variant: str) -> list[tuple[Turn, Turn]]:
+    """By cycle and rank: the turn of `variant`, and that of nothing."""
+    base = {(turn.rank, turn.cycle): turn for turn in turns if turn.variant == NOTHING}
+    return [(turn, base[turn.rank, turn.cycle]) for turn in turns if turn.variant == variant]
 
 
 def shares(turns: Sequence[Turn], variant: str, key: str) -> list[float]:
     """By cycle and rank: what `variant` takes more than nothing does, as a share of that."""
-    base = {(turn.rank, turn.cycle): getattr(turn, key) for turn in turns if turn.variant == NOTHING}
-    own = [turn for turn in turns if turn.variant == variant]
-    return [getattr(turn, key) / base[turn.rank, turn.cycle] - 1 for turn in own]
+    return [getattr(turn, key) / getattr(nothing, key) - 1 for turn, nothing in compared(turns, variant)]
+
+
+def counted(data: OverheadData, variant: str, rank: int) -> list[float]:
+    """By cycle: what watching takes of the processor, in threads of its own and in training's, as a share of the time
+    of an iteration.
+    """
+    called_s = sum(call.count * call.call_s for call in data.calls if call.rank == rank)
+    return [
+        (turn.threads_s - nothing.threads_s + called_s) / nothing.iteration_s
+        for turn, nothing in compared(data.turns, variant)
+        if turn.rank == rank
+    ]
 
 
 def described(values: Sequence[float]) -> str:
@@ -116,13 +172,30 @@ def page(results: Path) -> str:
     iteration_ms = 1e3 * statistics.median(turn.iteration_s for turn in base)
     how = (
         f"{measured.line()} {cycles} cycles with turns of {data.seconds:g} s; {LAYERS} layers of {WIDTH} x {WIDTH}, "
-        f"blocks of {BLOCK_BYTES >> 10} KiB, {iteration_ms:.1f} ms an iteration when nothing is said. The ranks "
-        f"answered {data.asked} times. The load average of the last minute was {data.load:.1f} at the end."
+        f"blocks of {BLOCK_BYTES >> 10} KiB, {iteration_ms:.1f} ms an iteration when nothing is said. `prophet top` "
+        f"looked {data.looks} times, for which it took {1e3 * data.look_s:.1f} ms of processor time each, as a process "
+        f"of its own; figures were fetched {data.fetched} times. The load average of the last minute was "
+        f"{data.load:.1f} at the end."
     )
-    return kept.joined(TITLE, how, ABOUT, overhead_table(data.turns))
+    taken, calls = counted_table(data), call_table(data.calls)
+    return kept.joined(TITLE, how, ABOUT, COUNTED, taken, CALLS, calls, ELAPSED, elapsed_table(data.turns))
 
 
-def overhead_table(turns: Sequence[Turn]) -> str:
+def counted_table(data: OverheadData) -> str:
+    """A row for each of what is said, with a column a rank."""
+    rows = [[variant, *(described(counted(data, variant, rank)) for rank in range(RANKS))] for variant in VARIANTS[1:]]
+    return table(("what is said", "the first rank", "the other rank"), rows)
+
+
+def call_table(calls: Sequence[Call]) -> str:
+    """A row for each call of a rank."""
+    rows = [
+        [str(call.rank), f"`{call.call.strip('_')}`", f"{call.count:.1f}", f"{1e6 * call.call_s:.2f}"] for call in calls
+    ]
+    return table(("rank", "call", "times an iteration", "microseconds each"), rows)
+
+
+def elapsed_table(turns: Sequence[Turn]) -> str:
     """A row for each of what is said."""
     rows = [
         [variant, *(described(shares(turns, variant, key)) for key in ("iteration_s", "cpu_s"))]
@@ -132,18 +205,27 @@ def overhead_table(turns: Sequence[Turn]) -> str:
 
 
 class Asker:
-    """Asks all workers for their status and their figures; `answers` is how many have come."""
+    """Does each second what `prophet top` does, and what Prometheus does, where there is somebody to ask."""
 
     def __init__(self, folder: Path, port: int) -> None:
-        self.answers = 0
+        self.looks = 0
+        self.looked_s = 0.0
+        """Processor time of all looks."""
+        self.fetched = 0
         self._folder = folder
         self._addresses = [f"http://127.0.0.1:{port + rank}/metrics" for rank in range(RANKS)]
+        self._screen = Console(file=io.StringIO(), width=WIDTH_OF_TOP, force_terminal=True)
 
     def ask(self) -> None:
-        self.answers += sum(ask(path) is not None for path in sockets_in(self._folder))
+        before = time.process_time()
+        documents = ask_all([self._folder])
+        if documents:
+            self._screen.print(view(statuses(documents), time.time(), WIDTH_OF_TOP))
+            self.looks += 1
+            self.looked_s += time.process_time() - before
         for address in self._addresses:
             with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1) as answer:
-                self.answers += bool(answer.read())
+                self.fetched += bool(answer.read())
 
 
 @contextmanager
@@ -154,7 +236,8 @@ def ranks(out: Path, runtime: Path, options: Sequence[str]) -> Iterator[list[sub
         **clean,
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)},
         **{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(runtime)},
-        **{"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off", "PROPHET_PARTITION_BYTES": str(BLOCK_BYTES)},
+        **{"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off"},
+        **{"PROPHET_PARTITION_BYTES": str(BLOCK_BYTES), "PROPHET_MONITOR_S": str(JUDGED_EVERY_S)},
     }
     started = []
     try:
@@ -180,7 +263,7 @@ def measure(out: Path, cycles: int, seconds: float) -> OverheadData:
     arguments = ["--out", str(out), "--cycles", str(cycles), "--seconds", str(seconds), "--port", str(port)]
     limit_s = 120 + 3 * cycles * len(VARIANTS) * seconds
     with tempfile.TemporaryDirectory(prefix="prophet-") as name, ranks(out, Path(name), arguments) as started:
-        asker = Asker(Path(name) / "prophet", port)
+        asker = Asker(Path(name, ASKED, "prophet"), port)
         with repeating(ASK_EVERY_S, asker.ask):
             deadline = time.monotonic() + limit_s
             for process in started:
@@ -188,14 +271,16 @@ def measure(out: Path, cycles: int, seconds: float) -> OverheadData:
                     process.wait(max(1.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     raise UserError(f"the job is not over after {limit_s:.0f} s; see {out}") from None
-        return OverheadData(read_turns(out), seconds, asker.answers, os.getloadavg()[0])
+        turns, calls = read_ranks(out)
+        look_s = asker.looked_s / max(1, asker.looks)
+        return OverheadData(turns, calls, seconds, asker.looks, look_s, asker.fetched, os.getloadavg()[0])
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures, keeps and writes the page."""
     parser = page_parser("overhead", __doc__)
     parser.add_argument("--out", type=Path, default=Path("build/overhead"), help="folder for what the ranks leave")
-    parser.add_argument("--cycles", type=int, default=24)
+    parser.add_argument("--cycles", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each turn")
     parser.add_argument("--try", dest="only_try", action="store_true", help="print the table and keep nothing")
     options = parser.parse_args(arguments)
@@ -204,7 +289,7 @@ def main(arguments: list[str] | None = None) -> int:
         data = measure(options.out, options.cycles, options.seconds)
         if not options.only_try:
             kept.publish(options.results, NAME, OverheadData, data, PAGE, page)
-        print(overhead_table(data.turns))
+        print(counted_table(data), call_table(data.calls), elapsed_table(data.turns), sep="\n")
         return 0
 
     return exit_status(work)

@@ -1,7 +1,8 @@
 """A rank of the job by which the cost of watching is measured: it trains, and is watched in turns.
 
 Rule of this file: what runs in the ranks of overhead.py. All ranks change what they say after the same iteration, so a
-turn is one of all. A turn's iterations are timed one by one, and their processor time together.
+turn is one of all. A turn's iterations are timed one by one, and processor time together: that of the whole process and
+that of Prophet's threads. What training's own threads do for who watches is timed call by call, before the first turn.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ import itertools
 import json
 import math
 import os
+import statistics
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +29,81 @@ from torch.nn.parallel import DistributedDataParallel
 from prophet.core.settings import Settings
 from prophet.watch import training
 from prophet_ddp import takeover
+from prophet_ddp.events import EventLog
 
-VARIANTS = ("nothing", "status", "record", "metrics", "all")
-"""What is on in a turn; `nothing` is what the others are compared with."""
+VARIANTS = ("nothing", "status", "top", "record", "metrics", "all")
+"""What is on in a turn; `nothing` is what the others are compared with. Nobody asks for `status`; `top` is a status for
+which `prophet top` asks."""
+ASKED, ALONE = "asked", "alone"
+"""Folders of sockets, in XDG_RUNTIME_DIR: one that is asked, and one in which nobody looks."""
+WATCHING_THREADS = ("prophet-agent", "prophet-status")
+"""Those in which all of watching runs but for the calls of training's own threads. The first one learns as well."""
 LAYERS, WIDTH, SAMPLES = 24, 256, 128
 SETTLE_ITERATIONS = 300
 """Before the first turn: Prophet measures the network and takes up its plan."""
 PASSED_OVER = 5
 """Iterations after a change that do not count."""
+TIMED_ITERATIONS = 100
+"""In which calls are timed one by one."""
+
+
+def is_asked(variant: str) -> bool:
+    """Whether `prophet top` looks on in such a turn."""
+    return variant in ("top", "all")
 
 
 def settings_of(variant: str, base: Settings, folder: Path, port: int) -> Settings:
     """What a turn is told."""
     return dataclasses.replace(
         base,
-        status=variant in ("status", "all"),
+        status=variant == "status" or is_asked(variant),
         record=folder if variant in ("record", "all") else None,
         metrics_port=port if variant in ("metrics", "all") else None,
     )
+
+
+def threads_s() -> float:
+    """Processor seconds of Prophet's threads that there are now, since each began."""
+    idents = [thread.ident for thread in threading.enumerate() if thread.name in WATCHING_THREADS]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents if ident is not None)
+
+
+class TimedCalls:
+    """Seconds of each call, by name. A median of them is of the call alone: in few does another thread take over."""
+
+    def __init__(self) -> None:
+        self._took: dict[str, list[float]] = {}
+
+    @contextmanager
+    def of(self, owner: object, names: tuple[str, ...]) -> Iterator[None]:
+        """Calls of the owner's functions are timed while the context lasts."""
+        before = {name: getattr(owner, name) for name in names}
+        for name, call in before.items():
+            setattr(owner, name, self._timed(name, call))
+        try:
+            yield
+        finally:
+            for name, call in before.items():
+                setattr(owner, name, call)
+
+    def _timed(self, name: str, call: Callable[..., object]) -> Callable[..., object]:
+        took = self._took.setdefault(name, [])
+
+        def timed(*arguments: object) -> object:
+            began_s = time.perf_counter()
+            result = call(*arguments)
+            took.append(time.perf_counter() - began_s)
+            return result
+
+        return timed
+
+    def rows(self, iterations: int) -> list[dict[str, Any]]:
+        """Of each: how many an iteration, and what one takes."""
+        made = {name: took for name, took in self._took.items() if took}
+        return [
+            {"call": name, "count": len(took) / iterations, "call_s": statistics.median(took)}
+            for name, took in made.items()
+        ]
 
 
 class WatchedJob:
@@ -55,6 +117,8 @@ class WatchedJob:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
         self._inputs = torch.randn(SAMPLES, WIDTH)
         self._folder, self._port = folder, port
+        self._runtime = Path(os.environ["XDG_RUNTIME_DIR"])
+        self._decides = dist.get_rank() == 0
         self._told = takeover.settings()
 
     def iterate(self, count: int) -> list[float]:
@@ -70,16 +134,33 @@ class WatchedJob:
     def say(self, variant: str) -> None:
         """From here on. What is off is off as in a job that was never told."""
         settings = settings_of(variant, self._told, self._folder, self._port)
+        sockets = self._runtime / (ASKED if is_asked(variant) else ALONE)
+        sockets.mkdir(exist_ok=True)
+        os.environ["XDG_RUNTIME_DIR"] = str(sockets)
         if not settings.watched:
             training.switch_off()
         takeover._records.watch_by(settings)
-        # The rank that decides keeps events in any case.
-        reducer: Any = self._model.reducer
-        log = reducer.rounds.log
-        if settings.watched or dist.get_rank() == 0:
-            log.reopen()
+        if settings.watched or self._decides:
+            self._events.reopen()
         else:
-            log.close()
+            self._events.close()
+
+    def time_calls(self) -> list[dict[str, Any]]:
+        """What training's own threads do for who watches, whatever is watched: TimedCalls.rows."""
+        self.say("status")
+        self.iterate(PASSED_OVER)
+        calls = TimedCalls()
+        # The rank that decides keeps events in any case.
+        events = () if self._decides else ("_write",)
+        with calls.of(training, ("iteration_ended", "waiting", "over")), calls.of(self._events, events):
+            self.iterate(TIMED_ITERATIONS)
+        return calls.rows(TIMED_ITERATIONS)
+
+    @property
+    def _events(self) -> EventLog:
+        reducer: Any = self._model.reducer
+        log: EventLog = reducer.rounds.log
+        return log
 
 
 def agreed(seconds: float) -> float:
@@ -102,18 +183,19 @@ def main() -> None:
     job = WatchedJob(options.out / "record", options.port + rank)
     times = job.iterate(SETTLE_ITERATIONS)
     count = math.ceil(options.seconds / agreed(sorted(times)[len(times) // 2]))
+    calls = job.time_calls()
     turns = []
     for cycle in range(options.cycles):
         # Each cycle begins with another one, so that none always comes after the same.
         for variant in VARIANTS[cycle % len(VARIANTS) :] + VARIANTS[: cycle % len(VARIANTS)]:
             job.say(variant)
             job.iterate(PASSED_OVER)
-            began_s = time.process_time()
+            process_s, own_s = time.process_time(), threads_s()
             took = job.iterate(count)
-            cpu_s = time.process_time() - began_s
-            turns.append({"cycle": cycle, "variant": variant, "iteration_s": took, "cpu_s": cpu_s / count})
+            row = {"cpu_s": (time.process_time() - process_s) / count, "threads_s": (threads_s() - own_s) / count}
+            turns.append({"cycle": cycle, "variant": variant, "iteration_s": took, **row})
     job.say("nothing")
-    text = json.dumps({"rank": rank, "pid": os.getpid(), "turns": turns})
+    text = json.dumps({"rank": rank, "pid": os.getpid(), "turns": turns, "calls": calls})
     (options.out / f"rank{rank}.json").write_text(text, encoding="utf-8")
     dist.destroy_process_group()
 

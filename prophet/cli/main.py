@@ -7,6 +7,7 @@ failed on the testbed, 130 Ctrl-C.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -53,6 +54,13 @@ class ListsPolicies(TyperCommand):
         super().format_help(ctx, formatter)
 
 
+def _warn_of_variables(config: Path) -> None:
+    from prophet.lab.launchers import without_effect
+
+    if line := without_effect(os.environ, config):
+        typer.echo(f"prophet: {line}", err=True)
+
+
 @app.command(cls=ListsPolicies)
 def run(
     config: Annotated[Path, typer.Argument(help="An experiment, such as configs/quickstart.yaml.")],
@@ -65,6 +73,7 @@ def run(
     from prophet.lab.session import run_session
 
     experiment = load_experiment(config, policy or (), repeats)
+    _warn_of_variables(config)
     folder = out or Path("results") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     raise typer.Exit(1 if run_session(experiment, folder) else 0)
 
@@ -81,6 +90,7 @@ def simulate(
     from prophet.lab.simulated_session import simulate_session
 
     experiment = load_experiment(config, policy or (), repeats)
+    _warn_of_variables(config)
     folder = out or Path("results") / f"{experiment.name}-simulated-{time.strftime('%Y%m%d-%H%M%S')}"
     raise typer.Exit(1 if simulate_session(experiment, folder) else 0)
 
@@ -134,12 +144,14 @@ def plan(
     from rich.console import Console
 
     from prophet.cli.plan_view import block_table, draw_outlook, outlook, policy_table
+    from prophet.cli.progress import progress_where_slow
     from prophet.core.units import parse_rate
     from prophet.models.profiles import find_profile
 
     rate = parsed("--bandwidth", bandwidth, parse_rate)
-    view = outlook(find_profile(profile), rate, workers, servers)
-    console = Console()
+    wanted, console = find_profile(profile), Console()
+    with progress_where_slow(console) as report:
+        view = outlook(wanted, rate, workers, servers, report)
     console.print(block_table(view))
     console.print(policy_table(view))
     if plot is not None:

@@ -5,6 +5,7 @@ Rule of this file: tables and one figure from the assembler's and the simulator'
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from prophet.cli.plots import save_plot
+from prophet.cli.progress import Report
 from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.optional import need_pyplot
@@ -41,8 +43,15 @@ class Outlook:
     iteration_s: dict[str, float]
 
 
-def outlook(profile: Profile, bits_per_s: float, workers: int = 2, servers: int = 1) -> Outlook:
-    """Plans and simulates: each worker has a limited link, servers have none.
+def outlook(
+    profile: Profile,
+    bits_per_s: float,
+    workers: int = 2,
+    servers: int = 1,
+    report: Report = lambda share, words: None,
+) -> Outlook:
+    """Plans and simulates: each worker has a limited link, servers have none. `report` is told how far it is, from 0
+    to 1, and which policy is under way.
 
     A policy that cannot run on such a job is left out. Raises UserError where the cluster is impossible.
     """
@@ -55,12 +64,18 @@ def outlook(profile: Profile, bits_per_s: float, workers: int = 2, servers: int 
     cell = Cell({"bandwidth": bits_per_s}, job, cluster, simulated_contenders(), profile, costs)
     bound = lower_bound(cell)
     assert bound is not None
-    times = {policy.name: _iteration_s(cell, policy) for policy in cell.policies}
+    times = {}
+    for place, policy in enumerate(cell.policies):
+
+        def on_iterations(done: int, place: int = place, name: str = policy.name) -> None:
+            report((place + done / ITERATIONS) / len(cell.policies), name)
+
+        times[policy.name] = _iteration_s(cell, policy, on_iterations)
     return Outlook(profile, network, assemble(profile, network), bound, times)
 
 
-def _iteration_s(cell: Cell, policy: Contender) -> float:
-    times = sorted(run_planned(prepare(cell, policy)).iteration_s(WARMUP))
+def _iteration_s(cell: Cell, policy: Contender, on_iterations: Callable[[int], None]) -> float:
+    times = sorted(run_planned(prepare(cell, policy), on_iterations).iteration_s(WARMUP))
     return float(times[len(times) // 2])
 
 

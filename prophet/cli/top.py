@@ -100,11 +100,16 @@ def print_lines(job: str | None, count: int | None = None, edges: TopEdges | Non
 
 
 def show(job: str | None, count: int | None = None, edges: TopEdges | None = None) -> None:
-    """The screen, drawn anew each second; the last one stays."""
+    """The screen, drawn anew each second; the last one stays. All of them do in a file or a pipe."""
     edges = edges or TopEdges()
+    screens = (view(statuses(documents), edges.now(), edges.console.width) for documents in looks(job, count, edges))
+    if not edges.console.is_interactive:
+        for screen in screens:
+            edges.console.print(screen)
+        return
     with Live(console=edges.console, auto_refresh=False) as live:
-        for documents in looks(job, count, edges):
-            live.update(view(statuses(documents), edges.now(), edges.console.width), refresh=True)
+        for screen in screens:
+            live.update(screen, refresh=True)
 
 
 def statuses(documents: Sequence[Document]) -> list[LiveStatus]:

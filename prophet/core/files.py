@@ -6,6 +6,7 @@ the work and not after it. What is written is its caller's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from prophet.core.errors import UserError
 
 
 def write_whole(text: str, path: Path) -> None:
-    """Writes `text` in UTF-8. Until all of it is there, `path` is what it was. Raises OSError.
+    """Writes `text` in UTF-8. Until all of it is there, `path` is what it was. Raises OSError; nothing is left then.
 
     Several processes may write one file at once, on several machines of one file system even: the last has it.
     """
@@ -24,7 +25,8 @@ def write_whole(text: str, path: Path) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from prophet.core import settings
 from prophet.engines.registry import engines
@@ -55,3 +56,16 @@ def environment(contender: Contender, node: str, network: RunNetwork, shell: Map
     if contender.recorded:
         env[settings.CACHE] = settings.OFF
     return env | dict(contender.env)
+
+
+def without_effect(shell: Mapping[str, str], config: Path) -> str:
+    """A line on Prophet's variables in the shell, which no job of an experiment gets; empty where there are none."""
+    if settings.USER_NAMESPACE in shell:
+        return ""  # It was said before this process was started anew.
+    names = sorted(name for name in shell if name.startswith(settings.PREFIX) and name not in settings.HANDED_ON)
+    if not names:
+        return ""
+    return (
+        f"an experiment takes nothing from the shell's {', '.join(names)}; write settings into `env` of a policy in "
+        f"{config}"
+    )

@@ -12,7 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from prophet.core.errors import UserError
 from prophet.core.files import require_folder
@@ -63,18 +71,22 @@ class ProgressBar:
             self._progress.console.print(f"failed: {error}", style="red", markup=False)
 
 
-@contextmanager
-def progress_bar(experiment: Experiment, console: Console, *, recordings: bool = True) -> Iterator[ProgressBar]:
-    """A bar on the console; `recordings` says whether runs without the hook are made again for the figures."""
-    columns = (
+def bar_columns() -> tuple[ProgressColumn, ...]:
+    """What the bar of every command shows."""
+    return (
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
+
+
+@contextmanager
+def progress_bar(experiment: Experiment, console: Console, *, recordings: bool = True) -> Iterator[ProgressBar]:
+    """A bar on the console; `recordings` says whether runs without the hook are made again for the figures."""
     # Drawn by the experiment's own calls: a thread that draws would take time from what is measured.
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
+    with Progress(*bar_columns(), console=console, auto_refresh=False) as progress:
         yield ProgressBar(experiment, progress, recordings=recordings)
 
 

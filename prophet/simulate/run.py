@@ -30,6 +30,9 @@ WORKER = 0
 """The worker that is recorded, and that the learner listens to; each worker of a job learns for itself the same."""
 EVENTS_AT_ONCE = 1_000_000
 """Between two looks at Ctrl-C and the progress."""
+MOST_TURNS = 20
+"""Of the learner in an iteration. With one every DRAIN_S a link of some bits per second would mean millions, and nothing
+happens in most of them."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def simulate(
 ) -> SimulatedRun:
     """Runs `job`; without a policy, tasks go in order of arrival without limits, as in stock BytePS.
 
-    The policy learns as in a job: every DRAIN_S a Learner is given worker 0's events, and its plans are swapped in.
+    The policy learns as in a job: every `turn_s` a Learner is given worker 0's events, and its plans are swapped in.
     The result depends on the arguments only. Raises UserError where the job cannot go on.
     """
     simulation = Simulation(_spec(job, cluster, options))
@@ -110,10 +113,13 @@ def simulate(
         simulation.set_link(0, list(channel(cluster)), [], cluster.costs.overhead_s, 0.0)
     simulation.set_compute_scale([list(row) for row in options.compute_scale])
     simulation.record(WORKER)
+    every_s = turn_s(job, cluster)
     learner = None
     if policy is not None and options.plan is None:
         shape = None if cluster.exchange is Exchange.COLLECTIVE else Shape(cluster.workers, cluster.servers)
-        learner = Learner(policy, options.monitor_s, shape=shape, adapts=options.adapts, learns_order=True)
+        # As many turns as in a job come to one judgement of the network.
+        monitor_s = options.monitor_s * every_s / DRAIN_S
+        learner = Learner(policy, monitor_s, shape=shape, adapts=options.adapts, learns_order=True)
     layouts = _Layouts(simulation, job)
     plan = learner.plan if learner else options.plan
     encoded: dict[int, bytes] = {}
@@ -122,7 +128,7 @@ def simulate(
     plans, turn, done = 0, 0, False
     while not done:
         turn += 1
-        until = turn * DRAIN_S if learner else float("inf")
+        until = turn * every_s if learner else float("inf")
         try:
             done = simulation.run(until, EVENTS_AT_ONCE)
             while not done and simulation.now < until:
@@ -153,6 +159,16 @@ def simulate(
         simulation.events,
         simulation.watchdog_releases,
     )
+
+
+def turn_s(job: Job, cluster: Cluster) -> float:
+    """Seconds between two turns of the learner: DRAIN_S, as in a job, but where an iteration takes minutes.
+
+    It takes at least as long as the bytes on the slowest worker's link, at the best rate that this has.
+    """
+    limited = (cluster.links.get(node, ()) for node in cluster.nodes[: cluster.workers])
+    best = [max(rate for _, rate in steps) for steps in limited if steps]
+    return max(DRAIN_S, sum(job.sizes) / min(best) / MOST_TURNS) if best else DRAIN_S
 
 
 class _Layouts:

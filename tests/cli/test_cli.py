@@ -6,6 +6,7 @@ import errno
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import os
 import signal
 import subprocess
 import sys
@@ -66,6 +67,26 @@ def test_run_passes_its_options_on(
     ((experiment, out),) = ran
     assert [policy.name for policy in experiment.cells[0].policies] == ["p3", "stock"]
     assert (experiment.repeats, out) == (4, tmp_path / "out")
+
+
+def test_variables_of_the_shell_are_one_line_on_standard_error(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    ran: list[tuple[Experiment, Path]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = str(written(REPLAY, tmp_path))
+    for name in [name for name in os.environ if name.startswith("PROPHET_")]:
+        monkeypatch.delenv(name)
+    assert invoked(monkeypatch, "run", path) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("PROPHET_FUSION", "0")
+    for command, folder in (("run", "out"), ("simulate", "simulated")):
+        options = ["--policy", "fifo", "--repeats", "1", "--out", str(tmp_path / folder)]
+        assert invoked(monkeypatch, command, path, *options) == 0
+        errors = capsys.readouterr().err
+        assert errors.startswith("prophet: an experiment takes nothing from the shell's PROPHET_FUSION;")
+        assert errors.count("\n") == 1
 
 
 def test_results_go_to_a_folder_of_the_experiments_name_and_time(

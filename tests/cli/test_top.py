@@ -179,11 +179,30 @@ def test_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert [json.loads(line)["worker"]["rank"] for line in lines] == [0, 1, 0, 1]
 
 
-def test_the_screen_is_drawn_and_the_last_one_stays() -> None:
-    console = Console(file=StringIO(), width=100)
-    show(None, 1, Played(documents(status())).edges(console))
+def test_the_screen_is_drawn_and_the_last_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    shown = documents(status())
+    console = Console(file=StringIO(), width=100, force_terminal=True)
+    show(None, 2, Played(shown, shown).edges(console))
     assert isinstance(console.file, StringIO)
-    assert "train-29500" in console.file.getvalue()
+    text = console.file.getvalue()
+    assert text.count("train-29500") == 3, "drawn for each look, and once more at the end"
+    assert "\x1b[1A" in text, "over the one before"
+
+
+def test_in_a_pipe_each_look_is_a_screen_of_its_own() -> None:
+    shown = documents(status())
+    console = Console(file=StringIO(), width=100)
+    show(None, 2, Played(shown, shown).edges(console))
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().count("train-29500") == 2
+    assert "\x1b" not in console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [20, 40])
+def test_a_narrow_terminal_has_narrow_rows(width: int) -> None:
+    lines = screen([status(0), status(1)], width).splitlines()
+    assert max(map(len, lines)) <= width
 
 
 def test_what_cannot_be_read_is_passed_over() -> None:

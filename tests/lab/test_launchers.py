@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from prophet.engines.registry import engines
 from prophet.engines.spec import RunNetwork
 from prophet.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet.lab.contenders import Contender, known_policies, simulated_contenders
-from prophet.lab.launchers import command, environment, nodes_of
+from prophet.lab.launchers import command, environment, nodes_of, without_effect
 
 CLUSTER = ClusterConfig.model_construct(workers=2, servers=2, bandwidth=Bandwidth(1e9))
 ADDRESSES = {node: f"10.0.0.{place}" for place, node in enumerate(CLUSTER.nodes)}
@@ -107,3 +108,17 @@ def test_a_job_starts_cold_unless_its_contender_says_otherwise() -> None:
     warm = Contender("warm", "prophet", {"PROPHET_CACHE": "/here"})
     assert told(warm, "worker0")["PROPHET_CACHE"] == "/here"
     assert "PROPHET_CACHE" not in told(STOCK, "worker0")
+
+
+def test_what_the_shell_says_to_prophet_is_named_with_the_place_for_it() -> None:
+    config = Path("mine.yaml")
+    assert without_effect(SHELL, config) == ""
+    line = without_effect({**SHELL, "PROPHET_MONITOR_S": "1", "PROPHET_FUSION": "0"}, config)
+    assert line.startswith("an experiment takes nothing from the shell's PROPHET_FUSION, PROPHET_MONITOR_S; ")
+    assert line.endswith("`env` of a policy in mine.yaml")
+
+
+def test_it_is_said_once_and_not_of_what_prophets_processes_tell_each_other() -> None:
+    assert without_effect({"PROPHET_LAB_RATES": "{}"}, Path("mine.yaml")) == ""
+    started_anew = {"PROPHET_USER_NAMESPACE": "1", "PROPHET_FUSION": "0"}
+    assert without_effect(started_anew, Path("mine.yaml")) == ""

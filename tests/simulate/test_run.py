@@ -11,7 +11,7 @@ from prophet.core._native import Exchange, OperationSpec, TensorSpec
 from prophet.core.bound import lower_bound_s
 from prophet.core.cut import Cut
 from prophet.core.errors import UserError
-from prophet.core.events import EventKind, QueueKind
+from prophet.core.events import DRAIN_S, EventKind, QueueKind
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import GradientProfile, Profile
 from prophet.models.profiles import resnet50
@@ -19,6 +19,7 @@ from prophet.policies import get_policy, policy_names
 from prophet.simulate import Cluster, Costs, Job, Options, SimulatedRun, job_of_profile, simulate
 from prophet.simulate.cluster import compute_scale, with_traffic
 from prophet.simulate.job import alone, job_of_cut
+from prophet.simulate.run import MOST_TURNS, turn_s
 
 BARE = Costs(header_bytes=0)
 
@@ -258,3 +259,18 @@ def test_no_policy_beats_the_lower_bound(profile: Profile, policy: str, partitio
         began = run.events[(run.events["queue"] == queue) & (run.events["kind"] == EventKind.START)]
         assert len(done) <= len(began)
         assert int(done["bytes"].sum()) >= 5 * profile.total_bytes
+
+
+def test_the_learner_has_turns_as_in_a_job_but_on_a_link_that_takes_minutes() -> None:
+    job = two_layers((1_000_000, 3_000_000))
+    assert turn_s(job, Cluster(2, 1, {}, BARE)) == DRAIN_S
+    usual = {"worker0": ((0.0, 400_000.0),), "worker1": ((0.0, 1e9),)}
+    assert turn_s(job, Cluster(2, 1, usual, BARE)) == DRAIN_S
+    slow = {"worker0": ((0.0, 2.0), (5.0, 10.0)), "server0": ((0.0, 1.0),)}
+    assert turn_s(job, Cluster(2, 1, slow, BARE)) == 400_000 / MOST_TURNS
+
+
+def test_a_link_of_some_bits_per_second_is_simulated_as_soon_as_any() -> None:
+    job = job_of_profile(resnet50(5_000_000), alone(resnet50(5_000_000)))
+    run = simulate(job, Cluster(2, 1, {"worker0": ((0.0, 1.25),)}), get_policy("prophet"), Options(iterations=12))
+    assert run.iteration_s(3).mean() > 0.9 * 5_000_000 / 1.25

@@ -54,9 +54,16 @@ def read_rows(path: Path) -> list[RecordRow]:
             rows.append(record_row(line))
         except ValidationError as error:
             raise UserError(f"{path}:{number}: is no line of a record ({first_error(error)})") from None
+        if isinstance(rows[-1], TransfersRow) and not _fits(rows[-1]):
+            raise UserError(f"{path}:{number}: is no line of a record (its transfers do not fit together)")
     if not rows or not isinstance(rows[0], BeginRow):
         raise UserError(f"{path}: is no record, as PROPHET_RECORD leaves it: it has no first line")
     return rows
+
+
+def _fits(row: TransfersRow) -> bool:
+    columns = (row.gradient, row.partition, row.bytes, row.queue, row.added_s, row.start_s, row.finish_s)
+    return len({len(column) for column in columns}) == 1 and set(row.queue) <= set(QueueKind)
 
 
 def story_of_record(folder: Path) -> Story:

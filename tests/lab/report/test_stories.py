@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,13 @@ def test_a_line_cut_short_by_a_kill_is_passed_over_and_any_other_is_not(tmp_path
     file.write_bytes(lines[0] + b'{"kind":"cut","time_s":"x"}\n' + b"".join(lines[1:]))
     with pytest.raises(UserError, match=r"worker0.jsonl:2: is no line of a record \(cut.time_s: "):
         story_of(tmp_path)
+    place, transfers = next((i, line) for i, line in enumerate(lines) if b'"kind":"transfers"' in line)
+    for wrong in ({"queue": [2]}, {"bytes": []}):
+        columns = dict.fromkeys(("gradient", "partition", "queue", "bytes", "added_s", "start_s", "finish_s"), [0])
+        line = json.dumps({**json.loads(transfers), **columns, **wrong}).encode() + b"\n"
+        file.write_bytes(b"".join([*lines[:place], line, *lines[place + 1 :]]))
+        with pytest.raises(UserError, match=f"worker0.jsonl:{place + 1}: .+its transfers do not fit together"):
+            story_of(tmp_path)
     file.write_bytes(b"".join(lines[1:]))
     with pytest.raises(UserError, match="has no first line"):
         read_rows(file)
