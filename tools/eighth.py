@@ -55,12 +55,13 @@ CLAIMS = (
 
 INTRODUCTION = f"""# PACE and Caramel at an eighth
 
-Made by `{COMMAND}` from `{CONFIG}`. Real here: PyTorch's DistributedDataParallel, gloo's all-reduces, the gradients, the
-optimizers, the network (shaped veth pairs between namespaces on one machine). Computing is sleeping, for as long as the
-papers' GPUs compute. Gradients and rates are an eighth of the papers', and two ranks stand for 8 workers: each
+Made by `{COMMAND}` from `{CONFIG}`. Real here: PyTorch's DistributedDataParallel, gloo's all-reduces, the gradients,
+the optimizers, the network (shaped veth pairs between namespaces on one machine). Computing is sleeping, for as long as
+the papers' GPUs compute. Gradients and rates are an eighth of the papers', and two ranks stand for 8 workers: each
 all-reduce takes as long on the wire as a ring of 8 on 10 Gbit/s. `{WFBP}` is WFBP, each gradient whole in order of
-arrival; all but `{STOCK}` run [as their systems would](../policies/baselines.md#on-distributeddataparallel), on Prophet's
-front end. PACE's own graphs, GPUs, negotiation and NCCL are not here, so signs and order are what can be compared."""
+arrival; all but `{STOCK}` run [as their systems would](../policies/baselines.md#on-distributeddataparallel), on
+Prophet's front end. PACE's own graphs, GPUs, negotiation and NCCL are not here, so signs and order are what can be
+compared."""
 CLAIMED = "How many times as fast one is as another, and what the paper says (a range is over its models)."
 
 

@@ -22,8 +22,8 @@ from prophet.frontends.turning import TurningThread
 LOOK_S = 10.0
 """Seconds between two looks at the process's memory. A call takes 0.1 ms for a MB that it gives back."""
 GROWN = 1.25
-"""So many times what the process had after the last call, and LEAST_BYTES more, are worth the next one. A job that takes
-the same pages again and again comes to what it needs within a look, and from then on there is no call."""
+"""So many times what the process had after the last call, and LEAST_BYTES more, are worth the next one. A job that
+takes the same pages again and again comes to what it needs within a look, and from then on there is no call."""
 LEAST_BYTES = 64 << 20
 END_LIMIT_S = 1.0
 

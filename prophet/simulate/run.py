@@ -31,8 +31,8 @@ WORKER = 0
 EVENTS_AT_ONCE = 1_000_000
 """Between two looks at Ctrl-C and the progress."""
 MOST_TURNS = 20
-"""Of the learner in an iteration. With one every DRAIN_S a link of some bits per second would mean millions, and nothing
-happens in most of them."""
+"""Of the learner in an iteration. With one every DRAIN_S a link of some bits per second would mean millions, and
+nothing happens in most of them."""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from tools.provenance import Provenance
 
 
 def turns() -> list[Turn]:
-    """Two ranks and four cycles in which all takes a hundredth more, and the machine gets slower. Prophet's threads take
-    a thousandth more of an iteration for it on the first rank, and two on the other.
+    """Two ranks and four cycles in which all takes a hundredth more, and the machine gets slower. Prophet's threads
+    take a thousandth more of an iteration for it on the first rank, and two on the other.
     """
     return [
         Turn(

@@ -51,8 +51,10 @@ def test_a_line_cut_short_by_a_kill_is_passed_over_and_any_other_is_not(tmp_path
     with pytest.raises(UserError, match=r"worker0.jsonl:2: is no line of a record \(cut.time_s: "):
         story_of(tmp_path)
     place, transfers = next((i, line) for i, line in enumerate(lines) if b'"kind":"transfers"' in line)
-    for wrong in ({"queue": [2]}, {"bytes": []}):
-        columns = dict.fromkeys(("gradient", "partition", "queue", "bytes", "added_s", "start_s", "finish_s"), [0])
+    others: list[dict[str, list[int]]] = [{"queue": [2]}, {"bytes": []}]
+    names = ("gradient", "partition", "queue", "bytes", "added_s", "start_s", "finish_s")
+    for wrong in others:
+        columns = {name: [0] for name in names}
         line = json.dumps({**json.loads(transfers), **columns, **wrong}).encode() + b"\n"
         file.write_bytes(b"".join([*lines[:place], line, *lines[place + 1 :]]))
         with pytest.raises(UserError, match=f"worker0.jsonl:{place + 1}: .+its transfers do not fit together"):
