@@ -57,7 +57,7 @@ KNOCK_S = 0.1
 LONGEST_S = 60.0
 """No update waits longer, however often the coordinator says that it has to."""
 MOST_EXCUSED = 4
-"""So many bounds of a busy link at most are no silence, from one answer to the next: it may be another job that sends."""
+"""So many bounds of a busy link at most are no silence, from one answer to the next: another job may be what sends."""
 MOST_UNHEARD = 1000
 """Updates pushed while the coordinator is away; more are not told to it later."""
 MOST_LOST = 64
