@@ -74,6 +74,8 @@ class Choosing:
         self._awaited = False  # the wanted cut is not in force yet
         self._doubted: set[Cut] = set()
         self._failed: Measured | None = None
+        self._before_barrier: Cut | None = None
+        self._return_to: Cut | None = None
         self._asked_of_failed: Measured | None = None
         self._refusals: Sequence[Refusal] = ()
         self.why = ""
@@ -167,6 +169,8 @@ class Choosing:
             size = self._cut.typical_bytes(profile.total_bytes)
             if old.barrier != barrier:
                 self._judge.new_regime()
+                # Where iterations wait no more, the cut that was the best before they did.
+                self._before_barrier, self._return_to = (self._cut, None) if barrier else (None, self._before_barrier)
             changed = old.barrier != barrier or _changed(old, profile, network, size, FAR_CHANGE)
             if not changed and (self._judge.recuts.waits or not self._steady):
                 changed = _changed(old, profile, network, size, MATERIAL_CHANGE)
@@ -175,7 +179,9 @@ class Choosing:
                 return False
             if self._judge.better_former(self._cut) is not None:
                 return False  # What seems to be another network may be how this cut shows it: first back to that one.
-            if len({segment.block_bytes for segment in self._cut.segments}) == 1:
+            # Where blocks grow along backward, those in flight differ, and what each costs cannot be told either.
+            sizes = {segment.block_bytes for segment in self._cut.segments}
+            if len(sizes) == 1 or (barrier and self._cut != self._judge.used[0]):
                 network = _of_one_size(network, old.network, size)
             if changed:
                 self._judge.new_regime()
@@ -224,6 +230,9 @@ class Choosing:
         question = self._question
         possible = [choice for choice in self._choices if self._to_be_had(choice.cut, question)]
         wanted = self._judge.wanted(possible, self._cut) if self._adapts else current
+        if self._return_to is not None:
+            wanted = next((choice for choice in possible if choice.cut == self._return_to), wanted)
+            self._return_to = None
         if wanted == self._wanted:
             return None
         took_s = self._judge.iteration_s(self._cut)

@@ -172,8 +172,13 @@ class Judge:
         return self._neighbour(possible, current) or current
 
     def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
-        """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good."""
+        """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good.
+
+        One that was made for this job's pattern is none of a row of sizes, and has no neighbours.
+        """
         if self._tries >= self.recuts.most_tries or current.cut not in self._measured:
+            return None
+        if len(current.cut.segments) > 1 and current.cut != self._used[0]:
             return None
         size = _size(current)
         uniform = [choice for choice in possible if len(choice.cut.segments) == 1 and choice.cut != current.cut]

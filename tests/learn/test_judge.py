@@ -88,6 +88,13 @@ def test_a_neighbour_that_is_predicted_clearly_worse_is_not_tried() -> None:
     assert subject.wanted(choices, uniform(512)).cut == uniform(512)
 
 
+def test_a_cut_that_was_made_for_the_pattern_is_none_of_a_row_of_sizes() -> None:
+    made = Cut((Segment(0, 512 * KIB), Segment(1 << 20, 64 * KIB)))
+    subject = judge((LEARNING, 2.0), (made, 1.0))
+    choices = [choice(made, 1.0), choice(uniform(1024), 1.02), choice(LEARNING, 2.0)]
+    assert subject.wanted(choices, made).cut == made
+
+
 def test_a_job_has_a_bounded_number_of_cuts() -> None:
     sizes = [4 << step for step in range(FEW_RECUTS.most_cuts)]
     subject = judge(*((uniform(size), 1.0) for size in sizes))

@@ -96,7 +96,7 @@ def _decide_often() -> None:
     chance, turns = random.Random(1), random.Random(2)
 
     def end(self: Any) -> None:
-        if self.control._decides:
+        if self.control._decides and self.cut is not None:
             cut = Cut.uniform(chance.choice(SIZES))
             order = list(range(len(self.blocks_under(cut))))
             chance.shuffle(order)
@@ -108,7 +108,7 @@ def _decide_often() -> None:
     take_up: Any = vars(ModuleRounds)["_take_up"]
 
     def count(self: Any, decision: Decision) -> None:
-        first = self.cut is None
+        first = self.decision is None
         take_up(self, decision)
         _counts["decisions"] += not first
 

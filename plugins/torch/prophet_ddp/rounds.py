@@ -121,7 +121,8 @@ class ModuleRounds(AwaitedRounds):
     `first_at_once`: operations under way before anything is decided. `uses_vary`: parameters may have no gradient in a
     round (find_unused_parameters), and then what no rank used keeps its `.grad`. `counted`: the graph is static, and a
     parameter may get several gradients in a backward pass. `number` counts the modules of the process. `streams` and
-    `arena` are those of where the parameters are.
+    `arena` are those of where the parameters are. `arranges`: from the second round on gradients lie in the arena as
+    those of the first were generated, the last one first; `named` is but a guess at that order.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class ModuleRounds(AwaitedRounds):
         streams: Callable[[torch.device], Streams] = streams_of,
         arena: Callable[..., DdpArena] = DdpArena,
         first_at_once: int = LEAST_AT_ONCE,
+        arranges: bool = False,
     ) -> None:
         super().__init__(named, number)
         self.ranks = ranks
@@ -175,6 +177,10 @@ class ModuleRounds(AwaitedRounds):
         self._fired = [0] * len(self._slots)
         self._has_part = [False] * len(self._slots)
         """By place: a gradient came since the last round ended, be it within no_sync()."""
+        self._registered = tuple(self._slots)
+        self._arranges = arranges and self.plain
+        self._first_came: list[Slot] = []
+        """Where gradients are to be arranged: in the order in which those of the first round came."""
         self._unused: list[Slot] = []
         self._used: torch.Tensor | None = None
         self._used_known: JointOperation | None = None
@@ -193,6 +199,20 @@ class ModuleRounds(AwaitedRounds):
         return super().learning or self.trace is not None
 
     @property
+    def wanted_whole(self) -> bool:
+        return self.waits.holds
+
+    @property
+    def registered(self) -> Sequence[Slot]:
+        """In the order in which they were `named`."""
+        return self._registered
+
+    @property
+    def begun(self) -> bool:
+        """Whether the first round has."""
+        return self._arena is not None
+
+    @property
     def plain(self) -> bool:
         """Whether every round averages all gradients. The same on all ranks."""
         return not self._uses_vary
@@ -204,8 +224,8 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def cut(self) -> Cut | None:
-        """In force; None before the first round."""
-        return self._arena.cut if self._arena is not None else None
+        """In force; None before the first round, and until gradients are arranged."""
+        return self._arena.cut if self._arena is not None and not self._arranges else None
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -230,6 +250,7 @@ class ModuleRounds(AwaitedRounds):
     def keep_counts(self) -> None:
         """The graph is static: the first backward pass says how many gradients each parameter gets in every one."""
         self._uses_vary = self._counted = True
+        self._arranges = False
 
     def average_by(self, hook: CommHook) -> None:
         """From the first round on, which has not begun, gradients are averaged as this hook does it."""
@@ -351,6 +372,8 @@ class ModuleRounds(AwaitedRounds):
         while not self._arena.arrived(slot):  # an average that nobody wanted
             self._wait_activity()
         slot.awaited = False
+        if self._arranges:
+            self._first_came.append(slot)
         has_part = self._has_part[slot.place]
         self._arena.stage(slot)
         if self._used is not None:
@@ -368,42 +391,75 @@ class ModuleRounds(AwaitedRounds):
         """Opens a round, in the cut and the sequence that all ranks hold from here on."""
         self._without = []
         if self._arena is None:
-            hook = self._comm_hook
-            half = hook.half if hook is not None else None
-            self.record.half = half is not None
-            self._arena = arena = self._make_arena(
-                self._slots, self._fusion, self._streams_of, self._issuer, self.log, half=half
-            )
-            if hook is None:
-                arena.scale = 1.0 / self.ranks
-            else:
-                arena.divisor = self.ranks
-            cut = self.first_cut(arena.sizes)
-            order = backward_order(len(self.blocks_under(cut)))
-            self._take_up(Decision(cut, order, at_once=self._first_at_once))
+            self._fill_arena()
         else:
-            arena = self._arena
+            if self._arranges and self.ended:
+                self._arrange()
             if self.trial is not None:
                 self.trial.round_begins()
             decision = self.control.round_begins(self._wait)
             if decision is not None:
-                for slot in self._slots:
-                    slot.late |= slot.pending
-                self.flush()
-                for slot in self._slots:
-                    while not arena.arrived(slot):
-                        self._wait_activity()
-                for operation in arena.under_way():
-                    self._wait(operation)
+                self._clear(self._arena)
                 self._take_up(decision)
-        assert self._decision is not None
-        operations = arena.operations(self._decision.collectives)
+        assert self._decision is not None and self._arena is not None
+        operations = self._arena.operations(self._decision.collectives)
         if self._uses_vary:
             used = self._used = torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
             self._used_known = JointOperation(lambda: self._issuer.all_reduce(used))
             operations.append(self._used_known)
         self._issuer.append(operations)
         self._open = True
+
+    def _fill_arena(self) -> None:
+        """A new arena, with the cut and the sequence that a module begins with."""
+        hook = self._comm_hook
+        half = hook.half if hook is not None else None
+        self.record.half = half is not None
+        self._arena = arena = self._make_arena(
+            self._slots, self._fusion, self._streams_of, self._issuer, self.log, half=half
+        )
+        if hook is None:
+            arena.scale = 1.0 / self.ranks
+        else:
+            arena.divisor = self.ranks
+        cut = self.first_cut(arena.sizes)
+        order = backward_order(len(self.blocks_under(cut)))
+        self._take_up(Decision(cut, order, at_once=self._first_at_once))
+
+    def _clear(self, arena: DdpArena) -> None:
+        """Waits until nothing is under way in the arena, nor to come of what was."""
+        for slot in self._slots:
+            slot.late |= slot.pending
+        self.flush()
+        for slot in self._slots:
+            while not arena.arrived(slot):
+                self._wait_activity()
+        for operation in arena.under_way():
+            self._wait(operation)
+
+    def _arrange(self) -> None:
+        """Lets gradients lie in the order in which those of the first round came, on the rank that decides."""
+        assert self._arena is not None
+        self._clear(self._arena)
+        places = torch.tensor([slot.place for slot in reversed(self._first_came)], dtype=torch.int64, device="cpu")
+        operation = JointOperation(lambda: self._issuer.broadcast(places))
+        operation.ready = True
+        self._issuer.append([operation])
+        self._wait(operation)
+        former = places.tolist()
+        self._slots = [self._slots[place] for place in former]
+        self._fired = [self._fired[place] for place in former]
+        self._has_part = [self._has_part[place] for place in former]
+        for place, slot in enumerate(self._slots):
+            slot.place = place
+        # Its memory goes before other is taken; what operations keep would go when garbage is next collected.
+        self._arena.operations(())
+        self._arena = None
+        for slot in self._slots:
+            slot.blocks = ()
+            del slot.view
+        self._fill_arena()
+        self._arranges, self._first_came = False, []  # The agent's thread may look from here on.
 
     def _take_up(self, decision: Decision) -> None:
         assert self._arena is not None

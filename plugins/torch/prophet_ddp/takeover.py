@@ -263,6 +263,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         streams=gpu.streams if gpu is not None else streams_of,
         arena=gpu.arena if gpu is not None else DdpArena,
         first_at_once=MOST_AT_ONCE if delay_s > LONG_DELAY_S else LEAST_AT_ONCE,
+        arranges=told.policy == "prophet" and told.fusion and gpu is None,
     )
     if definition.waits:
         rounds.keep_barrier()
@@ -342,7 +343,7 @@ def _give_back(ddp: Any) -> None:
     rounds.remove()
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
-    make_torch_reducer(ddp, rounds.slots, rounds.comm_hook)
+    make_torch_reducer(ddp, rounds.registered, rounds.comm_hook)
 
 
 def _give_back_faster(ddp: Any, why: str) -> None:
@@ -393,7 +394,7 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
             rounds: ModuleRounds = self.reducer.rounds
             # Without a group the hook means that of all ranks.
             group = state if state is not None else dist.group.WORLD
-            begun = rounds.cut is not None or rounds.comm_hook is not None
+            begun = rounds.begun or rounds.comm_hook is not None
             if hook in KNOWN and group is self.process_group and not begun:
                 self._check_comm_hook(hook)
                 rounds.average_by(KNOWN[hook])

@@ -87,7 +87,7 @@ class Turns:
         # `.grad` must not become a part of what torch's reducer keeps: Prophet writes there again.
         as_view, ddp.gradient_as_bucket_view = ddp.gradient_as_bucket_view, False
         try:
-            make_torch_reducer(ddp, self._rounds.slots, self._rounds.comm_hook)
+            make_torch_reducer(ddp, self._rounds.registered, self._rounds.comm_hook)
         finally:
             ddp.gradient_as_bucket_view = as_view
         ddp.reducer = TurnReducer(ddp.reducer, self._rounds, self)
@@ -173,7 +173,7 @@ def make_torch_reducer(ddp: Any, slots: Sequence[Slot], hook: CommHook | None) -
     """Gives the module a reducer and a logger as its constructor made them, of the parameters that it had then, and the
     hook that the program has registered.
     """
-    names = {slot.place: slot.name for slot in slots}
+    names = {place: slot.name for place, slot in enumerate(slots)}
     ddp._ddp_init_helper([slot.param for slot in slots], [False] * len(slots), names, ddp.static_graph)
     if ddp.static_graph:
         ddp._static_graph_delay_allreduce_enqueued = False  # It counts anew in its first iteration.

@@ -51,7 +51,7 @@ class Slot:
     forward order among what its owner updates.
     `awaited`: `.grad` is still this worker's own, and its average is under way to it. `view`: its place in memory,
     where it is gathered and where its average is when its blocks are back. `blocks`: those that have a part of it,
-    under the present cut.
+    under the present cut. `home`: that average is in `.grad` already, before anybody has looked there.
     `left`: backward passes until the gradient is due. `staged`: it is at its place in the arena.
     `pending`: step() was called, the update is still to come. `eager`: it must not outlast step(), since a gradient
     came without a use of the parameter that was watched. `late`: nothing had used the parameter when backward began.
@@ -74,6 +74,7 @@ class Slot:
         self.turn = place
         self.blocks: tuple[ArenaBlock, ...] = ()
         self.awaited = False
+        self.home = False
         self.left = passes
         self.staged = False
         self.pending = False
@@ -333,6 +334,7 @@ class Arena:
             slot.view.div_(self.divisor)
         slot.see(grad)
         slot.staged = True
+        slot.home = False
         copied = slot.streams.mark()
         for block in slot.blocks:
             block.copies.append(copied)

@@ -88,6 +88,11 @@ class AwaitedRounds:
         """Whether that is so only until it is known how the program reaches its parameters."""
         return self._probation.under_way
 
+    @property
+    def wanted_whole(self) -> bool:
+        """Whether the program looks at all averages before it uses any, as far as is known."""
+        return False
+
     # The engine's part.
 
     def arrived(self, slot: Slot) -> bool:
@@ -139,8 +144,11 @@ class AwaitedRounds:
         with self._lock, references.blind(), torch.no_grad():
             for slot in slots:
                 if slot.awaited and not slot.staged:
-                    self._wait_for(slot)
-                    self._land(slot)
+                    if not slot.home:
+                        self._wait_for(slot)
+                        self._land(slot)
+                    slot.awaited = False
+                    slot.streams.before_look(slot.updated)
             self.let_go()
 
     def let_go(self) -> None:
@@ -150,11 +158,24 @@ class AwaitedRounds:
             torch_guards.release(self)
 
     def _land(self, slot: Slot) -> None:
-        slot.awaited = False
         slot.streams.before_average(slot.ends())
         slot.bring_home()
+        slot.home = True
         slot.updated = slot.streams.mark()
-        slot.streams.before_look(slot.updated)
+
+    def _land_meanwhile(self) -> bool:
+        """While another is waited for: copies what has landed to its `.grad`, up to the first that has not. Whether any
+        has. Nobody has asked for these yet, so they stay awaited.
+        """
+        any_landed = False
+        for slot in reversed(self._slots):  # as they are generated, as a rule
+            if slot.home or not slot.awaited or slot.staged or len(slot.watched.slots) > 1:
+                continue
+            if not self.landed(slot):
+                break
+            self._land(slot)
+            any_landed = True
+        return any_landed
 
     def flush(self, patience_s: float | None = None) -> bool:
         """Brings home every average that is under way to a `.grad`, and every update of these parameters."""
@@ -194,6 +215,8 @@ class AwaitedRounds:
     def _wait_for(self, slot: Slot) -> None:
         complain_at: float | None = None
         while not self.arrived(slot):
+            if self.wanted_whole and self._land_meanwhile():
+                continue
             now = time.monotonic()
             complain_at = complain_at or now + COMPLAIN_S
             if now > complain_at:

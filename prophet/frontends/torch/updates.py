@@ -192,8 +192,8 @@ class Updates:
             return []
         back = []
         for _ in range(min(LOOK_AT, len(self._order))):
+            self._look = (self._look + 1) % len(self._order)  # The last step may have had more.
             slot = self._order[self._look]
-            self._look = (self._look + 1) % len(self._order)
             if slot.pending and slot not in awaited and self._wire.landed(slot):
                 back.append(slot)
         return back

@@ -16,6 +16,7 @@ from prophet.core.plan import Plan, QueuePlan
 from prophet.core.policy import Policy
 from prophet.core.profile import Profile
 from prophet.policies.algorithms.chooser import SIZES, ranked
+from prophet.policies.algorithms.merging import merged_cut
 from prophet.policies.algorithms.sequence import MOST_AT_ONCE, iteration_s, make_sequence
 
 LEAST_SIZE = 128 << 10
@@ -92,7 +93,7 @@ class CollectivePolicy:
 
 
 class CollectiveSearch:
-    """Uniform cuts, one after another."""
+    """Uniform cuts, one after another; where iterations wait for all averages, one that is made for the pattern."""
 
     def __init__(self, policy: CollectivePolicy, question: Question) -> None:
         self._policy = policy
@@ -108,7 +109,10 @@ class CollectiveSearch:
         if question.anew:
             # Of those in which all gradients are one block, the first: others would be the same blocks again.
             least_whole = next((size for size in SIZES if size >= max(total, LEAST_SIZE)), SIZES[-1])
-            cuts += [Cut.uniform(size) for size in SIZES if LEAST_SIZE <= size <= least_whole]
+            if question.barrier:
+                cuts.append(merged_cut(question.profile, self._network, self._message_s, question.jitter_s))
+            else:
+                cuts += [Cut.uniform(size) for size in SIZES if LEAST_SIZE <= size <= least_whole]
         self._cuts = list(dict.fromkeys(cuts))
         self._done: list[Choice] = []
 

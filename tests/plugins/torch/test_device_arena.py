@@ -102,7 +102,15 @@ def _accumulation(param: torch.Tensor) -> Any:
 class Job:
     """One rank's part on a device, with all that is real but the device."""
 
-    def __init__(self, seed: int, uses_vary: bool = False, small: bool = False, hasty: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        uses_vary: bool = False,
+        small: bool = False,
+        hasty: bool = False,
+        arranges: bool = False,
+        backwards: bool = False,
+    ) -> None:
         self.device = Device(seed)
         self.chance = self.device.chance
         self.streams = LazyStreams(self.device)
@@ -117,7 +125,7 @@ class Job:
         self.agreed: list[int] = []
         self.issued: list[int] = []
         self.rounds = ModuleRounds(
-            self.model.named_parameters(),
+            list(self.model.named_parameters())[:: -1 if backwards else 1],
             self.issuer,
             self.control,
             self.log,
@@ -132,6 +140,7 @@ class Job:
                 ends=LazyWatch(self.device),
                 issued=self.issued,
             ),
+            arranges=arranges,
         )
         if small:
             self.rounds.average_by(KNOWN[default_hooks.bf16_compress_hook])
@@ -165,7 +174,7 @@ class Job:
                 loss.backward()
                 self._back_to_main()
                 self.rounds.backward_ends()
-                if self.chance.random() < 0.5:
+                if self.chance.random() < 0.5 and self.rounds.cut is not None:
                     count = len(self.rounds.blocks_under(cut := self.some_cut()))
                     self.control.want(Decision(cut, tuple(self.chance.sample(range(count), count))))
                 if clips(number):
@@ -227,16 +236,31 @@ def same(left: Weights, right: Weights) -> bool:
     sides=st.booleans(),
     uses_vary=st.booleans(),
     small=st.booleans(),
+    arranges=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
 def test_a_late_device_ends_with_the_same_bits(
-    seed: int, clipped: set[int], sides: bool, uses_vary: bool, small: bool
+    seed: int, clipped: set[int], sides: bool, uses_vary: bool, small: bool, arranges: bool
 ) -> None:
-    job = Job(seed, uses_vary, small)
+    job = Job(seed, uses_vary, small, arranges=arranges)
     assert same(job.run(clipped.__contains__, sides), expected(clipped.__contains__, small))
     assert job.issued == job.agreed, "the device gets operations in the agreed order"
     assert 0 < job.device.most_in_flight <= LEAST_AT_ONCE
     assert job.device.in_flight == 0
+
+
+def test_from_the_second_round_on_gradients_lie_as_the_first_backward_pass_made_them() -> None:
+    """Registered in another order than the model uses them in."""
+    job = Job(1, arranges=True, backwards=True)
+    names = [slot.name for slot in job.rounds.slots]
+    assert names[-1] == next(name for name, _ in job.model.named_parameters())
+    came: list[str] = []
+    for slot in job.rounds.slots:
+        _accumulation(slot.param).register_hook(lambda *_, name=slot.name: came.append(name))
+    job.run()
+    assert [slot.name for slot in job.rounds.slots] == list(reversed(came[: len(names)])) != names
+    assert [slot.place for slot in job.rounds.slots] == list(range(len(names)))
+    assert [slot.name for slot in job.rounds.registered] == names, "what torch's reducer would find"
 
 
 def _no_wait(*_arguments: object) -> None:
