@@ -137,8 +137,9 @@ class Comparisons:
 
     def error(self, cut: Cut) -> float:
         """The standard error of what the newest stretch of this cut took, as a share of that."""
-        stretch = next(s for s in reversed(self._stretches) if s.cut == cut)
-        return math.sqrt(math.pi / 2) * stretch.spread / math.sqrt(len(stretch.periods_s))
+        periods_s = next(stretch.periods_s for stretch in reversed(self._stretches) if stretch.cut == cut)
+        median_s = float(np.median(periods_s))
+        return median_error_s(periods_s, median_s) / median_s
 
     def against(self, cut: Cut) -> dict[Cut, Comparison]:
         """Other cuts compared with this one; none where not enough is known of it."""

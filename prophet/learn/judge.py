@@ -193,9 +193,16 @@ class Judge:
         if untried:
             # What the job began with knew nothing: any other that is taken for better is worth a recut.
             begun = self._used[:1] == [in_force] and choices.index(untried[0]) < choices.index(current)
-            if begun or untried[0].iteration_s < current.iteration_s * (1 - self.recuts.least_gain):
+            if begun or untried[0].iteration_s < self._promised_s(possible, current) * (1 - self.recuts.least_gain):
                 return untried[0]
         return self._neighbour(possible, current) or self._rival(possible, current) or current
+
+    def _promised_s(self, possible: Sequence[Choice], current: Choice) -> float:
+        """What is predicted of the cut in force, or less where less is of a former one that was not clearly worse."""
+        compared = self._compared(current.cut)
+        worse = {cut for cut, one in compared.items() if one.share > CLEARLY * one.error}
+        former = (choice.iteration_s for choice in possible if choice.cut in compared and choice.cut not in worse)
+        return min([current.iteration_s, *former])
 
     def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
         """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good."""

@@ -218,3 +218,11 @@ def test_what_is_clearly_worse_is_given_up_before_it_is_known_exactly() -> None:
     assert judge.iteration_s(second) is None, "six that scatter so say nothing"
     judge.measured(second, scattered)
     assert judge.better_former(second) == first
+
+
+def test_a_new_cut_must_promise_more_than_a_former_one_that_was_as_good() -> None:
+    subject = judge((LEARNING, 2.0), (uniform(1024), 0.42), (uniform(2048), 0.42))
+    choices = [choice(uniform(1024), 0.36), choice(uniform(512), 0.38), choice(uniform(2048), 0.4)]
+    assert subject.wanted(choices, uniform(2048)).cut == uniform(2048)
+    choices[1] = choice(uniform(512), 0.34)
+    assert subject.wanted(sorted(choices, key=lambda each: each.iteration_s), uniform(2048)).cut == uniform(512)

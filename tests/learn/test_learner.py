@@ -147,3 +147,16 @@ def test_a_slower_network_is_seen_though_it_came_with_another_cut() -> None:
         subject.turn(second + 1.0, turn, None, cut=Cut.uniform(size))
     assert subject.monitor.network is not None
     assert subject.monitor.network.bandwidth == pytest.approx(15e6, rel=0.02)
+
+
+def test_the_order_of_blocks_that_come_back_is_known_at_once() -> None:
+    """It takes iterations to be learned, which were all that a cut on trial was judged by."""
+    subject = Learner(get_policy("prophet"), 5.0, shape=Shape(2, 1), follows=True, learns_order=True)
+    orders = []
+    for second in range(18):
+        turn = events(iteration(float(second), {0: 0.1, 1: 0.2, 2: 0.3}))
+        size = 512 * 1024 if 8 <= second < 16 else 128 * 1024
+        subject.turn(second + 1.0, turn, None, cut=Cut.uniform(size))
+        orders.append(subject.plan.push.order)
+    assert (orders[7], orders[8]) == ({2: 0, 1: 1, 0: 2}, {})
+    assert orders[16] == orders[7]
