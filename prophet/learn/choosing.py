@@ -17,8 +17,7 @@ from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
-from prophet.learn.comparing import median_error_s
-from prophet.learn.judge import CLEARLY, FEW_RECUTS, LARGE, Judge, Recuts
+from prophet.learn.judge import CLEARLY, FEW_RECUTS, LARGE, Judge, Recuts, median_error_s
 from prophet.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 
 if TYPE_CHECKING:
