@@ -89,7 +89,7 @@ MANY_RECUTS = Recuts(most_cuts=24, least_gain=0.01, most_returns=8, most_looks=0
 """Where one costs no more than a look at what was agreed; but jobs of milliseconds are to come to rest."""
 
 
-class Comparison(NamedTuple):
+class Excess(NamedTuple):
     """How much longer iterations are under another cut, as a share, and the standard error of that."""
 
     share: float
@@ -191,7 +191,7 @@ class Comparisons:
         median_s = float(np.median(periods_s))
         return median_error_s(periods_s, median_s) / median_s
 
-    def against(self, cut: Cut) -> dict[Cut, Comparison]:
+    def against(self, cut: Cut) -> dict[Cut, Excess]:
         """Other cuts compared with this one; none where not enough is known of it."""
         rough = [stretch for stretch in self._stretches if stretch.rough]
         numbers: dict[tuple[Cut, int], int] = {}
@@ -221,7 +221,7 @@ class Comparisons:
         effects = errors @ (weighted.T @ logs)
         others = [node for node in numbers if numbers[node] != here]
         return {
-            other: Comparison(float(effect), math.sqrt(float(error)))
+            other: Excess(float(effect), math.sqrt(float(error)))
             for (other, count), effect, error in zip(others, effects, np.diag(errors), strict=True)
             if count == self._counts.get(other, 0)
         }
@@ -280,7 +280,7 @@ class Judge:
     def _clearly_worse(self, cut: Cut) -> bool:
         return any(-one.share > max(CLEARLY * one.error, LARGE) for one in self._compared(cut).values())
 
-    def _compared(self, cut: Cut) -> dict[Cut, Comparison]:
+    def _compared(self, cut: Cut) -> dict[Cut, Excess]:
         return {other: one for other, one in self._times.against(cut).items() if other in self._known}
 
     def left(self, cut: Cut, iteration_s: float) -> None:
