@@ -70,6 +70,8 @@ class TransferFit:
         self._window_s = window_s
         self._open = np.zeros(0, EVENT_DTYPE)  # starts without a finish yet
         self._transfers = np.zeros(0, _TRANSFER)  # by finish
+        self.since_s = -np.inf
+        """Transfers that began before this time do not count."""
         self.likely: PushCosts | None = None
         """What was found before; its overhead is from when sizes differed enough to tell."""
         self._answered_s = np.full(1, -np.inf)  # when the last answer to a pull was seen
@@ -98,6 +100,7 @@ class TransferFit:
         finished["start_s"] = rows["time_s"][order[pairs]]
         finished["finish_s"] = rows["time_s"][order[pairs + 1]]
         finished["bytes"] = rows["bytes"][order[pairs + 1]]
+        finished = finished[finished["start_s"] >= self.since_s]
         before = answers[np.searchsorted(answers, finished["finish_s"], side="right") - 1]
         finished["clear"] = finished["finish_s"] - before > RIGHT_AFTER_S
         self._open = rows[np.sort(order[last_of_key & (kinds == EventKind.START)])]
@@ -200,6 +203,13 @@ class BandwidthMonitor:
         if len(finished):
             self._newest_s = float(finished["time_s"][-1])
             self._other_then = self._other()
+
+    def disregard(self, before_s: float) -> None:
+        """Of what is observed from here on, transfers that began before this time say nothing of the network.
+
+        Those of new keys are none: a server makes room for each, and at its first push all workers meet there.
+        """
+        self._fit.since_s = before_s
 
     def expect(self, network: Network) -> None:
         """What was measured before: what a message costs there is believed until it is measured here."""

@@ -77,6 +77,7 @@ class Choosing:
         self._before_barrier: Cut | None = None
         self._return_to: Cut | None = None
         self._asked_of_failed: Measured | None = None
+        self._told_of: set[Cut] = set()
         self._refusals: Sequence[Refusal] = ()
         self.why = ""
 
@@ -87,8 +88,7 @@ class Choosing:
             self._judge.in_force(cut)
             if self._wanted is None or cut != self._wanted.cut:
                 self._question = None
-        if self._wanted is None or self._wanted.cut == cut:
-            self._judge.measured(cut, periods_s)
+        self._judge.measured(cut, periods_s)  # Also while another is awaited: what is next is compared with the last.
         known = len(periods_s) >= LEAST_RECENT
         self._recent_s = float(np.median(periods_s[-RECENT:])) if known else None
         self._newest_s = float(np.median(periods_s[-LEAST_RECENT:])) if known else None
@@ -171,9 +171,7 @@ class Choosing:
                 self._judge.new_regime()
                 # Where iterations wait no more, the cut that was the best before they did.
                 self._before_barrier, self._return_to = (self._cut, None) if barrier else (None, self._before_barrier)
-            changed = old.barrier != barrier or _changed(old, profile, network, size, FAR_CHANGE)
-            if not changed and (self._judge.recuts.waits or not self._steady):
-                changed = _changed(old, profile, network, size, MATERIAL_CHANGE)
+            changed = old.barrier != barrier or self._is_another(old, profile, network, size)
             delayed = _delayed(old.network, network, size)
             if not (changed or disproved or delayed or self._failed is not self._asked_of_failed):
                 return False
@@ -186,6 +184,7 @@ class Choosing:
             if changed:
                 self._judge.new_regime()
                 self._failed = None
+                self._told_of.clear()
                 now_s = self._newest_s  # Of those before, most were of another network.
         measured = Measured(self._cut, credit, now_s) if now_s is not None and credit is not None else None
         self._asked_of_failed = self._failed
@@ -204,6 +203,20 @@ class Choosing:
         )
         self._search = self._policy.search(self._question)
         return changed
+
+    def _is_another(self, old: Question, profile: Profile, network: Network, size: int) -> bool:
+        """Whether the job or its network is another than in the last question, far more than they seem to be at times.
+
+        Where cores are busy gradients come later the more messages there are, and a recut looks like another model. But
+        where what is computed or sent is another, iterations take longer or shorter.
+        """
+        if _sends_otherwise(old, profile, network, size, FAR_CHANGE) or _computes_otherwise(old, profile, FAR_CHANGE):
+            return True
+        if self._steady:
+            return self._judge.recuts.waits and _sends_otherwise(old, profile, network, size, MATERIAL_CHANGE)
+        return _sends_otherwise(old, profile, network, size, MATERIAL_CHANGE) or _computes_otherwise(
+            old, profile, MATERIAL_CHANGE
+        )
 
     def turn(self) -> Plan | None:
         """Goes on with the search; the plan of a choice that is new."""
@@ -236,9 +249,12 @@ class Choosing:
         if wanted == self._wanted:
             return None
         took_s = self._judge.iteration_s(self._cut)
-        if wanted.cut != self._cut and took_s is not None and took_s > current.iteration_s * (1 + LARGE):
-            # What it cost besides is to be counted in what is predicted next.
+        longer = took_s is not None and took_s > current.iteration_s * (1 + LARGE)
+        if wanted.cut != self._cut and took_s is not None and longer and self._cut not in self._told_of:
+            # What it cost besides is to be counted in what is predicted next; once, or cuts that take turns would be
+            # asked about for ever.
             self._failed = Measured(self._cut, current.credit, took_s)
+            self._told_of.add(self._cut)
         self._wanted = wanted
         self._awaited = wanted.cut != self._cut
         if not self._awaited:
@@ -295,21 +311,25 @@ class Choosing:
         return self._cut is not None and self._judge.iteration_s(self._cut) is not None
 
 
-def _changed(question: Question, profile: Profile, network: Network, size: int, share: float) -> bool:
-    """Whether what a choice was made from is another by more than this `share`. `size` is that of the blocks that the
-    job has.
+def _sends_otherwise(question: Question, profile: Profile, network: Network, size: int, share: float) -> bool:
+    """Whether what a choice was made from would be sent in another time by more than this `share`, or is more or less.
 
-    In a job of milliseconds a tenth of what an iteration computes or sends is how far any two looks differ.
+    `size` is that of the blocks that the job has. In a job of milliseconds a tenth is how far any two looks differ.
     """
-    count = max(1.0, profile.total_bytes / size)
-    pairs_s = (
-        (count * question.network.transfer_s(size), count * network.transfer_s(size)),
-        (question.profile.backward_s, profile.backward_s),
-    )
-    if any(abs(a - b) > max(share * max(a, b), MATERIAL_SHIFT_S) for a, b in pairs_s):
-        return True
     before, after = question.profile.total_bytes, profile.total_bytes
-    return abs(before - after) > share * max(before, after)
+    if abs(before - after) > share * max(before, after):
+        return True
+    count = max(1.0, after / size)
+    return _differ(count * question.network.transfer_s(size), count * network.transfer_s(size), share)
+
+
+def _computes_otherwise(question: Question, profile: Profile, share: float) -> bool:
+    """The same of what an iteration computes."""
+    return _differ(question.profile.backward_s, profile.backward_s, share)
+
+
+def _differ(a: float, b: float, share: float) -> bool:
+    return abs(a - b) > max(share * max(a, b), MATERIAL_SHIFT_S)
 
 
 def _delayed(before: Network, now: Network, size: int) -> bool:

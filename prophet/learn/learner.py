@@ -6,6 +6,7 @@ simulator on its virtual one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -44,6 +45,7 @@ class Monitor(Protocol):
 
     def observe(self, events: NDArray[Any]) -> None: ...
     def observe_nic(self, sample: NicSample) -> None: ...
+    def disregard(self, before_s: float) -> None: ...
     def expect(self, network: Network) -> None: ...
     @property
     def network(self) -> Network | None: ...
@@ -89,6 +91,7 @@ class Learner:
         self._cut: Cut | None = None
         self._learns_order = False
         self._ranks: Mapping[int, int] = {}
+        self._ranks_of: dict[Cut, Mapping[int, int]] = {}
         self._ranked = False
         self._choosing: Choosing | None = None
         if learns_order or (shape is not None and not follows):
@@ -171,7 +174,7 @@ class Learner:
         if cut != self._cut and self._cut is not None:
             # Ids are others from here on, and these events are of both.
             self.profiler.restart()
-            self._ranks, self._ranked = {}, False
+            self._ranks, self._ranked = self._ranks_of.get(cut, {}) if cut is not None else {}, False
         else:
             self.profiler.observe(events)
         self._cut = cut
@@ -204,18 +207,19 @@ class Learner:
             self._barrier = barrier
             plan = self._plan(now, profile, _slowest(network, networks) if network is not None else None)
         if self._learns_order and cut is not None:
-            plan = self._in_order(plan or self.plan, due)
+            plan = self._in_order(cut, plan or self.plan, due)
         if plan is None or not plan_changed(self.plan, plan):
             return None
         self.plan = plan
         return plan
 
-    def _in_order(self, plan: Plan, due: bool) -> Plan:
+    def _in_order(self, cut: Cut, plan: Plan, due: bool) -> Plan:
         """The plan with the ranks of the blocks in force; these are looked at as soon as they can be, and when due."""
         if self.profiler.ready and (due or not self._ranked):
             profile = self.profiler.profile
             if profile is not None:
-                self._ranks, self._ranked = ranks_of(profile, self._ranks), True
+                self._ranks = self._ranks_of[cut] = ranks_of(profile, self._ranks)
+                self._ranked = True
         push, pull = (replace(lane, order=self._ranks) for lane in (plan.push, plan.pull))
         return replace(plan, push=push, pull=pull)
 
@@ -238,13 +242,17 @@ class Learner:
         return periods_s
 
     def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
-        """Of the network, after the first iterations: they make connections and register memory as they go."""
-        since = self.profiler.warmed_up_s
-        if since is None:
-            return
+        """Of the network, after the first iterations: they make connections and register memory as they go.
+
+        Those under another cut do so as well, but what they send is the job's own traffic all the same.
+        """
+        since_s = self.profiler.warmed_up_s
         if not self._watches:
+            if since_s is None:
+                return
             self._watches = True
-            events = events[events["time_s"] >= since]
+            events = events[events["time_s"] >= since_s]
+        self.monitor.disregard(math.inf if since_s is None else since_s)
         self.monitor.observe(events)
         if nic is not None:
             self.monitor.observe_nic(nic)

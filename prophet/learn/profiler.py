@@ -87,7 +87,8 @@ class JobProfiler:
         self._estimate: _Estimate | None = None
         self._before: Profile | None = None
         self.warmed_up_s: float | None = None
-        """When backward of the last iteration ended that belongs to the job's start; None before that."""
+        """When backward of the last iteration ended that belongs to the start of the job, or after a restart to that of
+        other ids; None before that."""
 
     def observe(self, events: NDArray[Any]) -> None:
         """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over.
@@ -107,6 +108,7 @@ class JobProfiler:
         self._usual = {}
         self._rows.clear()
         self._seen = 0
+        self.warmed_up_s = None
         self._after_gap = True
         self._returned = self._returned[:0]
         self._estimate = None
@@ -188,7 +190,7 @@ class JobProfiler:
         self._usual.update(zip(row.ids.tolist(), (row.times - row.times.min()).tolist(), strict=True))
         self._seen += 1
         if self._seen <= WARM_UP:
-            if self._seen == WARM_UP and self.warmed_up_s is None:
+            if self._seen == WARM_UP:
                 self.warmed_up_s = float(row.times.max())
             return
         before = self._rows[-1].times.max() if self._rows else row.begin_s

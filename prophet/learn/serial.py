@@ -113,6 +113,9 @@ class SerialMonitor:
     def observe_nic(self, sample: NicSample) -> None:
         """An interface's counters say nothing here: what others send shows in what operations take."""
 
+    def disregard(self, before_s: float) -> None:
+        """An operation of another cut takes no longer at first: all count."""
+
     def expect(self, network: Network) -> None:
         """What was measured before: what an operation costs besides its bytes is believed until it is measured."""
         self._overhead_s = network.overhead_s

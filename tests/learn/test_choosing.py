@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from prophet.core.arena import at_pace
 from prophet.core.choice import Choice, Question, Shape
 from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
@@ -61,7 +62,7 @@ class Job:
         self.cut = self.wanted = begins_with
         self.refusals: tuple[Refusal, ...] = ()
         self.takes_s: dict[Cut, float] = {}
-        self.network = NETWORK
+        self.network, self.profile = NETWORK, PROFILE
 
     def turns(self, count: int) -> list[Cut]:
         """What was wanted at the end of each."""
@@ -72,7 +73,7 @@ class Job:
             self.choosing.refused(self.refusals)
             self.choosing.in_force(self.cut, np.full(20, self.takes_s.get(self.cut, 1.0)))
             if self.choosing.may_ask(warm=False):
-                self.choosing.ask(PROFILE, self.network, 0.0)
+                self.choosing.ask(self.profile, self.network, 0.0)
             plan = self.choosing.turn()
             if plan is not None and plan.cut is not None:
                 self.wanted = plan.cut
@@ -151,3 +152,26 @@ def test_another_delay_asks_for_another_credit_and_forgets_nothing(delay_s: floa
     assert job.choosing._wanted is not None
     assert (job.choosing._wanted.cut, job.choosing._wanted.credit) == (uniform(128), credit)
     assert job.choosing._judge.iteration_s(job.cut) == taken is not None
+
+
+@pytest.mark.parametrize(("longer", "takes_s", "another"), [(1.3, 1.0, False), (1.3, 1.2, True), (2.5, 1.0, True)])
+def test_backward_is_another_where_iterations_take_another_time_as_well(
+    longer: float, takes_s: float, another: bool
+) -> None:
+    """On busy cores gradients come later the more messages there are, and what was learned is worth more than that."""
+    job = Job(uniform(1024))
+    job.turns(8)
+    assert job.cut == uniform(128)
+    job.profile = at_pace(PROFILE, longer)
+    job.takes_s[job.cut] = takes_s
+    job.turns(1)
+    assert (job.choosing._judge.iteration_s(uniform(1024)) is None) == another
+
+
+@pytest.mark.parametrize(("rate", "another"), [(28e6, False), (25e6, True)])
+def test_the_network_is_another_whatever_iterations_take(rate: float, another: bool) -> None:
+    job = Job(uniform(1024))
+    job.turns(8)
+    job.network = Network(rate, NETWORK.overhead_s, NETWORK.ack_delay_s)
+    job.turns(1)
+    assert (job.choosing._judge.iteration_s(uniform(1024)) is None) == another

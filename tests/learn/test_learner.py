@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from prophet.core.choice import Shape
@@ -48,7 +49,7 @@ def test_ids_that_rise_in_forward_order_are_ranks_as_they_are() -> None:
 def test_the_first_measured_rate_makes_a_plan_at_once_too() -> None:
     subject = learner()
     assert subject.turn(1.0, some_iterations(8), None) is None
-    second = subject.turn(2.0, transfers([131072, 4000] * 60, bandwidth=30e6, overhead_s=0.0005), None)
+    second = subject.turn(2.0, transfers([131072, 4000] * 60, 30e6, 0.0005, began=2.0), None)
     assert second is not None
     assert second.network is not None
 
@@ -56,7 +57,7 @@ def test_the_first_measured_rate_makes_a_plan_at_once_too() -> None:
 def test_it_plans_again_only_when_the_time_has_come_and_something_changed() -> None:
     subject = learner(monitor_s=5.0)
     subject.turn(1.0, some_iterations(8), None)
-    measured = transfers([131072, 4000] * 60, bandwidth=30e6, overhead_s=0.0005)
+    measured = transfers([131072, 4000] * 60, bandwidth=30e6, overhead_s=0.0005, began=2.0)
     assert subject.turn(2.0, measured, None) is not None
     assert subject.turn(20.0, NOTHING, None) is None, "nothing changed"
     slower = transfers([131072, 4000] * 60, bandwidth=10e6, overhead_s=0.0005, began=20.0)
@@ -117,3 +118,45 @@ def test_where_iterations_take_as_long_as_before_all_of_them_count() -> None:
     subject.profiler.observe(some_iterations(8, began=20.0))
     assert len(subject._periods_s()) == before + 8
     assert subject._changed_s is None
+
+
+def test_the_first_rounds_of_new_keys_say_nothing_of_the_network() -> None:
+    """Servers make room for them, and all workers meet at each: they are slow, and then the wire is what it was."""
+    subject = Learner(get_policy("prophet"), 5.0, shape=Shape(2, 1), follows=True)
+    rates: list[float] = []
+    for second in range(30):
+        size, new = (128 * 1024, False) if second < 12 else (512 * 1024, second < 14)
+        count = (8 << 20) // size
+        sent = transfers([size] * count, 13e6 if new else 30e6, 0.0, began=second + 0.31)
+        turn = np.concatenate([some_iterations(1, float(second)), sent])
+        turn.sort(order="time_s", kind="stable")
+        subject.turn(second + 1.0, turn, None, cut=Cut.uniform(size))
+        if subject.monitor.network is not None:
+            rates.append(subject.monitor.network.bandwidth)
+    assert len(rates) > 20
+    assert rates == pytest.approx([30e6] * len(rates), rel=0.02)
+
+
+def test_a_slower_network_is_seen_though_it_came_with_another_cut() -> None:
+    subject = Learner(get_policy("prophet"), 5.0, shape=Shape(2, 1), follows=True)
+    for second in range(24):
+        size, rate = (128 * 1024, 30e6) if second < 12 else (512 * 1024, 15e6)
+        sent = transfers([size] * ((8 << 20) // size), rate, 0.0, began=second + 0.31)
+        turn = np.concatenate([some_iterations(1, float(second)), sent])
+        turn.sort(order="time_s", kind="stable")
+        subject.turn(second + 1.0, turn, None, cut=Cut.uniform(size))
+    assert subject.monitor.network is not None
+    assert subject.monitor.network.bandwidth == pytest.approx(15e6, rel=0.02)
+
+
+def test_the_order_of_blocks_that_come_back_is_known_at_once() -> None:
+    """It takes iterations to be learned, which were all that a cut on trial was judged by."""
+    subject = Learner(get_policy("prophet"), 5.0, shape=Shape(2, 1), follows=True, learns_order=True)
+    orders = []
+    for second in range(18):
+        turn = events(iteration(float(second), {0: 0.1, 1: 0.2, 2: 0.3}))
+        size = 512 * 1024 if 8 <= second < 16 else 128 * 1024
+        subject.turn(second + 1.0, turn, None, cut=Cut.uniform(size))
+        orders.append(subject.plan.push.order)
+    assert (orders[7], orders[8]) == ({2: 0, 1: 1, 0: 2}, {})
+    assert orders[16] == orders[7]
