@@ -1,14 +1,18 @@
-"""A thread that Prophet has in a training process, whatever the engine: the agent's first of all.
+"""The threads that Prophet has in a training process, whatever the engine: the agent's, and one for the heap.
 
 Rule of this file: when a thread makes a turn, what its turns cost, and how it ends. What a turn does is its owner's. It
-imports nothing of the project, for it runs in scripts that only import an engine.
+imports nothing of the project when it is loaded, for it runs in scripts that only import an engine.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
+
+HEAP_LOOK_S = 10.0
+"""Seconds between two looks at whether the heap has grown."""
 
 
 class TurningThread:
@@ -81,3 +85,17 @@ class TurningThread:
                 self._failed(error)
             finally:
                 self.busy_s += time.thread_time() - before
+
+
+@functools.cache
+def keep_heap_small() -> None:
+    """From now on free pages of the C library's heap go back to the machine where they have become many. Once in a
+    process, and never an error.
+    """
+
+    def look() -> None:
+        from prophet.frontends import heap  # No start waits for it.
+
+        heap.look()
+
+    TurningThread(look, lambda: HEAP_LOOK_S, lambda error: None, name="prophet-heap").start()

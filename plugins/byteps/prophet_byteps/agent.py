@@ -36,10 +36,9 @@ from prophet.core.events import DRAIN_S, EVENT_DTYPE, UNPROFILED_GRADIENT, Event
 from prophet.core.plan import Plan
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.core.status import AgentStatus, HookStatus, LaneStatus
-from prophet.frontends import heap
 from prophet.frontends.ending import STALLED, at_end, end_process
 from prophet.frontends.records import event_buffer, require_records, write_records
-from prophet.frontends.turning import TurningThread
+from prophet.frontends.turning import TurningThread, keep_heap_small
 from prophet.policies import get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
@@ -178,7 +177,6 @@ class Agent:
             self._not_compared(error)
         at_end(self._finish)
         self._thread.start()
-        heap.keep_small()
 
     def _attach(self) -> None:
         if self._hook is not None and self._library is not None:
@@ -295,6 +293,7 @@ class Agent:
         """
         if not self._begun:
             self._begun = True
+            keep_heap_small()
             self._begin_to_observe()
         if self._hook is None or self._learner is not None:
             return

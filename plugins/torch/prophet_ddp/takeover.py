@@ -30,7 +30,6 @@ from prophet.core.errors import UserError
 from prophet.core.network import Probe
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
-from prophet.frontends import heap
 from prophet.frontends.ending import WRONG, at_end, end_process
 from prophet.frontends.notices import warn_of_unknown_variables
 from prophet.frontends.records import require_records
@@ -38,6 +37,7 @@ from prophet.frontends.torch import steps
 from prophet.frontends.torch.guards import call_before
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.frontends.torch.streams import streams_of
+from prophet.frontends.turning import keep_heap_small
 from prophet.frontends.warm import WarmStart
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
@@ -271,7 +271,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     ddp.logger = SilentLogger()
     _taken.add(ddp)
     steps.install()
-    heap.keep_small()
+    keep_heap_small()
     weakref.finalize(ddp, rounds.retire).atexit = False
     rounds.record.decides = decides
     rounds.record.drain = log.drain if decides or observes else None
