@@ -16,7 +16,6 @@ from prophet.core.plan import Plan, QueuePlan
 from prophet.core.policy import Policy
 from prophet.core.profile import Profile
 from prophet.policies.algorithms.chooser import SIZES, ranked
-from prophet.policies.algorithms.merging import merged_cut
 from prophet.policies.algorithms.sequence import MOST_AT_ONCE, iteration_s, make_sequence
 
 LEAST_SIZE = 128 << 10
@@ -110,6 +109,8 @@ class CollectiveSearch:
             # Of those in which all gradients are one block, the first: others would be the same blocks again.
             least_whole = next((size for size in SIZES if size >= max(total, LEAST_SIZE)), SIZES[-1])
             if question.barrier:
+                from prophet.policies.algorithms.merging import merged_cut  # Few jobs need it, and only one rank.
+
                 cuts.append(merged_cut(question.profile, self._network, self._message_s, question.jitter_s))
             else:
                 cuts += [Cut.uniform(size) for size in SIZES if LEAST_SIZE <= size <= least_whole]
