@@ -15,14 +15,13 @@ from rich.console import Console
 
 from prophet.engines.registry import engines
 from prophet.lab.records import CellResult
-from prophet.lab.results_view import describe_setting
 from tools import kept
 from tools.cells import measured, study_main
 from tools.kept import Point, Study
 from tools.markdown import shown, table
 from tools.provenance import Provenance
 from tools.real_tables import all_cells
-from tools.words import speedup
+from tools.words import speedup, verdict
 
 CONFIG = Path("configs/eighth.yaml")
 PAGE = "eighth.md"
@@ -33,6 +32,8 @@ STOCK = DDP.stock
 WFBP, HOROVOD, TICTAC, PACE, CARAMEL, OURS = (
     DDP.called_here(policy) for policy in ("fifo", "horovod", "tictac", "pace", "caramel", "prophet")
 )
+NEAR = 0.01
+"""What is no further behind is level."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def _measured(data: Study, when: Provenance, results: Path) -> str:
 
 
 def said(cells: Sequence[CellResult]) -> str:
-    """Where Prophet stands beside all others, and where the claims' signs are seen."""
-    ahead, compared, behind = 0, 0, []
+    """In which cells Prophet is behind another, and by how much."""
+    compared, behind = 0, []
     for cell in cells:
         times = {name: result.median_s for name, result in cell.policies.items() if result.median_s is not None}
         ours = times.pop(OURS, None)
@@ -93,13 +94,11 @@ def said(cells: Sequence[CellResult]) -> str:
             continue
         compared += 1
         fastest = min(times, key=times.__getitem__)
-        ahead += ours <= times[fastest]
-        if ours > times[fastest]:
-            behind.append(f"{describe_setting(cell.setting)} ({ours / times[fastest] - 1:.1%} behind {fastest})")
+        if (late := ours / times[fastest] - 1) > NEAR:
+            behind.append(f"{cell.setting.get('profile')}: {late:.1%} behind {fastest}")
     if not compared:
         return "Nothing was measured in which Prophet and another ran."
-    where = f"; behind: {', '.join(behind)}" if behind else ""
-    return f"**Prophet is ahead of all others in {ahead} of {compared} cells{where}.**"
+    return verdict(f"Of {compared} cells Prophet is more than {NEAR:.0%} behind another in {len(behind)}.", behind)
 
 
 def claims(points: Sequence[Point]) -> str:

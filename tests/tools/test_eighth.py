@@ -33,8 +33,11 @@ def test_a_claim_is_held_against_the_models_that_it_speaks_of() -> None:
 def test_it_says_where_prophet_is_behind_and_by_whom() -> None:
     good, bad = point("resnet50"), point("vgg16", **{"ddp-caramel": 0.5})
     words = eighth.said([good.cell, bad.cell])
-    assert words.startswith("**Prophet is ahead of all others in 1 of 2 cells")
-    assert "60.0% behind ddp-caramel" in words
+    assert words.splitlines() == [
+        "**Of 2 cells Prophet is more than 1% behind another in 1.**",
+        "",
+        "- vgg16: 60.0% behind ddp-caramel",
+    ]
     assert eighth.said([cell(**{"ddp-prophet": failed("hung")})]).startswith("Nothing was measured")
 
 
