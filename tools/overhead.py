@@ -59,8 +59,8 @@ ELAPSED = """## What it delays
 
 Iteration time, and processor time of all threads of a rank, beside those of *nothing* in the same cycle: medians over
 all cycles and ranks. They scatter by much more than watching takes: a machine's own speed may drift by a third within
-minutes, so turns that follow one another are alike, and the errors in brackets, which take them for independent, are too
-small. *All* has in it whatever the others have. Iteration times are means over a turn, since what happens once a
+minutes, so turns that follow one another are alike, and the errors in brackets, which take them for independent, are
+too small. *All* has in it whatever the others have. Iteration times are means over a turn, since what happens once a
 second is in few iterations."""
 RANKS = 2
 NOTHING = VARIANTS[0]
