@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from prophet.engines.registry import engines
 from prophet.lab.records import CellResult
 from prophet.lab.results_view import describe_setting
 from tools import kept
-from tools.cells import measured, study_main
+from tools.cells import page_writer, study_main
 from tools.kept import Point, Study
 from tools.markdown import shown, table
 from tools.provenance import Provenance
@@ -110,7 +108,7 @@ def text(data: Study, provenance: Provenance) -> str:
         summary(rows),
         weights(data.points),
         "## Every contender",
-        all_cells(data.points).replace("times as fast as stock", f"times as fast as {STOCK}"),
+        all_cells(data.points, STOCK),
         "## What it costs",
         costs(data.points),
     )
@@ -181,15 +179,12 @@ def costs(points: Sequence[Point]) -> str:
     return kept.joined(COSTS, table(COST_COLUMNS, rows))
 
 
+write_page = page_writer(NAME, PAGE, page)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes the page; exit status 2 with one line for an error of the user's."""
     return study_main("allreduce", __doc__, CONFIG, write_page, arguments)
-
-
-def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> int:
-    """Runs what is missing of the config, keeps what came out and writes the page. Raises UserError and OSError."""
-    kept.publish(results, NAME, Study, measured(config, out, repeats, Console()), PAGE, page)
-    return 0
 
 
 if __name__ == "__main__":

@@ -78,6 +78,17 @@ def earlier(experiment: Experiment, folder: Path) -> Results | None:
     return results if same and not failures(results) else None
 
 
+def page_writer(name: str, file: str, page: Callable[[Path], str]) -> Callable[[Path, Path, Path, int | None], int]:
+    """For `study_main`, where a page `file` is made of what is kept as `name`, a config's results and nothing else."""
+
+    def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> int:
+        """Runs what is missing of the config, keeps what came out and writes the page. Raises UserError and OSError."""
+        kept.publish(results, name, Study, measured(config, out, repeats, Console()), file, page)
+        return 0
+
+    return write_page
+
+
 def study_main(
     name: str,
     about: str | None,

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from prophet.engines.registry import engines
 from prophet.lab.records import CellResult
 from tools import kept
-from tools.cells import measured, study_main
+from tools.cells import page_writer, study_main
 from tools.kept import Point, Study
 from tools.markdown import shown, table
 from tools.provenance import Provenance
@@ -79,7 +77,7 @@ def _measured(data: Study, when: Provenance, results: Path) -> str:
         CLAIMED,
         claims(data.points),
         "## Every contender",
-        all_cells(data.points).replace("times as fast as stock", f"times as fast as {STOCK}"),
+        all_cells(data.points, STOCK),
         kept.note(results, "eighth-seen"),
     )
 
@@ -122,15 +120,12 @@ def claims(points: Sequence[Point]) -> str:
     return table(("model", "policy", "over", "here", "the paper", f"{OURS}, over the same"), rows)
 
 
+write_page = page_writer(NAME, PAGE, page)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs and writes the page; exit status 2 with one line for an error of the user's."""
     return study_main(NAME, __doc__, CONFIG, write_page, arguments)
-
-
-def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> int:
-    """Runs what is missing of the config, keeps what came out and writes the page. Raises UserError and OSError."""
-    kept.publish(results, NAME, Study, measured(config, out, repeats, Console()), PAGE, page)
-    return 0
 
 
 if __name__ == "__main__":

@@ -12,16 +12,15 @@ what is in use, though nothing is lost: docs/decisions/free-pages.md.
 from __future__ import annotations
 
 import ctypes
-import resource
 from collections.abc import Callable
-from pathlib import Path
+
+import psutil
 
 GROWN = 1.25
 """So many times what the process had after the last call, and LEAST_BYTES more, are worth the next one. A call takes
 0.1 ms for a MB that it gives back; a job that takes the same pages again and again comes to what it needs within a
 look, and from then on there is no call."""
 LEAST_BYTES = 64 << 20
-RESIDENT = Path("/proc/self/statm")
 
 
 class HeapGrowth:
@@ -50,8 +49,9 @@ def find_trim() -> Callable[[int], int]:
 
 
 def resident_bytes() -> int:
-    """Of this process. Raises OSError."""
-    return int(RESIDENT.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    """Of this process."""
+    resident: int = psutil.Process().memory_info().rss
+    return resident
 
 
 _growth = HeapGrowth()
