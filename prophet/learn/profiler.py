@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ LEAST_AHEAD = 0.1
 when backward begins."""
 OPENS = 2.0
 """An iteration does not begin where the pause before is shorter by this factor than one that is still to come in it."""
+MOST_FORWARDS = 1000
+"""Ends of forward passes that are kept: far more than there are between two looks at the events."""
 MOST_OPEN = 1 << 18
 """Events kept of an iteration without an end, such as that of a job whose tensors never come again."""
 
@@ -53,6 +56,8 @@ class _Iteration:
     sizes: NDArray[Any]
     returned: NDArray[Any] = field(default_factory=lambda: np.zeros(0, EVENT_DTYPE))
     """Ends of pulls (EVENT_DTYPE) between the iteration before and this one."""
+    forward_end_s: float = np.nan
+    """When the forward pass ended before it, where that is known."""
 
     @classmethod
     def of(cls, events: NDArray[Any]) -> _Iteration:
@@ -83,12 +88,20 @@ class JobProfiler:
         self._seen = 0
         self._last_s = -np.inf  # when the last gradient came of what is no more open
         self._after_gap = False  # what is open lacks its beginning
+        self._forward_ends: deque[float] = deque(maxlen=MOST_FORWARDS)
         self._returned = np.zeros(0, EVENT_DTYPE)  # ends of pulls since the last iteration that is over
         self._estimate: _Estimate | None = None
         self._before: Profile | None = None
         self.warmed_up_s: float | None = None
         """When backward of the last iteration ended that belongs to the start of the job, or after a restart to that of
         other ids; None before that."""
+
+    def forward_ended(self, times_s: Sequence[float]) -> None:
+        """When forward passes ended (seconds of the events' clock, in order), where an engine sees that.
+
+        To be said before the events of what followed are taken in.
+        """
+        self._forward_ends.extend(times_s)
 
     def observe(self, events: NDArray[Any]) -> None:
         """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over.
@@ -197,7 +210,8 @@ class JobProfiler:
         times = self._returned["time_s"]
         returned = self._returned[(times > before) & (times <= row.begin_s)]
         self._returned = self._returned[times > row.begin_s]
-        self._rows.append(replace(row, returned=returned))
+        ended = [time_s for time_s in self._forward_ends if before < time_s <= row.begin_s]
+        self._rows.append(replace(row, returned=returned, forward_end_s=ended[-1] if ended else np.nan))
         self._estimate = None
         self._follow_new_pace()
 
@@ -235,7 +249,8 @@ class JobProfiler:
     def profile(self) -> Profile | None:
         """The job so far, or None before the first estimate.
 
-        When backward begins and how long forward takes are not events. Backward is taken to begin one typical step
+        When backward begins and how long forward takes are not events. Backward begins where forward ended, where an engine
+        sees that (`forward_ended`). Otherwise it is taken to begin one typical step
         before the first gradient, but not before the last average of the iteration before was back, since forward
         needs them all: where there are few steps, as in VGG-19, a typical one may be longer than forward. Forward ends
         there, and its time is shared out like the backward time. It began after gradient 0 was generated, and what of
@@ -292,7 +307,11 @@ def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
     ordered = np.maximum.accumulate(from_first[order][::-1])[::-1]
     steps = split_times(ordered)
     first_step_s = float(np.median([step.gap_s for step in steps[:-1]])) if len(steps) > 1 else 0.0
-    first_step_s = min(first_step_s, _most_before_first_s(rows, ids))
+    seen_s = np.array([row.begin_s - row.forward_end_s for row in rows])
+    if np.isnan(seen_s).all():
+        first_step_s = min(first_step_s, _most_before_first_s(rows, ids))
+    else:
+        first_step_s = float(np.nanmedian(seen_s))
     generation = ordered + first_step_s
     shares = np.zeros(len(ids))
     backward_s = float(generation[0]) or 1.0

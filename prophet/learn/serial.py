@@ -5,8 +5,10 @@ Rule of this file: statistics over events; no clock, thread or file. Times are s
 Collectives of one group take turns, and a few are issued ahead so that the next begins when one ends. So how long one
 is under way says little: it waits for those before it. While something is always in flight, though, the time from one
 end to the next is what an operation costs, E(s) = overhead + s / bandwidth (paper, Eq. 10), handing it over and waking
-threads included. Operations that follow one another without a pause are taken together, a few at a time, since two that
-overlap end at nearly the same moment.
+threads included. But those that are under way together have sent their first parts before the first of them sends its last: the ends
+come in bursts, and by the time between two of them one operation costs what all do and the next ones nothing. So those that are under
+way when one ends are taken together until the last of them has ended. Those issued meanwhile have their parts behind
+theirs, so hardly any of it has been sent by then.
 
 An operation goes to and fro between ranks. Where that takes long, those that are under way at once may be too few to
 keep the wire busy, and while the wire waits nothing is learned of what they cost. How long one of hardly any bytes
@@ -32,20 +34,20 @@ from prophet.learn.bandwidth import NicSample
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TOGETHER = 6
-"""Operations in one observation at most."""
+TOGETHER = 2
+"""Operations in one observation at least, but for one that is followed by a pause."""
 KEPT = 400
 """Observations that are kept."""
 WINDOW_S = 15.0
 """Those of the last so many seconds count."""
 LEAST = 8
 """The newest so many count in any case, and fewer say nothing."""
-ALIKE = 0.1
+ALIKE = 0.2
 """Sizes that scatter by less than this share of their mean say nothing of what an operation costs besides its bytes."""
-OUTLIER = 3.0
-"""Observations this many robust standard deviations above the line are of another rank's lateness."""
-FITS = 4
-"""So often is the line drawn at most, each time without what the one before had for outliers."""
+FITS = 12
+"""So often is the line drawn, each time with less of what lies off it."""
+EXACT = 0.01
+"""What lies off the line by less than this share of itself lies on it."""
 WAKING_S = 2e-3
 """As much of a delay may be threads that wake up, on all ranks: that is work, which more at once do not make less."""
 LEAST_COST = 0.02
@@ -71,6 +73,7 @@ class SerialMonitor:
         self._started: dict[int, float] = {}
         self._ended_s = -np.inf
         self._stretch: list[_Operation] = []
+        self._others: set[int] = set()  # of the stretch, under way yet
         self._seen: deque[Sequence[_Operation]] = deque(maxlen=KEPT)
         self._alone: deque[Sequence[_Operation]] = deque(maxlen=KEPT)
         self._overhead_s: float | None = None
@@ -85,19 +88,23 @@ class SerialMonitor:
             if event["gap"]:
                 self._started.clear()
                 self._stretch.clear()
+                self._others.clear()
             if event["kind"] == EventKind.START:
                 self._started[id_] = time_s
                 continue
             start_s = self._started.pop(id_, None)
             if start_s is not None:
-                self._ended(start_s, time_s, int(event["bytes"]))
+                self._ended(id_, _Operation(start_s, self._ended_s, time_s, int(event["bytes"])))
 
-    def _ended(self, start_s: float, time_s: float, size: int) -> None:
-        if start_s > self._ended_s:
+    def _ended(self, id_: int, operation: _Operation) -> None:
+        if operation.start_s > operation.before_s:
             self._close()  # nothing was in flight before it
-        self._stretch.append(_Operation(start_s, self._ended_s, time_s, size))
-        self._ended_s = time_s
-        if len(self._stretch) == TOGETHER:
+        if not self._others:
+            self._others.update(self._started)
+        self._stretch.append(operation)
+        self._ended_s = operation.end_s
+        self._others.discard(id_)
+        if not self._others and len(self._stretch) >= TOGETHER:
             self._close()
 
     def _close(self) -> None:
@@ -109,6 +116,7 @@ class SerialMonitor:
             seen.append(tuple(self._stretch))
             self._new = True
         self._stretch.clear()
+        self._others.clear()
 
     def observe_nic(self, sample: NicSample) -> None:
         """An interface's counters say nothing here: what others send shows in what operations take."""
@@ -134,16 +142,11 @@ class SerialMonitor:
     def _fit(self, stretches: Sequence[Sequence[_Operation]]) -> None:
         delay_s = self._delay_s(stretches)
         rows = _observations(stretches, max(0.0, delay_s - WAKING_S))
-        overhead_s, per_byte = 0.0, 0.0
-        for _ in range(FITS):
-            overhead_s, per_byte = self._line(rows)
-            seconds, counts, sizes, _ = rows.T
-            error = seconds - overhead_s * counts - per_byte * sizes
-            spread = 1.4826 * float(np.median(np.abs(error - np.median(error))))
-            kept = error <= np.median(error) + OUTLIER * max(spread, 1e-9)
-            if kept.all() or kept.sum() < LEAST:
-                break
-            rows = rows[kept]
+        typical = rows[:, 2] / rows[:, 1]
+        alike = bool(np.std(typical) < ALIKE * np.mean(typical))
+        overhead_s, per_byte = self._of_one_size(rows) if alike else _line(rows)
+        if not alike:
+            self._overhead_s = overhead_s
         if per_byte > 0:
             self._fitted = Network(1.0 / per_byte, overhead_s, delay_s)
 
@@ -155,30 +158,35 @@ class SerialMonitor:
         least_s = min(each.end_s - each.start_s for stretch in stretches for each in stretch)
         return max(0.0, min(self._probe.seconds - self._probe.size_bytes * per_byte, least_s))
 
-    def _line(self, rows: NDArray[np.float64]) -> tuple[float, float]:
-        """(overhead, seconds a byte), neither below 0."""
-        seconds, counts, sizes, error_s = rows.T
-        typical = sizes / counts
-        if np.std(typical) < ALIKE * np.mean(typical):
-            # One size: only what such an operation takes is known.
-            known_s = self._overhead_s or 0.0
-            each_s = float(np.median(seconds / counts))
-            if known_s < each_s:
-                return known_s, (each_s - known_s) / float(np.mean(typical))
-            return 0.5 * each_s, 0.5 * each_s / float(np.mean(typical))
-        # Relative errors count alike, whatever the size.
-        weight = 1.0 / error_s
-        table = np.stack([counts * weight, sizes * weight], axis=1)
-        solution, *_ = np.linalg.lstsq(table, seconds * weight, rcond=None)
-        overhead_s, per_byte = float(solution[0]), float(solution[1])
-        if overhead_s < 0:
-            overhead_s, per_byte = 0.0, float(np.median(seconds / sizes))
-        elif per_byte <= 0:
-            # The bytes are lost in the rest: at least what the largest took bounds their rate.
-            overhead_s = float(np.median(seconds / counts))
-            per_byte = 0.05 * float(np.min(seconds / sizes))
-        self._overhead_s = overhead_s
-        return overhead_s, per_byte
+    def _of_one_size(self, rows: NDArray[np.float64]) -> tuple[float, float]:
+        """(overhead, seconds a byte), where only what an operation of such a size takes is known."""
+        seconds, counts, sizes, _ = rows.T
+        size = float(np.mean(sizes / counts))
+        known_s = self._overhead_s or 0.0
+        each_s = float(np.median(seconds / counts))
+        if known_s < each_s:
+            return known_s, (each_s - known_s) / size
+        return 0.5 * each_s, 0.5 * each_s / size
+
+
+def _line(rows: NDArray[np.float64]) -> tuple[float, float]:
+    """(overhead, seconds a byte), neither below 0: the line of the least absolute deviations, by reweighted squares.
+
+    Relative errors count alike, whatever the size.
+    """
+    seconds, counts, sizes, error_s = rows.T
+    table, wanted = np.stack([counts, sizes], axis=1) / error_s[:, None], seconds / error_s
+    root = np.ones(len(rows))
+    for _ in range(FITS):
+        (overhead_s, per_byte), *_ = np.linalg.lstsq(table * root[:, None], wanted * root, rcond=None)
+        deviation = np.abs(wanted - table @ (overhead_s, per_byte))
+        root = 1.0 / np.sqrt(np.maximum(deviation, EXACT))
+    if overhead_s < 0:
+        return 0.0, float(np.median(seconds / sizes))
+    if per_byte <= 0:
+        # The bytes are lost in the rest: at least what the largest took bounds their rate.
+        return float(np.median(seconds / counts)), 0.05 * float(np.min(seconds / sizes))
+    return float(overhead_s), float(per_byte)
 
 
 def _observations(stretches: Sequence[Sequence[_Operation]], delay_s: float) -> NDArray[np.float64]:

@@ -339,3 +339,18 @@ def test_iterations_are_found_again_after_the_slow_rounds_of_a_new_cut() -> None
     profiler.observe(events(rows))
     assert relative(profiler)[0] == pytest.approx(0.2)
     assert profiler.periods_s == pytest.approx(0.5)
+
+
+def test_backward_begins_where_forward_was_seen_to_end() -> None:
+    """VGG-19 has few steps: the first gradients come soon, and the next long after."""
+    generation = {3: 0.03, 2: 0.04, 1: 0.3, 0: 0.6}
+    guessed, seen = JobProfiler(), JobProfiler()
+    for began in np.arange(8) * 1.2:
+        # Another forward pass came before it, to look at the model: the last one counts.
+        seen.forward_ended([began - 0.1, began])
+        for profiler in (guessed, seen):
+            profiler.observe(events(iteration(float(began), generation, partitions=1)))
+    assert guessed.profile is not None and seen.profile is not None
+    assert guessed.profile.backward_s > 0.8
+    assert [gradient.generation_s for gradient in seen.profile.gradients] == pytest.approx([0.6, 0.3, 0.04, 0.03])
+    assert seen.profile.forward_s == pytest.approx(0.6)

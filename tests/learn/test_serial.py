@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 from typing import Any
 
@@ -88,6 +89,65 @@ def test_a_long_delay_hides_neither_rate_nor_cost(at_once: int, sizes: tuple[int
     assert network is not None
     assert network.ack_delay_s == pytest.approx(delay_s, rel=0.05)
     assert network.bandwidth == pytest.approx(rate, rel=0.2)
+    assert network.overhead_s < 2e-3
+
+
+def in_halves(
+    rounds: list[list[int]], overhead_s: float, rate: float, delay_s: float, at_once: int
+) -> NDArray[Any]:
+    """As gloo's all-reduce of two ranks: each sends one half, and the other once the first has come. Those that are
+    under way at once send their first halves before any its second, so their ends come in bursts. A second of rest after each round.
+    """
+    rows: list[tuple[float, int, int, int, int, int, int]] = []
+    number, begin_s = 0, 10.0
+    for sizes in rounds:
+        free_s, waiting = begin_s, sizes[::-1]
+        halves: list[tuple[float, int, int, bool]] = []
+
+        def issue(now_s: float) -> None:
+            nonlocal number
+            if waiting:
+                size = waiting.pop()
+                rows.append((now_s, number, size, 0, QueueKind.PUSH, EventKind.START, 0))
+                heapq.heappush(halves, (now_s + delay_s / 2, number, size, False))
+                number += 1
+
+        for _ in range(at_once):
+            issue(begin_s)
+        while halves:
+            ready_s, each, size, last = heapq.heappop(halves)
+            free_s = max(ready_s, free_s) + (overhead_s + size / rate) / 2
+            if last:
+                rows.append((free_s, each, size, 0, QueueKind.PUSH, EventKind.FINISH, 0))
+                issue(free_s)
+            else:
+                heapq.heappush(halves, (free_s + delay_s / 2, each, size, True))
+        begin_s = free_s + 1.0
+    return np.sort(np.array(rows, EVENT_DTYPE), order="time_s", kind="stable")
+
+
+@pytest.mark.parametrize(("delay_s", "at_once"), [(0.5e-3, 3), (0.04, 4), (0.04, 8)])
+@pytest.mark.parametrize("overhead_s", [0.1e-3, 4e-3])
+def test_ends_that_come_in_bursts_tell_the_costs(overhead_s: float, delay_s: float, at_once: int) -> None:
+    rate = 31.25e6
+    chance = random.Random(5)
+    rounds = [[chance.choice((70 << 10, *MIXED)) for _ in range(30)] for _ in range(8)]
+    monitor = SerialMonitor(Probe(4 << 10, delay_s + (4 << 10) / rate))
+    monitor.observe(in_halves(rounds, overhead_s, rate, delay_s, at_once))
+    network = monitor.network
+    assert network is not None
+    assert network.bandwidth == pytest.approx(rate, rel=0.1)
+    assert network.overhead_s == pytest.approx(overhead_s, abs=1.5e-3)
+
+
+def test_sizes_that_are_nearly_alike_leave_the_overhead_as_it_was() -> None:
+    """As 2 MiB and a shorter last block: what is odd about an iteration's end would be taken for what its size costs."""
+    rate = 31.25e6
+    monitor = SerialMonitor(Probe(4 << 10, 0.04))
+    monitor.observe(in_halves([[2 << 20] * 12 + [434 << 10]] * 12, 0.0, rate, 0.04, 3))
+    network = monitor.network
+    assert network is not None
+    assert network.bandwidth == pytest.approx(rate, rel=0.1)
     assert network.overhead_s < 2e-3
 
 

@@ -72,6 +72,7 @@ class WatchingAgent:
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         rounds.record.keep(rounds.log.drain())
+        rounds.log.drain_forward_ends()
 
     def end(self) -> None:
         """No more turns will come."""
@@ -165,6 +166,7 @@ class ModuleAgent(WatchingAgent):
             warm.turn(now, cut, lambda: (self.learner.profiler.latest, self.learner.monitor.network))
         events = rounds.log.drain()
         rounds.record.keep(events)
+        self.learner.profiler.forward_ended(rounds.log.drain_forward_ends())
         self._barrier = rounds.waits.holds
         plan = self.learner.turn(now, events, None, cut=cut, barrier=self._barrier)
         network = self.learner.monitor.network

@@ -32,6 +32,7 @@ class EventLog:
     def __init__(self, open: bool) -> None:
         self._open = open
         self._numbers: list[float] = []
+        self._forward_ends: list[float] = []
         self._lock = threading.Lock()
         self._lost = 0
         self._lost_before = 0
@@ -47,14 +48,21 @@ class EventLog:
     def finished(self, id: int, size_bytes: int, now: float) -> None:
         self._write((now, id, size_bytes, EventKind.FINISH))
 
+    def forward_ended(self, now: float) -> None:
+        """A forward pass has, whose backward pass makes gradients that are averaged."""
+        if self._open and len(self._forward_ends) < MOST_EVENTS:
+            self._forward_ends.append(now)
+
     def close(self) -> None:
         """Nobody will drain it any more."""
         self._open = False
         self._numbers.clear()
+        self._forward_ends.clear()
 
     def reopen(self) -> None:
         """Somebody will."""
         self._numbers.clear()  # what was written while it was being closed
+        self._forward_ends.clear()
         self._open = True
 
     def drain(self) -> NDArray[Any]:
@@ -68,6 +76,12 @@ class EventLog:
         if gap and len(events):
             events["gap"][0] = gap
         return events
+
+    def drain_forward_ends(self) -> list[float]:
+        """When forward passes have ended, in order. To be asked for after the events, or an iteration's may lack."""
+        ends = self._forward_ends[:]
+        del self._forward_ends[: len(ends)]
+        return ends
 
     def _write(self, event: tuple[float, int, int, int]) -> None:
         if not self._open:

@@ -49,6 +49,7 @@ class GroupingAgent(WatchingAgent):
         rounds.record.keep(events)
         if self.decided or rounds.cut is None:
             return
+        self.profiler.forward_ended(rounds.log.drain_forward_ends())
         self.profiler.observe(events)
         if self.profiler.warmed_up_s is not None:
             self.monitor.observe(events[events["time_s"] >= self.profiler.warmed_up_s])

@@ -310,6 +310,7 @@ class ModuleRounds(AwaitedRounds):
         """After a synchronised forward pass: the next backward makes gradients that are to be averaged."""
         if self.trace is not None:
             self.trace.ends()
+        self.log.forward_ended(time.monotonic())
         self._expects = True
         self._fired = [0] * len(self._slots)
         self._unused = self._not_reached(outputs) if self._uses_vary and outputs else []

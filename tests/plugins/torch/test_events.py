@@ -53,3 +53,16 @@ def test_one_that_nobody_reads_keeps_nothing(closed: bool) -> None:
         log.close()
     log.added(2, 4096, 2.0)
     assert len(log.drain()) == 0
+
+
+def test_ends_of_forward_passes_are_kept_apart() -> None:
+    log = EventLog(open=True)
+    log.forward_ended(1.0)
+    log.added(7, 4096, 1.5)
+    log.forward_ended(2.0)
+    assert log.drain()["time_s"].tolist() == [1.5]
+    assert log.drain_forward_ends() == [1.0, 2.0]
+    assert log.drain_forward_ends() == []
+    log.close()
+    log.forward_ended(3.0)
+    assert log.drain_forward_ends() == []
