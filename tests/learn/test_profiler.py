@@ -353,4 +353,4 @@ def test_backward_begins_where_forward_was_seen_to_end() -> None:
     assert guessed.profile is not None and seen.profile is not None
     assert guessed.profile.backward_s > 0.8
     assert [gradient.generation_s for gradient in seen.profile.gradients] == pytest.approx([0.6, 0.3, 0.04, 0.03])
-    assert seen.profile.forward_s == pytest.approx(0.6)
+    assert seen.profile.forward_s == pytest.approx(0.6, abs=0.02)
