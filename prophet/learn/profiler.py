@@ -249,8 +249,8 @@ class JobProfiler:
     def profile(self) -> Profile | None:
         """The job so far, or None before the first estimate.
 
-        When backward begins and how long forward takes are not events. Backward begins where forward ended, where an engine
-        sees that (`forward_ended`). Otherwise it is taken to begin one typical step
+        When backward begins and how long forward takes are not events. Backward begins where forward ended, if an
+        engine sees that (`forward_ended`). Otherwise it is taken to begin one typical step
         before the first gradient, but not before the last average of the iteration before was back, since forward
         needs them all: where there are few steps, as in VGG-19, a typical one may be longer than forward. Forward ends
         there, and its time is shared out like the backward time. It began after gradient 0 was generated, and what of

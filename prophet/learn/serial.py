@@ -5,10 +5,10 @@ Rule of this file: statistics over events; no clock, thread or file. Times are s
 Collectives of one group take turns, and a few are issued ahead so that the next begins when one ends. So how long one
 is under way says little: it waits for those before it. While something is always in flight, though, the time from one
 end to the next is what an operation costs, E(s) = overhead + s / bandwidth (paper, Eq. 10), handing it over and waking
-threads included. But those that are under way together have sent their first parts before the first of them sends its last: the ends
-come in bursts, and by the time between two of them one operation costs what all do and the next ones nothing. So those that are under
-way when one ends are taken together until the last of them has ended. Those issued meanwhile have their parts behind
-theirs, so hardly any of it has been sent by then.
+threads included. But those that are under way together have sent their first parts before the first of them sends its
+last. Their ends come in bursts: one seems to cost what all do, and the next ones nothing. So those that are under way
+when one ends are taken together, until the last of them has ended. Those that are issued meanwhile have their parts
+behind theirs, so hardly any of these has been sent by then.
 
 An operation goes to and fro between ranks. Where that takes long, those that are under way at once may be too few to
 keep the wire busy, and while the wire waits nothing is learned of what they cost. How long one of hardly any bytes

@@ -92,36 +92,29 @@ def test_a_long_delay_hides_neither_rate_nor_cost(at_once: int, sizes: tuple[int
     assert network.overhead_s < 2e-3
 
 
-def in_halves(
-    rounds: list[list[int]], overhead_s: float, rate: float, delay_s: float, at_once: int
-) -> NDArray[Any]:
-    """As gloo's all-reduce of two ranks: each sends one half, and the other once the first has come. Those that are
-    under way at once send their first halves before any its second, so their ends come in bursts. A second of rest after each round.
+def in_halves(rounds: list[list[int]], overhead_s: float, rate: float, delay_s: float, at_once: int) -> NDArray[Any]:
+    """As gloo's all-reduce of two ranks: each sends one half, and the other once the first has come.
+
+    Those that are under way at once send their first halves before any its second, so their ends come in bursts. After
+    each round a second of rest.
     """
     rows: list[tuple[float, int, int, int, int, int, int]] = []
-    number, begin_s = 0, 10.0
+    begin_s = 10.0
     for sizes in rounds:
-        free_s, waiting = begin_s, sizes[::-1]
-        halves: list[tuple[float, int, int, bool]] = []
-
-        def issue(now_s: float) -> None:
-            nonlocal number
-            if waiting:
-                size = waiting.pop()
-                rows.append((now_s, number, size, 0, QueueKind.PUSH, EventKind.START, 0))
-                heapq.heappush(halves, (now_s + delay_s / 2, number, size, False))
-                number += 1
-
-        for _ in range(at_once):
-            issue(begin_s)
+        first = len(rows) // 2
+        halves = [(begin_s + delay_s / 2, place, False) for place in range(at_once)]
+        starts, free_s = dict.fromkeys(range(at_once), begin_s), begin_s
         while halves:
-            ready_s, each, size, last = heapq.heappop(halves)
-            free_s = max(ready_s, free_s) + (overhead_s + size / rate) / 2
-            if last:
-                rows.append((free_s, each, size, 0, QueueKind.PUSH, EventKind.FINISH, 0))
-                issue(free_s)
-            else:
-                heapq.heappush(halves, (free_s + delay_s / 2, each, size, True))
+            ready_s, place, last = heapq.heappop(halves)
+            free_s = max(ready_s, free_s) + (overhead_s + sizes[place] / rate) / 2
+            if not last:
+                heapq.heappush(halves, (free_s + delay_s / 2, place, True))
+                continue
+            for time_s, kind in ((starts[place], EventKind.START), (free_s, EventKind.FINISH)):
+                rows.append((time_s, first + place, sizes[place], 0, QueueKind.PUSH, kind, 0))
+            if len(starts) < len(sizes):
+                heapq.heappush(halves, (free_s + delay_s / 2, len(starts), False))
+                starts[len(starts)] = free_s
         begin_s = free_s + 1.0
     return np.sort(np.array(rows, EVENT_DTYPE), order="time_s", kind="stable")
 
@@ -141,7 +134,7 @@ def test_ends_that_come_in_bursts_tell_the_costs(overhead_s: float, delay_s: flo
 
 
 def test_sizes_that_are_nearly_alike_leave_the_overhead_as_it_was() -> None:
-    """As 2 MiB and a shorter last block: what is odd about an iteration's end would be taken for what its size costs."""
+    """As 2 MiB and a shorter last block: what is odd about an iteration's end would count as what its size costs."""
     rate = 31.25e6
     monitor = SerialMonitor(Probe(4 << 10, 0.04))
     monitor.observe(in_halves([[2 << 20] * 12 + [434 << 10]] * 12, 0.0, rate, 0.04, 3))
