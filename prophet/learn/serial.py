@@ -42,7 +42,7 @@ WINDOW_S = 15.0
 """Those of the last so many seconds count."""
 LEAST = 8
 """The newest so many count in any case, and fewer say nothing."""
-ALIKE = 0.2
+ALIKE = 0.25
 """Sizes that scatter by less than this share of their mean say nothing of what an operation costs besides its bytes."""
 FITS = 12
 """So often is the line drawn, each time with less of what lies off it."""

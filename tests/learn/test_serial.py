@@ -137,7 +137,7 @@ def test_sizes_that_are_nearly_alike_leave_the_overhead_as_it_was() -> None:
     """As 2 MiB and a shorter last block: what is odd about an iteration's end would count as what its size costs."""
     rate = 31.25e6
     monitor = SerialMonitor(Probe(4 << 10, 0.04))
-    monitor.observe(in_halves([[2 << 20] * 12 + [434 << 10]] * 12, 0.0, rate, 0.04, 3))
+    monitor.observe(in_halves([[2 << 20] * 7 + [434 << 10]] * 12, 0.0, rate, 0.04, 3))
     network = monitor.network
     assert network is not None
     assert network.bandwidth == pytest.approx(rate, rel=0.1)
