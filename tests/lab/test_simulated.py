@@ -145,6 +145,7 @@ def test_a_collective_takes_at_least_what_its_bytes_take(tmp_path: Path, exchang
         ),
         ({**REPLAY, "simulator": {"exchange": "pigeons"}}, "simulator.exchange"),
         ({**REPLAY, "simulator": {"stragglers": {"worker9": 2.0}}}, "names 'worker9'"),
+        (changed(REPLAY, "job.total_bytes", 1e30), "profile 'resnet50': gradient .* at most 4GB each, so scale the job"),
         ({**REPLAY, "simulator": {"burst": "huge"}}, "simulator.burst"),
         ({**REPLAY, "simulator": {"speed": 1}}, "unknown key"),
     ],
