@@ -108,7 +108,11 @@ class TransferFit:
         transfers = np.concatenate([self._transfers, finished])[-MOST_TRANSFERS:]
         transfers.sort(order="finish_s", kind="stable")
         recent = int(np.searchsorted(transfers["finish_s"], rows["time_s"][-1] - self._window_s))
-        self._transfers = transfers[min(recent, max(0, len(transfers) - LEAST_TRANSFERS)) :]
+        first = min(recent, max(0, len(transfers) - LEAST_TRANSFERS))
+        if first < recent and first > 0:
+            # All of these may have been in flight at once. They had the wire when those before them were through.
+            transfers["start_s"] = np.maximum(transfers["start_s"], transfers["finish_s"][first - 1])
+        self._transfers = transfers[first:]
 
     def fit(self) -> Network | None:
         """The network as these transfers saw it, or None while there are too few."""
