@@ -227,6 +227,8 @@ def advise(
             raise UserError(f"{source} is a run, which knows its network; leave the options of a network out")
         situation, measured_s = of_run(folder, policy, cell)
     else:
+        if cell is not None:
+            raise UserError(f"--cell is of a folder of `prophet run`, and {source} is a profile; leave it out")
         situation = of_profile(find_profile(source), policy or "prophet", links, status)
     advice = advise_on(situation, measured_s, error_of=prediction_error)
     if json:

@@ -109,6 +109,10 @@ def test_an_experiment_with_a_failed_policy_is_status_1(monkeypatch: pytest.Monk
         (["profile", "none.json"], "prophet: none.json: no such profile file"),
         (["replay", "none.npz"], "prophet: none.npz does not exist"),
         (["advise", ".", "--bandwidth", "1gbit"], "prophet: . has neither a results.json, as `prophet run` leaves it"),
+        (
+            ["advise", "resnet50", "--bandwidth", "1gbit", "--cell", "1"],
+            "prophet: --cell is of a folder of `prophet run`, and resnet50 is a profile; leave it out",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
