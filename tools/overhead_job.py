@@ -182,6 +182,10 @@ class WatchedJob:
             self.iterate(TIMED_ITERATIONS)
         return calls.rows(TIMED_ITERATIONS)
 
+    def watching_s(self) -> float:
+        """Processor seconds so far of what does nothing but watch, without the calls of training's own threads."""
+        return self._looks_s() + threads_s((ANSWERING,))
+
     @property
     def _events(self) -> EventLog:
         reducer: Any = self._model.reducer
