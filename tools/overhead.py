@@ -52,9 +52,10 @@ COUNTED = """## What it takes
 Processor time that a rank spends on being watched, as a share of the time that it trains: medians over the cycles, and
 in brackets the standard error of the median. *Counted* is that of the code that watches and of no other: the thread
 that answers, what the thread beside training does to see what has happened and to write it down, and calls of
-training's own threads. *Difference* is what Prophet's threads take more than in the turn of *nothing* of the same cycle,
-and those calls. The first rank learns for all, in the thread that watches, and what learning takes scatters by more
-than watching does: there the difference says little. The other rank does nothing but watch."""
+training's own threads. *Difference* is what Prophet's threads take more than in the turn of *nothing* of the same
+cycle, and those calls. The first rank learns for all, in the thread that watches, and what learning takes scatters by
+more than watching does: there the difference says little. The other rank does nothing but watch, and there the two are
+to agree. It keeps events for watching alone, and the first rank in any case."""
 CALLS = """In it is what training's own threads do for whoever watches. Each call was timed, before the first turn:"""
 ELAPSED = """## What it delays
 
@@ -147,8 +148,8 @@ def shares(turns: Sequence[Turn], variant: str, key: str) -> list[float]:
 
 
 def counted(data: OverheadData, variant: str, rank: int) -> list[float]:
-    """By cycle: processor time of the code that watches, in threads of its own and in training's, as a share of the time
-    of an iteration.
+    """By cycle: processor time of the code that watches, in its own threads and in training's, as a share of an iteration's
+    time.
     """
     called_s = _called_s(data, rank)
     return [
@@ -159,8 +160,8 @@ def counted(data: OverheadData, variant: str, rank: int) -> list[float]:
 
 
 def more(data: OverheadData, variant: str, rank: int) -> list[float]:
-    """By cycle: what Prophet's threads take of the processor more than in the turn of nothing, and training's calls, as a
-    share of the time of an iteration.
+    """By cycle: what Prophet's threads take more of the processor than in the turn of nothing, and training's calls, as
+    a share of the time of an iteration.
     """
     called_s = _called_s(data, rank)
     return [

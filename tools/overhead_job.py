@@ -74,8 +74,8 @@ def threads_s(names: Sequence[str] = WATCHING_THREADS) -> float:
 
 
 def clocked(owner: type, name: str) -> Callable[[], float]:
-    """From now on the owner's calls of that name are counted. What is returned says the processor seconds of all so far,
-    each by the clock of its own thread.
+    """From now on the owner's calls of that name are counted. What is returned says the processor seconds of all so
+    far, each by the clock of its own thread.
     """
     call = getattr(owner, name)
     taken_s = 0.0

@@ -138,8 +138,8 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = Fal
     largest = max(profile.gradients, key=lambda gradient: gradient.size_bytes)
     if largest.size_bytes > MOST_GRADIENT_BYTES:
         raise UserError(
-            f"profile {profile.name!r}: gradient {largest.name} has {format_size(largest.size_bytes)}; the simulator takes "
-            f"at most {format_size(MOST_GRADIENT_BYTES)} each, so scale the job down"
+            f"profile {profile.name!r}: gradient {largest.name} has {format_size(largest.size_bytes)}; the simulator "
+            f"takes at most {format_size(MOST_GRADIENT_BYTES)} each, so scale the job down"
         )
     if cell.cluster.faults:
         raise UserError("cluster.faults: a fault cannot be simulated; leave it out, or use `prophet run`")

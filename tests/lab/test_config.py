@@ -156,7 +156,11 @@ BAD: list[tuple[str, Any, str]] = [
         [{"name": "ddp-prophet", "env": {"PROPHET_XYZ": "0"}}],
         r"policies\[0\].env: Prophet knows no PROPHET_XYZ; leave it out",
     ),
-    ("policies", [{"name": "p3", "partition_bytes": []}], r"policies\[0\].partition_bytes: it must have at least 1 item"),
+    (
+        "policies",
+        [{"name": "p3", "partition_bytes": []}],
+        r"policies\[0\].partition_bytes: it must have at least 1 item",
+    ),
     (
         "policies",
         [{"name": "stock", "env": {"BYTEPS_PARTITION_BYTES": "lots"}}],
@@ -172,7 +176,11 @@ BAD: list[tuple[str, Any, str]] = [
         [{"name": "bytescheduler", "env": {"PROPHET_CREDIT_BYTES": "-1"}}],
         r"policies\[0\]: PROPHET_CREDIT_BYTES is '-1'; it must be a number of at least",
     ),
-    ("simulator", {"stragglers": {"server0": 2.0}}, "simulator.stragglers names 'server0'; the workers are worker0 to w"),
+    (
+        "simulator",
+        {"stragglers": {"server0": 2.0}},
+        "simulator.stragglers names 'server0'; the workers are worker0 to w",
+    ),
     ("sweep", [], "sweep: must be a list of points"),
     ("sweep", [{"repeats": 3}], r"sweep\[0\]: must be a mapping that varies job, cluster, policies"),
     ("sweep", [{}, {"cluster": {"bandwidth": "fast"}}], r"sweep\[1\].cluster.bandwidth: 'fast' is not a rate"),

@@ -146,7 +146,10 @@ def test_a_collective_takes_at_least_what_its_bytes_take(tmp_path: Path, exchang
         ),
         ({**REPLAY, "simulator": {"exchange": "pigeons"}}, "simulator.exchange"),
         ({**REPLAY, "simulator": {"stragglers": {"worker9": 2.0}}}, "names 'worker9'"),
-        (changed(REPLAY, "job.total_bytes", 1e30), "profile 'resnet50': gradient .* at most 4GB each, so scale the job"),
+        (
+            changed(REPLAY, "job.total_bytes", 1e30),
+            "profile 'resnet50': gradient .* at most 4GB each, so scale the job",
+        ),
         ({**REPLAY, "simulator": {"burst": "huge"}}, "simulator.burst"),
         ({**REPLAY, "simulator": {"speed": 1}}, "unknown key"),
     ],
@@ -163,9 +166,7 @@ def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(
 
 def test_on_a_link_where_a_block_takes_seconds_prophet_comes_to_small_ones(tmp_path: Path) -> None:
     """It is behind by what is taken for as good; with its first blocks it was by half."""
-    point = cell(
-        tmp_path, cluster__bandwidth="1mbit", job__iterations=20, job__warmup=14, policies=["p3", "prophet"]
-    )
+    point = cell(tmp_path, cluster__bandwidth="1mbit", job__iterations=20, job__warmup=14, policies=["p3", "prophet"])
     assert iteration_s(point, "prophet") <= iteration_s(point, "p3") * (1 + AS_GOOD)
 
 
