@@ -148,8 +148,8 @@ def shares(turns: Sequence[Turn], variant: str, key: str) -> list[float]:
 
 
 def counted(data: OverheadData, variant: str, rank: int) -> list[float]:
-    """By cycle: processor time of the code that watches, in its own threads and in training's, as a share of an iteration's
-    time.
+    """By cycle: processor time of the code that watches, in its own threads and in those of training, as a share of the
+    time of an iteration.
     """
     called_s = _called_s(data, rank)
     return [
