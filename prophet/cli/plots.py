@@ -10,17 +10,21 @@ from typing import Any
 
 from prophet.core.errors import UserError
 from prophet.core.files import placed, require_places
-from prophet.core.optional import need
+from prophet.core.optional import MissingPackage, need
 
 OPTION = "--plot"
 
 
 def require_plot(path: Path) -> None:
-    """Raises UserError where no figure can be written to `path`, before any work is done for it; MissingPackage without
-    matplotlib.
+    """Raises UserError where no figure can be written to `path`, before any work is done for it.
+
+    That matplotlib is missing is said where it draws: the rest of the command can do without.
     """
     require_places({OPTION: path})
-    known = need("matplotlib.backend_bases", OPTION).FigureCanvasBase.get_supported_filetypes()
+    try:
+        known = need("matplotlib.backend_bases", OPTION).FigureCanvasBase.get_supported_filetypes()
+    except MissingPackage:
+        return
     ending = path.suffix.removeprefix(".")
     if ending and ending.lower() not in known:
         raise UserError(f"{OPTION}: {path}: Format {ending!r} is not supported; name a file that ends in .png")
