@@ -49,11 +49,13 @@ second; *all* is top, record and metrics together; and in one turn of each cycle
 densest in its first seconds, and each turn begins one anew."""
 COUNTED = """## What it takes
 
-Processor time that a rank spends on being watched, as a share of the time that it trains. Of Prophet's threads it is
-what they take more than in the turn of *nothing* of the same cycle: medians over the cycles, and in brackets the
-standard error of the median. The first rank learns for all, and keeps events for that in any case. It learns in the
-thread that watches, and what that takes scatters by more than watching does, although it plans only once, before the
-first turn. The other rank keeps events for watching alone, and there the number is a sharp one."""
+Processor time that a rank spends on being watched, as a share of the time that it trains: medians over the cycles, and
+in brackets the standard error of the median. *Counted* is that of the code that watches and of no other: the thread
+that answers, what the thread beside training does to see what has happened and to write it down, and calls of
+training's own threads. *Difference* is what Prophet's threads take more than in the turn of *nothing* of the same
+cycle, and those calls. The first rank learns for all, in the thread that watches, and what learning takes scatters by
+more than watching does: there the difference says little. The other rank does nothing but watch, and there the two are
+to agree. It keeps events for watching alone, and the first rank in any case."""
 CALLS = """In it is what training's own threads do for whoever watches. Each call was timed, before the first turn:"""
 ELAPSED = """## What it delays
 
@@ -77,8 +79,8 @@ TRIM = 0.02
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn of one rank: its mean iteration, and for one iteration its processor time and that of Prophet's threads
-    in it, in seconds.
+    """One turn of one rank: its mean iteration, and for one iteration its processor time, that of Prophet's threads in
+    it, and of that what the code took that does nothing but watch; in seconds.
     """
 
     rank: int
@@ -87,6 +89,7 @@ class Turn:
     iteration_s: float
     cpu_s: float
     threads_s: float
+    watching_s: float
 
 
 @dataclass(frozen=True)
@@ -145,15 +148,32 @@ def shares(turns: Sequence[Turn], variant: str, key: str) -> list[float]:
 
 
 def counted(data: OverheadData, variant: str, rank: int) -> list[float]:
-    """By cycle: what watching takes of the processor, in threads of its own and in training's, as a share of the time
-    of an iteration.
+    """By cycle: processor time of the code that watches, in its own threads and in those of training, as a share of the
+    time of an iteration.
     """
-    called_s = sum(call.count * call.call_s for call in data.calls if call.rank == rank)
+    called_s = _called_s(data, rank)
+    return [
+        (turn.watching_s + called_s) / nothing.iteration_s
+        for turn, nothing in compared(data.turns, variant)
+        if turn.rank == rank
+    ]
+
+
+def more(data: OverheadData, variant: str, rank: int) -> list[float]:
+    """By cycle: what Prophet's threads take more of the processor than in the turn of nothing, and training's calls, as
+    a share of the time of an iteration.
+    """
+    called_s = _called_s(data, rank)
     return [
         (turn.threads_s - nothing.threads_s + called_s) / nothing.iteration_s
         for turn, nothing in compared(data.turns, variant)
         if turn.rank == rank
     ]
+
+
+def _called_s(data: OverheadData, rank: int) -> float:
+    """What training's own threads do in an iteration for who watches."""
+    return sum(call.count * call.call_s for call in data.calls if call.rank == rank)
 
 
 def described(values: Sequence[float]) -> str:
@@ -184,9 +204,13 @@ def page(results: Path) -> str:
 
 
 def counted_table(data: OverheadData) -> str:
-    """A row for each of what is said, with a column a rank."""
-    rows = [[variant, *(described(counted(data, variant, rank)) for rank in range(RANKS))] for variant in VARIANTS[1:]]
-    return table(("what is said", "the first rank", "the other rank"), rows)
+    """A row for each of what is said, with two columns a rank."""
+    rows = [
+        [variant, *(described(way(data, variant, rank)) for rank in range(RANKS) for way in (counted, more))]
+        for variant in VARIANTS[1:]
+    ]
+    columns = (f"{rank}, {way}" for rank in ("the first rank", "the other rank") for way in ("counted", "difference"))
+    return table(("what is said", *columns), rows)
 
 
 def call_table(calls: Sequence[Call]) -> str:

@@ -1,8 +1,9 @@
 """A rank of the job by which the cost of watching is measured: it trains, and is watched in turns.
 
 Rule of this file: what runs in the ranks of overhead.py. All ranks change what they say after the same iteration, so a
-turn is one of all. A turn's iterations are timed one by one, and processor time together: that of the whole process and
-that of Prophet's threads. What training's own threads do for who watches is timed call by call, before the first turn.
+turn is one of all. A turn's iterations are timed one by one, and processor time together: that of the whole process,
+that of Prophet's threads, and that of the code that does nothing but watch. What training's own threads do for who
+watches is timed call by call, before the first turn.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from prophet.core.settings import Settings
 from prophet.watch import training
+from prophet.watch.observer import Observer
 from prophet_ddp import takeover
+from prophet_ddp.agent import WatchingAgent
 from prophet_ddp.events import EventLog
 
 VARIANTS = ("nothing", "status", "top", "record", "metrics", "all")
@@ -36,7 +39,9 @@ VARIANTS = ("nothing", "status", "top", "record", "metrics", "all")
 which `prophet top` asks."""
 ASKED, ALONE = "asked", "alone"
 """Folders of sockets, in XDG_RUNTIME_DIR: one that is asked, and one in which nobody looks."""
-WATCHING_THREADS = ("prophet-agent", "prophet-status")
+ANSWERING = "prophet-status"
+"""The thread that answers who asks, and does nothing else."""
+WATCHING_THREADS = ("prophet-agent", ANSWERING)
 """Those in which all of watching runs but for the calls of training's own threads. The first one learns as well."""
 LAYERS, WIDTH, SAMPLES = 24, 256, 128
 SETTLE_ITERATIONS = 300
@@ -62,10 +67,29 @@ def settings_of(variant: str, base: Settings, folder: Path, port: int) -> Settin
     )
 
 
-def threads_s() -> float:
-    """Processor seconds of Prophet's threads that there are now, since each began."""
-    idents = [thread.ident for thread in threading.enumerate() if thread.name in WATCHING_THREADS]
+def threads_s(names: Sequence[str] = WATCHING_THREADS) -> float:
+    """Processor seconds of the threads of these names that there are now, since each began."""
+    idents = [thread.ident for thread in threading.enumerate() if thread.name in names]
     return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents if ident is not None)
+
+
+def clocked(owner: type, name: str) -> Callable[[], float]:
+    """From now on the owner's calls of that name are counted. What is returned says the processor seconds of all so
+    far, each by the clock of its own thread.
+    """
+    call = getattr(owner, name)
+    taken_s = 0.0
+
+    def counted(*arguments: object, **keywords: object) -> object:
+        nonlocal taken_s
+        began_s = time.thread_time()
+        try:
+            return call(*arguments, **keywords)
+        finally:
+            taken_s += time.thread_time() - began_s
+
+    setattr(owner, name, counted)
+    return lambda: taken_s
 
 
 class TimedCalls:
@@ -120,6 +144,8 @@ class WatchedJob:
         self._runtime = Path(os.environ["XDG_RUNTIME_DIR"])
         self._decides = dist.get_rank() == 0
         self._told = takeover.settings()
+        # Who decides has its agent in any case; the others have one for watching alone.
+        self._looks_s = clocked(Observer if self._decides else WatchingAgent, "turn")
 
     def iterate(self, count: int) -> list[float]:
         """Trains; seconds of each iteration."""
@@ -156,6 +182,10 @@ class WatchedJob:
             self.iterate(TIMED_ITERATIONS)
         return calls.rows(TIMED_ITERATIONS)
 
+    def watching_s(self) -> float:
+        """Processor seconds so far of what does nothing but watch, without the calls of training's own threads."""
+        return self._looks_s() + threads_s((ANSWERING,))
+
     @property
     def _events(self) -> EventLog:
         reducer: Any = self._model.reducer
@@ -190,9 +220,14 @@ def main() -> None:
         for variant in VARIANTS[cycle % len(VARIANTS) :] + VARIANTS[: cycle % len(VARIANTS)]:
             job.say(variant)
             job.iterate(PASSED_OVER)
-            process_s, own_s = time.process_time(), threads_s()
+            clocks: dict[str, Callable[[], float]] = {
+                "cpu_s": time.process_time,
+                "threads_s": threads_s,
+                "watching_s": job.watching_s,
+            }
+            before = {name: clock() for name, clock in clocks.items()}
             took = job.iterate(count)
-            row = {"cpu_s": (time.process_time() - process_s) / count, "threads_s": (threads_s() - own_s) / count}
+            row = {name: (clock() - before[name]) / count for name, clock in clocks.items()}
             turns.append({"cycle": cycle, "variant": variant, "iteration_s": took, **row})
     job.say("nothing")
     text = json.dumps({"rank": rank, "pid": os.getpid(), "turns": turns, "calls": calls})

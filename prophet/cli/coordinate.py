@@ -41,6 +41,8 @@ def terms_of(
         raise UserError(f"--delay-bound {delay_bound}: an update has a delay of 1 even alone; give 1 or more")
     if divergence_bound is not None and not 0 < divergence_bound < math.inf:
         raise UserError(f"--divergence-bound {divergence_bound:g}: it is a norm of updates; give a number above 0")
+    if not server:
+        raise UserError("--server is empty; give the name that the parameter server's NIC has among the nodes")
     of_server = parsed("--server-rate", server_rate, parse_rate) / 8 if server_rate is not None else None
     return Terms(
         delay_bound=delay_bound,

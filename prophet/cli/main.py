@@ -103,10 +103,13 @@ def profile(
     """Show when a job's gradients appear: its stepwise pattern."""
     from rich.console import Console
 
+    from prophet.cli.plots import require_plot
     from prophet.cli.profiles_view import plot_profile, profile_table
     from prophet.models.profiles import load_profile
 
     loaded = load_profile(file)
+    if plot is not None:
+        require_plot(plot)
     Console().print(profile_table(loaded))
     if plot is not None:
         plot_profile(loaded, plot)
@@ -144,12 +147,15 @@ def plan(
     from rich.console import Console
 
     from prophet.cli.plan_view import block_table, draw_outlook, outlook, policy_table
+    from prophet.cli.plots import require_plot
     from prophet.cli.progress import progress_where_slow
     from prophet.core.units import parse_rate
     from prophet.models.profiles import find_profile
 
     rate = parsed("--bandwidth", bandwidth, parse_rate)
     wanted, console = find_profile(profile), Console()
+    if plot is not None:
+        require_plot(plot)
     with progress_where_slow(console) as report:
         view = outlook(wanted, rate, workers, servers, report)
     console.print(block_table(view))
@@ -221,6 +227,8 @@ def advise(
             raise UserError(f"{source} is a run, which knows its network; leave the options of a network out")
         situation, measured_s = of_run(folder, policy, cell)
     else:
+        if cell is not None:
+            raise UserError(f"--cell is of a folder of `prophet run`, and {source} is a profile; leave it out")
         situation = of_profile(find_profile(source), policy or "prophet", links, status)
     advice = advise_on(situation, measured_s, error_of=prediction_error)
     if json:

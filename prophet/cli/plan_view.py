@@ -29,7 +29,8 @@ from prophet.lab.simulated import prepare, run_planned
 from prophet.lab.simulator_config import SimulatorConfig
 from prophet.policies.algorithms.assembler import Schedule, assemble, wait_time_s
 
-ITERATIONS, WARMUP = 16, 6
+ITERATIONS, WARMUP = 20, 14
+"""Blocks that were chosen are in force from the 8th or 12th iteration on, and the next are tried from the 20th."""
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,30 @@ from pathlib import Path
 from typing import Any
 
 from prophet.core.errors import UserError
-from prophet.core.files import placed
+from prophet.core.files import placed, require_places
+from prophet.core.optional import MissingPackage, need
 
 OPTION = "--plot"
 
 
+def require_plot(path: Path) -> None:
+    """Raises UserError where no figure can be written to `path`, before any work is done for it.
+
+    That matplotlib is missing is said where it draws: the rest of the command can do without.
+    """
+    require_places({OPTION: path})
+    try:
+        known = need("matplotlib.backend_bases", OPTION).FigureCanvasBase.get_supported_filetypes()
+    except MissingPackage:
+        return
+    ending = path.suffix.removeprefix(".")
+    if ending and ending.lower() not in known:
+        raise UserError(f"{OPTION}: {path}: Format {ending!r} is not supported; name a file that ends in .png")
+
+
 def save_plot(figure: Any, path: Path) -> None:
     """Writes a figure of matplotlib, in the format of the file's name. Raises UserError."""
-    if path.is_dir():  # a figure would lie beside it, under its name and another ending
-        raise UserError(f"{OPTION}: {path} is a folder; name a file in it")
     try:
         figure.savefig(placed(path), dpi=150)
     except OSError as error:
         raise UserError(f"{OPTION}: {path} cannot be written ({error.strerror}); name another file") from None
-    except ValueError as error:  # of a format that it does not have
-        raise UserError(f"{OPTION}: {path}: {str(error).splitlines()[0]}") from None

@@ -21,10 +21,11 @@ def serve(listen: str, token_file: Path, tenant: str | None, file: Path, say: Ca
     host, port = host_and_port(listen, "--listen", 0)
     require_places({"--file": file})
     try:
-        kept = KeptModel(placed(file))
+        kept = KeptModel(file)
     except UserError as error:
         raise UserError(f"--file {error}") from None
     with ReplicaServer(host, port, name, token, kept) as server:
+        placed(file)  # not before it listens: what cannot be leaves nothing
         has = "no model yet" if kept.updates is None else f"a model with {kept.updates} updates"
         say(f"listening on {server.address} for {name}; {file} has {has}")
         try:

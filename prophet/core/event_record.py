@@ -7,6 +7,7 @@ in prophet/core/events.py; prophet/simulate/replay.py decides anew what is recor
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,6 +97,12 @@ def save_record(record: EventRecord, path: Path) -> None:
         )
 
 
+_UNREADABLE = (KeyError, TypeError, ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What NumPy and zipfile raise of a file that is damaged, or is another program's: a part that is missing or of another
+kind, packed bytes that are broken, a way of packing that is not known.
+"""
+
+
 def load_record(path: Path) -> EventRecord:
     """Reads what `save_record` wrote. Raises UserError, with one line, for anything else."""
     loaded = _load(path)
@@ -106,19 +113,21 @@ def load_record(path: Path) -> EventRecord:
             version = int(loaded["version"])
             if version != EVENT_VERSION:
                 raise UserError(f"{path} is a record of version {version}; this Prophet reads version {EVENT_VERSION}")
-            events, numbers, sizes = loaded["events"], loaded["plan_numbers"].tolist(), loaded["plan_bytes"].tolist()
-            plans, watchdog_s, most = loaded["plans"].tobytes(), float(loaded["watchdog_s"]), loaded["most_in_flight"]
+            events, plans = loaded["events"], loaded["plans"].tobytes()
+            numbers, sizes = ([int(number) for number in loaded[name]] for name in ("plan_numbers", "plan_bytes"))
+            watchdog_s, most = float(loaded["watchdog_s"]), int(loaded["most_in_flight"])
             agreed = "agreed" in loaded and bool(loaded["agreed"])  # older files have none
-        except (KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise UserError(f"{path} is no record of events: {error}") from None
-    if events.dtype != EVENT_DTYPE or len(plans) != sum(sizes) or len(numbers) != len(sizes):
+        except _UNREADABLE as error:
+            raise UserError(f"{path} is no record of events: {str(error) or type(error).__name__}") from None
+    parts_fit = events.ndim == 1 and len(plans) == sum(sizes) and len(numbers) == len(sizes)
+    if events.dtype != EVENT_DTYPE or not parts_fit:
         raise UserError(f"{path} is no record of events: its parts do not fit together")
     of_queue = events["kind"] >= QueueEvent.PLAN
     if (events["kind"] > max(QueueEvent)).any() or ((events["queue"] >= BOTH_LANES) != of_queue).any():
         raise UserError(f"{path} is no record of events: it has events of an unknown kind")
     ends = np.cumsum([0, *sizes]).tolist()
     kept = {number: plans[start:end] for number, start, end in zip(numbers, ends, ends[1:], strict=False)}
-    return EventRecord(events, kept, watchdog_s, int(most) or None, agreed)
+    return EventRecord(events, kept, watchdog_s, most or None, agreed)
 
 
 def load_events(path: Path) -> NDArray[Any]:
@@ -133,6 +142,6 @@ def _load(path: Path) -> NDArray[Any] | Any:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile):
+        raise UserError(f"{path} cannot be read ({error.strerror or error})") from None
+    except _UNREADABLE:
         raise UserError(f"{path} is no record of events, as PROPHET_EVENTS_OUT names one") from None

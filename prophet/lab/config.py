@@ -8,6 +8,7 @@ docs/experiments.md describes the keys for people.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_v
 from prophet.core.errors import UserError
 from prophet.core.profile import Profile
 from prophet.engines.registry import engines, scheduled_engine
-from prophet.engines.spec import EngineSpec
+from prophet.engines.spec import EngineSpec, is_worker
 from prophet.lab.cluster_config import ClusterConfig, Delay, RateMix, Traffic
 from prophet.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
 from prophet.lab.faults import JobFault
@@ -56,10 +57,13 @@ class ExperimentConfig(Strict):
     """What `prophet simulate` is told besides; `prophet run` leaves it alone."""
 
     @model_validator(mode="after")
-    def _simulated_nodes_exist(self) -> Self:
-        unknown = sorted(set(self.simulator.stragglers) - set(self.cluster.nodes))
+    def _stragglers_are_workers(self) -> Self:
+        workers = list(filter(is_worker, self.cluster.nodes))
+        unknown = sorted(set(self.simulator.stragglers) - set(workers))
         if unknown:
-            raise ValueError(f"simulator names {unknown[0]!r}, which is no node of the cluster")
+            raise ValueError(
+                f"simulator.stragglers names {unknown[0]!r}; the workers are {workers[0]} to {workers[-1]}"
+            )
         return self
 
 
@@ -126,7 +130,7 @@ def experiment_of(
     lie.
     """
     raw = dict(content)
-    raw.setdefault("name", path.stem)
+    raw.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem))
     points = raw.pop("sweep", None)
     if points is not None and (not isinstance(points, list) or not points):
         raise UserError(f"{path}: sweep: must be a list of points; write e.g. [{{cluster: {{bandwidth: 100mbit}}}}]")
@@ -156,6 +160,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark is not None else ""
         raise UserError(f"{path}: is not YAML{line} ({getattr(error, 'problem', None) or 'bad character'})") from None
+    except (ValueError, RecursionError) as error:  # of a date that cannot be, or of lists in lists without an end
+        raise UserError(f"{path}: is not YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path}: must be a mapping with the keys {', '.join(ExperimentConfig.model_fields)}")
     return raw
@@ -197,6 +203,7 @@ def _first_line(error: ValidationError, where: str) -> str:
     # The union of jobs adds its tag to the path, the union of policies the name of a type.
     key = key_of(s for s in first["loc"] if s not in (*JOB_KINDS, "str", "ContenderEntry"))
     kind, value = first["type"], first["input"]
+    at = f"{where}{key}".rstrip(".")
     if kind == "extra_forbidden":
         known = ", ".join(_known_keys(first["loc"]))
         return f"{where}{key}: unknown key; the keys here are {known}"
@@ -206,9 +213,11 @@ def _first_line(error: ValidationError, where: str) -> str:
     if kind == "union_tag_invalid":
         return f"{where}{key}.kind: {value.get('kind')!r} is no kind of job; write {', '.join(JOB_KINDS)}"
     if kind == "value_error":
-        return f"{where}{key}: {first['ctx']['error']}"
+        return ": ".join(filter(None, (at, str(first["ctx"]["error"]))))
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"{where}{key}: it must be a mapping of keys to values, not {value!r}"
+    if kind == "too_short":
+        return f"{at}: it must have at least 1 item"
     wanted = first["msg"].replace("Input should", "it must").replace("String should", "it must")
     return f"{where}{key}: {wanted[0].lower()}{wanted[1:]}, not {value!r}"
 

@@ -21,9 +21,11 @@ from prophet.engines.registry import engine_of, engines, peers, scheduled_engine
 from prophet.engines.spec import EngineSpec, Framework, Variant
 from prophet.lab.policy_options import combinations, option_settings, refuse_tuning, size_setting
 from prophet.lab.schema import Strict
-from prophet.policies import policy_names, unknown_variables
+from prophet.policies import policy_from_environ, policy_names, unknown_variables
 
-Sizes = Annotated[list[int], BeforeValidator(lambda value: [parse_size(v) for v in _as_list(value)])]
+Sizes = Annotated[
+    list[int], Field(min_length=1), BeforeValidator(lambda value: [parse_size(v) for v in _as_list(value)])
+]
 
 
 def _as_list(value: object) -> list[object]:
@@ -189,10 +191,25 @@ def _expanded(
         env[settings.SCHEDULER] = base
     if entry.partition_bytes is not None and partition is not None:
         varied.append(size_setting(partition, entry.partition_bytes))
-    return [
+    expanded = [
         Contender(entry.name + label, base, {**env, **chosen}, framework, entry.tune or 0, entry.warmup)
         for chosen, label in combinations(varied)
     ]
+    for contender in expanded:
+        _check_values(contender, at)
+    return expanded
+
+
+def _check_values(contender: Contender, at: str) -> None:
+    """Raises UserError where a variable has a value with which no job of this contender would start."""
+    variant = contender.variant
+    policy = contender.base if variant is None else variant.policy or ""
+    try:
+        settings.from_environ({**contender.env, settings.SCHEDULER: policy})
+        if policy in policy_names():
+            policy_from_environ(policy, contender.env)
+    except UserError as error:
+        raise UserError(f"{at}: {error}") from None
 
 
 def _base(entry: ContenderEntry, at: str, for_engine: EngineSpec | None) -> str:

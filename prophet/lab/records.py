@@ -213,7 +213,7 @@ def read(path: Path, check: Callable[[Any], T], what: str) -> T:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserError(f"{path}: cannot be read as {what} (it is not JSON)") from None
     if isinstance(raw, Mapping) and raw.get("schema", SCHEMA) != SCHEMA:
         raise UserError(f"{path}: 'schema' is {raw['schema']!r}; this Prophet reads schema {SCHEMA}")

@@ -19,6 +19,7 @@ from prophet.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
 from prophet.core.errors import UserError
 from prophet.core.event_record import save_record
 from prophet.core.policy import Policy
+from prophet.core.units import format_size
 from prophet.engines.spec import PartitionSetting, is_worker, role_of
 from prophet.lab.cluster_config import Bandwidth
 from prophet.lab.config import Cell, Experiment
@@ -37,6 +38,8 @@ from prophet.simulate.measures import measures
 from prophet.simulate.run import Options, SimulatedRun, simulate
 
 NEVER_S = 1e9
+MOST_GRADIENT_BYTES = 4_000_000_000
+"""The simulator counts the bytes of what travels as one in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,12 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = Fal
     if profile is None:
         raise UserError(
             f"job.kind: {cell.job.kind} is real training; `prophet simulate` takes a replay (job.kind: replay)"
+        )
+    largest = max(profile.gradients, key=lambda gradient: gradient.size_bytes)
+    if largest.size_bytes > MOST_GRADIENT_BYTES:
+        raise UserError(
+            f"profile {profile.name!r}: gradient {largest.name} has {format_size(largest.size_bytes)}; the simulator "
+            f"takes at most {format_size(MOST_GRADIENT_BYTES)} each, so scale the job down"
         )
     if cell.cluster.faults:
         raise UserError("cluster.faults: a fault cannot be simulated; leave it out, or use `prophet run`")

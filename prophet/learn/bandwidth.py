@@ -5,8 +5,8 @@ Rule of this file: pure estimates over events and counter samples; nic.py reads 
 Pushes are acknowledged at once, so they measure the network; a pull also waits for other workers. What a push costs,
 and what its acknowledgement takes, wire.py finds out from the times of many.
 
-The network changes. Pushes count for some seconds only, and where the newest are slower or faster than those before,
-only those.
+The network changes. Pushes count for some seconds only, unless there are too few, and where the newest are slower or
+faster than those before, only those.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WINDOW_S = 15.0
-"""Transfers older than this do not count."""
+"""Transfers older than this do not count, but for the newest LEAST_TRANSFERS."""
 MOST_TRANSFERS = 20_000
 """At most so many of them count, so that a fit is cheap on a fast network."""
 LEAST_TRANSFERS = 20
+"""Of fewer nothing is concluded. On a link where these take longer than the window the network would never be known."""
 MOST_FITTED = 2000
 """The newest of them are fitted, which takes some 10 ms."""
 REFIT_S = 2.5
@@ -106,8 +107,12 @@ class TransferFit:
         self._open = rows[np.sort(order[last_of_key & (kinds == EventKind.START)])]
         transfers = np.concatenate([self._transfers, finished])[-MOST_TRANSFERS:]
         transfers.sort(order="finish_s", kind="stable")
-        since = rows["time_s"][-1] - self._window_s
-        self._transfers = transfers[np.searchsorted(transfers["finish_s"], since) :]
+        recent = int(np.searchsorted(transfers["finish_s"], rows["time_s"][-1] - self._window_s))
+        first = min(recent, max(0, len(transfers) - LEAST_TRANSFERS))
+        if first < recent and first > 0:
+            # All of these may have been in flight at once. They had the wire when those before them were through.
+            transfers["start_s"] = np.maximum(transfers["start_s"], transfers["finish_s"][first - 1])
+        self._transfers = transfers[first:]
 
     def fit(self) -> Network | None:
         """The network as these transfers saw it, or None while there are too few."""

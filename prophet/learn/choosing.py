@@ -168,14 +168,13 @@ class Choosing:
         if old is not None:
             size = self._cut.typical_bytes(profile.total_bytes)
             if old.barrier != barrier:
-                self._judge.new_regime()
                 # Where iterations wait no more, the cut that was the best before they did.
                 self._before_barrier, self._return_to = (self._cut, None) if barrier else (None, self._before_barrier)
             changed = old.barrier != barrier or self._is_another(old, profile, network, size)
             delayed = _delayed(old.network, network, size)
             if not (changed or disproved or delayed or self._failed is not self._asked_of_failed):
                 return False
-            if self._judge.better_former(self._cut) is not None:
+            if old.barrier == barrier and self._judge.better_former(self._cut) is not None:
                 return False  # What seems to be another network may be how this cut shows it: first back to that one.
             # Where blocks grow along backward, those in flight differ, and what each costs cannot be told either.
             sizes = {segment.block_bytes for segment in self._cut.segments}

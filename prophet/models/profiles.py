@@ -66,6 +66,8 @@ def load_profile(path: Path) -> Profile:
         raise UserError(f"{path}: is not a profile (not UTF-8 text)") from None
     except json.JSONDecodeError as error:
         raise UserError(f"{path}: is not JSON (line {error.lineno}: {error.msg}), as a profile is") from None
+    except (ValueError, RecursionError) as error:  # of a number with thousands of digits, or of lists without an end
+        raise UserError(f"{path}: is not a profile ({error})") from None
     if not isinstance(record, dict):
         raise UserError(f"{path}: must be a mapping with the keys schema, name, source, gradients")
     if "gradients" not in record and record.get("schema", PROFILE_SCHEMA) == PROFILE_SCHEMA:

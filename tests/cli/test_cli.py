@@ -109,6 +109,10 @@ def test_an_experiment_with_a_failed_policy_is_status_1(monkeypatch: pytest.Monk
         (["profile", "none.json"], "prophet: none.json: no such profile file"),
         (["replay", "none.npz"], "prophet: none.npz does not exist"),
         (["advise", ".", "--bandwidth", "1gbit"], "prophet: . has neither a results.json, as `prophet run` leaves it"),
+        (
+            ["advise", "resnet50", "--bandwidth", "1gbit", "--cell", "1"],
+            "prophet: --cell is of a folder of `prophet run`, and resnet50 is a profile; leave it out",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -373,22 +377,27 @@ def test_a_folder_that_cannot_be_is_one_line_before_anything_is_done(
         assert (printed.out, printed.err) == ("", f"prophet: --out: {path} is no folder; name another\n")
 
 
+@pytest.mark.parametrize("command", [["profile", "p.json"], ["plan", "p.json", "--bandwidth", "1gbit"]])
 @pytest.mark.parametrize(
     ("plot", "line"),
     [
-        ("p.json/plot.png", "prophet: --plot: p.json/plot.png cannot be written (File exists); name another file"),
-        ("plot.doc", "prophet: --plot: plot.doc: Format 'doc' is not supported"),
+        ("p.json/plot.png", "prophet: --plot: {here}/p.json is no folder; name another"),
+        ("plot.doc", "prophet: --plot: plot.doc: Format 'doc' is not supported; name a file that ends in .png"),
         (".", "prophet: --plot: . is a folder; name a file in it"),
     ],
 )
-def test_a_figure_that_cannot_be_written_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, plot: str, line: str
+def test_a_figure_that_cannot_be_written_is_one_line_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    command: list[str],
+    plot: str,
+    line: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_profile(resnet50(5_000_000), Path("p.json"), source="a test")
-    assert invoked(monkeypatch, "profile", "p.json", "--plot", plot) == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith(line) and errors.count("\n") == 1
+    assert invoked(monkeypatch, *command, "--plot", plot) == 2
+    assert capsys.readouterr() == ("", line.format(here=Path.cwd()) + "\n")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def test_options_become_terms_in_bytes_and_seconds() -> None:
         ({"delay_bound": 0}, "--delay-bound 0: "),
         ({"rate": "fast"}, "--rate: 'fast' is not a rate"),
         ({"server_rate": "-1"}, "--server-rate: '-1' is not a rate"),
+        ({"server": ""}, "--server is empty; give the name"),
         ({"batch": "soon"}, "--batch: 'soon' is not a time"),
         ({"dead_after": "1s"}, "--dead-after 1s: workers speak once a second; give 2s or more"),
     ],

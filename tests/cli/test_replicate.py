@@ -38,10 +38,17 @@ def test_what_is_wrong_is_one_line_before_anything_listens(tmp_path: Path, token
             ("127.0.0.1:0", tokens, "job", tmp_path, "--file: .+ is a folder; name a file in it"),
             ("127.0.0.1:0", tokens, "job", tokens, "--file .+/tokens: no replica of a model"),
             (f"127.0.0.1:{port}", tokens, "job", file, "--listen 127.0.0.1:.+: Address already in use; choose"),
+            (
+                f"127.0.0.1:{port}",
+                tokens,
+                "job",
+                tmp_path / "of" / "model",
+                "--listen 127.0.0.1:.+: Address already in use",
+            ),
         ):
             with pytest.raises(UserError, match=line):
                 serve(listen, token_file, tenant, model, lambda text: None)
-    assert not file.exists()
+    assert sorted(tmp_path.iterdir()) == [tokens]
 
 
 def test_a_replica_ends_with_sigterm_and_says_what_it_has(tmp_path: Path, tokens: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,3 +111,44 @@ def test_a_plan_is_kept_as_long_as_an_event_may_name_it() -> None:
 
 def test_nothing_kept_is_an_empty_record() -> None:
     assert len(RecordBuffer(10).record(1.0, 256).events) == 0
+
+
+def test_a_record_whose_packed_bytes_are_broken_is_one_line(tmp_path: Path) -> None:
+    """As where somebody has packed it anew, and the disk was full."""
+    path = tmp_path / "e.npz"
+    save_record(EventRecord(adds(0, 3)), path)
+    np.savez_compressed(path, **dict(np.load(path)))
+    assert len(load_record(path).events) == 3
+    with zipfile.ZipFile(path) as packed:
+        start = packed.getinfo("events.npy").header_offset
+    content = bytearray(path.read_bytes())
+    name_bytes, extra_bytes = struct.unpack_from("<HH", content, start + 26)
+    begins = start + 30 + name_bytes + extra_bytes
+    content[begins : begins + 8] = b"\xff" * 8
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"e\.npz is no record of events: Error -3 while decompressing") as error:
+        load_record(path)
+    assert "\n" not in str(error.value)
+    path.write_bytes(content[:-30])
+    with pytest.raises(UserError, match=r"e\.npz is no record of events"):
+        load_record(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("events", np.zeros((2, 2), EVENT_DTYPE)),
+        ("events", np.zeros(2)),
+        ("plan_numbers", np.uint32(3)),
+        ("plan_bytes", np.zeros(1)),
+        ("watchdog_s", np.zeros(2)),
+        ("most_in_flight", np.array("many")),
+    ],
+)
+def test_a_record_with_a_part_of_another_kind_is_one_line(tmp_path: Path, part: str, value: Any) -> None:
+    path = tmp_path / "e.npz"
+    save_record(EventRecord(adds(0, 3)), path)
+    np.savez(path, **{**dict(np.load(path)), part: value})
+    with pytest.raises(UserError, match=r"e\.npz is no record of events: ") as error:
+        load_record(path)
+    assert "\n" not in str(error.value)

@@ -156,6 +156,31 @@ BAD: list[tuple[str, Any, str]] = [
         [{"name": "ddp-prophet", "env": {"PROPHET_XYZ": "0"}}],
         r"policies\[0\].env: Prophet knows no PROPHET_XYZ; leave it out",
     ),
+    (
+        "policies",
+        [{"name": "p3", "partition_bytes": []}],
+        r"policies\[0\].partition_bytes: it must have at least 1 item",
+    ),
+    (
+        "policies",
+        [{"name": "stock", "env": {"BYTEPS_PARTITION_BYTES": "lots"}}],
+        r"policies\[0\]: BYTEPS_PARTITION_BYTES is 'lots'; it must be a whole number of bytes",
+    ),
+    (
+        "policies",
+        ["stock", {"name": "ddp-prophet", "env": {"PROPHET_MONITOR_S": "soon"}}],
+        r"policies\[1\]: PROPHET_MONITOR_S is 'soon'; it must be a number of at least 0.1",
+    ),
+    (
+        "policies",
+        [{"name": "bytescheduler", "env": {"PROPHET_CREDIT_BYTES": "-1"}}],
+        r"policies\[0\]: PROPHET_CREDIT_BYTES is '-1'; it must be a number of at least",
+    ),
+    (
+        "simulator",
+        {"stragglers": {"server0": 2.0}},
+        "simulator.stragglers names 'server0'; the workers are worker0 to w",
+    ),
     ("sweep", [], "sweep: must be a list of points"),
     ("sweep", [{"repeats": 3}], r"sweep\[0\]: must be a mapping that varies job, cluster, policies"),
     ("sweep", [{}, {"cluster": {"bandwidth": "fast"}}], r"sweep\[1\].cluster.bandwidth: 'fast' is not a rate"),
@@ -184,6 +209,8 @@ def test_each_mistake_is_one_line_that_names_the_key(key: str, value: Any, line:
         (b"- a\n- b\n", "must be a mapping with the keys name"),
         (b"job: [unclosed\n", "is not YAML in line 2"),
         (b"\xff\xfe\x00", "not UTF-8 text"),
+        (b"name: 2026-13-45\n", r"is not YAML \(month must be in 1..12\)"),
+        (b"[" * 5000, r"is not YAML \(maximum recursion depth"),
     ],
 )
 def test_what_is_no_config_at_all(content: bytes, line: str, tmp_path: Path) -> None:
@@ -192,6 +219,11 @@ def test_what_is_no_config_at_all(content: bytes, line: str, tmp_path: Path) -> 
     with pytest.raises(UserError, match=line) as caught:
         load_experiment(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_config_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
+    path = written(changed(REPLAY, "name", None), tmp_path).rename(tmp_path / "my first try.yaml")
+    assert load_experiment(path).name == "my-first-try"
 
 
 def test_a_missing_config(tmp_path: Path) -> None:

@@ -81,9 +81,10 @@ def test_a_file_that_is_wrong_is_one_line_with_the_key(tmp_path: Path, content: 
 def test_a_file_that_is_not_there_or_not_json(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.json: cannot be read \(No such file"):
         read_results(tmp_path / "none.json")
-    (tmp_path / "text").write_text("{")
-    with pytest.raises(UserError, match="cannot be read as results \\(it is not JSON\\)"):
-        read_results(tmp_path / "text")
+    for text in ("", "{", "[" * 100_000):
+        (tmp_path / "text").write_text(text)
+        with pytest.raises(UserError, match="cannot be read as results \\(it is not JSON\\)"):
+            read_results(tmp_path / "text")
 
 
 def test_a_workers_record_comes_back_and_has_no_empty_keys(tmp_path: Path) -> None:

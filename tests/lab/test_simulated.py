@@ -15,6 +15,7 @@ from prophet.core.errors import UserError
 from prophet.lab.config import Cell, load_experiment
 from prophet.lab.simulated import prepare, run_planned
 from prophet.lab.simulated_session import simulate_session
+from prophet.policies.algorithms.chooser import AS_GOOD
 from prophet.simulate.measures import measures, utilisation, waits_of
 from support.configs import DIGITS, REPLAY, changed, loaded, written
 
@@ -145,6 +146,10 @@ def test_a_collective_takes_at_least_what_its_bytes_take(tmp_path: Path, exchang
         ),
         ({**REPLAY, "simulator": {"exchange": "pigeons"}}, "simulator.exchange"),
         ({**REPLAY, "simulator": {"stragglers": {"worker9": 2.0}}}, "names 'worker9'"),
+        (
+            changed(REPLAY, "job.total_bytes", 1e30),
+            "profile 'resnet50': gradient .* at most 4GB each, so scale the job",
+        ),
         ({**REPLAY, "simulator": {"burst": "huge"}}, "simulator.burst"),
         ({**REPLAY, "simulator": {"speed": 1}}, "unknown key"),
     ],
@@ -157,6 +162,12 @@ def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(
         simulate_session(load_experiment(written(raw, tmp_path)), out)
     assert "\n" not in str(caught.value)
     assert not out.exists()
+
+
+def test_on_a_link_where_a_block_takes_seconds_prophet_comes_to_small_ones(tmp_path: Path) -> None:
+    """It is behind by what is taken for as good; with its first blocks it was by half."""
+    point = cell(tmp_path, cluster__bandwidth="1mbit", job__iterations=20, job__warmup=14, policies=["p3", "prophet"])
+    assert iteration_s(point, "prophet") <= iteration_s(point, "p3") * (1 + AS_GOOD)
 
 
 def test_the_papers_own_policy_keeps_gradients_apart(tmp_path: Path) -> None:

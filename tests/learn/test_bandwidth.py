@@ -70,6 +70,18 @@ def test_too_few_transfers_say_nothing() -> None:
     assert fit.fit() is None
 
 
+def test_where_few_transfers_fit_into_the_window_the_newest_count_all_the_same() -> None:
+    """Or on a link on which a block takes seconds the network would never be known."""
+    stream = transfers([131072] * 60, bandwidth=125e3, overhead_s=0.0)
+    finishes = stream["time_s"][stream["kind"] == EventKind.FINISH]
+    assert np.count_nonzero(finishes > finishes[-1] - bandwidth.WINDOW_S) < bandwidth.LEAST_TRANSFERS
+    network = fitted(stream)
+    assert network.bandwidth == pytest.approx(125e3, rel=0.01)
+    assert network.ack_delay_s < 0.1, "four are in flight at once, and wait for one another"
+    later = transfers([131072] * 30, bandwidth=250e3, overhead_s=0.0, began=finishes[-1] + 60.0)
+    assert fitted(stream, later).bandwidth == pytest.approx(250e3, rel=0.01), "and those before them do not"
+
+
 def test_events_may_be_cut_anywhere() -> None:
     stream = transfers(SIZES, bandwidth=30e6, overhead_s=0.0005, ack_delay_s=0.001)
     pieces, whole = TransferFit(), TransferFit()

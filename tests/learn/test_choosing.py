@@ -15,6 +15,7 @@ from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import GradientProfile, Profile
 from prophet.learn.choosing import Choosing
+from prophet.learn.judge import Judge
 
 KIB = 1024
 PROFILE = Profile("job", tuple(GradientProfile(f"g{n}", 1 << 20, 0.1 * (10 - n), 0.01) for n in range(10)))
@@ -175,3 +176,22 @@ def test_the_network_is_another_whatever_iterations_take(rate: float, another: b
     job.network = Network(rate, NETWORK.overhead_s, NETWORK.ack_delay_s)
     job.turns(1)
     assert (job.choosing._judge.iteration_s(uniform(1024)) is None) == another
+
+
+def test_another_barrier_begins_one_regime_though_a_former_cut_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which one is better is to be found out anew, so there is nothing to go back to first."""
+    job = Job(uniform(1024))
+    job.turns(1)
+    job.choosing.in_force(uniform(128), np.full(20, 2.0))
+    assert job.choosing._judge.better_former(uniform(128)) == uniform(1024)
+    begun, begin = [], Judge.new_regime
+
+    def new_regime(judge: Judge) -> None:
+        begun.append(judge)
+        begin(judge)
+
+    monkeypatch.setattr(Judge, "new_regime", new_regime)
+    assert job.choosing.ask(PROFILE, NETWORK, 0.0, barrier=True)
+    assert len(begun) == 1
+    assert not job.choosing.ask(PROFILE, NETWORK, 0.0, barrier=True), "nothing has changed since"
+    assert len(begun) == 1

@@ -75,6 +75,11 @@ def test_a_missing_file_and_one_that_is_not_json(tmp_path: Path) -> None:
     broken.write_text("{")
     with pytest.raises(UserError, match="is not JSON"):
         load_profile(broken)
+    for text in ("[" * 100_000, "9" * 5000):
+        broken.write_text(text)
+        with pytest.raises(UserError, match=r"broken\.json: is not a profile \(") as error:
+            load_profile(broken)
+        assert "\n" not in str(error.value)
 
 
 def test_another_file_of_the_project_is_none_and_it_says_how_one_is_made(tmp_path: Path) -> None:

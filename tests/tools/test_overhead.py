@@ -10,14 +10,14 @@ import pytest
 from prophet.core.errors import UserError
 from prophet.core.settings import Settings
 from tools import kept, overhead
-from tools.overhead import Call, OverheadData, Turn, counted, described, mean_s, page, read_ranks, shares
-from tools.overhead_job import VARIANTS, TimedCalls, is_asked, settings_of, threads_s
+from tools.overhead import Call, OverheadData, Turn, counted, described, mean_s, more, page, read_ranks, shares
+from tools.overhead_job import ANSWERING, VARIANTS, TimedCalls, clocked, is_asked, settings_of, threads_s
 from tools.provenance import Provenance
 
 
 def turns() -> list[Turn]:
     """Two ranks and four cycles in which all takes a hundredth more, and the machine gets slower. Prophet's threads
-    take a thousandth more of an iteration for it on the first rank, and two on the other.
+    take a thousandth more of an iteration for it on the first rank, and two on the other; of that one watches.
     """
     return [
         Turn(
@@ -27,6 +27,7 @@ def turns() -> list[Turn]:
             (1 + cycle) * (1.01 if variant == "all" else 1.0),
             0.5,
             (1 + cycle) * (0.02 + (0.001 * (1 + rank) if variant == "all" else 0.0)),
+            (1 + cycle) * (0.001 if variant == "all" else 0.0),
         )
         for rank in range(2)
         for cycle in range(4)
@@ -61,11 +62,32 @@ def data() -> OverheadData:
     return OverheadData(turns(), [Call(1, "_write", 2.0, 0.0001)], 5.0, 40, 0.002, 80, 0.5)
 
 
-def test_what_watching_takes_is_counted_in_its_own_threads_and_in_those_of_training() -> None:
+def test_what_watching_takes_is_counted_in_its_own_code_and_in_the_threads_of_training() -> None:
     assert counted(data(), "all", 0) == pytest.approx([0.001] * 4)
-    shares_of_other = [0.002 + 0.0002 / (1 + cycle) for cycle in range(4)]
-    assert counted(data(), "all", 1) == pytest.approx(shares_of_other)
-    assert counted(data(), "status", 0) == pytest.approx([0.0] * 4)
+    assert counted(data(), "all", 1) == pytest.approx([0.001 + 0.0002 / (1 + cycle) for cycle in range(4)])
+    assert counted(data(), "status", 0) == [0.0] * 4
+
+
+def test_the_difference_is_of_all_that_prophets_threads_do() -> None:
+    assert more(data(), "all", 0) == pytest.approx([0.001] * 4)
+    assert more(data(), "all", 1) == pytest.approx([0.002 + 0.0002 / (1 + cycle) for cycle in range(4)])
+    assert more(data(), "status", 0) == pytest.approx([0.0] * 4)
+
+
+def test_calls_are_counted_by_the_clock_of_their_own_thread() -> None:
+    class Work:
+        def turn(self, rounds: int, *, more: int = 0) -> int:
+            return sum(range(rounds + more))
+
+    taken_s = clocked(Work, "turn")
+    assert taken_s() == 0.0
+    assert Work().turn(100_000, more=1) == sum(range(100_001))
+    once_s = taken_s()
+    assert once_s > 0
+    thread = threading.Thread(target=Work().turn, args=(100_000,))
+    thread.start()
+    thread.join()
+    assert taken_s() > once_s
 
 
 def test_calls_are_timed_while_they_are_looked_at_and_no_longer() -> None:
@@ -100,6 +122,7 @@ def test_only_threads_that_watch_count() -> None:
         over.set()
         thread.join()
     assert took[0] == 0 < took[1]
+    assert threads_s((ANSWERING,)) == 0.0, "it has ended"
 
 
 def test_the_page(tmp_path: Path) -> None:
@@ -108,7 +131,7 @@ def test_the_page(tmp_path: Path) -> None:
     text = page(tmp_path)
     assert measured.line() in text and "4 cycles with turns of 5 s" in text
     assert "looked 40 times, for which it took 2.0 ms" in text
-    assert "| all | +0.10% (0.00%) | +0.21% (0.00%) |" in text
+    assert "| all | +0.10% (0.00%) | +0.10% (0.00%) | +0.11% (0.00%) | +0.21% (0.00%) |" in text
     assert "| 1 | `write` | 2.0 | 100.00 |" in text
     assert "| all | +1.00% (0.00%) | +0.00% (0.00%) |" in text
 

@@ -69,6 +69,21 @@ def test_a_prediction_is_what_the_simulator_gives(size: int, wide: bool, barrier
     assert prediction.iteration_s == pytest.approx(float(np.median(run.iteration_s(4))), rel=0.05)
 
 
+def test_on_a_slow_wire_a_prediction_has_the_watchdog_of_a_job() -> None:
+    """What is held is let go while a large block is under way, so more is in flight than the credit says."""
+    slow, size = Network(125e3, 1e-4, 2.8e-4), 512 * KIB
+    prediction = Predictor(PROFILE, slow, Shape(2, 1), wide_servers=True).begin(Cut.uniform(size), 2 * size)
+    assert prediction.run(1 << 40)
+    links = dict.fromkeys(("worker0", "worker1"), ((0.0, 125e3),))
+    plan = Plan(push=QueuePlan(order={}, credit=2 * size), pull=QueuePlan(order={}))
+    options = Options(iterations=4, partition_bytes=MOST_BLOCK_BYTES, plan=plan)
+    job = job_of_cut(PROFILE, Cut.uniform(size))
+    run = simulate(job, Cluster(2, 1, links, Costs(1e-4, 1.4e-4)), None, options)
+    assert run.watchdog_releases > 0
+    first_s = run.marks["backward_s"][:, 1] - run.marks["backward_s"][:, 0]
+    assert prediction.iteration_s == pytest.approx(float(first_s.max()), rel=1e-9)
+
+
 def test_no_prediction_is_below_the_bound() -> None:
     for size in (128 * KIB, 512 * KIB):
         assert predicted_s(SHAPE, size, 4 * size) >= lower_bound_s(PROFILE, RATE)
