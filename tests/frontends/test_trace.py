@@ -144,6 +144,17 @@ def test_a_trace_can_be_given_up(clock: Clock) -> None:
     assert traced.forward_s() is None
 
 
+def test_a_trace_whose_model_is_gone_is_over(clock: Clock) -> None:
+    model = nn.Sequential(Layer(clock, 1.0))
+    traced = ForwardTrace(list(model.parameters()))
+    run(traced, model, clock, 1)
+    traced.begins()
+    traced.abandon()
+    run(traced, model, clock, PASSED_OVER + TRACED)
+    assert traced.done and traced.forward_s() is None
+    traced._remove()  # What stays until the process ends.
+
+
 class Branches(nn.Module):
     """A short branch that is registered first and a long one, and a layer that waits for both."""
 

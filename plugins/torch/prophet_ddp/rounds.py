@@ -274,6 +274,8 @@ class ModuleRounds(AwaitedRounds):
 
     def remove(self) -> None:
         """The module goes back to torch's reducer: nothing is under way, and nothing more will be gathered."""
+        if self.trace is not None:
+            self.trace.remove("it went back to torch's reducer")
         self.flush()
         self.retire()
         for hook in self._hooks:
@@ -286,7 +288,7 @@ class ModuleRounds(AwaitedRounds):
     def retire(self) -> None:
         """The wrapper is gone: nothing more is gathered, and what is under way comes home. Waits for nothing."""
         if self.trace is not None:
-            self.trace.remove("it went back to torch's reducer, or is gone")
+            self.trace.abandon()
         for hook in self._ends:
             hook.remove()
 

@@ -49,7 +49,7 @@ class ForwardTrace:
         self._steps: list[ForwardStep] = []
         self._count = len(params)
         self._place_of = {id(param): place for place, param in enumerate(params)}
-        self._travel = {_name(place) for place, param in enumerate(params) if param.numel()}
+        self._travel = {_parameter(place) for place, param in enumerate(params) if param.numel()}
         self._rows: list[dict[int, float]] = []
         self._open: dict[int, float] | None = None
         self._hook = register_module_forward_pre_hook(self._called)
@@ -74,6 +74,13 @@ class ForwardTrace:
         if not self.done:
             self.why_not = why
             self._remove()
+
+    def abandon(self) -> None:
+        """The model is gone. From a finalizer, which may run while torch goes through its hooks: they stay, and do
+        nothing.
+        """
+        self._open = None
+        self.done = True
 
     def _remove(self) -> None:
         self._open = None
@@ -117,8 +124,8 @@ class ForwardTrace:
         travels: dict[str, list[str]] = {}
         for block in blocks:
             for piece in block.pieces:
-                travels.setdefault(_name(piece.gradient), []).append(_name(block.id))
-        sizes = {_name(block.id): block.size_bytes for block in blocks}
+                travels.setdefault(_parameter(piece.gradient), []).append(_transfer(block))
+        sizes = {_transfer(block): block.size_bytes for block in blocks}
         from prophet.models.graph_autograd import graph_of_steps  # Few policies need it.
 
         return graph_of_steps("traced", self._steps, sizes, self._layer_s(), travels)
@@ -147,7 +154,7 @@ class ForwardTrace:
             in_turn = sorted(row.items(), key=lambda use: (use[1], use[0]))
             for (place, used_s), (_, next_s) in itertools.pairwise(in_turn):
                 seconds.setdefault(place, []).append(next_s - used_s)
-        return {_name(place): statistics.median(values) for place, values in seconds.items()}
+        return {_parameter(place): statistics.median(values) for place, values in seconds.items()}
 
     def _called(self, module: nn.Module, _inputs: Any) -> None:
         # What needs no gradient is an evaluation.
@@ -167,7 +174,7 @@ class ForwardTrace:
         try:
             from prophet.models.graph_autograd import steps_of_outputs  # Few policies need it.
 
-            steps = steps_of_outputs(roots, {id_: _name(place) for id_, place in self._place_of.items()})
+            steps = steps_of_outputs(roots, {id_: _parameter(place) for id_, place in self._place_of.items()})
         except Exception as error:
             self.remove(f"reading its graph failed ({type(error).__name__}: {error})")
             return
@@ -179,5 +186,10 @@ def _parameters(steps: Sequence[ForwardStep]) -> set[str]:
     return {parameter for step in steps for parameter in step.parameters}
 
 
-def _name(place: int) -> str:
-    return f"gradient{place}"
+def _parameter(place: int) -> str:
+    return f"parameter{place}"
+
+
+def _transfer(block: Block) -> str:
+    """As a profile calls it that is learned (prophet/learn/profiler.py)."""
+    return f"gradient{block.id}"
