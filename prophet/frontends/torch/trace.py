@@ -49,7 +49,7 @@ class ForwardTrace:
         self._steps: list[ForwardStep] = []
         self._count = len(params)
         self._place_of = {id(param): place for place, param in enumerate(params)}
-        self._travel = {_parameter(place) for place, param in enumerate(params) if param.numel()}
+        self._unseen = {_parameter(place) for place, param in enumerate(params) if param.numel()}
         self._rows: list[dict[int, float]] = []
         self._open: dict[int, float] | None = None
         self._hook = register_module_forward_pre_hook(self._called)
@@ -117,9 +117,9 @@ class ForwardTrace:
         """
         if not self._complete:
             return None
-        missing = self._travel - _parameters(self._steps)
-        if missing:
-            self.why_not = f"{len(missing)} of its {self._count} parameters have no part in the graph of its loss"
+        if self._unseen:
+            said = f"{len(self._unseen)} of its {self._count} parameters have no part in the graph of its loss"
+            self.why_not = self.why_not or said
             return None
         travels: dict[str, list[str]] = {}
         for block in blocks:
@@ -168,7 +168,7 @@ class ForwardTrace:
 
     def _backward_begins(self, roots: Sequence[Any]) -> None:
         self.ends()
-        wanted = self._with_graph and not self._steps and len(self._rows) == PASSED_OVER + TRACED
+        wanted = self._with_graph and self._unseen and len(self._rows) == PASSED_OVER + TRACED
         if not wanted or torch.compiler.is_compiling():
             return
         try:
@@ -178,12 +178,9 @@ class ForwardTrace:
         except Exception as error:
             self.remove(f"reading its graph failed ({type(error).__name__}: {error})")
             return
-        if self._travel <= _parameters(steps):  # It may be a loss of something else.
-            self._steps = steps
-
-
-def _parameters(steps: Sequence[ForwardStep]) -> set[str]:
-    return {parameter for step in steps for parameter in step.parameters}
+        unseen = self._unseen.difference(*(step.parameters for step in steps))
+        if len(unseen) < len(self._unseen):  # It may be a loss of something else.
+            self._steps, self._unseen = steps, unseen
 
 
 def _parameter(place: int) -> str:
