@@ -49,7 +49,8 @@ class ForwardTrace:
         self._steps: list[ForwardStep] = []
         self._count = len(params)
         self._place_of = {id(param): place for place, param in enumerate(params)}
-        self._unseen = {_parameter(place) for place, param in enumerate(params) if param.numel()}
+        self._travel = frozenset(_parameter(place) for place, param in enumerate(params) if param.numel())
+        self._unseen = self._travel
         self._rows: list[dict[int, float]] = []
         self._open: dict[int, float] | None = None
         self._hook = register_module_forward_pre_hook(self._called)
@@ -178,7 +179,7 @@ class ForwardTrace:
         except Exception as error:
             self.remove(f"reading its graph failed ({type(error).__name__}: {error})")
             return
-        unseen = self._unseen.difference(*(step.parameters for step in steps))
+        unseen = self._travel.difference(*(step.parameters for step in steps))
         if len(unseen) < len(self._unseen):  # It may be a loss of something else.
             self._steps, self._unseen = steps, unseen
 
