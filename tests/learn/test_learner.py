@@ -169,7 +169,7 @@ def test_what_was_traced_is_planned_with_at_the_next_turn() -> None:
     measured = transfers([131072, 4000] * 60, 30e6, 0.0005, began=8.0)
     subject.turn(1.0, np.concatenate([some_iterations(8), measured]), None)
     assert subject.plan.push.order == {0: 0, 1: 1, 2: 2}, "layers one after another"
-    transfers_of = {f"gradient{id_}": 1000 for id_ in STEPS}
+    transfers_of = {f"gradient{id_}": 1000 for id_ in sorted(STEPS)}
     branches = graph(transfers_of, {"x": (0.0, "gradient0"), "y": (9.0, "gradient2"), "z": (0.0, "x y gradient1")})
     subject.traced({0: 0.5}, TicTac(branches))
     plan = subject.turn(2.0, NOTHING, None)
