@@ -96,7 +96,9 @@ class ForwardTrace:
         """
         if not self._complete:
             return None
-        layers = ([after - before for before, after in itertools.pairwise(row)] for row in map(self._used_at, self._kept))
+        layers = (
+            [after - before for before, after in itertools.pairwise(row)] for row in map(self._used_at, self._kept)
+        )
         return [statistics.median(times) for times in zip(*layers, strict=True)]
 
     def forward_of(self, blocks: Sequence[Block]) -> dict[int, float] | None:

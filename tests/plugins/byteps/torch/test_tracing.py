@@ -136,9 +136,7 @@ def test_what_is_compiled_or_used_out_of_sight_is_traced_no_more(
     assert job.board.found is NOTHING and same_model(model, truth)
 
 
-def test_a_policy_that_cannot_take_the_graph_is_one_warning(
-    network: Network, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_policy_that_cannot_take_the_graph_is_one_warning(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     def fail(graph: Graph) -> TicTac:
         raise KeyError("gradient0")
 
