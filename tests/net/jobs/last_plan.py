@@ -29,7 +29,7 @@ def take_up_and_keep(agent: Agent, hook: Hook, plan: Plan) -> None:
 become = os.execv
 # A process that becomes another one goes on like this.
 os.execv = lambda path, words: become(path, [*words[:2], __file__, *words[2:]])  # type: ignore[assignment]
-Agent._take_up = take_up_and_keep  # type: ignore[method-assign]
+Agent._take_up = take_up_and_keep  # type: ignore[method-assign, assignment]
 del sys.argv[0]
 sys.path[0:0] = [str(Path(sys.argv[0]).parent)]
 runpy.run_path(sys.argv[0], run_name="__main__")

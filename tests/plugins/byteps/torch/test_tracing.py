@@ -1,4 +1,4 @@
-"""Forward passes are traced in a job's first iterations: what is left for the agent, and the bits of a plain optimizer."""
+"""Forward passes are traced in a job's first iterations: what the agent finds, and the bits of a plain optimizer."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_no_update_outlasts_its_step_while_it_lasts_and_the_bits_stay(any_order:
 @pytest.mark.parametrize("fusion", [False, True])
 def test_the_graph_is_of_what_travels(network: Network, fusion: bool) -> None:
     job = Job(network, fusion=fusion)
-    _, _, model, optimizer = both(network, LAST)
+    _, _, _, optimizer = both(network, LAST)
     blocks = optimizer._prophet._keyed.arena.blocks
     (graph,) = job.graphs
     assert [(transfer.name, transfer.size_bytes) for transfer in graph.transfers] == [
@@ -142,7 +142,7 @@ def test_a_policy_that_cannot_take_the_graph_is_one_warning(network: Network, ca
 
     job = Job(network, make=fail)
     with caplog.at_level(logging.WARNING, logger="prophet"):
-        truth, plain, model, optimizer = both(network, LAST + 1)
+        truth, _, model, _ = both(network, LAST + 1)
     assert job.board.found is NOTHING and same_model(model, truth)
     (record,) = caplog.records
     assert "KeyError: 'gradient0'; tictac takes its layers" in record.getMessage()
