@@ -7,7 +7,8 @@ the first layer: the most urgent one, and the last one generated.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from prophet.core.errors import UserError
@@ -78,6 +79,12 @@ class Profile:
     def generation_by_id(self) -> dict[int, float]:
         """Seconds after backward began, of each gradient id."""
         return {id_: g.generation_s for id_, g in zip(self.gradient_ids, self.gradients, strict=True)}
+
+    def with_forward(self, forward_s: Mapping[int, float]) -> Profile:
+        """The same with these forward times, in seconds by id; what has none there keeps its own."""
+        rows = zip(self.gradient_ids, self.gradients, strict=True)
+        gradients = tuple(replace(row, forward_s=forward_s.get(id_, row.forward_s)) for id_, row in rows)
+        return replace(self, gradients=gradients)
 
     @property
     def total_bytes(self) -> int:

@@ -27,3 +27,8 @@ def warn_of_unknown_variables(names: Iterable[str]) -> None:
     if unknown:
         said = ", ".join(f"{name} (did you mean {near}?)" if near else name for name, near in unknown.items())
         warn_once(f"Prophet knows nothing of {said}: what is set there has no effect")
+
+
+def warn_of_untraced(policy: str, why: str) -> None:
+    """Says what the policy does without; `why` in a few words."""
+    warn_once(f"Prophet has no trace of this model: {why}; {policy} takes its layers to be one after another")

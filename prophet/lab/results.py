@@ -260,7 +260,7 @@ def emulation(cell: Cell, *, simulated: bool = False) -> str:
     """What was real and what was not, in one line."""
     if simulated:
         traced = [policy.name for policy in cell.policies if policy.hooked and get_definition(policy.base).traced]
-        more = f"; forward times of {', '.join(traced)} from a trace of operations, which a job lacks" if traced else ""
+        more = f"; forward times of {', '.join(traced)} from a trace of operations" if traced else ""
         return (
             "simulated: queue, policies and learning as in a job; computing, links and servers on a virtual clock"
             + more

@@ -116,6 +116,14 @@ class Learner:
             self.monitor.expect(kept.network)
         self._judged_at = -float("inf")
 
+    def traced(self, forward_s: Mapping[int, float], policy: Policy) -> None:
+        """Forward was traced: the next plan is made with these times of it (seconds, by id), by this policy, which
+        takes the place of the same one that knew less. To be called again where that holds no more.
+        """
+        self.profiler.traced(forward_s)
+        self.policy = policy
+        self._judged_at = -float("inf")
+
     @property
     def kept_was_dropped(self) -> str:
         """Why what was kept is not used any more; empty where it is, or nothing was."""

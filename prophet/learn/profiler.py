@@ -23,6 +23,8 @@ from prophet.core.profile import GradientProfile, Profile
 from prophet.core.steps import split_times
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 WINDOW = 50
@@ -92,6 +94,7 @@ class JobProfiler:
         self._returned = np.zeros(0, EVENT_DTYPE)  # ends of pulls since the last iteration that is over
         self._estimate: _Estimate | None = None
         self._before: Profile | None = None
+        self._forward_s: Mapping[int, float] = {}
         self.warmed_up_s: float | None = None
         """When backward of the last iteration ended that belongs to the start of the job, or after a restart to that of
         other ids; None before that."""
@@ -114,6 +117,11 @@ class JobProfiler:
                 self._after_gap = True
             self._observe(piece)
 
+    def traced(self, forward_s: Mapping[int, float]) -> None:
+        """What of forward belongs to each id is known from now on, in seconds; without any it is estimated again."""
+        self._forward_s = forward_s
+        self._estimate = None
+
     def restart(self) -> None:
         """Forgets all but `latest`: from here on other ids come, as after a new cut."""
         self._before = self.latest
@@ -124,6 +132,7 @@ class JobProfiler:
         self.warmed_up_s = None
         self._after_gap = True
         self._returned = self._returned[:0]
+        self._forward_s = {}
         self._estimate = None
 
     def _observe(self, events: NDArray[Any]) -> None:
@@ -256,10 +265,13 @@ class JobProfiler:
         there, and its time is shared out like the backward time. It began after gradient 0 was generated, and what of
         it comes after a gradient began after that gradient was back: so each of them says the most that forward may
         take. And when the last one was back, nothing was waited for any more: what came after it is the least. Between
-        these two forward is taken for half of backward, which computes about twice as much.
+        these two forward is taken for half of backward, which computes about twice as much. What was traced of it
+        (`traced`) is known better.
         """
         estimate = self._estimated()
-        return estimate.profile if estimate else None
+        if estimate is None or not self._forward_s:
+            return estimate.profile if estimate else None
+        return estimate.profile.with_forward(self._forward_s)
 
     @property
     def latest(self) -> Profile | None:

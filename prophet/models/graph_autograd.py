@@ -1,13 +1,14 @@
 """A graph from an iteration of a job: the operations that autograd has seen in its forward pass.
 
 Rule of this file: from what a forward pass returned to steps, and from steps with measured times to a graph. Nothing of
-the program runs for it, as it would for torch.fx (graph_torch.py); only what needs a gradient is in it.
+the program runs for it, so any model that trains has one; only what needs a gradient is in it.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from prophet.core.graph import Graph
@@ -65,17 +66,27 @@ def _once(names: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def graph_of_steps(
-    name: str, steps: Sequence[ForwardStep], parameter_bytes: Mapping[str, int], layer_s: Mapping[str, float]
+    name: str,
+    steps: Sequence[ForwardStep],
+    transfer_bytes: Mapping[str, int],
+    layer_s: Mapping[str, float],
+    travels: Mapping[str, Sequence[str]] | None = None,
 ) -> Graph:
-    """The forward pass of `steps` with a transfer in front of it for each parameter (Pattern.RECEIVE).
+    """The forward pass of `steps` with its transfers in front (Pattern.RECEIVE), in the order of `transfer_bytes`.
 
-    `layer_s` is by parameter how long the layer takes that reads it, in seconds; of what reads none it is not known,
-    and counts as nothing. A layer with several parameters has its time with one of them.
+    A transfer is a parameter; or, where `travels` is given, a block, and `travels` has the blocks by parameter in which
+    it is. `layer_s` is by parameter how long the layer takes that reads it, in seconds; of what reads none it is not
+    known, and counts as nothing. A layer with several parameters has its time with one of them.
     """
     counted: set[str] = set()
     times_s = {}
+    reading = []
     for step in steps:
         new = [parameter for parameter in step.parameters if parameter not in counted]
         counted.update(new)
         times_s[f"forward.{step.name}"] = sum(layer_s.get(parameter, 0.0) for parameter in new)
-    return worker_graph(name, steps, parameter_bytes, pattern=Pattern.RECEIVE, times_s=times_s)
+        if travels is not None:
+            read = _once(block for parameter in step.parameters for block in travels.get(parameter, ()))
+            step = replace(step, parameters=read)
+        reading.append(step)
+    return worker_graph(name, reading, transfer_bytes, pattern=Pattern.RECEIVE, times_s=times_s)

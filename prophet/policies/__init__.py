@@ -78,12 +78,13 @@ class Definition:
     a field made by `option` for each) and the job's partition size in bytes. `tuned` is the option that `tune` of a
     config chooses beside the partition size, empty where nothing is to be tuned. `page` is a page of docs/ about it.
     `blocks` is how it has gradients cut. `traced`: it plans with forward times, which only a trace of operations tells
-    where a job waits for its network; a simulation gives it one (prophet/simulate/grouped.py), and a job does not.
+    where a job waits for its network; a job of PyTorch traces its first iterations, and a simulation gives it one
+    (prophet/simulate/grouped.py). `of_graph`, from options and the graph of the job's model, which is traced there
+    (Pattern.RECEIVE of prophet/models, its transfers in the order of the profile's ids), makes it for that graph.
 
     The rest is read by engines of collectives alone. `groups`: its plans have groups, each of which is one collective
     there. `waits`: step() waits for all averages, as in the system that it is named after; a parameter server has that
-    barrier for none. `servers_only` is why it does not run there, empty where it does. `of_graph`, from options and
-    the graph of the job's model (Pattern.RECEIVE of prophet/models), which is traced there, makes it for that graph.
+    barrier for none. `servers_only` is why it does not run there, empty where it does.
     """
 
     summary: str
@@ -93,10 +94,10 @@ class Definition:
     page: str = ""
     blocks: Blocks = Blocks.ONE_SIZE
     traced: bool = False
+    of_graph: Callable[[Any, Graph], Policy] | None = None
     groups: bool = False
     waits: bool = False
     servers_only: str = ""
-    of_graph: Callable[[Any, Graph], Policy] | None = None
 
     @property
     def all_options(self) -> tuple[Option, ...]:

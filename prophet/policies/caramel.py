@@ -7,8 +7,8 @@ has the network at a time, so the credit is 1. The paper's transfers wait for co
 queue knows no start times, but deadlines: a batch goes before its slot only if it ends before the next one that is
 packed ahead of it is predicted to be ready. So none that belongs into the forward pass is in the way of the backward
 pass, and if predictions are true, none ends later than it is packed. Where one is not, the queue goes on a little
-later. The order of computing is the model's graph's and not the queue's: caramel.enforce. How deep a batch is
-cut is `depths`; the queue has no such knob.
+later. The order of computing stays the program's (docs/policies/caramel.md). How deep a batch is cut is `depths`; the
+queue has no such knob.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from prophet.core.choice import Shape
 from prophet.core.cut import Cut
 from prophet.learn.learner import Learner
 from prophet.policies import get_policy
+from prophet.policies.tictac import TicTac
+from support.graphs import graph
 from support.virtual import events, iteration, transfers
 
 STEPS = {2: 0.1, 1: 0.2, 0: 0.3}
@@ -160,3 +162,18 @@ def test_the_order_of_blocks_that_come_back_is_known_at_once() -> None:
         orders.append(subject.plan.push.order)
     assert (orders[7], orders[8]) == ({2: 0, 1: 1, 0: 2}, {})
     assert orders[16] == orders[7]
+
+
+def test_what_was_traced_is_planned_with_at_the_next_turn() -> None:
+    subject = learner("tictac")
+    measured = transfers([131072, 4000] * 60, 30e6, 0.0005, began=8.0)
+    subject.turn(1.0, np.concatenate([some_iterations(8), measured]), None)
+    assert subject.plan.push.order == {0: 0, 1: 1, 2: 2}, "layers one after another"
+    transfers_of = {f"gradient{id_}": 1000 for id_ in sorted(STEPS)}
+    branches = graph(transfers_of, {"x": (0.0, "gradient0"), "y": (9.0, "gradient2"), "z": (0.0, "x y gradient1")})
+    subject.traced({0: 0.5}, TicTac(branches))
+    plan = subject.turn(2.0, NOTHING, None)
+    assert plan is not None and plan.push.order == {2: 0, 0: 1, 1: 2}
+    subject.traced({}, get_policy("tictac"))
+    plan = subject.turn(3.0, NOTHING, None)
+    assert plan is not None and plan.push.order == {0: 0, 1: 1, 2: 2}

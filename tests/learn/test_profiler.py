@@ -354,3 +354,23 @@ def test_backward_begins_where_forward_was_seen_to_end() -> None:
     assert guessed.profile.backward_s > 0.8
     assert [gradient.generation_s for gradient in seen.profile.gradients] == pytest.approx([0.6, 0.3, 0.04, 0.03])
     assert seen.profile.forward_s == pytest.approx(0.6, abs=0.02)
+
+
+def test_forward_times_that_were_traced_stay_while_the_rest_is_learned() -> None:
+    profiler = JobProfiler()
+    began = run(profiler, [STEPS] * 6)
+    profiler.traced({0: 0.5, 3: 0.25})
+    run(profiler, [STEPS] * 4, began)
+    profile = profiler.profile
+    assert profile is not None and [g.forward_s for g in profile.gradients][::3] == [0.5, 0.25]
+    profiler.traced({})
+    assert profiler.profile is not None and profiler.profile.gradients[0].forward_s < 0.5
+
+
+def test_of_other_ids_nothing_was_traced() -> None:
+    profiler = JobProfiler()
+    began = run(profiler, [STEPS] * 6)
+    profiler.traced({0: 0.5})
+    profiler.restart()
+    run(profiler, [STEPS] * 8, began)
+    assert profiler.profile is not None and profiler.profile.gradients[0].forward_s < 0.5

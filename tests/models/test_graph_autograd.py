@@ -11,6 +11,7 @@ from torch import nn
 
 from prophet.core.graph import Graph
 from prophet.models.graph_autograd import graph_of_steps, steps_of_outputs
+from prophet.models.graph_patterns import ForwardStep
 
 
 def named(module: nn.Module) -> dict[int, str]:
@@ -79,3 +80,13 @@ def test_a_deep_graph_is_no_deeper_than_the_stack() -> None:
     for _ in range(5000):
         out = out + 1.0
     assert len(steps_of_outputs([out], {id(weight): "weight"})) == 5001
+
+
+def test_a_parameter_in_several_blocks_waits_for_all_and_one_block_may_have_several() -> None:
+    steps = [ForwardStep("a", (), ("p", "q")), ForwardStep("b", ("a",), ("r",))]
+    travels = {"p": ["x"], "q": ["x", "y"], "r": ["y"]}
+    graph = graph_of_steps("cut", steps, {"x": 4, "y": 6}, {"q": 2.0, "r": 1.0}, travels)
+    assert [(o.name, o.inputs, o.time_s) for o in graph.computing] == [
+        ("forward.a", ("x", "y"), 2.0),
+        ("forward.b", ("forward.a", "y"), 1.0),
+    ]

@@ -92,6 +92,6 @@ def test_a_result_says_whose_forward_times_no_event_tells(tmp_path: Path) -> Non
         changed({**REPLAY, "simulator": {}}, "policies", ["stock", "ddp", "pace", "caramel"]), tmp_path
     ).cells
     said = emulation(cell, simulated=True)
-    assert said.endswith("; forward times of pace, caramel from a trace of operations, which a job lacks")
+    assert said.endswith("; forward times of pace, caramel from a trace of operations")
     (cell,) = loaded(changed({**REPLAY, "simulator": {}}, "policies", ["stock", "ddp", "prophet"]), tmp_path).cells
     assert "trace" not in emulation(cell, simulated=True)

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from prophet.watch.observer import Observer
     from prophet.watch.status import Predicted
     from prophet_byteps.stall import Oldest, StallDetector
+    from prophet_byteps.tracing import Traced
 
 FORWARD_IDS = ("mxnet",)
 """Frameworks whose ids are taken for forward order as they are: what becomes ready at about the same time, MXNet's
@@ -109,6 +110,7 @@ class Agent:
         self._planned_from: Profile | None = None
         self._aside = ""
         self._plans = 0
+        self._traced: Traced | None = None
         self._kept: RecordBuffer | None = event_buffer() if settings.events_out is not None else None
         self._released = 0
         self._stall: StallDetector | None = None
@@ -120,9 +122,10 @@ class Agent:
         Raises UserError, with one line, for a setting that is wrong. Where only the hook cannot act the job has none.
         """
         settings = from_environ(environ)
-        get_definition(settings.policy, names.SCHEDULER)
+        definition = get_definition(settings.policy, names.SCHEDULER)
         require_records(settings)
-        policy = policy_from_environ(settings.policy, environ, settings.partition_bytes or DEFAULT_PARTITION_BYTES)
+        partition_bytes = settings.partition_bytes or DEFAULT_PARTITION_BYTES
+        policy = policy_from_environ(settings.policy, environ, partition_bytes)
         profile = None
         if settings.profile_in is not None:
             from prophet.models.profiles import load_profile
@@ -132,6 +135,11 @@ class Agent:
         ours = names.users_own_partition_bytes(environ) is None
         partition.chosen_by_prophet(ours)
         job = cls(framework, settings, policy, library, hook, no_hook, profile)
+        if hook is not None and framework == "torch" and (definition.traced or definition.of_graph is not None):
+            from prophet_byteps.tracing import TraceBoard  # Few policies need it.
+
+            make = functools.partial(policy_from_environ, settings.policy, dict(environ), partition_bytes)
+            job._board.trace = TraceBoard(settings.policy, make if definition.of_graph is not None else None)
         # BytePS reads the partition size once, when it starts. It is the job's, so it holds without the hook as well.
         environ[names.BYTEPS_PARTITION_BYTES] = str(job._sizes.partition_bytes)
         if ours:
@@ -325,6 +333,9 @@ class Agent:
         if warm is not None and (kept := warm.take()) is not None:
             learner.begin_with(kept)
             self._began_warm = True
+        if board.trace is not None and (traced := board.trace.found) is not self._traced:
+            self._traced = traced
+            learner.traced(traced.forward_s, traced.policy or self._policy)
         if board.recuts > self._recuts:
             self._recuts, self._last_recut_s = board.recuts, now
         plan = learner.turn(

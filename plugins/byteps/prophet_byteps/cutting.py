@@ -29,7 +29,7 @@ import logging
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
 from prophet.core.errors import UserError
@@ -37,6 +37,9 @@ from prophet.core.network import Network
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
+
+if TYPE_CHECKING:
+    from prophet_byteps.tracing import TraceBoard
 
 _ROW = struct.Struct("<3fI")
 _CREDIT = struct.Struct("<Q")
@@ -131,6 +134,8 @@ class CutBoard:
 
     def __init__(self, fixed: Cut | None, first_cut: Callable[[Sequence[int]], Cut] = _learning) -> None:
         self.fixed = fixed
+        self.trace: TraceBoard | None = None
+        """Where what was traced is left; None where no policy plans with it."""
         self._first_cut = first_cut
         self._lock = threading.Lock()
         self._wanted = NOTHING

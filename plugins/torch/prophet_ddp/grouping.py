@@ -11,14 +11,15 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from prophet.frontends.notices import warn_of_untraced
 from prophet.policies.algorithms.sequence import TORCH_AT_ONCE
 from prophet_ddp.agent import Turning, WatchingAgent
 from prophet_ddp.control import Decision
 
 if TYPE_CHECKING:
     from prophet.core.policy import Policy
+    from prophet.frontends.torch.trace import ForwardTrace
     from prophet_ddp.rounds import ModuleRounds
-    from prophet_ddp.trace import ForwardTrace
 
 logger = logging.getLogger("prophet")
 
@@ -61,9 +62,11 @@ class GroupingAgent(WatchingAgent):
         if self._trace is not None:
             if not self._trace.done:
                 return
-            forward_s = self._trace.forward_s()
-            if forward_s is not None:  # It was given up where not, and the profile's own estimate has to do.
-                profile = self._groups.with_forward(profile, sizes, kinds, forward_s)
+            forward_s = self._trace.forward_of(rounds.blocks_under(rounds.cut))
+            if forward_s is not None:
+                profile = profile.with_forward(forward_s)
+            else:
+                warn_of_untraced(self._policy.name, self._trace.why_not)
         made = self._groups.make_grouping(self._policy, profile, network, self.profiler.jitter_s, sizes, kinds)
         together = tuple(len(places) for places in made.collectives)
         order = tuple(itertools.chain(*made.collectives))
@@ -87,7 +90,7 @@ class WaitingAgent:
     def turn(self, now: float) -> bool:
         """As the agent that is made; until then events are kept for it."""
         if not self._trace.done:
-            return self._trace.alive
+            return True
         if self._agent is None:
             self._agent = self._make()
         return self._agent is not None and self._agent.turn(now)

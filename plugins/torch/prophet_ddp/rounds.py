@@ -31,9 +31,9 @@ from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.trace import ForwardTrace
 
 if TYPE_CHECKING:
+    from prophet.frontends.torch.trace import ForwardTrace
     from prophet_ddp.trials import CutTrial
     from prophet_ddp.turns import Turns
 
@@ -275,7 +275,7 @@ class ModuleRounds(AwaitedRounds):
     def remove(self) -> None:
         """The module goes back to torch's reducer: nothing is under way, and nothing more will be gathered."""
         if self.trace is not None:
-            self.trace.remove()
+            self.trace.remove("it went back to torch's reducer")
         self.flush()
         self.retire()
         for hook in self._hooks:
@@ -287,6 +287,8 @@ class ModuleRounds(AwaitedRounds):
 
     def retire(self) -> None:
         """The wrapper is gone: nothing more is gathered, and what is under way comes home. Waits for nothing."""
+        if self.trace is not None:
+            self.trace.abandon()
         for hook in self._ends:
             hook.remove()
 
@@ -527,7 +529,7 @@ class ModuleRounds(AwaitedRounds):
 
     def keep_barrier(self) -> None:
         if self.trace is not None:
-            self.trace.remove()
+            self.trace.remove("it is compiled, or its parameters are used out of sight")
         super().keep_barrier()
 
     def before_compilation(self) -> None:

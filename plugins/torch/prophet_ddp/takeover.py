@@ -31,7 +31,7 @@ from prophet.core.network import Probe
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, at_end, end_process
-from prophet.frontends.notices import warn_of_unknown_variables
+from prophet.frontends.notices import warn_of_unknown_variables, warn_of_untraced
 from prophet.frontends.records import require_records
 from prophet.frontends.torch import steps
 from prophet.frontends.torch.guards import call_before
@@ -52,7 +52,6 @@ from prophet_ddp.issuer import Issuer
 from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
 from prophet_ddp.rounds import DdpArena, ModuleRounds
-from prophet_ddp.trace import ForwardTrace
 from prophet_ddp.turns import Turns, make_torch_reducer
 from prophet_ddp.wide_gloo import probe, wide_group
 
@@ -277,8 +276,10 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
     rounds.record.drain = log.drain if decides or observes else None
     if decides:
         if definition.traced or definition.of_graph is not None:
+            from prophet.frontends.torch.trace import ForwardTrace  # Few policies need it, and of all ranks one.
+
             params = [param for _, param in named]
-            rounds.trace = ForwardTrace(ddp.module, params, with_graph=definition.of_graph is not None)
+            rounds.trace = ForwardTrace(params, with_graph=definition.of_graph is not None)
         agent = _agent_of(rounds, told, adapts, members, alone)
         if adapts and isinstance(agent, ModuleAgent):
             from prophet_ddp.trials import CutTrial  # Of all ranks one needs it.
@@ -310,8 +311,13 @@ def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[
 
     def with_graph() -> Turning | None:
         alive = module()
-        ordered = policy_from_environ(told.policy, os.environ, partition_bytes, trace.graph())
-        return ModuleAgent(alive, CollectivePolicy(ordered), told, adapts, None, alone) if alive is not None else None
+        if alive is None:
+            return None
+        graph = trace.graph(alive.blocks_under(alive.cut)) if alive.cut is not None else None
+        if graph is None:
+            warn_of_untraced(told.policy, trace.why_not)
+        ordered = policy_from_environ(told.policy, os.environ, partition_bytes, graph)
+        return ModuleAgent(alive, CollectivePolicy(ordered), told, adapts, None, alone)
 
     return WaitingAgent(trace, with_graph)
 

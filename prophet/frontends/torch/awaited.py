@@ -10,11 +10,12 @@ in between waits for that one, and step() passes it on to an update that comes w
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ WAIT_LIMIT_S = 0.05
 """Longest sleep between two looks at something whose end is told."""
 
 _living: weakref.WeakSet[AwaitedRounds] = weakref.WeakSet()
+_before: list[Callable[[Sequence[Any]], None]] = []
 _in_backward = 0
 _installed = False
 
@@ -239,6 +241,9 @@ def watch_backward() -> None:
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
         global _in_backward
+        if _in_backward == 0:
+            for tell in list(_before):
+                tell(args[0])
         _in_backward += 1
         try:
             return original(*args, **kwargs)
@@ -249,3 +254,17 @@ def watch_backward() -> None:
                     rounds.backward_ends()
 
     autograd._engine_run_backward = run
+
+
+def before_backward(tell: Callable[[Sequence[Any]], None]) -> Callable[[], None]:
+    """From now on `tell` gets what each outermost backward pass begins from, before it runs. What is returned ends
+    that.
+    """
+    watch_backward()
+    _before.append(tell)
+
+    def leave() -> None:
+        with contextlib.suppress(ValueError):
+            _before.remove(tell)
+
+    return leave

@@ -18,7 +18,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from prophet.core.cut import ITEM_BYTES, Block, Borders, arena_places, blocks_of
 from prophet.core.network import Network
@@ -100,16 +100,6 @@ def make_grouping(
         tuple(sequence.ends_s[place] for place in sequence.order),
         iteration_s(travelling, sequence),
     )
-
-
-def with_forward(
-    profile: Profile, sizes: Sequence[int], kinds: Sequence[Hashable | None], forward_s: Sequence[float]
-) -> Profile:
-    """`profile` (as for make_grouping) with these forward times, one for each gradient."""
-    whole = blocks_of(sizes, kinds, Borders.of_gradients(sizes))
-    of_id = {block.id: forward_s[block.pieces[0].gradient] for block in whole}
-    rows = zip(profile.gradient_ids, profile.gradients, strict=True)
-    return replace(profile, gradients=tuple(replace(row, forward_s=of_id[id_]) for id_, row in rows))
 
 
 def _borders(

@@ -31,12 +31,15 @@ from prophet.lab.report import story_of
 from prophet.learn.learner import Learner
 from prophet.models.profiles import load_profile
 from prophet.policies import get_policy
+from prophet.policies.tictac import TicTac
 from prophet.watch import training
 from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.cutting import CutBoard, Reason, Wish
 from prophet_byteps.stall import Oldest
+from prophet_byteps.tracing import TraceBoard
 from support.ending import ProcessEnded, end_process
+from support.graphs import graph
 from support.virtual import events, iteration, transfers
 
 
@@ -298,6 +301,27 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     scheduled._learn(Hook(), Learner(), 7.0, [])  # type: ignore[arg-type]
     assert said == [None] * 4 + [1 << 20], "what the worker that decides wants in flight"
     assert board.said()[0] == Wish(cut, 2 << 20), "a plan that leaves the cut as it is"
+
+
+def test_what_the_front_end_has_traced_is_planned_with_as_long_as_it_holds() -> None:
+    scheduled = Agent("torch", Settings("tictac"), get_policy("tictac"), None, None, "no hook")
+    taken: list[Plan] = []
+    scheduled._take_up = lambda hook, plan: taken.append(plan)  # type: ignore[method-assign]
+    board = scheduled._board.trace = TraceBoard("tictac", TicTac)
+    learner = Learner(scheduled._policy, 5.0)
+    generated = [row for number in range(8) for row in iteration(float(number), {2: 0.1, 1: 0.2, 0: 0.3})]
+    hook: Any = Hook()
+    scheduled._learn(hook, learner, 8.0, events(generated))
+    layers = {"a": (0.0, "gradient0"), "b": (0.0, "a gradient2"), "c": (0.0, "b gradient1")}
+    board.leave({1: 7.0}, graph({f"gradient{id_}": 1000 for id_ in range(3)}, layers))
+    scheduled._learn(hook, learner, 9.0, events([]))
+    assert learner.policy is board.found.policy
+    assert taken[-1].push.order == {0: 0, 2: 0, 1: 2}, "TIO's, since no network is known"
+    profile = learner.profiler.profile
+    assert profile is not None and profile.gradients[1].forward_s == 7.0
+    board.close("why")
+    scheduled._learn(hook, learner, 10.0, events([]))
+    assert learner.policy is scheduled._policy and taken[-1].push.order == {0: 0, 1: 0, 2: 2}
 
 
 def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from prophet.core.network import Network
 from prophet.core.policy import Policy
 from prophet.core.profile import GradientProfile, Profile
 from prophet.policies import all_definitions, get_policy
-from prophet.policies.algorithms.collective_groups import Grouping, make_grouping, with_forward
+from prophet.policies.algorithms.collective_groups import Grouping, make_grouping
 from prophet.policies.algorithms.pace import balanced_fusion
 from prophet.policies.caramel import Caramel
 from prophet.policies.pace import Pace, urgency
@@ -129,14 +129,6 @@ def test_no_batch_of_caramel_ends_later_than_it_is_packed() -> None:
     }
     for collective, end_s in zip(made.collectives, made.ends_s, strict=True):
         assert end_s <= packed_s[tuple(gradients_of(collective, blocks))] + 2e-3
-
-
-def test_traced_times_are_those_of_the_gradients() -> None:
-    sizes = [100, 0, 50, 8]
-    whole = blocks_of(sizes, KIND[:4], Borders.of_gradients(sizes))
-    rows = tuple(GradientProfile(f"g{block.id}", block.size_bytes, 1.0, 9.0) for block in whole[:2])
-    known = with_forward(Profile("some", rows, tuple(b.id for b in whole[:2])), sizes, KIND[:4], [0.1, 0.2, 0.3, 0.4])
-    assert [row.forward_s for row in known.gradients] == [0.1, 0.3]
 
 
 @pytest.mark.parametrize("name", GROUPING)

@@ -16,12 +16,10 @@ from prophet.core.network import Network
 from prophet.policies.algorithms.tictac import (
     Bounds,
     Properties,
-    Statistic,
     Worker,
     flat_graph,
     general_time,
     graph_time,
-    measured_time,
     precedes,
     properties,
     received,
@@ -183,8 +181,8 @@ def test_of_layers_one_after_another_the_order_is_forward() -> None:
 def test_what_times_say_can_turn_an_order_round() -> None:
     job = graph({"a": 4, "b": 1}, {"x": (4.0, "a"), "y": (3.0, "b"), "z": (0.0, "x y")})
     assert list(tao(job, ONE_BYTE_A_SECOND)) == ["b", "a"]
-    slow = measured_time({"b": [9.0]}, otherwise=ONE_BYTE_A_SECOND)
-    assert list(tao(job, slow)) == ["a", "b"]
+    slow = {"b": 9.0}
+    assert list(tao(job, lambda operation: slow.get(operation.name, ONE_BYTE_A_SECOND(operation)))) == ["a", "b"]
 
 
 def test_a_transfer_behind_another_comes_after_it() -> None:
@@ -280,29 +278,7 @@ def test_the_graphs_oracle_asks_the_network_for_transfers_only() -> None:
     assert graph_time()(Operation("r", OperationKind.TRANSFER, time_s=3.0, size_bytes=9)) == 3.0
 
 
-def test_measured_times_are_the_least_of_all_runs_as_in_the_paper_or_the_median() -> None:
-    runs = {"op1": [3.0, 1.0, 8.0]}
-    assert measured_time(runs)(FIGURE_2["op1"]) == 1.0
-    assert measured_time(runs, Statistic.MEDIAN)(FIGURE_2["op1"]) == 3.0
-    assert measured_time(runs, otherwise=graph_time())(FIGURE_2["op2"]) == 5.0
-
-
-@pytest.mark.parametrize(
-    ("runs", "message"),
-    [
-        ({"op1": []}, "operation 'op1' has no runs"),
-        ({"op1": [1.0, -1.0]}, "operation 'op1' has an impossible time"),
-        ({"op1": [math.nan]}, "operation 'op1' has an impossible time"),
-    ],
-)
-def test_impossible_measurements_are_refused(runs: dict[str, list[float]], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        measured_time(runs)
-
-
-def test_an_operation_without_a_time_is_named() -> None:
-    with pytest.raises(UserError, match="operation 'recv2' was not measured"):
-        tao(FIGURE_2, measured_time({}))
+def test_an_operation_with_an_impossible_time_is_named() -> None:
     with pytest.raises(UserError, match="graph 'test': operation 'recv2': the time oracle gives -1"):
         tao(FIGURE_2, lambda operation: -1.0)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
-from prophet.core.cut import Cut
+from prophet.core.cut import Block, Cut, blocks_of
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.streams import Streams, streams_of
 from prophet.learn.barrier import BarrierWatch
@@ -20,6 +21,12 @@ from prophet.watch import training
 from prophet_byteps.cutting import CutControl
 from prophet_byteps.torch.keyed_arena import KeyedArena
 from prophet_byteps.torch.keys import Engine
+
+if TYPE_CHECKING:
+    from prophet_byteps.torch.tracing import RoundsTrace
+
+COMPILED, SIGHT = "it is compiled", "its parameters are used out of sight"
+"""Why a trace is given up."""
 
 
 def described(kind: str, names: Iterable[str], half: torch.dtype | None) -> str:
@@ -58,6 +65,13 @@ class KeyedRounds:
         self._control: CutControl | None = None
         self._streams: dict[torch.device, Streams] = {}
         self._planned = False
+        self._may_trace = engine.board.trace is not None
+        self._trace: RoundsTrace | None = None
+
+    @property
+    def tracing(self) -> bool:
+        """Whether forward passes are traced, so that no update may outlast step()."""
+        return self._trace is not None
 
     @property
     def whole(self) -> bool:
@@ -98,6 +112,25 @@ class KeyedRounds:
             self._control.begins_otherwise(arena.cut, "it takes more names than a job declares in BytePS")
         self._planned = True
         self._say()
+        if self._may_trace:
+            self._may_trace = False
+            self._begin_trace()
+
+    def _begin_trace(self) -> None:
+        board = self._engine.board.trace
+        assert board is not None
+        try:
+            from prophet_byteps.torch.tracing import trace_of  # Few policies need it.
+
+            self._trace = trace_of(self._slots, self._number, board)
+        except Exception as error:
+            board.close(f"{type(error).__name__}: {error}")
+
+    def give_up_trace(self, why: str) -> None:
+        """Forward passes are traced no more, for this reason."""
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            trace.give_up(why)
 
     def iterated(self, waited: bool) -> None:
         """An iteration is over; `waited` where nothing of it was still to come when the program went on."""
@@ -133,6 +166,14 @@ class KeyedRounds:
         assert self.arena is not None
         self.staged = 0
         self.arena.next_round(passes)
+        if self._trace is not None:
+            self._trace.next_round(self._blocks)
+            if not self._trace.under_way:
+                self._trace = None
+
+    def _blocks(self) -> list[Block]:
+        assert self.arena is not None and self.arena.cut is not None
+        return blocks_of(self.arena.sizes, self.arena.kinds, self.arena.cut)
 
     def arrived(self, slot: Slot) -> bool:
         """Whether its average is back."""

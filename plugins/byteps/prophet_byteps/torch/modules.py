@@ -19,7 +19,7 @@ from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.awaited import AwaitedRounds
 from prophet.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
-from prophet_byteps.torch.keyed_rounds import KeyedRounds, described
+from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, described
 from prophet_byteps.torch.keys import Engine
 
 
@@ -60,6 +60,21 @@ class KeyedModuleRounds(AwaitedRounds):
                 slot.put_in_grad()
                 slot.awaited = False
         self.backward_ends()
+
+    @property
+    def barrier(self) -> bool:
+        return super().barrier or self._keyed.tracing
+
+    @property
+    def learning(self) -> bool:
+        return super().learning or self._keyed.tracing
+
+    def keep_barrier(self) -> None:
+        self._keyed.give_up_trace(SIGHT)
+        super().keep_barrier()
+
+    def before_compilation(self) -> None:
+        self._keyed.give_up_trace(COMPILED)
 
     def restart(self) -> None:
         """After a suspend, when nothing is on its way."""

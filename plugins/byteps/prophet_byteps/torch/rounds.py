@@ -17,7 +17,7 @@ from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.probation import Probation
 from prophet.frontends.torch.updates import Updates, unseen_use
-from prophet_byteps.torch.keyed_rounds import KeyedRounds, described
+from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, described
 from prophet_byteps.torch.keys import Engine
 
 
@@ -90,8 +90,8 @@ class OptimizerRounds(Updates):
         self._push_missing()
         local = self._take_groups()
         self._next_round()
-        self._defer(self._order, local, barrier=self._probation.barrier)
-        late = self._probation.under_way or any(slot.pending for slot in self._order)
+        self._defer(self._order, local, barrier=self._probation.barrier or self._keyed.tracing)
+        late = self._probation.under_way or self._keyed.tracing or any(slot.pending for slot in self._order)
         self._keyed.iterated(waited=not late)
         self._probation.stepped()
         torch_guards.note_uses(self, self._probation.watches)
@@ -121,12 +121,14 @@ class OptimizerRounds(Updates):
 
     def keep_barrier(self) -> None:
         """From now on no update outlasts step()."""
+        self._keyed.give_up_trace(SIGHT)
         self._probation.for_good()
         torch_guards.learned(self)
         self.flush()
 
     def before_compilation(self) -> None:
-        """Hooks are on parameters alone."""
+        """Hooks are on parameters alone, but for those of a trace."""
+        self._keyed.give_up_trace(COMPILED)
 
     def set_passes(self, passes: int) -> None:
         self.passes = passes

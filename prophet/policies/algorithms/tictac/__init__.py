@@ -4,7 +4,7 @@
 `toys` the paper's two extreme models. The policy for the queue is prophet/policies/tictac.py.
 """
 
-from prophet.policies.algorithms.tictac.oracle import Statistic, TimeOracle, general_time, graph_time, measured_time
+from prophet.policies.algorithms.tictac.oracle import TimeOracle, general_time, graph_time
 from prophet.policies.algorithms.tictac.ordering import Properties, precedes, properties, received, tao, tio
 from prophet.policies.algorithms.tictac.toys import flat_graph, sequential_graph
 from prophet.policies.algorithms.tictac.worker import Bounds, Worker
@@ -12,13 +12,11 @@ from prophet.policies.algorithms.tictac.worker import Bounds, Worker
 __all__ = [
     "Bounds",
     "Properties",
-    "Statistic",
     "TimeOracle",
     "Worker",
     "flat_graph",
     "general_time",
     "graph_time",
-    "measured_time",
     "precedes",
     "properties",
     "received",

@@ -1,6 +1,6 @@
 """The paper's two extreme models (TicTac, section 6): Par-32, where order is worth nothing, and Seq-32.
 
-Rule of this file: small graphs made of numbers; models of a framework are prophet/models/graph_torch.py's.
+Rule of this file: small graphs made of numbers; models of a framework are those of prophet/models.
 """
 
 from __future__ import annotations

@@ -14,12 +14,17 @@ import pytest
 import torch
 from torch import nn
 
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.frontends import notices
 from prophet.frontends.torch import steps
 from prophet.frontends.torch.probation import IN_VAIN, STEPS
+from prophet.frontends.torch.trace import PASSED_OVER, TRACED
 from prophet.learn.barrier import LEAST_ALIKE
+from prophet.policies.tictac import TicTac
 from prophet_byteps import hook
+from prophet_byteps.cutting import CutBoard
 from prophet_byteps.torch import front_end, modules
+from prophet_byteps.tracing import NOTHING, TraceBoard
 from support.torch_network import (
     Network,
     NoCompression,
@@ -190,6 +195,23 @@ def test_half_precision_has_bytepss_bits(network: Any) -> None:
     trained(ddp, optimizer, steps=5)
     assert {tensor.dtype for _, tensor, _ in network.flying.values()} == {torch.float16}
     assert same_model(model, truth)
+
+
+def test_its_forward_passes_are_traced_with_the_same_bits(network: Any) -> None:
+    cuts = CutBoard(Cut.uniform(MOST_BLOCK_BYTES))
+    board = cuts.trace = TraceBoard("tictac", TicTac)
+    front_end.install(network, fusion=False, board=cuts)
+    truth, plain, ddp, optimizer = pair(network)
+    last = 1 + PASSED_OVER + TRACED
+    trained(ddp, optimizer, steps=last - 1)
+    assert not network.flying and board.found is NOTHING, "step() waits meanwhile"
+    trained(ddp, optimizer, last - 1, 4)
+    assert network.flying and board.found.policy is not None
+    for number in range(last + 3):
+        plain.zero_grad()
+        loss_of(truth, number).backward()
+        plain.step()
+    assert same_model(ddp.module, truth)
 
 
 class Branches(nn.Module):

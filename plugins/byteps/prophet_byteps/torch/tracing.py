@@ -1,0 +1,70 @@
+"""When forward is traced on BytePS: in the first iterations of the job's one optimizer or wrapped module.
+
+Rule of this file: from the beginning of that to its end; what is traced is prophet/frontends/torch/trace.py's, and who
+wants it prophet_byteps/tracing.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from prophet.frontends.torch.guards import after_compilation
+from prophet.frontends.torch.trace import ForwardTrace
+
+if TYPE_CHECKING:
+    from prophet.core.cut import Block
+    from prophet.frontends.torch.arena import Slot
+    from prophet_byteps.tracing import TraceBoard
+
+
+class RoundsTrace:
+    """Of the rounds of `slots`. `under_way`: no update may outlast step()."""
+
+    def __init__(self, slots: Sequence[Slot], board: TraceBoard) -> None:
+        self._board = board
+        self._trace = ForwardTrace([slot.param for slot in slots], with_graph=board.with_graph)
+        self.under_way = True
+
+    def next_round(self, blocks: Callable[[], Sequence[Block]]) -> None:
+        """The next round is open, which begins with a forward pass; `blocks` are those that travel."""
+        if self._board.closed:
+            self.give_up("")
+        self._trace.begins()
+        if not self.under_way or not self._trace.done:
+            return
+        self.under_way = False
+        try:
+            of_graph = self._board.with_graph
+            forward_s, graph = self._trace.forward_of(blocks()), self._trace.graph(blocks()) if of_graph else None
+            if forward_s is None or (of_graph and graph is None):
+                self._board.close(self._trace.why_not)
+            else:
+                self._board.leave(forward_s, graph)
+        except Exception as error:
+            self._board.close(f"{type(error).__name__}: {error}")
+
+    def give_up(self, why: str) -> None:
+        """No more is traced, for this reason."""
+        self._trace.remove(why)
+        if self.under_way:
+            self.under_way = False
+            if not self._board.closed:
+                self._board.close(why)
+
+
+def trace_of(slots: Sequence[Slot], number: int, board: TraceBoard) -> RoundsTrace | None:
+    """Of the job's first optimizer, before its first gradient leaves; None where there is to be none. Of several the
+    ids of one would be in no graph of another, so then all are without.
+    """
+    why = ""
+    if number:
+        why = "the job has several optimizers"
+    elif not all(slot.param.is_cpu for slot in slots):
+        why = "it is on a device that works by itself"
+    elif after_compilation():
+        why = "it is compiled"
+    if why:
+        board.close(why)
+        return None
+    return RoundsTrace(slots, board)

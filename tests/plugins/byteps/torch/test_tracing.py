@@ -1,0 +1,173 @@
+"""Forward passes are traced in a job's first iterations: what the agent finds, and the bits of a plain optimizer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet.core.graph import Graph
+from prophet.core.profile import GradientProfile, Profile
+from prophet.frontends.torch import awaited
+from prophet.frontends.torch.trace import PASSED_OVER, TRACED
+from prophet.policies.tictac import TicTac
+from prophet_byteps.cutting import CutBoard
+from prophet_byteps.torch import front_end
+from prophet_byteps.tracing import NOTHING, TraceBoard
+from support.torch_network import Network, Plain, make_model, same, same_model, train, wrap
+
+LAST = 1 + PASSED_OVER + TRACED
+"""The step in which the trace ends: it begins with the first gradient, of an iteration whose forward pass is over."""
+
+
+class Job:
+    """A front end whose policy plans with a trace. `graphs` are those that the policy was made of."""
+
+    def __init__(self, network: Network, make: Callable[[Graph], TicTac] | None = TicTac, fusion: bool = False) -> None:
+        self.graphs: list[Graph] = []
+        cuts = CutBoard(Cut.uniform(MOST_BLOCK_BYTES))
+
+        def keep(graph: Graph) -> TicTac:
+            assert make is not None
+            self.graphs.append(graph)
+            return make(graph)
+
+        self.board = cuts.trace = TraceBoard("tictac", keep if make is not None else None)
+        front_end.install(network, fusion, board=cuts)
+
+
+def hooks() -> tuple[int, int]:
+    return len(torch_module._global_forward_pre_hooks), len(awaited._before)
+
+
+def both(network: Network, steps: int) -> tuple[Any, Any, Any, Any]:
+    """A model trained by plain Adam, and its twin under the front end, so many steps."""
+    truth, model = make_model(), make_model()
+    plain = Plain(torch.optim.Adam(truth.parameters(), 1e-2))
+    optimizer = wrap(network, model, torch.optim.Adam(model.parameters(), 1e-2))
+    train(truth, plain, steps=steps)
+    train(model, optimizer, steps=steps)
+    return truth, plain, model, optimizer
+
+
+def test_no_update_outlasts_its_step_while_it_lasts_and_the_bits_stay(any_order: Network) -> None:
+    before = hooks()
+    job = Job(any_order)
+    truth, plain, model, optimizer = both(any_order, LAST - 1)
+    assert not any_order.flying and job.board.found is NOTHING
+    assert hooks() == (before[0] + 1, before[1] + 1)
+    for single, trained in ((model, optimizer), (truth, plain)):
+        train(single, trained, first=LAST - 1, steps=1)
+    assert any_order.flying, "the last forward pass was traced"
+    assert job.board.found.policy is not None and hooks() == before
+    for single, trained in ((model, optimizer), (truth, plain)):
+        train(single, trained, first=LAST, steps=3)
+    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
+    assert same_model(model, truth)
+
+
+@pytest.mark.parametrize("fusion", [False, True])
+def test_the_graph_is_of_what_travels(network: Network, fusion: bool) -> None:
+    job = Job(network, fusion=fusion)
+    _, _, _, optimizer = both(network, LAST)
+    blocks = optimizer._prophet._keyed.arena.blocks
+    (graph,) = job.graphs
+    assert [(transfer.name, transfer.size_bytes) for transfer in graph.transfers] == [
+        (f"gradient{block.id}", block.data.nbytes) for block in blocks
+    ]
+    assert set(job.board.found.forward_s) == {block.id for block in blocks}
+    # What the profiler learns is named so.
+    rows = tuple(GradientProfile(f"gradient{block.id}", block.data.nbytes, 1.0) for block in blocks)
+    profile = Profile("learned", rows, tuple(block.id for block in blocks))
+    policy = job.board.found.policy
+    assert isinstance(policy, TicTac) and set(policy.order(profile, None)) == set(profile.ids)
+
+
+def test_a_policy_that_takes_no_graph_has_the_times(network: Network) -> None:
+    job = Job(network, make=None)
+    _, _, _, optimizer = both(network, LAST)
+    assert job.board.found.policy is None
+    assert set(job.board.found.forward_s) == {block.id for block in optimizer._prophet._keyed.arena.blocks}
+
+
+def test_of_several_optimizers_none_has_a_graph(network: Network, caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(network)
+    with caplog.at_level(logging.WARNING, logger="prophet"):
+        both(network, LAST)
+        assert job.board.found is not NOTHING
+        both(network, 1)
+        assert job.board.found is NOTHING
+        before = hooks()
+        both(network, LAST)
+    assert hooks() == before
+    assert [record.getMessage() for record in caplog.records] == [
+        "Prophet has no trace of this model: the job has several optimizers; tictac takes its layers to be one after "
+        "another"
+    ]
+
+
+def test_one_that_is_wrapped_meanwhile_ends_the_first_ones(network: Network) -> None:
+    before = hooks()
+    job = Job(network)
+    _, _, model, optimizer = both(network, 3)
+    both(network, 1)
+    train(model, optimizer, first=3, steps=1)
+    assert hooks() == before and job.board.found is NOTHING and not optimizer._prophet._keyed.tracing
+
+
+@pytest.mark.parametrize("method", ["before_compilation", "keep_barrier"])
+def test_what_is_compiled_or_used_out_of_sight_is_traced_no_more(
+    network: Network, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = hooks()
+    job = Job(network)
+    with caplog.at_level(logging.WARNING, logger="prophet"):
+        truth, plain, model, optimizer = both(network, 4)
+        getattr(optimizer._prophet, method)()
+    assert hooks() == before and job.board.closed and len(caplog.records) == 1
+    for single, trained in ((model, optimizer), (truth, plain)):
+        train(single, trained, first=4, steps=LAST)
+    assert job.board.found is NOTHING and same_model(model, truth)
+
+
+def test_a_policy_that_cannot_take_the_graph_is_one_warning(network: Network, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(graph: Graph) -> TicTac:
+        raise KeyError("gradient0")
+
+    job = Job(network, make=fail)
+    with caplog.at_level(logging.WARNING, logger="prophet"):
+        truth, _, model, _ = both(network, LAST + 1)
+    assert job.board.found is NOTHING and same_model(model, truth)
+    (record,) = caplog.records
+    assert "KeyError: 'gradient0'; tictac takes its layers" in record.getMessage()
+
+
+class Reader(nn.Module):
+    """A part that has no part in the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.used, self.unused = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, flow: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.used(flow)
+        return result
+
+
+def test_a_parameter_without_a_part_in_the_loss_leaves_no_graph(
+    network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(network)
+    model = Reader()
+    optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
+    with caplog.at_level(logging.WARNING, logger="prophet"):
+        train(model, optimizer, steps=LAST)
+    assert job.board.found is NOTHING and not job.graphs
+    assert "2 of its 4 parameters have no part in the graph of its loss" in caplog.text
