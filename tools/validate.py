@@ -83,19 +83,16 @@ def compare(points: Sequence[Point]) -> list[Compared]:
     """Median iteration times of both, one entry a policy and cell that ran both ways."""
     compared = []
     for point in points:
-        for name in point.cell.policies:
-            real = point.cell.measured(name)
-            simulated = None if point.simulated is None else point.simulated.measured(name)
-            if real is None or simulated is None or real.median_s is None or simulated.median_s is None:
-                continue
+        setting = point.cell.setting
+        for name, (real_s, simulated_s) in point.real_and_simulated_s.items():
             compared.append(
                 Compared(
                     name,
-                    describe_setting({"bandwidth": point.cell.setting["bandwidth"]}),
-                    describe_setting(point.cell.setting),
-                    real.median_s,
-                    simulated.median_s,
-                    simulated.median_s / real.median_s - 1,
+                    describe_setting({"bandwidth": setting["bandwidth"]}),
+                    describe_setting(setting),
+                    real_s,
+                    simulated_s,
+                    simulated_s / real_s - 1,
                 )
             )
     return compared

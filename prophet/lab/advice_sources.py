@@ -103,7 +103,8 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
     measured = results.cells[number]
     runs = folder / "runs" / f"cell{number}"
     cell = as_measured(_cell(results, measured, runs), measured.links)
-    names = [contender.name for contender in cell.policies if measured.measured(contender.name)]
+    medians_s = measured.medians_s
+    names = [contender.name for contender in cell.policies if contender.name in medians_s]
     if not names:
         raise UserError(f"{folder}: nothing was measured in that cell")
     if policy is not None and policy not in names:
@@ -116,10 +117,8 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
         # What was learned are the sizes that travelled.
         whole_bytes = learned.total_bytes * (1 if cell.job.compression == "none" else 2)
         cell = replace(cell, profile=scaled(learned, whole_bytes))
-    shown = measured.measured(name)
-    assert shown is not None and shown.median_s is not None
     waits = _waits(runs / f"{name}-repeat1")
-    return Situation(replace(cell, policies=(contender,)), contender, waits=waits), shown.median_s
+    return Situation(replace(cell, policies=(contender,)), contender, waits=waits), medians_s[name]
 
 
 def _waits(run: Path) -> bool:

@@ -168,6 +168,11 @@ class CellResult(_Part):
         policy = self.policies.get(name)
         return None if policy is None or policy.iteration_s is None else policy
 
+    @property
+    def medians_s(self) -> dict[str, float]:
+        """The median iteration time of each policy that did not fail."""
+        return {name: policy.median_s for name, policy in self.policies.items() if policy.median_s is not None}
+
 
 class Results(_Part):
     """results.json."""
