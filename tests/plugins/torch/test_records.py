@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from prophet.lab.transfers import pair_events
 from prophet.models.profiles import load_profile
 from prophet.watch.status import Predicted
 from prophet_ddp.records import ModuleRecord, Records
-from support.programs import clean_environ, torchrun_variables
+from support.programs import clean_environ, run_together, torchrun_variables
 from tools.ports import free_port
 
 PROGRAM = Path(__file__).with_name("record_cases.py")
@@ -38,17 +37,8 @@ def job(folder: Path, *arguments: str, ranks: int = 2, cache: str = "off") -> No
     settings = {f"PROPHET_{name}_OUT": str(folder / file) for name, file in files.items()}
     environ = clean_environ() | settings | {"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": cache}
     port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), *arguments], env=environ | torchrun_variables(rank, ranks, port)
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        assert [process.wait(LIMIT_S) for process in processes] == [0] * ranks
-    finally:
-        for process in processes:
-            process.kill()
+    environs = [environ | torchrun_variables(rank, ranks, port) for rank in range(ranks)]
+    run_together([[sys.executable, str(PROGRAM), *arguments]] * ranks, environs, LIMIT_S)
 
 
 def test_every_rank_leaves_a_status_and_the_one_that_learns_the_rest(tmp_path: Path) -> None:
