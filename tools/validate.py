@@ -19,7 +19,7 @@ from rich.table import Table
 
 from prophet.core.errors import UserError
 from prophet.lab.config import load_experiment
-from prophet.lab.records import read_results
+from prophet.lab.records import RESULTS_FILE, read_results
 from prophet.lab.results_view import describe_setting
 from prophet.lab.session import run_session
 from prophet.lab.simulated_session import simulate_session
@@ -190,10 +190,10 @@ def validate(
     """
     experiment = load_experiment(config, repeats=1)
     simulate_session(experiment, out / "validation-simulated")
-    simulated = read_results(out / "validation-simulated" / "results.json")
+    simulated = read_results(out / "validation-simulated" / RESULTS_FILE)
     if real is None:
         run_session(load_experiment(config, repeats=repeats), out / "validation-real")
-    measured = read_results(real or out / "validation-real" / "results.json")
+    measured = read_results(real or out / "validation-real" / RESULTS_FILE)
     if [cell.setting for cell in measured.cells] != [cell.setting for cell in simulated.cells]:
         raise UserError("validate: the real results are of another config; run it without --real")
     data = kept.study_of(experiment, measured, simulated)

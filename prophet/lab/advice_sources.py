@@ -19,13 +19,14 @@ from prophet.lab.advice import Situation, contender_of, predicted_job
 from prophet.lab.cluster_config import Bandwidth, ClusterConfig, Delay
 from prophet.lab.config import Cell, experiment_of
 from prophet.lab.contenders import Contender
-from prophet.lab.records import CellResult, Results, read_results, read_status
+from prophet.lab.records import RESULTS_FILE, CellResult, Results, read_results, read_status
 from prophet.lab.results import as_measured
 from prophet.lab.results_view import describe_setting
+from prophet.lab.runs import PROFILE_FILE, STATUS_FILE
+from prophet.lab.transfers import WORKER
 from prophet.lab.workload import scaled
 from prophet.models.profiles import BUILTIN, load_profile
 
-RESULTS = "results.json"
 PROPHET = "prophet"
 """The policy whose run is advised on where nothing else is said."""
 
@@ -84,7 +85,7 @@ def _measured_rate(status: Path, contender: Contender, workers: int) -> float:
 
 def is_run(folder: Path) -> bool:
     """Whether `prophet run` has left its results there."""
-    return (folder / RESULTS).is_file()
+    return (folder / RESULTS_FILE).is_file()
 
 
 def of_run(folder: Path, policy: str | None = None, number: int | None = None) -> tuple[Situation, float]:
@@ -93,7 +94,7 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
     Of the policy of that name, or of Prophet where it ran, or of the first; in the cell of that number, which may be
     left out where there is one. Raises UserError.
     """
-    results = read_results(folder / RESULTS)
+    results = read_results(folder / RESULTS_FILE)
     if number is None and len(results.cells) > 1:
         cells = "; ".join(f"{place}: {describe_setting(cell.setting)}" for place, cell in enumerate(results.cells))
         raise UserError(f"{folder} has {len(results.cells)} cells; choose one with --cell ({cells})")
@@ -123,7 +124,7 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
 
 def _waits(run: Path) -> bool:
     """Whether its iterations were seen to wait for all averages."""
-    status = run / "worker0.status.json"
+    status = run / f"{WORKER}.{STATUS_FILE}"
     return status.exists() and read_status(status).barrier
 
 
@@ -167,7 +168,7 @@ def _mappings(points: object) -> Sequence[Mapping[str, Any]]:
 
 
 def _learned(run: Path, name: str) -> Profile:
-    path = run / "worker0.profile.json"
+    path = run / f"{WORKER}.{PROFILE_FILE}"
     if not path.exists():
         raise UserError(f"{name} left no profile ({path}); a job under Prophet does: choose it with --policy")
     return load_profile(path)

@@ -29,6 +29,8 @@ from prophet.watch.rows import RecordRow
 from prophet.watch.status import LiveStatus
 
 SCHEMA: Literal[1] = 1
+RESULTS_FILE = "results.json"
+"""In the folder of an experiment."""
 T = TypeVar("T")
 
 
