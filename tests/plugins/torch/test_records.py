@@ -135,10 +135,3 @@ def test_the_first_module_alone_says_why_it_was_given_back(tmp_path: Path) -> No
     assert made.status().given_back == ""
     made.given_back("torch's reducer is faster", first)
     assert (made.status().given_back, made.status().stepped_aside) == ("torch's reducer is faster", "")
-
-
-def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").write_text("")
-    records(tmp_path / "file").write()
-    (warning,) = caplog.records
-    assert warning.getMessage().startswith("Prophet could not write its records: ")
