@@ -43,8 +43,8 @@ class Point:
     @property
     def real_and_simulated_s(self) -> dict[str, tuple[float, float]]:
         """Both median iteration times of each policy that has two."""
-        simulated_s = {} if self.simulated is None else self.simulated.medians_s
-        return {name: (real_s, simulated_s[name]) for name, real_s in self.cell.medians_s.items() if name in simulated_s}
+        real_s, simulated_s = self.cell.medians_s, {} if self.simulated is None else self.simulated.medians_s
+        return {name: (real_s[name], simulated_s[name]) for name in real_s if name in simulated_s}
 
 
 @dataclass(frozen=True)

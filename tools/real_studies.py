@@ -69,10 +69,9 @@ def _models(points: Sequence[Point]) -> str:
     parts = [f"{span([1 + gain for gain in gains(points, 'prophet', other)], '{:.2f}'.format)} as {other}"
              for other in others]  # fmt: skip
     return (
-        f"Prophet's iterations take {span(over_bound(points, 'prophet'))} longer than the bound, and it is ahead of all "
-        "others "
-        f"{ahead(points, 'prophet', others)}: {', '.join(parts)} (times as fast). BERT-base's embedding, a fifth of "
-        "all bytes, is generated last and needed first, so that nothing hides its transfer."
+        f"Prophet's iterations take {span(over_bound(points, 'prophet'))} longer than the bound, and it is ahead of "
+        f"all others {ahead(points, 'prophet', others)}: {', '.join(parts)} (times as fast). BERT-base's embedding, a "
+        "fifth of all bytes, is generated last and needed first, so that nothing hides its transfer."
     )
 
 

@@ -22,6 +22,7 @@ from prophet.studies.agenda import Action, Agenda
 from prophet_ddp.device import DeviceStreams, Told
 from support.collectives import Future
 
+
 def peers(data: torch.Tensor) -> torch.Tensor:
     """What the sum of all ranks comes to, where the others' part depends on ours in a known way.
 

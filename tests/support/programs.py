@@ -38,9 +38,7 @@ def torchrun_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def run_together(
-    commands: Sequence[Sequence[str]], environs: Sequence[Mapping[str, str]], limit_s: float
-) -> list[str]:
+def run_together(commands: Sequence[Sequence[str]], environs: Sequence[Mapping[str, str]], limit_s: float) -> list[str]:
     """Runs programs at once to their ends; what each printed. Fails with what they said where one does, or is late."""
     programs = [
         subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
