@@ -23,8 +23,8 @@ from prophet.core.settings import DDP_NCCL, Settings
 from prophet.policies import get_definition
 
 if TYPE_CHECKING:
-    from prophet_ddp.arena import DdpArena
     from prophet_ddp.device import DeviceStreams, EventWatcher
+    from prophet_ddp.rounds import DdpArena
 
 BACKEND = "cpu:gloo,cuda:nccl"
 SERVED = ("nccl", "cuda:nccl", BACKEND)

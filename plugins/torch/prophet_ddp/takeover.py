@@ -44,7 +44,6 @@ from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolic
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE
 from prophet_ddp import ends, nccl
 from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
-from prophet_ddp.arena import DdpArena
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control
@@ -52,7 +51,7 @@ from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
-from prophet_ddp.rounds import ModuleRounds
+from prophet_ddp.rounds import DdpArena, ModuleRounds
 from prophet_ddp.trace import ForwardTrace
 from prophet_ddp.turns import Turns, make_torch_reducer
 from prophet_ddp.wide_gloo import probe, wide_group
