@@ -56,7 +56,7 @@ def page(results: Path) -> str:
         BANDWIDTHS_ABOUT,
         kept.section(results, VALIDATION, Study, "make validate", by_bandwidth, stand_in=BANDWIDTHS),
         "## What it costs",
-        kept.section(results, REPLAY, Study, "make replay", costs, stand_in=COSTS),
+        kept.section(results, REPLAY, Study, "make replay", lambda data, _: overheads(data.points), stand_in=COSTS),
         queue_costs(results),
         kept.note(results, "replay-seen"),
     )
@@ -85,11 +85,6 @@ def swept(data: Study, measured: Provenance) -> str:
 def by_bandwidth(data: Study, measured: Provenance) -> str:
     """All policies at several rates."""
     return kept.joined(measured.line(), by_setting(data.points))
-
-
-def costs(data: Study, _measured: Provenance) -> str:
-    """What Prophet itself took in the replay at one rate."""
-    return overheads(data.points)
 
 
 def weights(points: Sequence[Point]) -> str:

@@ -27,18 +27,18 @@ from prophet_ddp.records import ModuleRecord, Records
 from support.programs import clean_environ, run_together, torchrun_variables
 from tools.ports import free_port
 
-PROGRAM = Path(__file__).with_name("record_cases.py")
+PROGRAM = Path(__file__).with_name("training_cases.py")
 LIMIT_S = 120
 
 
-def job(folder: Path, *arguments: str, ranks: int = 2, cache: str = "off") -> None:
+def job(folder: Path, until: str = "planned", ranks: int = 2, cache: str = "off") -> None:
     """Runs a rank for each, to its end."""
     files = {"STATUS": "status.json", "EVENTS": "events.npz", "PROFILE": "profile.json"}
     settings = {f"PROPHET_{name}_OUT": str(folder / file) for name, file in files.items()}
     environ = clean_environ() | settings | {"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": cache}
     port = free_port()
     environs = [environ | torchrun_variables(rank, ranks, port) for rank in range(ranks)]
-    run_together([[sys.executable, str(PROGRAM), *arguments]] * ranks, environs, LIMIT_S)
+    run_together([[sys.executable, str(PROGRAM), until]] * ranks, environs, LIMIT_S)
 
 
 def test_every_rank_leaves_a_status_and_the_one_that_learns_the_rest(tmp_path: Path) -> None:
