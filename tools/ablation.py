@@ -51,7 +51,7 @@ def costs(cells: Sequence[CellResult]) -> dict[str, list[float]]:
     """By contender, how much longer its iteration is than Prophet's, as a part of that, in each cell where both ran."""
     shares: dict[str, list[float]] = {}
     for cell in cells:
-        times = {name: policy.median_s for name, policy in cell.policies.items() if policy.median_s is not None}
+        times = cell.medians_s
         whole_s = times.get(WHOLE)
         if whole_s is None:
             continue

@@ -19,7 +19,7 @@ from prophet.lab.advice import advise
 from prophet.lab.advice_record import Advice, Suggestion
 from prophet.lab.advice_sources import of_run
 from prophet.lab.config import load_experiment
-from prophet.lab.records import read_results
+from prophet.lab.records import RESULTS_FILE, read_results
 from prophet.lab.results_view import describe_setting
 from prophet.lab.simulator_error import prediction_error
 from tools import kept
@@ -82,7 +82,7 @@ def followed(out: Path, number: int, change: str) -> Followed:
     advice = advise(situation, measured_s, error_of=prediction_error)
     plain = advise(situation, error_of=prediction_error)
     suggestion = _suggestion(advice, change)
-    (cell,) = read_results(after / "results.json").cells
+    (cell,) = read_results(after / RESULTS_FILE).cells
     (real,) = cell.policies.values()
     if real.median_s is None:
         raise UserError(f"{after}: the changed job failed ({real.error}); run it again")

@@ -82,7 +82,7 @@ def standings(cells: Sequence[CellResult]) -> list[Standing]:
     """Of each cell in which Prophet and DDP as it comes were measured."""
     rows = []
     for cell in cells:
-        times = {name: policy.median_s for name, policy in cell.policies.items() if policy.median_s is not None}
+        times = cell.medians_s
         ddp = {name: seconds for name, seconds in times.items() if name == STOCK or name.startswith(f"{STOCK}-")}
         if OURS not in times or STOCK not in ddp:
             continue

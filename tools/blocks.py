@@ -56,11 +56,8 @@ def gains(cells: Sequence[CellResult]) -> list[Gain]:
     """Of each cell in which Prophet and a fixed size ran."""
     rows = []
     for cell in cells:
-        times = {}
-        for name in cell.policies:
-            measured = cell.measured(name)
-            if measured is not None and measured.median_s is not None and cell.lower_bound_s:
-                times[name] = measured.median_s / cell.lower_bound_s
+        bound_s = cell.lower_bound_s
+        times = {name: median_s / bound_s for name, median_s in cell.medians_s.items()} if bound_s else {}
         fixed = {name: seconds for name, seconds in times.items() if name.startswith(FIXED)}
         others = {name: seconds for name, seconds in times.items() if name not in fixed and name != ADAPTS}
         if ADAPTS not in times or not fixed or not others:

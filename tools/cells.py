@@ -17,7 +17,7 @@ from rich.console import Console
 
 from prophet.core.errors import UserError
 from prophet.lab.config import Experiment, load_experiment
-from prophet.lab.records import SCHEMA, Results, read_results
+from prophet.lab.records import RESULTS_FILE, SCHEMA, Results, read_results
 from prophet.lab.results import failures, summarize
 from prophet.lab.results_view import describe_setting
 from prophet.lab.runs import CellRuns
@@ -45,7 +45,7 @@ def measured(config: Path, out: Path, repeats: int | None, console: Console) -> 
                 refused = refused or str(error)
                 console.print(f"{describe_setting(cell.setting)}: {error}", style="red", markup=False)
                 continue
-            results = read_results(folder / "results.json")
+            results = read_results(folder / RESULTS_FILE)
         whole += results.cells
     if refused:
         raise UserError(f"{refused}; run it again: only what is missing is measured")
@@ -70,7 +70,7 @@ def simulated_runs(experiment: Experiment, console: Console) -> list[CellRuns]:
 
 def earlier(experiment: Experiment, folder: Path) -> Results | None:
     """What an earlier run left of a cell, where it was of this very config and nothing in it failed."""
-    path = folder / "results.json"
+    path = folder / RESULTS_FILE
     if not path.exists():
         return None
     results = read_results(path)

@@ -6,6 +6,7 @@ it, for about a quarter of an hour on a quiet machine. Times are seconds, rates 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,7 @@ CONFIG = Path("configs/changing.yaml")
 PAGE = "changing.md"
 NAME = "changing"
 SIMULATED = "changing-simulated"
-COMMAND = "make changing"
+COMMAND, SIMULATED_COMMAND = "make changing", "python -m tools.changing --simulate"
 STOCK, OURS = "stock", "prophet"
 SETTLED_S = 2 * DEFAULT_MONITOR_S
 """A network's iterations count from so long after it came: two looks of what measures it."""
@@ -213,19 +214,20 @@ def series_of(
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    parts = [INTRODUCTION, section(results, NAME, "Measured", kept.otherwise(results, NAME, COMMAND))]
-    simulated = section(results, SIMULATED, "Simulated", "")
-    if simulated:
-        parts += ["## Simulated", SIMULATION, simulated]
-    return kept.joined(*parts, kept.note(results, "changing-seen"))
+    return kept.joined(
+        INTRODUCTION,
+        kept.section(results, NAME, list[list[Series]], COMMAND, text),
+        "## Simulated",
+        SIMULATION,
+        kept.section(
+            results, SIMULATED, list[list[Series]], SIMULATED_COMMAND, functools.partial(text, done="Simulated")
+        ),
+        kept.note(results, "changing-seen"),
+    )
 
 
-def section(results: Path, name: str, done: str, otherwise: str) -> str:
+def text(jobs: list[list[Series]], provenance: Provenance, done: str = "Measured") -> str:
     """What one kind of run gave."""
-    stored: tuple[Provenance, list[list[Series]]] | None = kept.kept(results, name, list[list[Series]])
-    if stored is None:
-        return otherwise
-    provenance, jobs = stored
     cells = rows(jobs)
     tables = [table(COLUMNS, [_row(row) for row in cell]) for cell in cells]
     return kept.joined(provenance.line(done), said(cells), *tables, recuts(jobs))

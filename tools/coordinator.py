@@ -11,9 +11,9 @@ import contextlib
 import json
 import logging
 import multiprocessing
+import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -399,7 +399,7 @@ def run(results: Path, short: bool) -> int:
     console.print("flooded")
     rain = flooded(20_000 if short else REQUESTS, 1.0 if short else 5.0)
     console.print(rain)
-    data = CoordinatorData(rows, hand, outlive, rain, statistics.mean(psutil.getloadavg()[:1]))
+    data = CoordinatorData(rows, hand, outlive, rain, os.getloadavg()[0])
     kept.publish(results, NAME, CoordinatorData, data, PAGE, page)
     return 0
 

@@ -6,11 +6,9 @@ real worker (prophet/mlfabric/conversation.py); what is left out is the update, 
 
 from __future__ import annotations
 
-import heapq
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,6 +20,7 @@ from prophet.core.errors import UserError
 from prophet.mlfabric.conversation import Conversation, Result
 from prophet.mlfabric.messages import Ask, Hello, decode_answer, encode
 from prophet.mlfabric.ports import Outcome, Permission
+from prophet.studies.agenda import Agenda
 
 TENANT = "load"
 BOUND_S = 5.0
@@ -90,8 +89,7 @@ class _Process:
         self._random = np.random.default_rng(load.first)
         now = time.monotonic()
         self._workers = [_Worker(load, load.first + place, context, now) for place in range(load.workers)]
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
+        self._agenda = Agenda()
         self._poller = zmq.Poller()
         self._by_socket = {worker.socket: worker for worker in self._workers}
         for worker in self._workers:
@@ -111,14 +109,14 @@ class _Process:
         self._stop_s = now + self._load.seconds
         for place, worker in enumerate(self._workers):
             rate = self._load.rate
-            self._at(now + (place / rate if rate else 0.0), partial(self._ask, worker))
+            self._agenda.at(now + (place / rate if rate else 0.0), partial(self._ask, worker))
         while time.monotonic() < self._stop_s:
             self._once()
         return self._seen
 
     def _once(self) -> None:
         """Waits for the next event or message, and does what is to be done."""
-        left_s = self._events[0][0] - time.monotonic() if self._events else 0.1
+        left_s = self._agenda.next_s - time.monotonic()
         # ZeroMQ waits whole milliseconds; what is nearer is waited for by looking again and again.
         for socket, _ in self._poller.poll(max(0, math.floor(min(left_s, 0.1) * 1e3))):
             worker = self._by_socket[socket]
@@ -129,17 +127,14 @@ class _Process:
                     break
                 worker.conversation.receive(decode_answer(data), time.monotonic())
             self._look(worker)
-        while self._events and self._events[0][0] <= time.monotonic():
-            heapq.heappop(self._events)[2]()
-
-    def _at(self, time_s: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (time_s, self._count, what))
-        self._count += 1
+        while self._agenda.next_s <= time.monotonic():
+            _, action = self._agenda.take()
+            action()
 
     def _wake(self, worker: _Worker) -> None:
         """For what is due without anything being received; a beat a second, as a rule."""
         self._look(worker)
-        self._at(max(worker.conversation.next_s, time.monotonic() + 0.2), partial(self._wake, worker))
+        self._agenda.at(max(worker.conversation.next_s, time.monotonic() + 0.2), partial(self._wake, worker))
 
     def _look(self, worker: _Worker) -> None:
         talk = worker.conversation
@@ -148,14 +143,14 @@ class _Process:
         for message in messages:
             worker.socket.send(encode(message))
         if math.isfinite(talk.next_s) and talk.next_s < time.monotonic() + 0.2:
-            self._at(talk.next_s, partial(self._look, worker))
+            self._agenda.at(talk.next_s, partial(self._look, worker))
         for result in results:
             self._take(worker, result)
 
     def _ask(self, worker: _Worker) -> None:
         now = time.monotonic()
         if worker.asked_s < math.inf:  # its last update is still open: it asks when that is through
-            self._at(now + 0.01, partial(self._ask, worker))
+            self._agenda.at(now + 0.01, partial(self._ask, worker))
             return
         worker.asked_s = now
         talk = worker.conversation
@@ -172,12 +167,12 @@ class _Process:
                 self._seen.idle_s.append(max(0.0, now - self._idle_since_s))
                 self._idle_since_s = None
             takes_s = load.push_s * float(self._random.uniform(*load.takes))
-            self._at(now + takes_s, partial(self._pushed, worker, result.update))
+            self._agenda.at(now + takes_s, partial(self._pushed, worker, result.update))
         elif isinstance(result, Outcome):
             self._seen.updates += 1
             next_s = now if not load.rate else max(now, worker.asked_s + load.workers / load.rate)
             worker.asked_s = math.inf
-            self._at(next_s, partial(self._ask, worker))
+            self._agenda.at(next_s, partial(self._ask, worker))
 
     def _pushed(self, worker: _Worker, update: int) -> None:
         now = time.monotonic()

@@ -66,19 +66,21 @@ CLAIMED = "How many times as fast one is as another, and what the paper says (a 
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    return kept.joined(INTRODUCTION, kept.section(results, NAME, Study, COMMAND, lambda d, m: _measured(d, m, results)))
-
-
-def _measured(data: Study, when: Provenance, results: Path) -> str:
     return kept.joined(
-        when.line(),
+        INTRODUCTION, kept.section(results, NAME, Study, COMMAND, text), kept.note(results, "eighth-seen")
+    )
+
+
+def text(data: Study, measured: Provenance) -> str:
+    """What was measured: where Prophet stands, the papers' claims, and all cells."""
+    return kept.joined(
+        measured.line(),
         said([point.cell for point in data.points]),
         "## Beside what the papers say",
         CLAIMED,
         claims(data.points),
         "## Every contender",
         all_cells(data.points, STOCK),
-        kept.note(results, "eighth-seen"),
     )
 
 
@@ -86,7 +88,7 @@ def said(cells: Sequence[CellResult]) -> str:
     """In which cells Prophet is behind another, and by how much."""
     compared, behind = 0, []
     for cell in cells:
-        times = {name: result.median_s for name, result in cell.policies.items() if result.median_s is not None}
+        times = cell.medians_s
         ours = times.pop(OURS, None)
         if ours is None or not times:
             continue

@@ -23,6 +23,7 @@ from torch import nn
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.markdown import table
+from tools.provenance import Provenance
 
 PAGE = "guard.md"
 NAME = "guard"
@@ -195,17 +196,18 @@ def chain() -> tuple[nn.Module, torch.Tensor]:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, GuardData)
-    if stored is None:
-        return kept.joined(TITLE, ABOUT, kept.otherwise(results, NAME, "make guard"))
-    measured, data = stored
+    return kept.joined(TITLE, kept.section(results, NAME, GuardData, "make guard", text))
+
+
+def text(data: GuardData, measured: Provenance) -> str:
+    """What was measured, and how."""
     how = (
         f"{measured.line()} PyTorch {data.torch}, processor time of one process on one core, {data.repeats} "
         "interleaved repeats (the least of the first two columns, else medians); BytePS is stood in for, and nothing "
         "travels. The "
         f"load average of the last minute was {data.load:.1f}."
     )
-    return kept.joined(TITLE, how, ABOUT, costs_table(data.costs))
+    return kept.joined(how, ABOUT, costs_table(data.costs))
 
 
 def costs_table(costs: list[Cost]) -> str:

@@ -40,6 +40,12 @@ class Point:
     workers: int
     simulated: CellResult | None = None
 
+    @property
+    def real_and_simulated_s(self) -> dict[str, tuple[float, float]]:
+        """Both median iteration times of each policy that has two."""
+        real_s, simulated_s = self.cell.medians_s, {} if self.simulated is None else self.simulated.medians_s
+        return {name: (real_s[name], simulated_s[name]) for name in real_s if name in simulated_s}
+
 
 @dataclass(frozen=True)
 class Study:
@@ -135,18 +141,34 @@ def note(results: Path, name: str) -> str:
     return path.read_text(encoding="utf-8").replace("](../", "](") if path.exists() else ""
 
 
-def section(results: Path, name: str, kind: type[T], command: str, text: Callable[[T, Provenance], str]) -> str:
-    """A page's `text` of what is kept under `name`, or what stands there instead (`otherwise`). Raises UserError."""
+def section(
+    results: Path,
+    name: str,
+    kind: type[T],
+    command: str,
+    text: Callable[[T, Provenance], str],
+    *,
+    stand_in: str | None = None,
+) -> str:
+    """A page's `text` of what is kept under `name`, or what stands there instead (`otherwise`). Raises UserError.
+
+    `stand_in` is the note that may do so, where it has another name.
+    """
     stored = kept(results, name, kind)
     if stored is None:
-        return otherwise(results, name, command)
+        return otherwise(results, stand_in or name, command)
     measured, data = stored
     return text(data, measured)
 
 
 def otherwise(results: Path, name: str, command: str) -> str:
     """What stands on a page where no data is kept: the dated note, or how to measure."""
-    return note(results, name) or f"Not measured yet: `{command}`.\n"
+    return note(results, name) or f"{not_measured(command)}\n"
+
+
+def not_measured(command: str) -> str:
+    """The sentence that stands for what was never measured."""
+    return f"Not measured yet: `{command}`."
 
 
 def joined(*parts: str) -> str:

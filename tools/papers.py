@@ -22,6 +22,7 @@ from tools.markdown import table
 from tools.mlfabric_runs import MlfabricRuns
 from tools.paper_orders import Orders
 from tools.paper_studies import STUDIES, PaperStudy
+from tools.provenance import Provenance
 
 PAGE = "papers.md"
 NAME = "papers"
@@ -48,16 +49,19 @@ class PapersData:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    stored = kept.kept(results, NAME, PapersData)
-    if stored is None:
-        return kept.joined(INTRODUCTION, kept.otherwise(results, NAME, "make papers"))
-    measured, data = stored
-    sections = [INTRODUCTION, measured.line("Simulated")]
+    return kept.joined(
+        INTRODUCTION, kept.section(results, NAME, PapersData, "make papers", text), kept.note(results, "papers-seen")
+    )
+
+
+def text(data: PapersData, measured: Provenance) -> str:
+    """What was simulated: a section for each study, and MLfabric's part."""
+    sections = [measured.line("Simulated")]
     for study in STUDIES:
         sections.append(section(study, data.studies[study.config]))
         if study.config == "tictac.yaml":
             sections.append(paper_orders.section(data.orders))
-    return kept.joined(*sections, mlfabric_page.section(data.mlfabric), kept.note(results, "papers-seen"))
+    return kept.joined(*sections, mlfabric_page.section(data.mlfabric))
 
 
 def section(study: PaperStudy, data: Study) -> str:

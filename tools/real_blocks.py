@@ -64,7 +64,7 @@ def standings(cells: Sequence[CellResult]) -> list[BlocksStanding]:
     """Of each cell in which Prophet and a fixed size were measured."""
     rows = []
     for cell in cells:
-        times = {name: policy.median_s for name, policy in cell.policies.items() if policy.median_s is not None}
+        times = cell.medians_s
         fixed = {name: seconds for name, seconds in times.items() if name.startswith(FIXED)}
         others = {name: seconds for name, seconds in times.items() if name not in {*fixed, ADAPTS, STOCK}}
         if ADAPTS not in times or not fixed:

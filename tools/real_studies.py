@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.kept import Point
 from tools.paper_numbers import FIG_12, HETEROGENEOUS, TABLE_2, TABLE_3
 from tools.real_tables import all_cells, beside_paper, by_profile, samples_per_s, worker_counts
-from tools.words import ahead, gains, span, standing, without_prophet
+from tools.words import ahead, gains, over_bound, span, standing, without_prophet
 
 SCALED = "Bytes and rates are an eighth of the paper's, so times are the paper's."
 TWO_WORKERS = f"{SCALED} Two workers, not seven."
@@ -65,15 +65,13 @@ def _trained(points: Sequence[Point]) -> str:
 
 
 def _models(points: Sequence[Point]) -> str:
-    ours = [(point.cell.measured("prophet"), point.cell.lower_bound_s) for point in points]
-    over = [policy.median_s / bound - 1 for policy, bound in ours if policy and policy.median_s and bound]
     others = [name for name in points[0].cell.policies if name != "prophet"]
     parts = [f"{span([1 + gain for gain in gains(points, 'prophet', other)], '{:.2f}'.format)} as {other}"
              for other in others]  # fmt: skip
     return (
-        f"Prophet's iterations take {span(over)} longer than the bound, and it is ahead of all others "
-        f"{ahead(points, 'prophet', others)}: {', '.join(parts)} (times as fast). BERT-base's embedding, a fifth of "
-        "all bytes, is generated last and needed first, so that nothing hides its transfer."
+        f"Prophet's iterations take {span(over_bound(points, 'prophet'))} longer than the bound, and it is ahead of "
+        f"all others {ahead(points, 'prophet', others)}: {', '.join(parts)} (times as fast). BERT-base's embedding, a "
+        "fifth of all bytes, is generated last and needed first, so that nothing hides its transfer."
     )
 
 
@@ -94,11 +92,10 @@ def _batches(points: Sequence[Point]) -> str:
 
 
 def _slow_worker(points: Sequence[Point]) -> str:
-    ours = [(point.cell.measured("prophet"), point.cell.lower_bound_s) for point in points]
-    over = [policy.median_s / bound - 1 for policy, bound in ours if policy and policy.median_s and bound]
     return (
         f"Prophet is {span(gains(points, 'prophet', 'bytescheduler'))} faster than ByteScheduler, where the paper has "
-        f"2.3%. Its iterations take {span(over)} longer than the bound. All workers wait for the slow one's bytes, so "
+        f"2.3%. Its iterations take {span(over_bound(points, 'prophet'))} longer than the bound. All workers wait for "
+        "the slow one's bytes, so "
         "what counts is that its link never idles and carries first what it is needed for."
     )
 

@@ -71,10 +71,10 @@ def by_setting(points: Sequence[Point]) -> str:
     names = list(points[0].cell.policies)
     rows = []
     for cell in (point.cell for point in points):
-        bound, ours = cell.lower_bound_s, cell.measured("prophet")
-        of_bound = "-" if bound is None or ours is None or ours.median_s is None else f"{ours.median_s / bound:.2f}"
-        times = [policy.median_s for name, policy in cell.policies.items() if name != "prophet" and policy.median_s]
-        lead = "-" if ours is None or ours.median_s is None or not times else f"{ours.median_s / min(times) - 1:+.1%}"
+        bound, others = cell.lower_bound_s, cell.medians_s
+        ours_s = others.pop("prophet", None)
+        of_bound = "-" if bound is None or ours_s is None else f"{ours_s / bound:.2f}"
+        lead = "-" if ours_s is None or not others else f"{ours_s / min(others.values()) - 1:+.1%}"
         times_s = [seconds(cell, name) for name in names]
         rows.append((describe_setting(cell.setting), *times_s, shown(bound), of_bound, lead))
     return table(
@@ -91,8 +91,8 @@ def by_setting(points: Sequence[Point]) -> str:
 
 def seconds(cell: CellResult, name: str) -> str:
     """Seconds an iteration under one policy."""
-    policy = cell.measured(name)
-    return "failed" if policy is None else f"{policy.median_s:.3f}"
+    median_s = cell.medians_s.get(name)
+    return "failed" if median_s is None else f"{median_s:.3f}"
 
 
 def beside_paper(

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from prophet.lab.config import load_experiment
-from prophet.lab.records import read_results
+from prophet.lab.records import RESULTS_FILE, read_results
 from prophet.lab.session import run_session
 from tools import kept
 from tools.command_line import exit_status, page_parser
@@ -27,7 +27,7 @@ def run(name: str, out: Path, results: Path, repeats: int | None) -> None:
     """Runs one config, keeps it and writes the page. Raises UserError and OSError."""
     experiment = load_experiment(CONFIGS / f"{name}.yaml", repeats=repeats)
     run_session(experiment, out / name)
-    data = kept.study_of(experiment, read_results(out / name / "results.json"))
+    data = kept.study_of(experiment, read_results(out / name / RESULTS_FILE))
     if name == REPLAY:
         for file, called in FIGURES.items():
             shutil.copyfile(out / name / file, results / called)

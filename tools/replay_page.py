@@ -15,8 +15,9 @@ from tools import kept
 from tools.bench_history import FIGURES, history, last
 from tools.kept import VALIDATION, Point, Study
 from tools.markdown import table
+from tools.provenance import Provenance
 from tools.real_tables import all_cells, by_setting, overheads
-from tools.words import speedup, standing
+from tools.words import standing
 
 PAGE = "replay.md"
 REPLAY, SWEEP = "replay-resnet50", "sweep-bytescheduler"
@@ -43,36 +44,47 @@ nothing is set by hand between the rates."""
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    parts = [INTRODUCTION, "## 250 Mbit/s, all policies", POLICIES_ABOUT]
-    replay = kept.kept(results, REPLAY, Study)
-    if replay is None:
-        parts.append(kept.otherwise(results, REPLAY, "make replay"))
-    else:
-        measured, data = replay
-        (cell,) = (point.cell for point in data.points)
-        others = [name for name in cell.policies if name != "prophet"]
-        parts += [measured.line(), all_cells(data.points), standing(cell, "prophet", others)]
-        parts += [weights(data.points), "![iteration times](replay-resnet50.png)"]
-        parts += [TRANSFERS, "![transfers](replay-resnet50-transfers.png)"]
-    parts += ["## ByteScheduler at its best", SWEEP_ABOUT]
-    sweep = kept.kept(results, SWEEP, Study)
-    if sweep is None:
-        parts.append(kept.otherwise(results, SWEEP, "python -m tools.replay --sweep"))
-    else:
-        measured, data = sweep
-        (cell,) = (point.cell for point in data.points)
-        parts += [measured.line(), grid(cell), best(cell)]
-    parts += ["## From 100 Mbit/s to 1 Gbit/s", BANDWIDTHS_ABOUT]
-    bandwidths = kept.kept(results, VALIDATION, Study)
-    if bandwidths is None:
-        parts.append(kept.otherwise(results, BANDWIDTHS, "make validate"))
-    else:
-        measured, data = bandwidths
-        parts += [measured.line(), by_setting(data.points)]
-    parts += ["## What it costs"]
-    parts += [overheads(replay[1].points)] if replay else [kept.otherwise(results, COSTS, "make replay")]
-    parts += [queue_costs(results), kept.note(results, "replay-seen")]
-    return kept.joined(*parts)
+    return kept.joined(
+        INTRODUCTION,
+        "## 250 Mbit/s, all policies",
+        POLICIES_ABOUT,
+        kept.section(results, REPLAY, Study, "make replay", replayed),
+        "## ByteScheduler at its best",
+        SWEEP_ABOUT,
+        kept.section(results, SWEEP, Study, "python -m tools.replay --sweep", swept),
+        "## From 100 Mbit/s to 1 Gbit/s",
+        BANDWIDTHS_ABOUT,
+        kept.section(results, VALIDATION, Study, "make validate", by_bandwidth, stand_in=BANDWIDTHS),
+        "## What it costs",
+        kept.section(results, REPLAY, Study, "make replay", lambda data, _: overheads(data.points), stand_in=COSTS),
+        queue_costs(results),
+        kept.note(results, "replay-seen"),
+    )
+
+
+def replayed(data: Study, measured: Provenance) -> str:
+    """All policies at one rate."""
+    (point,) = data.points
+    return kept.joined(
+        measured.line(),
+        all_cells(data.points),
+        standing(point.cell, "prophet", [name for name in point.cell.policies if name != "prophet"]),
+        weights(data.points),
+        "![iteration times](replay-resnet50.png)",
+        TRANSFERS,
+        "![transfers](replay-resnet50-transfers.png)",
+    )
+
+
+def swept(data: Study, measured: Provenance) -> str:
+    """ByteScheduler's settings, and Prophet beside the best of them."""
+    (point,) = data.points
+    return kept.joined(measured.line(), grid(point.cell), best(point.cell))
+
+
+def by_bandwidth(data: Study, measured: Provenance) -> str:
+    """All policies at several rates."""
+    return kept.joined(measured.line(), by_setting(data.points))
 
 
 def weights(points: Sequence[Point]) -> str:
@@ -101,13 +113,13 @@ def settings(cell: CellResult) -> dict[tuple[str, str], str]:
 
 def grid(cell: CellResult) -> str:
     """Seconds an iteration, a row for each credit and a column for each partition size."""
-    by_size = settings(cell)
+    by_size, medians_s = settings(cell), cell.medians_s
     credits = list(dict.fromkeys(credit for credit, _ in by_size))
     partitions = list(dict.fromkeys(partition for _, partition in by_size))
 
     def shown(credit: str, partition: str) -> str:
-        policy = cell.measured(by_size.get((credit, partition), ""))
-        return "-" if policy is None else f"{policy.median_s:.3f}"
+        name = by_size.get((credit, partition), "")
+        return "-" if name not in medians_s else f"{medians_s[name]:.3f}"
 
     rows = [(credit, *(shown(credit, partition) for partition in partitions)) for credit in credits]
     return table(("credit", *partitions), rows)
@@ -115,15 +127,15 @@ def grid(cell: CellResult) -> str:
 
 def best(cell: CellResult) -> str:
     """Prophet, with nothing set, against the best of the settings."""
-    times = {name: policy.median_s for name in settings(cell).values() if (policy := cell.measured(name)) is not None}
-    ours = cell.measured("prophet")
-    if not times or ours is None:
+    medians_s = cell.medians_s
+    swept = [name for name in settings(cell).values() if name in medians_s]
+    if not swept or "prophet" not in medians_s:
         return "There is nothing to compare Prophet with."
-    first = min(times, key=lambda name: times[name] or 0.0)
-    ratio = speedup(cell, "prophet", first) or 1.0
+    first = min(swept, key=medians_s.__getitem__)
+    ours_s, best_s = medians_s["prophet"], medians_s[first]
     return (
-        f"Prophet, with nothing set, took {ours.median_s:.3f} s in the same run; the best setting, {first}, took "
-        f"{times[first]:.3f} s. Prophet is {ratio - 1:+.1%} faster."
+        f"Prophet, with nothing set, took {ours_s:.3f} s in the same run; the best setting, {first}, took "
+        f"{best_s:.3f} s. Prophet is {best_s / ours_s - 1:+.1%} faster."
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from prophet.cli.profiles_view import plot_profile
 from prophet.core.profile import Profile
 from prophet.lab.config import Experiment, load_experiment
-from prophet.lab.records import Results, read_results
+from prophet.lab.records import RESULTS_FILE, Results, read_results
 from prophet.lab.session import run_session
 from prophet.lab.simulated_session import simulate_session
 from prophet.learn.profiler import FIRST_ESTIMATE, WARM_UP
@@ -113,8 +113,8 @@ def measure(study: RealStudy, results: Path, out: Path, *, fresh: bool) -> None:
     simulated: Results | None = None
     if study.simulated:
         simulate_session(experiment, out / f"{study.name}-simulated")
-        simulated = read_results(out / f"{study.name}-simulated" / "results.json")
-    data = kept.study_of(experiment, read_results(folder / "results.json"), simulated)
+        simulated = read_results(out / f"{study.name}-simulated" / RESULTS_FILE)
+    data = kept.study_of(experiment, read_results(folder / RESULTS_FILE), simulated)
     for name in study.figures:
         shutil.copyfile(folder / name, results / figure(study, name))
     kept.keep(results, data_name(study), Study, data, here(), replaces=(OVERHEADS,))

@@ -30,12 +30,11 @@ def errors_text(results: Path) -> str:
             continue
         _, study = stored
         for cell, point in zip(cells_of(study), study.points, strict=True):
+            times = point.real_and_simulated_s
             for contender in cell.policies:
-                real = point.cell.measured(contender.name)
-                simulated = None if point.simulated is None else point.simulated.measured(contender.name)
-                if real is None or simulated is None or real.median_s is None or simulated.median_s is None:
-                    continue
-                ratios.setdefault(contender.base, []).append(round(real.median_s / simulated.median_s, 4))
+                if contender.name in times:
+                    real_s, simulated_s = times[contender.name]
+                    ratios.setdefault(contender.base, []).append(round(real_s / simulated_s, 4))
     lines = [f"  {json.dumps(base)}: {json.dumps(ratios[base])}" for base in sorted(ratios)]
     return '{\n "schema": 1,\n "ratios": {\n' + ",\n".join(lines) + "\n }\n}\n"
 

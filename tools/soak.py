@@ -25,7 +25,7 @@ from tools.command_line import exit_status, page_parser
 from tools.native_stress import CHECKS, PLAIN, StressRun, build_stress, run_tasks, why_not
 from tools.pieces import add_piece, read_pieces
 from tools.provenance import here
-from tools.soak_page import NAME, PAGE, faults_of, page
+from tools.soak_page import NAME, PAGE, faults_of, kept_data, page
 from tools.soak_records import ENGINES, PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
 
 ROOT = Path(__file__).parents[1]
@@ -200,8 +200,7 @@ def run(parts: Sequence[str], out: Path, results: Path, amounts: Amounts, second
     if {"training", "faults"} & set(parts):
         reexec_in_user_namespace()
     console = Console()
-    stored = kept.kept(results, NAME, SoakData)
-    data = SoakData() if stored is None else stored[1]
+    data = kept_data(results)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Drawn by the soak's own calls: a thread that draws would take time from what is measured.
     with Progress(*columns, console=console, auto_refresh=False) as progress:

@@ -51,9 +51,9 @@ def short_fault_job() -> tuple[Experiment, str, str]:
     return replace(experiment, cells=(cell,)), in_words(cell), "prophet"
 
 
-def fault_jobs(path: Path = FAULTS) -> list[tuple[Experiment, str, str]]:
-    """(an experiment of one cell and policy, the cell's faults in words, the policy) for each job of the config."""
-    experiment = load_experiment(path)
+def fault_jobs() -> list[tuple[Experiment, str, str]]:
+    """(an experiment of one cell and policy, the cell's faults in words, the policy) for each job of FAULTS."""
+    experiment = load_experiment(FAULTS)
     return [
         (_only(experiment, cell, policy), in_words(cell), policy.name)
         for cell in experiment.cells

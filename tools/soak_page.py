@@ -26,6 +26,9 @@ ORDER = ("stock", PROPHETS[0], DDP.stock, PROPHETS[1])
 """Of a fault's rows."""
 ERROR_LETTERS = 230
 NOT_RUN = f"not run yet: `{COMMAND}`"
+NOT_MEASURED = kept.not_measured(COMMAND)
+MEMORY = "[Memory](results/memory.md) has what a message costs in memory."
+"""Where long training was not measured."""
 
 
 def right_weights(faults: Iterable[FaultRun]) -> set[str]:
@@ -73,8 +76,13 @@ def faults_of(data: SoakData) -> list[str]:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
+    return text(kept_data(results), kept.note(results, "soak-training"))
+
+
+def kept_data(results: Path) -> SoakData:
+    """What was kept of all parts, of those that were run."""
     stored = kept.kept(results, NAME, SoakData)
-    return text(SoakData() if stored is None else stored[1], kept.note(results, "soak-training"))
+    return SoakData() if stored is None else stored[1]
 
 
 def text(data: SoakData, of_training: str = "") -> str:
@@ -91,14 +99,14 @@ def text(data: SoakData, of_training: str = "") -> str:
         table(("promise", "test", "seen"), promises(data)),
         faulty,
         "## Starts",
-        starts_text(data),
+        starts_text(data) if data.starts else NOT_MEASURED,
         "## Tasks",
-        tasks_text(data),
+        tasks_text(data) if data.tasks else NOT_MEASURED,
         "## Long training",
-        training_text(data),
+        training_text(data) if data.training else f"{NOT_MEASURED} {MEMORY}",
         of_training,
         "## Faults",
-        faults_text(data),
+        faults_text(data) if data.faults else NOT_MEASURED,
     )
 
 
@@ -217,9 +225,7 @@ def _measured(data: SoakData, part: str) -> str:
 
 
 def starts_text(data: SoakData) -> str:
-    """The part about starts."""
-    if not data.starts:
-        return f"Not measured yet: `{COMMAND}`."
+    """The part about starts, of which there are some."""
     rows = []
     for part in data.starts:
         times = np.array(part.first_s or [np.nan])
@@ -248,9 +254,7 @@ def starts_text(data: SoakData) -> str:
 
 
 def tasks_text(data: SoakData) -> str:
-    """The part about tasks."""
-    if not data.tasks:
-        return f"Not measured yet: `{COMMAND}`."
+    """The part about tasks, of which there are some."""
     rows = [
         (
             CHECK_WORDS[part.check],
@@ -270,9 +274,7 @@ def tasks_text(data: SoakData) -> str:
 
 
 def training_text(data: SoakData) -> str:
-    """The part about long training."""
-    if not data.training:
-        return f"Not measured yet: `{COMMAND}`. [Memory](results/memory.md) has what a message costs in memory."
+    """The part about long training, of which there is some."""
     rows = []
     for job in data.training:
         worst = max((bytes_ for node, bytes_ in job.growth_bytes.items() if node.startswith("worker")), default=None)
@@ -316,9 +318,7 @@ def _per_million(job: LongTraining, role: str) -> str:
 
 
 def faults_text(data: SoakData) -> str:
-    """The part about faults."""
-    if not data.faults:
-        return f"Not measured yet: `{COMMAND}`."
+    """The part about faults, of which there are some."""
     right = right_weights(data.faults)
     rows = []
     places = {policy: place for place, policy in enumerate(ORDER)}

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from prophet.core.errors import UserError
 from prophet.lab.config import load_experiment
-from prophet.lab.records import read_results
+from prophet.lab.records import RESULTS_FILE, read_results
 from prophet.lab.results_view import describe_setting
 from prophet.lab.session import run_session
 from prophet.lab.simulated_session import simulate_session
@@ -83,19 +83,16 @@ def compare(points: Sequence[Point]) -> list[Compared]:
     """Median iteration times of both, one entry a policy and cell that ran both ways."""
     compared = []
     for point in points:
-        for name in point.cell.policies:
-            real = point.cell.measured(name)
-            simulated = None if point.simulated is None else point.simulated.measured(name)
-            if real is None or simulated is None or real.median_s is None or simulated.median_s is None:
-                continue
+        setting = point.cell.setting
+        for name, (real_s, simulated_s) in point.real_and_simulated_s.items():
             compared.append(
                 Compared(
                     name,
-                    describe_setting({"bandwidth": point.cell.setting["bandwidth"]}),
-                    describe_setting(point.cell.setting),
-                    real.median_s,
-                    simulated.median_s,
-                    simulated.median_s / real.median_s - 1,
+                    describe_setting({"bandwidth": setting["bandwidth"]}),
+                    describe_setting(setting),
+                    real_s,
+                    simulated_s,
+                    simulated_s / real_s - 1,
                 )
             )
     return compared
@@ -193,10 +190,10 @@ def validate(
     """
     experiment = load_experiment(config, repeats=1)
     simulate_session(experiment, out / "validation-simulated")
-    simulated = read_results(out / "validation-simulated" / "results.json")
+    simulated = read_results(out / "validation-simulated" / RESULTS_FILE)
     if real is None:
         run_session(load_experiment(config, repeats=repeats), out / "validation-real")
-    measured = read_results(real or out / "validation-real" / "results.json")
+    measured = read_results(real or out / "validation-real" / RESULTS_FILE)
     if [cell.setting for cell in measured.cells] != [cell.setting for cell in simulated.cells]:
         raise UserError("validate: the real results are of another config; run it without --real")
     data = kept.study_of(experiment, measured, simulated)

@@ -14,16 +14,20 @@ from tools.kept import Point
 
 def speedup(cell: CellResult, name: str, other: str) -> float | None:
     """How many times as fast `name` is as `other`; None where either failed or was not run."""
-    ours, theirs = cell.measured(name), cell.measured(other)
-    if ours is None or theirs is None or ours.median_s is None or theirs.median_s is None:
-        return None
-    return theirs.median_s / ours.median_s
+    times = cell.medians_s
+    return times[other] / times[name] if {name, other} <= set(times) else None
 
 
 def gains(points: Iterable[Point], name: str, other: str) -> list[float]:
     """By how much `name` is faster than `other` in each cell that has both: 0.2 is 20%."""
     ratios = (speedup(point.cell, name, other) for point in points)
     return [ratio - 1 for ratio in ratios if ratio is not None]
+
+
+def over_bound(points: Iterable[Point], name: str) -> list[float]:
+    """How much longer than the lower bound an iteration of `name` is in each cell that has both: 0.2 is 20%."""
+    times = [(point.cell.medians_s.get(name), point.cell.lower_bound_s) for point in points]
+    return [time_s / bound_s - 1 for time_s, bound_s in times if time_s is not None and bound_s]
 
 
 def span(values: Sequence[float], shown: Callable[[float], str] = "{:.0%}".format) -> str:
@@ -69,8 +73,8 @@ def standing(cell: CellResult, name: str, others: Sequence[str]) -> str:
     if not ratios:
         return f"At {setting} there is nothing to compare {name} with."
     parts = ", ".join(f"{ratio:.2f} as {other}" for other, ratio in ratios.items())
-    times = {policy: result.median_s for policy, result in cell.policies.items() if result.median_s is not None}
-    fastest = min(times, key=lambda policy: times[policy])
+    times = cell.medians_s
+    fastest = min(times, key=times.__getitem__)
     lead = times[name] / times[fastest] - 1
     best = f"{name} is the fastest of all" if fastest == name else f"the fastest is {fastest}, {lead:.1%} ahead of it"
     return f"At {setting} {name} is {parts} (times as fast); {best}."

@@ -30,7 +30,7 @@ from prophet.lab.advice_sources import LinkOptions
 from prophet.lab.cluster_config import Bandwidth, ClusterConfig, Delay
 from prophet.lab.config import Cell
 from prophet.lab.contenders import known_policies
-from prophet.lab.report.from_record import chapter_of, read_rows
+from prophet.lab.report.from_record import begin_of, chapter_of, read_rows
 from prophet.lab.report.stories import Chapter
 from prophet.lab.simulator_config import SimulatorConfig
 from prophet.lab.workload import scaled
@@ -105,7 +105,7 @@ class _Record:
     @classmethod
     def read(cls, folder: Path) -> _Record:
         rows = [read_rows(path) for path in folder.glob("worker*.jsonl")]
-        rows.sort(key=lambda each: _begin(each).worker.rank)
+        rows.sort(key=lambda each: begin_of(each).worker.rank)
         learner = next(
             (place for place, each in enumerate(rows) if any(isinstance(row, ProfileRow) for row in each)), None
         )
@@ -118,7 +118,7 @@ class _Record:
 
     @property
     def begin(self) -> BeginRow:
-        return _begin(self.rows[self.learner])
+        return begin_of(self.rows[self.learner])
 
     @property
     def learned(self) -> ProfileRow:
@@ -165,7 +165,7 @@ class _Record:
     def workers_per_host(self) -> int:
         if not self.engine.topology.through_servers:
             return min(max(1, self._number(LOCAL_WORLD_SIZE, 1)), self.workers)
-        hosts = [_begin(rows).worker.host for rows in self.rows]
+        hosts = [begin_of(rows).worker.host for rows in self.rows]
         most = max(hosts.count(host) for host in hosts) // self._local_size
         return min(max(1, most), self.workers)
 
@@ -257,11 +257,6 @@ class _Record:
     def _chapter(self) -> Chapter:
         # On the worker's own clock, as the lines have it.
         return chapter_of(self.rows[self.learner], self.begin.unix_s)
-
-
-def _begin(rows: Sequence[RecordRow]) -> BeginRow:
-    assert isinstance(rows[0], BeginRow)  # read_rows saw to it
-    return rows[0]
 
 
 def _profile(row: ProfileRow, name: str, folder: Path) -> Profile:

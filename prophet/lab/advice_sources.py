@@ -19,13 +19,14 @@ from prophet.lab.advice import Situation, contender_of, predicted_job
 from prophet.lab.cluster_config import Bandwidth, ClusterConfig, Delay
 from prophet.lab.config import Cell, experiment_of
 from prophet.lab.contenders import Contender
-from prophet.lab.records import CellResult, Results, read_results, read_status
+from prophet.lab.records import RESULTS_FILE, CellResult, Results, read_results, read_status
 from prophet.lab.results import as_measured
 from prophet.lab.results_view import describe_setting
+from prophet.lab.runs import PROFILE_FILE, STATUS_FILE
+from prophet.lab.transfers import WORKER
 from prophet.lab.workload import scaled
 from prophet.models.profiles import BUILTIN, load_profile
 
-RESULTS = "results.json"
 PROPHET = "prophet"
 """The policy whose run is advised on where nothing else is said."""
 
@@ -84,7 +85,7 @@ def _measured_rate(status: Path, contender: Contender, workers: int) -> float:
 
 def is_run(folder: Path) -> bool:
     """Whether `prophet run` has left its results there."""
-    return (folder / RESULTS).is_file()
+    return (folder / RESULTS_FILE).is_file()
 
 
 def of_run(folder: Path, policy: str | None = None, number: int | None = None) -> tuple[Situation, float]:
@@ -93,7 +94,7 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
     Of the policy of that name, or of Prophet where it ran, or of the first; in the cell of that number, which may be
     left out where there is one. Raises UserError.
     """
-    results = read_results(folder / RESULTS)
+    results = read_results(folder / RESULTS_FILE)
     if number is None and len(results.cells) > 1:
         cells = "; ".join(f"{place}: {describe_setting(cell.setting)}" for place, cell in enumerate(results.cells))
         raise UserError(f"{folder} has {len(results.cells)} cells; choose one with --cell ({cells})")
@@ -103,7 +104,8 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
     measured = results.cells[number]
     runs = folder / "runs" / f"cell{number}"
     cell = as_measured(_cell(results, measured, runs), measured.links)
-    names = [contender.name for contender in cell.policies if measured.measured(contender.name)]
+    medians_s = measured.medians_s
+    names = [contender.name for contender in cell.policies if contender.name in medians_s]
     if not names:
         raise UserError(f"{folder}: nothing was measured in that cell")
     if policy is not None and policy not in names:
@@ -116,15 +118,13 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
         # What was learned are the sizes that travelled.
         whole_bytes = learned.total_bytes * (1 if cell.job.compression == "none" else 2)
         cell = replace(cell, profile=scaled(learned, whole_bytes))
-    shown = measured.measured(name)
-    assert shown is not None and shown.median_s is not None
     waits = _waits(runs / f"{name}-repeat1")
-    return Situation(replace(cell, policies=(contender,)), contender, waits=waits), shown.median_s
+    return Situation(replace(cell, policies=(contender,)), contender, waits=waits), medians_s[name]
 
 
 def _waits(run: Path) -> bool:
     """Whether its iterations were seen to wait for all averages."""
-    status = run / "worker0.status.json"
+    status = run / f"{WORKER}.{STATUS_FILE}"
     return status.exists() and read_status(status).barrier
 
 
@@ -168,7 +168,7 @@ def _mappings(points: object) -> Sequence[Mapping[str, Any]]:
 
 
 def _learned(run: Path, name: str) -> Profile:
-    path = run / "worker0.profile.json"
+    path = run / f"{WORKER}.{PROFILE_FILE}"
     if not path.exists():
         raise UserError(f"{name} left no profile ({path}); a job under Prophet does: choose it with --policy")
     return load_profile(path)

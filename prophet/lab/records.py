@@ -29,6 +29,8 @@ from prophet.watch.rows import RecordRow
 from prophet.watch.status import LiveStatus
 
 SCHEMA: Literal[1] = 1
+RESULTS_FILE = "results.json"
+"""In the folder of an experiment."""
 T = TypeVar("T")
 
 
@@ -167,6 +169,11 @@ class CellResult(_Part):
         """The policy of that name, None where there is none or it failed."""
         policy = self.policies.get(name)
         return None if policy is None or policy.iteration_s is None else policy
+
+    @property
+    def medians_s(self) -> dict[str, float]:
+        """The median iteration time of each policy that did not fail."""
+        return {name: policy.median_s for name, policy in self.policies.items() if policy.median_s is not None}
 
 
 class Results(_Part):

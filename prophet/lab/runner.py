@@ -34,7 +34,7 @@ from prophet.lab.jobs import progress_path
 from prophet.lab.jobs.record import WorkerRecord
 from prophet.lab.launchers import command, environment, nodes_of
 from prophet.lab.records import read_status, read_worker
-from prophet.lab.runs import EVENTS_FILE, CellRuns, Run
+from prophet.lab.runs import EVENTS_FILE, PROFILE_FILE, STATUS_FILE, CellRuns, Run
 from prophet.lab.testbed import RelayReport
 from prophet.lab.tuning import RunOnce, TrialFailed, Tuned, tune_policy
 from prophet.models.profiles import save_profile
@@ -321,9 +321,9 @@ class JobRun:
         if node in self._workers and self._trace is not None:
             env[self._trace.folder] = str(self._record(node, "trace"))
         if node in self._workers and self._policy.recorded:
-            env[settings.PROFILE_OUT] = str(self._record(node, "profile.json"))
+            env[settings.PROFILE_OUT] = str(self._record(node, PROFILE_FILE))
             env[settings.EVENTS_OUT] = str(self._record(node, EVENTS_FILE))
-            env[settings.STATUS_OUT] = str(self._record(node, "status.json"))
+            env[settings.STATUS_OUT] = str(self._record(node, STATUS_FILE))
         return env
 
     def _wait(self, on_iterations: Callable[[int], None]) -> None:
@@ -383,7 +383,7 @@ class JobRun:
         # Prophet steps aside rather than fail a job; here that would pass the stock engine off as a policy.
         absent = f"without Prophet: {{}} ran with stock {self._policy.engine.words} instead of {self._policy.base}"
         statuses = tuple(
-            _record(read_status, self._record(worker, "status.json"), absent.format(worker)) for worker in self._workers
+            _record(read_status, self._record(worker, STATUS_FILE), absent.format(worker)) for worker in self._workers
         )
         for worker, status in zip(self._workers, statuses, strict=True):
             if status.stepped_aside:

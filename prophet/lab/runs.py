@@ -16,8 +16,8 @@ from prophet.lab.records import TunedSizes
 from prophet.lab.testbed import RelayReport
 from prophet.simulate.measures import Measures
 
-EVENTS_FILE = "events.npz"
-"""How the file of a worker's events ends (prophet/core/event_record.py)."""
+EVENTS_FILE, STATUS_FILE, PROFILE_FILE = "events.npz", "status.json", "profile.json"
+"""How the names of the files end that Prophet leaves in a worker, after the worker's own."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from prophet.engines.spec import is_worker
 from prophet.lab.config import SIMULATOR, Cell, Experiment
 from prophet.lab.contenders import Contender
 from prophet.lab.doctor import obstacle
-from prophet.lab.records import Results, write_results
+from prophet.lab.records import RESULTS_FILE, Results, write_results
 from prophet.lab.results import failures, summarize, with_gradient_times
 from prophet.lab.results_view import describe_setting, print_results
 from prophet.lab.runner import RECORD_ITERATIONS, is_recorded_apart, run_experiment
@@ -160,7 +160,7 @@ def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Con
         times.append({run.policy: turnarounds(run, warmups[run.policy]) for run in runs})
     results = with_gradient_times(summarize(experiment, done), times)
     out.mkdir(parents=True, exist_ok=True)
-    write_results(results, out / "results.json")
+    write_results(results, out / RESULTS_FILE)
     for number, runs in enumerate(recorded):
         if runs:
             write_trace(runs, out / f"trace-{number}.json")

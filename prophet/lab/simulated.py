@@ -29,6 +29,7 @@ from prophet.lab.runner import Listener, run_repeats
 from prophet.lab.runs import EVENTS_FILE, CellRuns, Run
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
 from prophet.lab.testbed.shaping import token_bucket
+from prophet.lab.transfers import WORKER
 from prophet.lab.tuning import require_search
 from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet.simulate.cluster import Cluster, Costs, RateSteps, compute_scale, with_traffic
@@ -103,7 +104,7 @@ def _run(planned: Planned, cell: Cell, folder: Path, on_iterations: Callable[[in
         return Run(folder, error=str(error))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    save_record(run.record, folder / f"worker0.{EVENTS_FILE}")
+    save_record(run.record, folder / f"{WORKER}.{EVENTS_FILE}")
     profile = cell.wire
     assert profile is not None  # prepare() saw to it
     return Run(folder, tuple(worker_results(run)), measures=measures(run, profile, cell.job.warmup))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -193,7 +194,7 @@ class Conversation:
         if self.away:
             self._go(update, self.refused or AWAY)
         elif self.welcomed:
-            self._say_ask(update, now_s)
+            self._insist(update, [ask], now_s)
 
     def done(self, number: int, size_bytes: int, now_s: float) -> None:
         """The server has all of an update. Its Outcome comes with `take`; a second call does nothing.
@@ -213,7 +214,8 @@ class Conversation:
         if self.away:
             self._not_heard(update)
         elif self.welcomed:
-            self._say_done(update, now_s)
+            update.said_s = -math.inf
+            self._insist(update, [update.done], now_s)
 
     def collected(self, number: int, now_s: float) -> None:
         """All of a collection is here. Its SumPermission comes with `take`."""
@@ -429,20 +431,19 @@ class Conversation:
 
     def turn(self, now_s: float) -> None:
         """Asks again, lets go what may start, and gives up waiting."""
-        again_s = self.bound_s / 4
         self.next_s = math.inf
         if not self.welcomed:
-            knock_s = self.bound_s if self.away else min(again_s, KNOCK_S)
+            knock_s = self.bound_s if self.away else min(self._again_s, KNOCK_S)
             if now_s - self._knocked_s >= knock_s:
                 self._knocked_s = now_s
                 self._out.messages.append(self._hello.model_copy(update={"version": self.version}))
             self._later(self._knocked_s + knock_s)
         for update in list(self._updates.values()):
-            self._turn_update(update, now_s, again_s)
+            self._turn_update(update, now_s)
         for number, gathered in list(self._sums.items()):
-            self._turn_sum(number, gathered, now_s, again_s)
-        self._turn_waiting(self._passing, self._clock, now_s, again_s)
-        self._turn_waiting(self._leaving, Bye(), now_s, again_s)
+            self._turn_sum(number, gathered, now_s)
+        self._turn_waiting(self._passing, self._clock, now_s)
+        self._turn_waiting(self._leaving, Bye(), now_s)
         if self.welcomed:
             if self._out.messages:
                 self._said_s = now_s
@@ -452,7 +453,7 @@ class Conversation:
             if self._leaving is None:
                 self._later(self._said_s + BEAT_S)
 
-    def _turn_update(self, update: _Update, now_s: float, again_s: float) -> None:
+    def _turn_update(self, update: _Update, now_s: float) -> None:
         stage = update.stage
         if stage is _Stage.GRANTED:
             if now_s < update.starts_s:
@@ -468,17 +469,17 @@ class Conversation:
         if stage is _Stage.WAITING and now_s - update.asked_s >= self.longest_s:
             self._go(update, f"it has waited for {self.longest_s:g} s")
             return
-        if self.welcomed and now_s - update.said_s >= again_s:
-            if stage is _Stage.DONE:
-                self._say_done(update, now_s)
-            else:
-                self._say_ask(update, now_s)
-        self._later(update.heard_s + self._excused_s + self.bound_s)
-        self._later(update.said_s + again_s if self.welcomed else math.inf)
+        if update.done is not None:
+            self._insist(update, [update.done], now_s)
+        elif self._clock is not None and update.said_s > -math.inf:
+            # What it waits for may be that this was not heard.
+            self._insist(update, [self._clock, update.ask], now_s)
+        else:
+            self._insist(update, [update.ask], now_s)
         if stage is _Stage.WAITING:
             self._later(update.asked_s + self.longest_s)
 
-    def _turn_sum(self, number: int, gathered: _Sum, now_s: float, again_s: float) -> None:
+    def _turn_sum(self, number: int, gathered: _Sum, now_s: float) -> None:
         if gathered.gone and gathered.done is None:
             return
         if not gathered.gone and gathered.grant is not None:
@@ -490,15 +491,9 @@ class Conversation:
         if self._silent(gathered.heard_s, now_s):
             self._be_away(now_s)
             return
-        if self.welcomed and now_s - gathered.said_s >= again_s:
-            gathered.said_s = now_s
-            self._out.messages.append(gathered.done or Collected(sum=number))
-        self._later(gathered.heard_s + self._excused_s + self.bound_s)
-        self._later(gathered.said_s + again_s if self.welcomed else math.inf)
+        self._insist(gathered, [gathered.done or Collected(sum=number)], now_s)
 
-    def _turn_waiting(
-        self, waiting: _Waiting | None, message: Clock | Bye | None, now_s: float, again_s: float
-    ) -> None:
+    def _turn_waiting(self, waiting: _Waiting | None, message: Clock | Bye | None, now_s: float) -> None:
         """Says a message again for which an answer stays out, or which another answer may follow."""
         if waiting is None or message is None:
             return
@@ -506,11 +501,19 @@ class Conversation:
             if not self.away:
                 self._be_away(now_s)
             return
-        if self.welcomed and now_s - waiting.said_s >= again_s:
+        self._insist(waiting, [message], now_s)
+
+    def _insist(self, waiting: _Update | _Sum | _Waiting, messages: Sequence[Request], now_s: float) -> None:
+        """Says what waits for an answer, where that is due again, and looks after it until it is answered."""
+        if self.welcomed and now_s - waiting.said_s >= self._again_s:
             waiting.said_s = now_s
-            self._out.messages.append(message)
+            self._out.messages += messages
         self._later(waiting.heard_s + self._excused_s + self.bound_s)
-        self._later(waiting.said_s + again_s if self.welcomed else math.inf)
+        self._later(waiting.said_s + self._again_s if self.welcomed else math.inf)
+
+    @property
+    def _again_s(self) -> float:
+        return self.bound_s / 4
 
     def _patience(self, now_s: float) -> float:
         """The time without what was excused."""
@@ -582,17 +585,6 @@ class Conversation:
             if len(self._lost_asks) > MOST_LOST:
                 del self._lost_asks[next(iter(self._lost_asks))]
         self._out.results.append(outcome)
-
-    def _say_ask(self, update: _Update, now_s: float) -> None:
-        if self._clock is not None and update.said_s > -math.inf:
-            self._out.messages.append(self._clock)  # what it waits for may be that this was not heard
-        update.said_s = now_s
-        self._out.messages.append(update.ask)
-
-    def _say_done(self, update: _Update, now_s: float) -> None:
-        assert update.done is not None
-        update.said_s = now_s
-        self._out.messages.append(update.done)
 
     def take(self) -> tuple[list[Request], list[Result]]:
         """What is to be sent, and what has come of things, each in its order and once."""

@@ -115,7 +115,7 @@ class CoordinatorServer:
     def _send(self, outgoing: Outgoing) -> None:
         connection, answer = outgoing
         # One that has gone, or does not read, asks again.
-        with contextlib.suppress(zmq.Again, zmq.ZMQError):
+        with contextlib.suppress(zmq.ZMQError):
             self._socket.send_multipart([connection, encode(answer)], zmq.NOBLOCK)
 
 

@@ -47,6 +47,7 @@ def test_an_old_file_is_read_and_stays_the_same(tmp_path: Path) -> None:
     (cell,) = results.cells
     assert cell.policies["stock"].median_s == 2.0
     assert cell.measured("p3") is None and cell.measured("nobody") is None
+    assert cell.medians_s == {"stock": 2.0}, "of those that did not fail"
     assert (cell.narrow_link, cell.links, cell.policies["p3"].error) == (None, {}, "hung")
     write_results(results, path)
     assert json.loads(path.read_text()) == OLDEST

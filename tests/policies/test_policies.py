@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.core.errors import UserError
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import GradientProfile, Profile
@@ -14,11 +13,6 @@ from support.virtual import transfers
 
 PROFILE = resnet50(25_600_000)
 NETWORK = Network(bandwidth=31.25e6, overhead_s=0.0005, ack_delay_s=0.004)
-
-
-def test_an_unknown_policy_lists_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"unknown policy 'oracle'; known policies are .*bytescheduler, .*prophet, "):
-        get_policy("oracle")
 
 
 def test_fifo_leaves_everything_to_arrival() -> None:

@@ -7,13 +7,13 @@ different ones. An operation ends on each rank at a time of its own, once all ra
 from __future__ import annotations
 
 import functools
-import heapq
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from prophet.studies.agenda import Agenda
 from prophet_ddp.issuer import JointOperation
 
 
@@ -86,8 +86,7 @@ class Wire:
         self.in_flight = [0] * ranks
         self.most_in_flight = 0
         self._duration_s = duration_s
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
+        self._agenda = Agenda()
         self._blocked: list[tuple[JointOperation, Program]] = []
 
     def submit(self, rank: int, kind: str, tensor: torch.Tensor) -> Work:
@@ -106,8 +105,7 @@ class Wire:
 
     def at(self, delay_s: float, action: Callable[[], None]) -> None:
         """After so many seconds."""
-        self._count += 1
-        heapq.heappush(self._events, (self.now_s + delay_s, self._count, action))
+        self._agenda.at(self.now_s + delay_s, action)
 
     def start(self, program: Program) -> None:
         """A rank begins."""
@@ -115,8 +113,8 @@ class Wire:
 
     def run(self) -> list[JointOperation]:
         """Until nothing more happens; what is still waited for then."""
-        while self._events:
-            self.now_s, _, action = heapq.heappop(self._events)
+        while self._agenda:
+            self.now_s, action = self._agenda.take()
             action()
             free = [row for row in self._blocked if row[0].done]
             self._blocked = [row for row in self._blocked if not row[0].done]

@@ -8,7 +8,6 @@ comes out is wrong. The host goes on meanwhile, and time passes only where it wa
 from __future__ import annotations
 
 import contextlib
-import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from prophet.frontends.torch import references
+from prophet.studies.agenda import Action, Agenda
 from prophet_ddp.device import DeviceStreams, Told
 from support.collectives import Future
-
-Action = Callable[[], None]
 
 
 def peers(data: torch.Tensor) -> torch.Tensor:
@@ -39,8 +37,7 @@ class Device:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.now_s = 0.0
-        self._events: list[tuple[float, int, Action]] = []
-        self._count = 0
+        self._agenda = Agenda()
         self.main = Stream(self)
         self.current = self.main
         self.executing = False
@@ -48,17 +45,16 @@ class Device:
 
     def at(self, delay_s: float, action: Action) -> None:
         """After so many seconds."""
-        self._count += 1
-        heapq.heappush(self._events, (self.now_s + delay_s, self._count, action))
+        self._agenda.at(self.now_s + delay_s, action)
 
     def some_time(self) -> float:
         return self.chance.choice([0.0, self.chance.random(), 20 * self.chance.random()])
 
     def step(self) -> bool:
         """The next that happens; False where nothing does."""
-        if not self._events:
+        if not self._agenda:
             return False
-        self.now_s, _, action = heapq.heappop(self._events)
+        self.now_s, action = self._agenda.take()
         # What others do meanwhile is asked of the device too, also where the host waits within an operator.
         with contextlib.nullcontext() if torch._C._len_torch_dispatch_stack() else LazyMode(self):
             action()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SWITCHES = ("BYTEPS_", "DMLC_", "PROPHET_")
@@ -35,6 +36,22 @@ def torchrun_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
     }
+
+
+def run_together(commands: Sequence[Sequence[str]], environs: Sequence[Mapping[str, str]], limit_s: float) -> list[str]:
+    """Runs programs at once to their ends; what each printed. Fails with what they said where one does, or is late."""
+    programs = [
+        subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for command, environ in zip(commands, environs, strict=True)
+    ]
+    try:
+        said = [program.communicate(timeout=limit_s) for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+    errors = "\n".join(text[-4000:] for _, text in said)
+    assert [program.returncode for program in programs] == [0] * len(programs), errors
+    return [printed for printed, _ in said]
 
 
 def prophet_run(config: str, folder: Path, limit_s: float) -> Path:

@@ -7,7 +7,6 @@ server is in `at_server`, whatever anybody counted, and what its replica has in 
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.messages import Hello, decode_answer, encode
 from prophet.mlfabric.ports import Collection, ModelCopy, Outcome, Permission
 from prophet.mlfabric.terms import Terms
+from prophet.studies.agenda import Agenda
 
 TENANT, TOKEN = "job", "a token of the tests"
 
@@ -217,8 +217,7 @@ class VirtualJob:
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._number = 0
+        self._agenda = Agenda()
         self._epoch = 0
         self._turn_s = float("inf")
         self.start_coordinator()
@@ -261,12 +260,11 @@ class VirtualJob:
         return size_bytes / self.habits.rate * self.draw(self.habits.takes)
 
     def at(self, time_s: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (time_s, self._number, what))
-        self._number += 1
+        self._agenda.at(time_s, what)
 
     def run(self, until_s: float) -> None:
-        while self._events and self._events[0][0] <= until_s:
-            self.now_s, _, what = heapq.heappop(self._events)
+        while self._agenda.next_s <= until_s:
+            self.now_s, what = self._agenda.take()
             what()
         self.now_s = until_s
 

@@ -45,6 +45,9 @@ def test_a_study_is_small_and_has_its_workers_and_the_same_floats(tmp_path: Path
     (point,) = shown[1].points
     before = results.cells[0].policies["prophet"]
     assert point.workers == 2 and point.simulated == point.cell
+    times = point.cell.medians_s
+    assert point.real_and_simulated_s == {name: (seconds, seconds) for name, seconds in times.items()} != {}
+    assert kept.Point(point.cell, 2).real_and_simulated_s == {}
     assert point.cell.policies["prophet"].iteration_s == before.iteration_s
     assert before.over_time is not None and point.cell.policies["prophet"].over_time is None
     whole = (tmp_path / "out" / "results.json").stat().st_size
@@ -59,6 +62,16 @@ def test_a_note_stands_in_until_there_is_data(tmp_path: Path) -> None:
     (tmp_path / "notes" / "peers.md").write_text("*A note of 2026-01-01.* ![times](../times.png)\n")
     assert kept.otherwise(tmp_path, "peers", "make results") == "*A note of 2026-01-01.* ![times](times.png)\n"
     assert kept.note(tmp_path, "others") == ""
+
+    def of_cells(stand_in: str | None = None) -> str:
+        return kept.section(
+            tmp_path, "cells", Numbers, "make cells", lambda data, when: f"{when.date} {data.values}", stand_in=stand_in
+        )
+
+    assert of_cells() == "Not measured yet: `make cells`.\n"
+    assert of_cells("peers") == kept.note(tmp_path, "peers")
+    kept.keep(tmp_path, "cells", Numbers, Numbers([2.0]), PROVENANCE)
+    assert of_cells("peers") == "2026-01-02 [2.0]"
     (tmp_path / "notes" / "costs.md").write_text("*A note of 2026-01-01.*\n")
     (tmp_path / "notes" / "seen.md").write_text("*A note of 2026-01-01.*\n")
     kept.keep(tmp_path, "peers", Numbers, Numbers([]), PROVENANCE, replaces=("costs",))

@@ -7,7 +7,7 @@ import pytest
 from prophet.lab.records import CellResult
 from support.results import cell, policy
 from tools.kept import Point
-from tools.words import ahead, count, gains, span, speedup, standing, without_prophet
+from tools.words import ahead, count, gains, over_bound, span, speedup, standing, without_prophet
 
 
 def two() -> list[Point]:
@@ -28,6 +28,12 @@ def test_gains_of_cells_that_have_both() -> None:
 )
 def test_a_span_is_one_value_where_both_are_shown_alike(values: list[float], said: str) -> None:
     assert span(values) == said
+
+
+def test_times_over_the_bound_of_cells_that_have_both() -> None:
+    unbound = cell(prophet=policy(1.0)).model_copy(update={"lower_bound_s": None})
+    points = [Point(cell(prophet=policy(0.9)), 2), Point(cell(stock=policy(1.0)), 2), Point(unbound, 2)]
+    assert over_bound(points, "prophet") == pytest.approx([0.5])
 
 
 def test_rows_are_counted() -> None:

@@ -348,11 +348,18 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
         first, coordinator = agent.take_coordinator()
         before = _begin(agent, optimizer, named)
         summing = functools.partial(sum_at_workers, bps, agent, coordinator) if first else None
-        size = agent.block_bytes or BLOCK_BYTES
-        wait = hook_module.wait_activity
-
-        copying = functools.partial(copy_to_replica, agent, coordinator, named)
-        return wrap(bps, optimizer, coordinator, wait, size, summing, agent.staleness, agent.stall_s, before, copying)
+        return wrap(
+            bps,
+            optimizer,
+            coordinator,
+            hook_module.wait_activity,
+            block_bytes=agent.block_bytes or BLOCK_BYTES,
+            summing=summing,
+            staleness=agent.staleness,
+            stall_s=agent.stall_s,
+            before=before,
+            copying=functools.partial(copy_to_replica, agent, coordinator, named),
+        )
 
     bps.DistributedOptimizer = distributed_optimizer
     broadcast_parameters = bps.broadcast_parameters

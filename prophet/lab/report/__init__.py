@@ -11,12 +11,13 @@ from pathlib import Path
 from prophet.core.errors import UserError
 from prophet.core.files import placed, require_places, write_whole
 from prophet.core.optional import require
+from prophet.lab.records import RESULTS_FILE
 from prophet.lab.report.stories import Story
 
 
 def story_of(folder: Path) -> Story:
     """What a folder of `prophet run`, or of PROPHET_RECORD, has to tell. Raises UserError where it is neither."""
-    if (folder / "results.json").is_file():
+    if (folder / RESULTS_FILE).is_file():
         from prophet.lab.report.from_run import story_of_run
 
         return story_of_run(folder)

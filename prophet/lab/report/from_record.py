@@ -69,7 +69,7 @@ def _fits(row: TransfersRow) -> bool:
 def story_of_record(folder: Path) -> Story:
     """The job. Raises UserError."""
     workers = [read_rows(path) for path in sorted(folder.glob("worker*.jsonl"))]
-    begins = [_begin(rows) for rows in workers]
+    begins = [begin_of(rows) for rows in workers]
     order = sorted(range(len(workers)), key=lambda place: begins[place].worker.rank)
     zero = min(begin.unix_s + begin.began_s for begin in begins)
     chapters = [chapter_of(workers[place], zero) for place in order]
@@ -85,7 +85,8 @@ def story_of_record(folder: Path) -> Story:
     return Story(first.worker.job, facts, chapters, first.settings or {})
 
 
-def _begin(rows: Sequence[RecordRow]) -> BeginRow:
+def begin_of(rows: Sequence[RecordRow]) -> BeginRow:
+    """The first line of what `read_rows` gave."""
     assert isinstance(rows[0], BeginRow)
     return rows[0]
 
@@ -106,7 +107,7 @@ class _Reading:
 
 def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
     """One worker; `zero` is Unix time when the job began."""
-    begin = _begin(rows)
+    begin = begin_of(rows)
     shift = begin.unix_s - zero  # of a time of the worker's steady clock
     read = _Reading()
     notes = []

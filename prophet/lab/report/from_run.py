@@ -17,10 +17,10 @@ from prophet.core.events import QueueKind, name_of
 from prophet.core.status import AgentStatus
 from prophet.core.transfer import Transfer
 from prophet.lab.jobs.record import Mark, WorkerRecord
-from prophet.lab.records import CellResult, Results, read_results, read_status, read_worker
+from prophet.lab.records import RESULTS_FILE, CellResult, Results, read_results, read_status, read_worker
 from prophet.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
 from prophet.lab.results_view import describe_narrow_link, describe_setting
-from prophet.lab.runs import EVENTS_FILE
+from prophet.lab.runs import EVENTS_FILE, STATUS_FILE
 from prophet.lab.transfers import WORKER, RecordedRun, pair_events
 from prophet.lab.turnaround import turnarounds
 
@@ -33,7 +33,7 @@ MOST_BINS = 2000
 
 def story_of_run(folder: Path) -> Story:
     """The experiment. Raises UserError."""
-    results = read_results(folder / "results.json")
+    results = read_results(folder / RESULTS_FILE)
     chapters = []
     facts = []
     for number, cell in enumerate(results.cells):
@@ -69,7 +69,7 @@ def _good_run(cell: Path, policy: str) -> Path | None:
 
 def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
     worker = read_worker(run / f"{WORKER}.json")
-    status_file, events_file = run / f"{WORKER}.status.json", run / f"{WORKER}.{EVENTS_FILE}"
+    status_file, events_file = run / f"{WORKER}.{STATUS_FILE}", run / f"{WORKER}.{EVENTS_FILE}"
     status = read_status(status_file) if status_file.is_file() else None
     zero = worker.marks[0].start if worker.marks else 0.0
     laps = [Lap(after.start - zero, after.start - before.start) for before, after in itertools.pairwise(worker.marks)]

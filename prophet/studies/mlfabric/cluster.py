@@ -12,14 +12,13 @@ model again. What differs between methods:
   server on a network that all transfers share fairly, *blockwise* one that sums and answers block by block; *ring* and
   *tree* are all-reduces among the workers' machines.
 
-Events are a heap of (time, number, what to do); equal times keep the order in which they were made, so one setting
-and seed give one run, bit for bit.
+Events of one time keep the order in which they were made (agenda.py), so one setting and seed give one run, bit for
+bit.
 """
 
 from __future__ import annotations
 
 import enum
-import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from typing import Any, Protocol
 
 from prophet.core.errors import UserError
 from prophet.mlfabric.ordering import Update
+from prophet.studies.agenda import Action, Agenda
 from prophet.studies.mlfabric.settings import Computations, Rates, Setting
 from prophet.studies.mlfabric.transports import Blockwise, Carrier, Ring, Scheduled, Shared, Tree
 
@@ -223,8 +223,7 @@ class StudiedCluster:
         self.record = Record()
         self.now_s = 0.0
         self.version = 0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._number = 0
+        self._agenda = Agenda()
         self._computed = 0
         self._stopped = False
         self._iterations = math.inf if iterations is None else iterations
@@ -247,19 +246,17 @@ class StudiedCluster:
         model = self.learner.read()
         for worker in range(self.setting.workers):
             self.has_model(worker, model, 0)
-        while self._events and not self._stopped:
-            time_s, _, what = heapq.heappop(self._events)
-            if time_s > self.horizon_s:
+        while self._agenda and not self._stopped:
+            if self._agenda.next_s > self.horizon_s:
                 self.now_s = self.horizon_s
                 break
-            self.now_s = time_s
-            what()
+            self.now_s, action = self._agenda.take()
+            action()
         self.record.end_s = self.now_s
         return self.record
 
-    def at(self, time_s: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (time_s, self._number, what))
-        self._number += 1
+    def at(self, time_s: float, action: Action) -> None:
+        self._agenda.at(time_s, action)
 
     # A worker's round: has_model, computed, applied (or dropped), wants_model.
 

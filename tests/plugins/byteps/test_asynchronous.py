@@ -15,6 +15,7 @@ from prophet.core.settings import from_environ
 from prophet.frontends import notices
 from prophet_byteps import asynchronous
 from prophet_byteps.asynchronous import AsynchronousAgent, check, check_job, connect, own_address
+from support.ending import ProcessEnded, end_process
 
 JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SERVER": "1"}
 
@@ -85,16 +86,10 @@ def test_a_coordinator_that_refuses_ends_the_process(monkeypatch: pytest.MonkeyP
         raise UserError("coordinator tcp://a:1: wrong token")
 
     monkeypatch.setattr(client, "client_from_environ", lambda *of: SimpleNamespace(wait_welcome=refused))
-    ended: list[tuple[str, int]] = []
-
-    def end(line: str, status: int) -> None:
-        ended.append((line, status))
-        raise SystemExit
-
-    monkeypatch.setattr(asynchronous, "end_process", end)
-    with pytest.raises(SystemExit):
+    monkeypatch.setattr(asynchronous, "end_process", end_process)
+    with pytest.raises(ProcessEnded) as ended:
         connect(0, JOB)
-    assert ended == [("coordinator tcp://a:1: wrong token", 2)]
+    assert ended.value.args == ("coordinator tcp://a:1: wrong token", 2)
 
 
 def test_the_first_optimizer_has_the_coordinator_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -182,19 +177,19 @@ def test_where_a_worker_has_died_the_process_ends_without_byteps_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     status = tmp_path / "status.json"
-    ends: list[tuple[str, int]] = []
     bps = SimpleNamespace(init=lambda: None, shutdown=lambda: pytest.fail("it would wait"), size=lambda: 3, rank=int)
     coordinator = SimpleNamespace(wait_for_others=lambda: (2,), close=lambda: None)
     monkeypatch.setattr(asynchronous, "connect", lambda worker, environ, workers: coordinator)
     monkeypatch.setattr("atexit.register", lambda function: function)
-    monkeypatch.setattr(asynchronous, "end_process", lambda line, status: ends.append((line, status)))
+    monkeypatch.setattr(asynchronous, "end_process", end_process)
     agent = AsynchronousAgent(from_environ({**JOB, "PROPHET_STATUS_OUT": str(status)}), None, None)
     agent._wrap_init(bps)
     bps.init()
-    bps.shutdown()
-    assert ends == [], "the program may have something to do yet"
-    agent._leave_at_exit()
-    assert ends == [("worker 2 has died: this worker ends without waiting for BytePS's end, which waits for all", 75)]
+    bps.shutdown()  # and goes on: the program may have something to do yet
+    with pytest.raises(ProcessEnded) as ended:
+        agent._leave_at_exit()
+    line = "worker 2 has died: this worker ends without waiting for BytePS's end, which waits for all"
+    assert ended.value.args == (line, 75)
     assert status.exists()
 
 

@@ -19,6 +19,7 @@ from prophet.mlfabric.replica_server import KeptModel, ReplicaServer
 from prophet_byteps import asynchronous
 from prophet_byteps.asynchronous import AsynchronousAgent
 from prophet_byteps.replica import Replica
+from support.ending import ProcessEnded, end_process
 
 TOKEN = "a token of the tests"
 MODEL = ReplicaModel({"weight": np.full((2,), 3.0, np.float32)}, (7, 2), 5, 2.5)
@@ -130,26 +131,13 @@ def test_worker_0_begins_with_the_replicas_model_and_says_what_is_lost(
     assert (other.model, other.resumes) == (None, True)
 
 
-def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """With what the process would have ended."""
-    ended: list[tuple[str, int]] = []
-
-    def end(line: str, status: int) -> None:
-        ended.append((line, status))
-        raise SystemExit
-
-    monkeypatch.setattr(asynchronous, "end_process", end)
-    return ended
-
-
 def test_another_models_replica_ends_the_process(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     agent = AsynchronousAgent(from_environ(environ), None, None)
     agent.replica = Replica(model=MODEL, where="model.npz", resumes=True)
-    ended = ends(monkeypatch)
-    with pytest.raises(SystemExit):
+    monkeypatch.setattr(asynchronous, "end_process", end_process)
+    with pytest.raises(ProcessEnded, match=r"model\.npz: it is of another model: weight \[2\] where") as ended:
         asynchronous._begin(agent, sgd(3), None)
-    ((line, status),) = ended
-    assert line.startswith("model.npz: it is of another model: weight [2] where") and status == 2
+    assert ended.value.status == 2
 
 
 def test_a_replica_is_asked_before_byteps_starts_and_what_is_wrong_ends_the_process(
@@ -160,11 +148,10 @@ def test_a_replica_is_asked_before_byteps_starts_and_what_is_wrong_ends_the_proc
     agent._wrap_init(bps)
     for name, text in {**environ, "PROPHET_REPLICA": address}.items():
         monkeypatch.setenv(name, text)
-    ended = ends(monkeypatch)
-    with pytest.raises(SystemExit):
+    monkeypatch.setattr(asynchronous, "end_process", end_process)
+    with pytest.raises(ProcessEnded, match=f"PROPHET_RESUME={address}") as ended:
         bps.init()
-    ((line, status),) = ended
-    assert f"PROPHET_RESUME={address}" in line and status == 2
+    assert ended.value.status == 2
 
 
 def test_another_optimizers_model_is_not_copied() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from support.programs import without_switches
+from support.programs import run_together, without_switches
 
 CHECKOUT = Path(__file__).parents[3]
 CASES = Path(__file__).with_name("end_cases.py")
@@ -76,17 +75,8 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ends")
     command = [sys.executable, "-P", str(CASES), str(folder)]
     environ = without_switches() | {"PYTHONPATH": str(CHECKOUT)}
-    programs = [
-        subprocess.Popen([*command, *NAMES[first::AT_A_TIME]], stderr=subprocess.PIPE, text=True, env=environ)
-        for first in range(AT_A_TIME)
-    ]
-    try:
-        for program in programs:
-            _, said = program.communicate(timeout=LIMIT_S)
-            assert program.returncode == 0, said
-    finally:
-        for program in programs:
-            program.kill()
+    commands = [[*command, *NAMES[first::AT_A_TIME]] for first in range(AT_A_TIME)]
+    run_together(commands, [environ] * AT_A_TIME, LIMIT_S)
     return folder
 
 

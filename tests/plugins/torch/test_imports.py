@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.programs import clean_environ
+from support.programs import clean_environ, run_together
 
 CASE = Path(__file__).with_name("import_cases.py")
 MOST = 75
@@ -29,23 +28,8 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> list[set[str]]:
     """By rank, the modules of a job that trains."""
     meeting = tmp_path_factory.mktemp("imports") / "meeting"
     environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-P", str(CASE), str(rank), str(meeting)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environ,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [rank.communicate(timeout=60) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], said
-    return [set(out.split()) for out, _ in said]
+    commands = [[sys.executable, "-P", str(CASE), str(rank), str(meeting)] for rank in range(2)]
+    return [set(printed.split()) for printed in run_together(commands, [environ] * 2, 60)]
 
 
 def test_the_rank_that_decides_has_what_learns(imported: list[set[str]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from prophet.policies import collective_policies, get_definition
-from support.programs import clean_environ
+from support.programs import clean_environ, run_together
 
 JOB = Path(__file__).with_name("policies_job.py")
 LIMIT_S = 300.0
@@ -32,21 +31,9 @@ def run(folder: Path, names: list[str]) -> list[dict[str, dict[str, Any]]]:
         "PROPHET_MONITOR_S": "0.2",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(JOB), str(folder / "store"), str(rank), str(RANKS), str(out), *names],
-            env=env,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, out in enumerate(outs)
-    ]
-    try:
-        said = [rank.communicate(timeout=LIMIT_S)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * RANKS, "\n".join(text[-4000:] for text in said)
+    command = [sys.executable, str(JOB), str(folder / "store")]
+    commands = [[*command, str(rank), str(RANKS), str(out), *names] for rank, out in enumerate(outs)]
+    run_together(commands, [env] * RANKS, LIMIT_S)
     rows = [[json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] for out in outs]
     return [{row["policy"]: row for row in of_rank} for of_rank in rows]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,30 +24,21 @@ from prophet.lab.transfers import pair_events
 from prophet.models.profiles import load_profile
 from prophet.watch.status import Predicted
 from prophet_ddp.records import ModuleRecord, Records
-from support.programs import clean_environ, torchrun_variables
+from support.programs import clean_environ, run_together, torchrun_variables
 from tools.ports import free_port
 
-PROGRAM = Path(__file__).with_name("record_cases.py")
+PROGRAM = Path(__file__).with_name("training_cases.py")
 LIMIT_S = 120
 
 
-def job(folder: Path, *arguments: str, ranks: int = 2, cache: str = "off") -> None:
+def job(folder: Path, until: str = "planned", ranks: int = 2, cache: str = "off") -> None:
     """Runs a rank for each, to its end."""
     files = {"STATUS": "status.json", "EVENTS": "events.npz", "PROFILE": "profile.json"}
     settings = {f"PROPHET_{name}_OUT": str(folder / file) for name, file in files.items()}
     environ = clean_environ() | settings | {"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": cache}
     port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), *arguments], env=environ | torchrun_variables(rank, ranks, port)
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        assert [process.wait(LIMIT_S) for process in processes] == [0] * ranks
-    finally:
-        for process in processes:
-            process.kill()
+    environs = [environ | torchrun_variables(rank, ranks, port) for rank in range(ranks)]
+    run_together([[sys.executable, str(PROGRAM), until]] * ranks, environs, LIMIT_S)
 
 
 def test_every_rank_leaves_a_status_and_the_one_that_learns_the_rest(tmp_path: Path) -> None:
@@ -145,10 +135,3 @@ def test_the_first_module_alone_says_why_it_was_given_back(tmp_path: Path) -> No
     assert made.status().given_back == ""
     made.given_back("torch's reducer is faster", first)
     assert (made.status().given_back, made.status().stepped_aside) == ("torch's reducer is faster", "")
-
-
-def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").write_text("")
-    records(tmp_path / "file").write()
-    (warning,) = caplog.records
-    assert warning.getMessage().startswith("Prophet could not write its records: ")

@@ -25,7 +25,7 @@ from prophet.watch.status import LiveStatus
 from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
 
-PROGRAM = Path(__file__).with_name("watch_cases.py")
+PROGRAM = Path(__file__).with_name("training_cases.py")
 LIMIT_S = 120.0
 BYTES = 6 * (64 * 64 + 64) * 4
 
@@ -80,7 +80,7 @@ def test_a_job_says_what_it_does(folder: Path) -> None:
     with job(folder, settings, port) as ranks:
         first, second = eventually(both, folder)
         assert [s.worker.rank for s in (first, second)] == [0, 1]
-        assert {s.worker.job for s in (first, second)} == {f"watch_cases-{port}"}
+        assert {s.worker.job for s in (first, second)} == {f"training_cases-{port}"}
         assert [s.worker.pid for s in (first, second)] == [rank.pid for rank in ranks]
         for status in (first, second):
             assert status.worker.workers == 2 and status.all_reduce and status.agent.stepped_aside == ""
@@ -91,9 +91,9 @@ def test_a_job_says_what_it_does(folder: Path) -> None:
         assert first.agent.plans >= 1 and first.agent.network is not None
         with urllib.request.urlopen(f"http://127.0.0.1:{figures}/metrics", timeout=10) as answer:
             page = answer.read().decode()
-        assert f'prophet_iterations_total{{job="watch_cases-{port}",rank="0",policy="prophet"}}' in page
+        assert f'prophet_iterations_total{{job="training_cases-{port}",rank="0",policy="prophet"}}' in page
         shown = subprocess.run(
-            [sys.executable, "-m", "prophet.cli.main", "top", "watch_cases", "--json", "--count", "1"],
+            [sys.executable, "-m", "prophet.cli.main", "top", "training_cases", "--json", "--count", "1"],
             env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
             capture_output=True,
             text=True,

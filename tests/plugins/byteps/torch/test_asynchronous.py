@@ -13,6 +13,7 @@ from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY
 from prophet_byteps.torch import asynchronous, asynchronous_broadcast
 from prophet_byteps.torch.asynchronous import BEGINS, ENDS, BytePSWire, wrap
 from prophet_byteps.torch.asynchronous_broadcast import broadcast_tensors
+from support.ending import ProcessEnded, end_process
 
 
 class Server:
@@ -129,17 +130,7 @@ def test_an_update_is_between_two_words_and_nothing_is_pulled_before_it_is_there
 def test_a_server_that_answers_no_more_is_named_and_the_process_ends_where_that_is_asked_for(
     limit_s: float | None, ends: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Ended(Exception):
-        pass
-
-    def end(line: str, status: int) -> None:
-        assert (line, status) == (
-            "no transfer has finished for 3 s: the server is gone, or the link to it (PROPHET_STALL_S)",
-            75,
-        )
-        raise Ended
-
-    monkeypatch.setattr(asynchronous, "end_process", end)
+    monkeypatch.setattr(asynchronous, "end_process", end_process)
     bps, now_s = BytePS(Server(), 0), [100.0]
     wire = BytePSWire(bps, 0, 1, lambda limit_s: now_s.__setitem__(0, now_s[0] + 0.5), limit_s, lambda: now_s[0])
     block = torch.zeros(2)
@@ -148,8 +139,10 @@ def test_a_server_that_answers_no_more_is_named_and_the_process_ends_where_that_
     answers_at = now_s[0] + 50.0
     monkeypatch.setattr(bps, "poll", lambda handle: now_s[0] >= answers_at)
     if ends:
-        with pytest.raises(Ended):
+        with pytest.raises(ProcessEnded) as ended:
             wire.push([block])
+        line = "no transfer has finished for 3 s: the server is gone, or the link to it (PROPHET_STALL_S)"
+        assert ended.value.args == (line, 75)
         assert now_s[0] < answers_at
     else:
         wire.pull([block], [0])

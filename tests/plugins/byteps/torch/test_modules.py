@@ -35,6 +35,7 @@ from support.torch_network import (
     make_model,
     same,
     same_model,
+    train,
 )
 
 
@@ -95,13 +96,6 @@ def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     made.shutdown()
 
 
-def trained(called: nn.Module, optimizer: torch.optim.Optimizer, first: int = 0, steps: int = 6) -> None:
-    for number in range(first, first + steps):
-        optimizer.zero_grad()
-        loss_of(called, number).backward()  # type: ignore[arg-type]
-        optimizer.step()
-
-
 def pair(network: Any, **more: Any) -> tuple[nn.Sequential, Plain, Any, torch.optim.Optimizer]:
     """A model in one process, and its twin in BytePS's wrapper."""
     truth, model = make_model(), make_model()
@@ -111,11 +105,8 @@ def pair(network: Any, **more: Any) -> tuple[nn.Sequential, Plain, Any, torch.op
 
 def test_backward_and_step_return_while_averages_fly(network: Any) -> None:
     truth, plain, ddp, optimizer = pair(network)
-    for number in range(6):
-        plain.zero_grad()
-        loss_of(truth, number).backward()
-        plain.step()
-    trained(ddp, optimizer, steps=5)
+    train(truth, plain)
+    train(ddp, optimizer, steps=5)
     optimizer.zero_grad()
     loss_of(ddp, 5).backward()
     assert network.flying, "backward has returned"
@@ -159,12 +150,9 @@ def test_clipping_by_the_norm_of_all_is_seen_and_not_watched_for_good(network: A
         optimizer.step()
     assert rounds._keyed._waits.holds and not rounds._probation.watches
     later = STEPS + LEAST_ALIKE + 1
-    trained(ddp, optimizer, IN_VAIN + 2, later)
+    train(ddp, optimizer, IN_VAIN + 2, later)
     assert network.flying and not rounds._keyed._waits.holds
-    for number in range(IN_VAIN + 2, IN_VAIN + 2 + later):
-        plain.zero_grad()
-        loss_of(truth, number).backward()
-        plain.step()
+    train(truth, plain, IN_VAIN + 2, later)
     assert same_model(ddp.module, truth)
 
 
@@ -188,11 +176,8 @@ def test_half_precision_has_bytepss_bits(network: Any) -> None:
     plain = Plain(torch.optim.SGD(truth.parameters(), 0.1), half=torch.float16)
     ddp = network.parallel(model, compression=network.Compression.fp16)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for number in range(5):
-        plain.zero_grad()
-        loss_of(truth, number).backward()
-        plain.step()
-    trained(ddp, optimizer, steps=5)
+    train(truth, plain, steps=5)
+    train(ddp, optimizer, steps=5)
     assert {tensor.dtype for _, tensor, _ in network.flying.values()} == {torch.float16}
     assert same_model(model, truth)
 
@@ -269,12 +254,9 @@ def test_what_cannot_be_honoured_is_bytepss_own_with_one_warning(
 
 def test_after_a_suspend_rounds_begin_anew(network: Any) -> None:
     truth, plain, ddp, optimizer = pair(network)
-    for number in range(6):
-        plain.zero_grad()
-        loss_of(truth, number).backward()
-        plain.step()
-    trained(ddp, optimizer, steps=3)
+    train(truth, plain)
+    train(ddp, optimizer, steps=3)
     network.suspend()
     network.resume()
-    trained(ddp, optimizer, first=3, steps=3)
+    train(ddp, optimizer, first=3, steps=3)
     assert same_model(ddp.module, truth)

@@ -83,7 +83,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func._schema.name.removeprefix("aten::")
         if self.watching and name not in VIEWS:
-            with self.pause():
+            with self.watch(False):
                 for value, argument in zip(args, func._schema.arguments, strict=False):
                     written = argument.alias_info is not None and argument.alias_info.is_write
                     for tensor in value if isinstance(value, list | tuple) else (value,):
@@ -92,16 +92,8 @@ class Recorder(TorchDispatchMode):
         return func(*args, **kwargs)
 
     @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        self.watching, before = False, self.watching
-        try:
-            yield
-        finally:
-            self.watching = before
-
-    @contextlib.contextmanager
-    def watch(self) -> Iterator[None]:
-        self.watching, before = True, self.watching
+    def watch(self, watching: bool) -> Iterator[None]:
+        self.watching, before = watching, self.watching
         try:
             yield
         finally:
@@ -146,7 +138,7 @@ class StreamedNetwork(Network):
         # The first time in a thread of its own, which knows nothing of the program's current stream.
         first = name not in [old for old, _ in self.pushed]
         stream = self.recorder.streams["default"] if first else self.recorder.now
-        with self.recorder.pause():
+        with self.recorder.watch(False):
             for part in self.parts_of(tensor):
                 self.recorder.touch(part, "BytePS's copy", False, stream)
             handle = super().byteps_push_pull(tensor, average, name, priority)
@@ -154,7 +146,7 @@ class StreamedNetwork(Network):
             return handle
 
     def deliver(self) -> None:
-        with self.recorder.pause():
+        with self.recorder.watch(False):
             handle, (_, tensor, _) = next(iter(self.flying.items()))
             super().deliver()
             # BytePS's threads wait for the event and for their own copies before they divide, and whoever sees the
@@ -183,7 +175,7 @@ class Layer(nn.Linear):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         for param in (self.weight, self.bias):
-            with self.recorder.pause():
+            with self.recorder.watch(False):
                 self.recorder.touch(param, "forward", False)
         return super().forward(inputs)
 
@@ -252,7 +244,7 @@ def run(monkeypatch: pytest.MonkeyPatch, recorder: Recorder, fusion: bool = True
 
 def _watched(method: Any, recorder: Recorder) -> Any:
     def wrapper(*args: Any) -> Any:
-        with recorder.watch():
+        with recorder.watch(True):
             return method(*args)
 
     wrapper.__name__ = method.__name__

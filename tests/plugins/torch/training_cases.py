@@ -1,16 +1,20 @@
-"""A rank of a job that trains until Prophet has made a plan; for test_records.py.
+"""A rank of a job that trains on and on; for test_records.py and test_watching.py.
 
-`fallback` as argument: a hook of the script's own is registered after two iterations.
+Arguments say until when: `planned`, until Prophet has made a plan; `fallback`, until a hook of the script's own is
+registered, after some iterations; a file, until it is there.
 """
 
 import sys  # no annotations as text: torch looks at those of a hook
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-MOST_ROUNDS = 20_000
+MOST_ROUNDS = 50_000
+LOOK_EVERY = 20
+"""Iterations, since all ranks have to look together."""
 
 
 def own_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -20,32 +24,32 @@ def own_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Te
     return done
 
 
-def planned() -> bool:
-    """Whether a plan was made, on any rank."""
+def over(until: str) -> bool:
+    """Whether it is, on any rank."""
     from prophet_ddp.takeover import _records
 
-    flag = torch.tensor(float(_records.status().plans))
+    flag = torch.tensor(float(_records.status().plans if until == "planned" else Path(until).exists()))
     dist.all_reduce(flag)
     return bool(flag > 0)
 
 
-def main() -> DistributedDataParallel:
+def main(until: str) -> DistributedDataParallel:
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6))))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for iteration in range(MOST_ROUNDS):
+    for iteration in range(1, MOST_ROUNDS):
         optimizer.zero_grad()
         model(torch.randn(4, 64)).square().mean().backward()
         optimizer.step()
-        if "fallback" in sys.argv and iteration == 2:
+        if until == "fallback" and iteration == 3:
             model.register_comm_hook(None, own_hook)
             return model
-        if iteration % 50 == 49 and planned():
+        if iteration % LOOK_EVERY == 0 and over(until):
             return model
     sys.exit(3)
 
 
 if __name__ == "__main__":
-    trained = main()
+    trained = main(sys.argv[1])
     dist.destroy_process_group()
