@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.netns]
 JOBS = Path(__file__).with_name("jobs")
 JOB, JOB_WHERE = str(JOBS / "small_job.py"), str(JOBS / "small_job_where.py")
 STEPS = "6"
+STALL_S = 5
+"""More than a worker may be behind the other on a busy machine."""
 PORT = 24100
 LINK_BPS = 400e6
 ON = {"BYTEPS_SCHEDULER": "prophet"}
@@ -108,11 +110,11 @@ def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbe
 def test_who_waits_for_a_dead_worker_ends_where_that_is_asked_for(
     testbed: Testbed, tmp_path: Path, port: int, case: str, what: str
 ) -> None:
-    waits = {**ON, "PROPHET_STALL_S": "3"}
-    ends = run_job(testbed, tmp_path, port, (JOB_WHERE, case, "3"), dict.fromkeys(WORKERS, waits), limit_s=30)
+    waits = {**ON, "PROPHET_STALL_S": f"{STALL_S}"}
+    ends = run_job(testbed, tmp_path, port, (JOB_WHERE, case, "3"), dict.fromkeys(WORKERS, waits), limit_s=40)
     assert [end.status for end in ends] == [75, 7], ends
     (line,) = ends[0].lines("prophet:")
     # The agent looks once a second, and on a busy machine later.
     stalled = re.fullmatch(r"prophet: no transfer has finished for (\d+) s: (.*) \(PROPHET_STALL_S\)", line)
-    assert stalled is not None and int(stalled[1]) >= 3, line
+    assert stalled is not None and int(stalled[1]) >= STALL_S, line
     assert stalled[2].startswith(what)
