@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from prophet.lab.testbed import Testbed
 from support.programs import clean_environ
-from support.roles import ONE_DEVICE, SERVE, SERVERS, WORKERS, Job, nodes
+from support.roles import ONE_DEVICE, SERVE, SERVERS, WORKERS, Job, last_words, nodes
 
 LINK_BPS = 20e6
 """An iteration's transfers take longer than its compute, so that a missing wait shows."""
@@ -141,9 +141,3 @@ def _wait(
             for connection in running:
                 connection.shutdown(socket.SHUT_WR)
     return failure
-
-
-def last_words(folder: Path, length: int = 1500) -> str:
-    """The ends of all roles' logs."""
-    logs = sorted(folder.glob("*/log"))
-    return "\n".join(f"--- {log.parent.name}\n{log.read_text(errors='replace')[-length:]}" for log in logs)

@@ -20,8 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from scripts.jobs import JobFailed, _wait, last_words
+from scripts.jobs import JobFailed, _wait
 from support.programs import clean_environ, torchrun_variables
+from support.roles import last_words
 from tools.ports import free_port
 
 START_LIMIT_S = 60.0

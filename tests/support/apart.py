@@ -18,7 +18,7 @@ from subprocess import Popen
 from typing import Any
 
 from prophet.lab.testbed import NodeSpec, Testbed
-from support.roles import ONE_DEVICE, SERVE, Job
+from support.roles import LAST_WORDS, ONE_DEVICE, SERVE, Job, write_stacks
 
 WORKERS = ("worker0", "worker1", "worker2")
 ASYNCHRONOUS = {**ONE_DEVICE, "BYTEPS_ENABLE_ASYNC": "1"}
@@ -62,7 +62,8 @@ class JobApart:
         """Returns when it is done. Fails with all logs where that takes too long."""
         while not done():
             if time.monotonic() - self.began_s > LIMIT_S:
-                logs = {role: self.log(role)[-2000:] for role in self.processes}
+                write_stacks(self.processes.values())
+                logs = {role: self.log(role)[-LAST_WORDS:] for role in self.processes}
                 raise AssertionError(f"it has taken {LIMIT_S:g} s: {logs}")
             time.sleep(POLL_S)
 

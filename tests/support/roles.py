@@ -6,10 +6,12 @@ computes is the test's own script.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,6 +37,9 @@ ONE_DEVICE = {
     "NVIDIA_VISIBLE_DEVICES": "0",
 }
 """What bpslaunch would set of a process that is alone on its machine."""
+LAST_WORDS_S = 2.0
+LAST_WORDS = 8000
+"""Characters of each role's log, where a job has run out of time."""
 
 
 def nodes(bandwidth: float | None) -> list[NodeSpec]:
@@ -95,7 +100,8 @@ class Job:
     def start(self, node: str, command: Sequence[str], settings: Mapping[str, str]) -> Popen[bytes]:
         """Starts a role's process in its folder, with `settings` beside the role's variables."""
         place = self.place(node)
-        environ = clean_environ() | self.variables(node) | dict(settings)
+        # For `write_stacks`.
+        environ = clean_environ() | {"PYTHONFAULTHANDLER": "1"} | self.variables(node) | dict(settings)
         return self._testbed.popen(node, command, env=environ, log=place / "log", cwd=place)
 
 
@@ -123,14 +129,14 @@ def run_job(
 ) -> list[Ended]:
     """Runs `command` with this Python on both workers until the `awaited` have ended, or for `limit_s` seconds.
 
-    What still runs then is killed. `settings`: more environment, by worker. `lives`: how often the scheduler and the
-    server run, one after another, since they end when all workers have suspended. Returns how the workers ended, in
-    their order.
+    What still runs then is killed. Where time has run out, each role first writes into its log where its Python threads
+    are, and the ends of all logs are printed, which pytest shows. `settings`: more environment, by worker. `lives`: how
+    often the scheduler and the server run, one after another, since they end when all workers have suspended. Returns
+    how the workers ended, in their order.
     """
     settings = settings or {}
     with Job(testbed, folder, port) as job:
-        for node in SERVERS:
-            job.start(node, [sys.executable, "-P", SERVE_AGAIN, str(lives)], ONE_DEVICE)
+        servers = [job.start(node, [sys.executable, "-P", SERVE_AGAIN, str(lives)], ONE_DEVICE) for node in SERVERS]
         processes = {
             worker: job.start(worker, [sys.executable, "-P", *command], {**ONE_DEVICE, **settings.get(worker, {})})
             for worker in WORKERS
@@ -142,6 +148,9 @@ def run_job(
                 for worker in set(WORKERS) - set(ends):
                     with suppress(TimeoutExpired):
                         ends[worker] = processes[worker].wait(0.05), time.monotonic() - began
+            if not ends.keys() >= set(awaited):
+                write_stacks([*servers, *processes.values()])
+                print(f"the job still ran after {limit_s:g} s\n{last_words(folder, LAST_WORDS)}")
         finally:
             testbed.terminate_all()
     return [
@@ -149,6 +158,24 @@ def run_job(
         for worker in WORKERS
         for status, after_s in [ends.get(worker, (None, limit_s))]
     ]
+
+
+def write_stacks(processes: Iterable[Popen[bytes]]) -> None:
+    """Ends those of a Job that still run, with what they have started: each first writes all of its threads' stacks."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGABRT)
+    ends_at = time.monotonic() + LAST_WORDS_S
+    for process in running:
+        with suppress(TimeoutExpired):
+            process.wait(max(0.0, ends_at - time.monotonic()))
+
+
+def last_words(folder: Path, length: int = 1500) -> str:
+    """The ends of all roles' logs."""
+    logs = sorted(folder.glob("*/log"))
+    return "\n".join(f"--- {log.parent.name}\n{log.read_text(errors='replace')[-length:]}" for log in logs)
 
 
 def side_by_side(*jobs: Callable[[], T]) -> list[T]:

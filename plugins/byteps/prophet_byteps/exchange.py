@@ -33,11 +33,13 @@ class TorchExchange:
     """
 
     def __init__(self, bps: Any) -> None:
-        self._ops = sys.modules[f"{bps.__name__}.ops"]
+        self._ops: Any = sys.modules[f"{bps.__name__}.ops"]
         self._pages: dict[str, Any] = {}
+        self._not_awaited: set[int] = set()
+        """Handles of pages, and of what an engine that is gone has never given back."""
 
     def declare(self, name: str) -> None:
-        self._ops.declare(name)  # type: ignore[attr-defined]
+        self._ops.declare(name)
 
     def send(self, name: str, page: bytes) -> Answer:
         import torch
@@ -46,16 +48,36 @@ class TorchExchange:
             self._pages[name] = torch.frombuffer(mmap.mmap(-1, PAGE_BYTES), dtype=torch.int32)
         tensor = self._pages[name]
         tensor.copy_(torch.frombuffer(bytearray(page), dtype=torch.int32))
-        ops: Any = self._ops
+        ops = self._ops
         handle = ops.push_pull_async_inplace(tensor, average=False, name=name, priority=0)
+        self._not_awaited.add(handle)
 
         def answer() -> bytes | None:
             if not ops.poll(handle):
                 return None
             ops.synchronize(handle)
+            self._not_awaited.discard(handle)
             return bytes(tensor.numpy().tobytes())
 
         return answer
+
+    def under_way(self) -> bool:
+        """Whether BytePS has a tensor of the program's that is not back, wherever it is. From any thread.
+
+        Pages do not count: who needs one waits for it under a limit of its own, and who does not may be far ahead.
+        """
+        handles = set(self._ops._handle_map) - self._not_awaited
+        return any(self._is_under_way(handle) for handle in handles)
+
+    def _is_under_way(self, handle: int) -> bool:
+        try:
+            return not self._ops.poll(handle)
+        except ValueError:  # The program has taken it meanwhile.
+            return False
+
+    def begin_anew(self) -> None:
+        """What the engine had before it was suspended does not come back."""
+        self._not_awaited.update(self._ops._handle_map)
 
 
 class MXNetExchange:
@@ -169,8 +191,16 @@ def limit(seconds: float, end: Callable[[], None]) -> None:
     timer.start()
 
 
+def under_way() -> bool:
+    """Whether BytePS has a tensor of the program's that is not back; False where that is not known, as in MXNet."""
+    group = agreement.active()
+    return group is not None and isinstance(group.exchange, TorchExchange) and group.exchange.under_way()
+
+
 def renew(bps: Any) -> None:
     """After an elastic resume: all topics once more, since a worker may have been replaced."""
     group = agreement.active()
     if group is not None:
+        if isinstance(group.exchange, TorchExchange):
+            group.exchange.begin_anew()
         group.renew(bps.rank(), bps.size())

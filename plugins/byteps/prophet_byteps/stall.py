@@ -69,5 +69,6 @@ def story(stalled_s: float, push: Oldest | None, pull: Oldest | None) -> str:
         )
         parts.append(f"the pull of {pull.what} is not answered after {pull.age_s:.0f} s, {why}")
     if not parts:
-        parts.append("a server, a link or another worker may be gone")
+        first = "no transfer is under way, and the first one of a tensor waits until all workers have it"
+        parts.append(f"{first}; a server, a link or another worker may be gone")
     return f"no transfer has finished for {stalled_s:.0f} s: {'; '.join(parts)}"

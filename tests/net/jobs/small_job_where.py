@@ -51,5 +51,14 @@ def worker_1_dies(steps: str) -> None:
     os._exit(7)
 
 
+def worker_1_dies_before_it_sends(steps: str) -> None:
+    """It has started as all do; worker 0 broadcasts, and BytePS waits for all workers to have the first tensor."""
+    import byteps.torch
+
+    if RANK == "1":
+        byteps.torch.broadcast_parameters = lambda *args, **kwargs: os._exit(7)
+    run(steps)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](sys.argv[2])

@@ -142,6 +142,32 @@ def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], mo
     assert ended.value.line.endswith("(PROPHET_STALL_S)")
 
 
+def test_what_has_yet_to_leave_for_the_first_time_is_under_way_as_well(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "end_process", end_process)
+    monkeypatch.setattr(agreement, "_active", SimpleNamespace(poll=lambda: True))
+    awaited = [False]
+    monkeypatch.setattr(exchange, "under_way", lambda: awaited[0])
+    hook = Hook()
+    hook.state.in_flight_bytes, hook.state.pulls = 0, LaneStatus(0, 0, None, None)
+    scheduled = job(hook, stall_s=20.0)
+    scheduled._begin()
+
+    def turns(count: int) -> None:
+        for _ in range(count):
+            clock[0] += 1.0
+            scheduled._turn()
+
+    turns(60)
+    awaited[0] = True
+    turns(19)
+    with pytest.raises(ProcessEnded) as ended:
+        turns(1)
+    assert ended.value.status == STALLED
+    assert ended.value.line.startswith("no transfer has finished for 20 s: no transfer is under way, ")
+
+
 @pytest.mark.parametrize(
     ("unanswered", "why"), [(1, "what was on its way was not answered"), (0, "was predicted and did not come")]
 )
