@@ -188,14 +188,11 @@ def test_its_forward_passes_are_traced_with_the_same_bits(network: Any) -> None:
     front_end.install(network, fusion=False, board=cuts)
     truth, plain, ddp, optimizer = pair(network)
     last = 1 + PASSED_OVER + TRACED
-    trained(ddp, optimizer, steps=last - 1)
+    train(ddp, optimizer, steps=last - 1)
     assert not network.flying and board.found is NOTHING, "step() waits meanwhile"
-    trained(ddp, optimizer, last - 1, 4)
+    train(ddp, optimizer, last - 1, 4)
     assert network.flying and board.found.policy is not None
-    for number in range(last + 3):
-        plain.zero_grad()
-        loss_of(truth, number).backward()
-        plain.step()
+    train(truth, plain, steps=last + 3)
     assert same_model(ddp.module, truth)
 
 
