@@ -104,7 +104,8 @@ def test_a_job_says_what_it_does(folder: Path) -> None:
         (folder / "stop").touch()
         assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]
     assert sockets_in(place) == []
-    assert (folder / "rank0.log").read_text() == ""
+    # A busy machine may find torch's reducer to be faster in a job as small as this, which is said.
+    assert [line for line in (folder / "rank0.log").read_text().splitlines() if "torch's reducer" not in line] == []
     story = story_of(folder / "record")
     assert [chapter.name for chapter in story.chapters] == ["worker 0", "worker 1"]
     for chapter in story.chapters:
