@@ -69,6 +69,8 @@ EVENT_DTYPE = np.dtype(
 """One record of the hook's event log; mirrors `struct Event` in prophet/core/native/events.h (24 bytes)."""
 
 
+MOST_FORWARDS = 1000
+"""Ends of forward passes that are kept: far more than there are between two looks, and few where nobody looks."""
 DRAIN_S = 1.0
 """Between two looks at the events: long enough to cost nothing, short enough to plan within the first iterations."""
 

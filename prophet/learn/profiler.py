@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind, unbroken
+from prophet.core.events import EVENT_DTYPE, MOST_FORWARDS, UNPROFILED_GRADIENT, EventKind, QueueKind, unbroken
 from prophet.core.profile import GradientProfile, Profile
 from prophet.core.steps import split_times
 
@@ -43,8 +43,6 @@ LEAST_AHEAD = 0.1
 when backward begins."""
 OPENS = 2.0
 """An iteration does not begin where the pause before is shorter by this factor than one that is still to come in it."""
-MOST_FORWARDS = 1000
-"""Ends of forward passes that are kept: far more than there are between two looks at the events."""
 MOST_OPEN = 1 << 18
 """Events kept of an iteration without an end, such as that of a job whose tensors never come again."""
 

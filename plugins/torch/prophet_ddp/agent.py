@@ -72,7 +72,6 @@ class WatchingAgent:
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         rounds.record.keep(rounds.log.drain())
-        rounds.log.drain_forward_ends()
 
     def end(self) -> None:
         """No more turns will come."""

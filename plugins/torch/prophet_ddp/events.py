@@ -7,11 +7,12 @@ clock, sizes bytes. An all-reduce is a push and its pull at once: it starts as t
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet.core.events import EVENT_DTYPE, MOST_FORWARDS, EventKind, QueueKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +33,7 @@ class EventLog:
     def __init__(self, open: bool) -> None:
         self._open = open
         self._numbers: list[float] = []
-        self._forward_ends: list[float] = []
+        self._forward_ends: deque[float] = deque(maxlen=MOST_FORWARDS)
         self._lock = threading.Lock()
         self._lost = 0
         self._lost_before = 0
@@ -50,7 +51,7 @@ class EventLog:
 
     def forward_ended(self, now: float) -> None:
         """A forward pass has, whose backward pass makes gradients that are averaged."""
-        if self._open and len(self._forward_ends) < MOST_EVENTS:
+        if self._open:
             self._forward_ends.append(now)
 
     def close(self) -> None:
@@ -79,9 +80,7 @@ class EventLog:
 
     def drain_forward_ends(self) -> list[float]:
         """When forward passes have ended, in order. To be asked for after the events, or an iteration's may lack."""
-        ends = self._forward_ends[:]
-        del self._forward_ends[: len(ends)]
-        return ends
+        return [self._forward_ends.popleft() for _ in range(len(self._forward_ends))]
 
     def _write(self, event: tuple[float, int, int, int]) -> None:
         if not self._open:
