@@ -5,7 +5,7 @@ Rule of this file: no clock, thread or file; iteration times and choices come in
 A prediction knows the wire and the servers' links. It does not know what a message costs the processor where cores are
 short, nor a link that is shared with others for a while. So what a cut was predicted to bring is measured once it
 holds; a cut that turns out worse than a former one is given up for that, and where predictions are close, neighbours of
-the best are tried. How many there may be follows from what one costs: on a parameter server two copies of the gradients
+the best are tried, unless its own prediction has come true: then nothing is there that predictions do not know. How many there may be follows from what one costs: on a parameter server two copies of the gradients
 for as long as the job lasts. One that the job has had costs little, so two that are too near to tell take turns.
 
 The iterations under one cut, from when it came in force until another did, are a *stretch*. What iterations take
@@ -41,6 +41,8 @@ WORSE = 0.005
 than a standard error."""
 CLOSE = 0.05
 """Predictions within this share of the best are too near to tell without measuring."""
+CAME_TRUE = 0.02
+"""A prediction has come true where an iteration takes what it said within this share."""
 LEAST_PERIODS = 5
 """Of fewer iterations than these nothing is concluded. Of more a cut counts as measured in any of three cases: what it
 takes is known exactly, it is clearly worse than another, or there are enough."""
@@ -333,10 +335,11 @@ class Judge:
         newest = self._times.newest
         return newest is not None and len(newest.periods_s) >= LEAST_PERIODS
 
-    def wanted(self, choices: Sequence[Choice], in_force: Cut) -> Choice:
+    def wanted(self, choices: Sequence[Choice], in_force: Cut, explained: Cut | None = None) -> Choice:
         """The choice that the job should have next; `choices` are one for each cut, the best first.
 
-        `in_force` is among them, and has been measured unless it is what the job began with.
+        `in_force` is among them, and has been measured unless it is what the job began with. `explained` is the cut
+        whose measured time predictions were made to explain, so that they cannot come true of it.
         """
         current = next(choice for choice in choices if choice.cut == in_force)
         former = self.better_former(in_force)
@@ -352,7 +355,20 @@ class Judge:
             begun = self._used[:1] == [in_force] and choices.index(untried[0]) < choices.index(current)
             if begun or untried[0].iteration_s < self._promised_s(possible, current) * (1 - self.recuts.least_gain):
                 return untried[0]
-        return self._neighbour(possible, current) or self._rival(possible, current) or current
+        believed = in_force != explained and self._came_true(current)
+        neighbour = None if believed else self._neighbour(possible, current)
+        return neighbour or self._rival(possible, current) or current
+
+    def _came_true(self, current: Choice) -> bool:
+        """Whether the cut in force takes what was predicted of it, and that is exactly known.
+
+        Then neighbours are what they were predicted to be as well, which is no better. To see that costs an iteration
+        or two for each where new keys are slow.
+        """
+        measured_s = self.iteration_s(current.cut)
+        if measured_s is None or self._times.error(current.cut) > EXACT:
+            return False
+        return abs(measured_s - current.iteration_s) <= CAME_TRUE * measured_s
 
     def _promised_s(self, possible: Sequence[Choice], current: Choice) -> float:
         """What is predicted of the cut in force, or less where less is of a former one that was not clearly worse."""

@@ -70,11 +70,11 @@ def test_one_straggling_iteration_changes_nothing() -> None:
 
 
 def test_neighbours_of_the_best_are_tried_larger_ones_first_and_not_for_ever() -> None:
-    subject = judge((LEARNING, 2.0), (uniform(512), 1.0))
+    subject = judge((LEARNING, 2.0), (uniform(512), 1.1))
     choices = [choice(uniform(512), 1.0), choice(uniform(1024), 1.02), choice(uniform(256), 1.03), choice(LEARNING, 2)]
     assert subject.wanted(choices, uniform(512)).cut == uniform(1024)
     subject.in_force(uniform(1024))
-    subject.measured(uniform(1024), periods(1.1))
+    subject.measured(uniform(1024), periods(1.2))
     assert subject.wanted(choices, uniform(1024)).cut == uniform(512), "it was worse"
     assert subject.wanted(choices, uniform(512)).cut == uniform(256)
     subject.in_force(uniform(256))
@@ -82,8 +82,29 @@ def test_neighbours_of_the_best_are_tried_larger_ones_first_and_not_for_ever() -
     assert subject.wanted(choices, uniform(256)).cut == uniform(256), f"after {FEW_RECUTS.most_tries} tries it stays"
 
 
+@pytest.mark.parametrize(
+    ("times_s", "explained", "tried"),
+    [
+        (periods(1.01), LEARNING, False),
+        (periods(0.99), None, False),
+        (periods(1.01), uniform(512), True),
+        (periods(1.03), LEARNING, True),
+        (np.tile([0.9, 1.0, 1.1], 4), LEARNING, True),
+    ],
+    ids=["true", "true of all", "made to be true", "longer", "not exactly known"],
+)
+def test_no_neighbour_is_tried_of_a_cut_whose_prediction_came_true(
+    times_s: NDArray[np.float64], explained: Cut | None, tried: bool
+) -> None:
+    subject = judge((LEARNING, 2.0))
+    subject.in_force(uniform(512))
+    subject.measured(uniform(512), times_s)
+    choices = [choice(uniform(512), 1.0), choice(uniform(1024), 1.02), choice(LEARNING, 2.0)]
+    assert (subject.wanted(choices, uniform(512), explained).cut == uniform(1024)) == tried
+
+
 def test_a_neighbour_that_is_predicted_clearly_worse_is_not_tried() -> None:
-    subject = judge((LEARNING, 2.0), (uniform(512), 1.0))
+    subject = judge((LEARNING, 2.0), (uniform(512), 1.1))
     choices = [choice(uniform(512), 1.0), choice(uniform(1024), 1.2), choice(LEARNING, 2.0)]
     assert subject.wanted(choices, uniform(512)).cut == uniform(512)
 
