@@ -241,8 +241,7 @@ class Choosing:
             return None
         question = self._question
         possible = [choice for choice in self._choices if self._to_be_had(choice.cut, question)]
-        explained = None if question.measured is None else question.measured.cut
-        wanted = self._judge.wanted(possible, self._cut, explained) if self._adapts else current
+        wanted = self._judge.wanted(possible, self._cut) if self._adapts else current
         if self._return_to is not None:
             wanted = next((choice for choice in possible if choice.cut == self._return_to), wanted)
             self._return_to = None

@@ -5,7 +5,7 @@ Rule of this file: no clock, thread or file; iteration times and choices come in
 A prediction knows the wire and the servers' links. It does not know what a message costs the processor where cores are
 short, nor a link that is shared with others for a while. So what a cut was predicted to bring is measured once it
 holds; a cut that turns out worse than a former one is given up for that, and where predictions are close, neighbours of
-the best are tried, unless its own prediction has come true: then nothing is there that predictions do not know. How many there may be follows from what one costs: on a parameter server two copies of the gradients
+the best are tried that may be worth it: nothing takes less than predicted. How many there may be follows from what one costs: on a parameter server two copies of the gradients
 for as long as the job lasts. One that the job has had costs little, so two that are too near to tell take turns.
 
 The iterations under one cut, from when it came in force until another did, are a *stretch*. What iterations take
@@ -41,8 +41,6 @@ WORSE = 0.005
 than a standard error."""
 CLOSE = 0.05
 """Predictions within this share of the best are too near to tell without measuring."""
-CAME_TRUE = 0.02
-"""A prediction has come true where an iteration takes what it said within this share."""
 LEAST_PERIODS = 5
 """Of fewer iterations than these nothing is concluded. Of more a cut counts as measured in any of three cases: what it
 takes is known exactly, it is clearly worse than another, or there are enough."""
@@ -72,7 +70,7 @@ class Recuts:
     most_cuts: int
     """In one job. After that only those that it has had are chosen from."""
     least_gain: float
-    """The share of an iteration that a cut must promise which has not been tried."""
+    """The share of an iteration that a cut must promise which has not been tried, or may bring at the most."""
     most_returns: int
     """To former cuts that are better, in one regime of the network: where times scatter, the better of two may seem to
     change for ever."""
@@ -188,8 +186,8 @@ class Comparisons:
         return float(np.median(pooled)) if len(pooled) else None
 
     def error(self, cut: Cut) -> float:
-        """The standard error of what the newest stretch of this cut took, as a share of that."""
-        periods_s = next(stretch.periods_s for stretch in reversed(self._stretches) if stretch.cut == cut)
+        """The standard error of what the newest stretch of this cut took that says anything, as a share of that."""
+        periods_s = next(one.periods_s for one in reversed(self._stretches) if one.cut == cut and one.rough)
         median_s = float(np.median(periods_s))
         return median_error_s(periods_s, median_s) / median_s
 
@@ -335,11 +333,10 @@ class Judge:
         newest = self._times.newest
         return newest is not None and len(newest.periods_s) >= LEAST_PERIODS
 
-    def wanted(self, choices: Sequence[Choice], in_force: Cut, explained: Cut | None = None) -> Choice:
+    def wanted(self, choices: Sequence[Choice], in_force: Cut) -> Choice:
         """The choice that the job should have next; `choices` are one for each cut, the best first.
 
-        `in_force` is among them, and has been measured unless it is what the job began with. `explained` is the cut
-        whose measured time predictions were made to explain, so that they cannot come true of it.
+        `in_force` is among them, and has been measured unless it is what the job began with.
         """
         current = next(choice for choice in choices if choice.cut == in_force)
         former = self.better_former(in_force)
@@ -355,20 +352,7 @@ class Judge:
             begun = self._used[:1] == [in_force] and choices.index(untried[0]) < choices.index(current)
             if begun or untried[0].iteration_s < self._promised_s(possible, current) * (1 - self.recuts.least_gain):
                 return untried[0]
-        believed = in_force != explained and self._came_true(current)
-        neighbour = None if believed else self._neighbour(possible, current)
-        return neighbour or self._rival(possible, current) or current
-
-    def _came_true(self, current: Choice) -> bool:
-        """Whether the cut in force takes what was predicted of it, and that is exactly known.
-
-        Then neighbours are what they were predicted to be as well, which is no better. To see that costs an iteration
-        or two for each where new keys are slow.
-        """
-        measured_s = self.iteration_s(current.cut)
-        if measured_s is None or self._times.error(current.cut) > EXACT:
-            return False
-        return abs(measured_s - current.iteration_s) <= CAME_TRUE * measured_s
+        return self._neighbour(possible, current) or self._rival(possible, current) or current
 
     def _promised_s(self, possible: Sequence[Choice], current: Choice) -> float:
         """What is predicted of the cut in force, or less where less is of a former one that was not clearly worse."""
@@ -380,9 +364,11 @@ class Judge:
     def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
         """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good.
 
-        One that was made for this job's pattern is none of a row of sizes, and has no neighbours.
+        What the one in force takes longer than predicted is the most that another can bring. One that was made for
+        this job's pattern is none of a row of sizes, and has no neighbours.
         """
-        if self._tries >= self.recuts.most_tries or current.cut not in self._known:
+        measured_s = self.iteration_s(current.cut)
+        if self._tries >= self.recuts.most_tries or measured_s is None:
             return None
         if len(current.cut.segments) > 1 and current.cut != self._used[0]:
             return None
@@ -390,8 +376,10 @@ class Judge:
         uniform = [choice for choice in possible if len(choice.cut.segments) == 1 and choice.cut != current.cut]
         larger = min((choice for choice in uniform if _size(choice) > size), key=_size, default=None)
         smaller = max((choice for choice in uniform if _size(choice) < size), key=_size, default=None)
+        longest_s = measured_s * (1 + CLEARLY * self._times.error(current.cut))
+        most_s = min(current.iteration_s * (1 + CLOSE), longest_s * (1 - self.recuts.least_gain))
         for near in (larger, smaller):
-            if near is None or near.cut in self._known or near.iteration_s > current.iteration_s * (1 + CLOSE):
+            if near is None or near.cut in self._known or near.iteration_s > most_s:
                 continue
             self._tries += 1
             return near
