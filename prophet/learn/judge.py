@@ -5,7 +5,7 @@ Rule of this file: no clock, thread or file; iteration times and choices come in
 A prediction knows the wire and the servers' links. It does not know what a message costs the processor where cores are
 short, nor a link that is shared with others for a while. So what a cut was predicted to bring is measured once it
 holds; a cut that turns out worse than a former one is given up for that, and where predictions are close, neighbours of
-the best are tried that may be worth it: nothing takes less than predicted. How many there may be follows from what one costs: on a parameter server two copies of the gradients
+the best are tried. How many there may be follows from what one costs: on a parameter server two copies of the gradients
 for as long as the job lasts. One that the job has had costs little, so two that are too near to tell take turns.
 
 The iterations under one cut, from when it came in force until another did, are a *stretch*. What iterations take
@@ -70,7 +70,7 @@ class Recuts:
     most_cuts: int
     """In one job. After that only those that it has had are chosen from."""
     least_gain: float
-    """The share of an iteration that a cut must promise which has not been tried, or may bring at the most."""
+    """The share of an iteration that a cut must promise which has not been tried."""
     most_returns: int
     """To former cuts that are better, in one regime of the network: where times scatter, the better of two may seem to
     change for ever."""
@@ -78,14 +78,18 @@ class Recuts:
     """At former cuts that may be better for all that is known."""
     most_tries: int
     """Neighbours that are tried in one regime of the network."""
+    believes: bool
+    """Whether no neighbour is tried that would bring less than `least_gain` if it takes what is predicted. What messages
+    take of processors may pass for computing, so another may still take less than that: where a recut is cheap, it is
+    tried."""
     waits: bool
     """Whether the first question waits until it is known what the job does now."""
 
 
-FEW_RECUTS = Recuts(most_cuts=8, least_gain=0.03, most_returns=8, most_looks=6, most_tries=2, waits=True)
+FEW_RECUTS = Recuts(most_cuts=8, least_gain=0.03, most_returns=8, most_looks=6, most_tries=2, believes=True, waits=True)
 """Where a new cut costs as much as some iterations, and servers keep two copies of the gradients for each. One that was
 had costs next to nothing."""
-MANY_RECUTS = Recuts(most_cuts=24, least_gain=0.01, most_returns=8, most_looks=0, most_tries=4, waits=False)
+MANY_RECUTS = Recuts(most_cuts=24, least_gain=0.01, most_returns=8, most_looks=0, most_tries=4, believes=False, waits=False)
 """Where one costs no more than a look at what was agreed; but jobs of milliseconds are to come to rest."""
 
 
@@ -364,8 +368,7 @@ class Judge:
     def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
         """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good.
 
-        What the one in force takes longer than predicted is the most that another can bring. One that was made for
-        this job's pattern is none of a row of sizes, and has no neighbours.
+        One that was made for this job's pattern is none of a row of sizes, and has no neighbours.
         """
         measured_s = self.iteration_s(current.cut)
         if self._tries >= self.recuts.most_tries or measured_s is None:
@@ -376,8 +379,10 @@ class Judge:
         uniform = [choice for choice in possible if len(choice.cut.segments) == 1 and choice.cut != current.cut]
         larger = min((choice for choice in uniform if _size(choice) > size), key=_size, default=None)
         smaller = max((choice for choice in uniform if _size(choice) < size), key=_size, default=None)
-        longest_s = measured_s * (1 + CLEARLY * self._times.error(current.cut))
-        most_s = min(current.iteration_s * (1 + CLOSE), longest_s * (1 - self.recuts.least_gain))
+        most_s = current.iteration_s * (1 + CLOSE)
+        if self.recuts.believes:
+            longest_s = measured_s * (1 + CLEARLY * self._times.error(current.cut))
+            most_s = min(most_s, longest_s * (1 - self.recuts.least_gain))
         for near in (larger, smaller):
             if near is None or near.cut in self._known or near.iteration_s > most_s:
                 continue

@@ -15,6 +15,10 @@ keep the wire busy, and while the wire waits nothing is learned of what they cos
 takes on a wire that is idle was measured before the job's first iteration (`Probe`). That is the delay, and only what
 an operation takes beyond it, and beyond the end of the one before it, is its cost.
 
+Those that are under way together may also wait together, first all of them for the delay and then all for the wire. So
+even if there should be enough to hide the delay, blocks may come back more slowly than they cost. What comes next is
+planned by that (`pace_s`): an urgent block that is to have its turn when it is generated would come late otherwise.
+
 A rank that waits for a later one sees operations take longer than they do. Such times lie above the line and are left
 out, as far as they are not the rule.
 """
@@ -54,6 +58,8 @@ LEAST_COST = 0.02
 """Of the time that an operation adds at least this share is its cost: the delay is not known so well."""
 DELAY_ERROR = 0.1
 """By about this share of itself a delay is another each time."""
+LIKE_THESE = 0.1
+"""Operations are of about a size where they differ by at most this share."""
 
 
 class _Operation(NamedTuple):
@@ -138,6 +144,20 @@ class SerialMonitor:
             recent = [stretch for stretch in stretches if stretch[-1].end_s >= since_s]
             self._fit(recent if len(recent) >= LEAST else stretches[-LEAST:])
         return self._fitted
+
+    def pace_s(self, size_bytes: float) -> float | None:
+        """Seconds from one end to the next of operations of about so many bytes, with as many under way as there have
+        been lately; None while too few have been seen.
+        """
+        paces = []
+        since_s = self._ended_s - WINDOW_S
+        for stretch in self._seen:
+            first, last = stretch[0], stretch[-1]
+            mean_bytes = sum(each.size_bytes for each in stretch) / len(stretch)
+            went_on = first.start_s <= first.before_s  # after a pause the first one's delay is in it
+            if went_on and last.end_s >= since_s and abs(mean_bytes - size_bytes) <= LIKE_THESE * size_bytes:
+                paces.append((last.end_s - first.before_s) / len(stretch))
+        return float(np.median(paces)) if len(paces) >= LEAST else None
 
     def _fit(self, stretches: Sequence[Sequence[_Operation]]) -> None:
         delay_s = self._delay_s(stretches)

@@ -93,6 +93,8 @@ def test_a_neighbour_is_tried_that_may_bring_what_a_recut_must(times_s: NDArray[
     subject.measured(uniform(512), times_s)
     choices = [choice(uniform(512), 1.0), choice(uniform(1024), 1.02), choice(LEARNING, 2.0)]
     assert (subject.wanted(choices, uniform(512)).cut == uniform(1024)) == tried
+    subject.recuts = MANY_RECUTS
+    assert subject.wanted(choices, uniform(512)).cut == uniform(1024), "where a recut is cheap"
 
 
 def test_a_neighbour_that_is_predicted_clearly_worse_is_not_tried() -> None:

@@ -109,16 +109,19 @@ class ModuleAgent(WatchingAgent):
         self._kept: Kept | None = None
         self._policy = policy
         self._monitor_s = settings.monitor_s
+        self._operations = SerialMonitor(alone)
         self.learner = Learner(
             policy,
             settings.monitor_s,
             shape=Shape(rounds.ranks, 1),
             adapts=adapts,
             recuts=MANY_RECUTS,
-            monitor=SerialMonitor(alone),
+            monitor=self._operations,
         )
         rounds.record.learner = self.learner
         self._judged_at = -float("inf")
+        self._paced: Cut | None = None
+        """The cut whose sequence was looked at since it is known how fast its blocks come back."""
         self._barrier = False
         self._seen: tuple[Cut | None, tuple[int, ...]] = None, ()
         self._ranks: tuple[Cut | None, Mapping[int, int]] = None, {}
@@ -185,12 +188,29 @@ class ModuleAgent(WatchingAgent):
             wanted = plan.cut if plan.cut is not None else cut
             sequence = self._sequence(rounds, wanted, profile, network)
             rounds.control.want(sequence.decision(network))
-        elif now - self._judged_at >= self._monitor_s and self.learner.profiler.ready:
+        elif self.learner.profiler.ready and (now - self._judged_at >= self._monitor_s or self._newly_paced(cut)):
             self._judged_at = now
             self._look_again(rounds, cut, profile, network)
 
+    def _newly_paced(self, cut: Cut) -> bool:
+        new = cut != self._paced and self._pace_s(cut) is not None
+        if new:
+            self._paced = cut
+        return new
+
+    def _pace_s(self, cut: Cut) -> float | None:
+        """Seconds from one block to the next, where they are of one size and enough have come lately."""
+        return self._operations.pace_s(cut.block_bytes_at(0)) if len(cut.segments) == 1 else None
+
+    def _as_paced(self, cut: Cut, network: Network) -> Network:
+        """The network on which blocks of this cut come back as fast as they have done lately."""
+        pace_s, size_bytes = self._pace_s(cut), cut.block_bytes_at(0)
+        if pace_s is None or pace_s <= network.overhead_s:
+            return network
+        return replace(network, bandwidth=size_bytes / (pace_s - network.overhead_s))
+
     def _sequence(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> BlockSequence:
-        sequence = self._blocks(rounds, cut, profile)
+        sequence, network = self._blocks(rounds, cut, profile), self._as_paced(cut, network)
         jitter_s = self.learner.profiler.jitter_s
         plan = self._policy.ordered(sequence.profile, network, jitter_s, barrier=self._barrier)
         return replace(sequence, issued=make_sequence(sequence.profile, network, plan))
@@ -208,7 +228,7 @@ class ModuleAgent(WatchingAgent):
         if held is None or held.cut != cut:
             return  # It was cut anew meanwhile.
         other = self._sequence(rounds, cut, profile, network)
-        present = other.as_issued(held.order, network)
+        present = other.as_issued(held.order, self._as_paced(cut, network))
         present_s, other_s = (each.iteration_s(self._barrier) for each in (present, other))
         if other_s < present_s * (1 - BETTER):
             rounds.control.want(other.decision(network))

@@ -101,9 +101,7 @@ class CollectiveSearch:
         total = question.profile.total_bytes
         self._network = replace(network, overhead_s=max(network.overhead_s, LEAST_OVERHEAD_S))
         self._message_s = PROCESSOR_S if total <= MOST_BLOCK_BYTES else 0.0
-        seen = (question.measured, question.failed)
-        unexplained_s = [self._unexplained_s(measured) for measured in seen if measured is not None]
-        self._message_s += max(unexplained_s, default=0.0)
+        self._message_s += self._message_besides_s(question.measured, question.failed)
         cuts = list(question.cuts)
         if question.anew:
             # Of those in which all gradients are one block, the first: others would be the same blocks again.
@@ -130,13 +128,29 @@ class CollectiveSearch:
         """The best first; of those as good as it the one with the largest blocks, whose messages are the fewest."""
         return ranked(self._done, self._question.profile.total_bytes)
 
+    def _message_besides_s(self, measured: Measured | None, failed: Measured | None) -> float:
+        """What a message costs besides, by what the job does now and by what a cut took that failed.
+
+        Whatever that one suffered from, messages cost no more than the cut in force has time for.
+        """
+        now_s = 0.0 if measured is None else self._unexplained_s(measured)
+        if failed is None:
+            return now_s
+        failed_s = self._unexplained_s(failed)
+        if measured is not None and measured.cut != failed.cut:
+            failed_s = min(failed_s, self._longer_s(measured, measured.iteration_s * (1 + UNEXPLAINED)))
+        return max(now_s, failed_s)
+
     def _unexplained_s(self, measured: Measured) -> float:
         """What each message must have cost besides, for an iteration to take so long."""
+        longer_s = self._longer_s(measured, measured.iteration_s)
+        return longer_s if self._longer_s(measured, measured.iteration_s / (1 + UNEXPLAINED)) > 0 else 0.0
+
+    def _longer_s(self, measured: Measured, iteration_s: float) -> float:
+        """The same for one of `iteration_s` under that cut."""
         predicted, _ = self._judge(measured.cut)
-        longer_s = measured.iteration_s - predicted.iteration_s
-        if longer_s <= UNEXPLAINED * predicted.iteration_s:
-            return 0.0
-        return min(longer_s / len(profile_under(self._question.profile, measured.cut).gradients), MOST_MESSAGE_S)
+        count = len(profile_under(self._question.profile, measured.cut).gradients)
+        return min(max(0.0, (iteration_s - predicted.iteration_s) / count), MOST_MESSAGE_S)
 
     def _judge(self, cut: Cut) -> tuple[Choice, int]:
         question = self._question
