@@ -192,3 +192,23 @@ def test_operations_alone_count_while_there_are_no_others() -> None:
     network = monitor.network
     assert network is not None
     assert network.transfer_s(1 << 20) == pytest.approx(1e-3 + (1 << 20) / 312.5e6, rel=0.15)
+
+
+def test_the_pace_is_what_passes_from_one_end_to_the_next_whatever_operations_cost() -> None:
+    """With three under way each comes back every 30 ms, since all wait for the delay; it costs 8 ms."""
+    size, delay_s = 256 << 10, 0.08
+    monitor = SerialMonitor(Probe(4 << 10, delay_s))
+    assert monitor.pace_s(size) is None
+    monitor.observe(delayed(60, delay_s, size / 8e-3, 3, size))
+    network = monitor.network
+    assert network is not None and network.transfer_s(size) == pytest.approx(8e-3, rel=0.3)
+    assert monitor.pace_s(size) == pytest.approx((delay_s + 8e-3) / 3, rel=0.05)
+    assert monitor.pace_s(1.05 * size) is not None
+    assert monitor.pace_s(2 * size) is None, "of those nothing is known"
+
+
+def test_the_delay_after_a_pause_is_not_in_the_pace() -> None:
+    monitor, size = SerialMonitor(Probe(4 << 10, 0.5)), 256 << 10
+    for iteration in range(20):
+        monitor.observe(delayed(12, 0.5, size / 0.2, 4, size, begin_s=10.0 + 3 * iteration))
+    assert monitor.pace_s(size) == pytest.approx(0.2, rel=0.01)

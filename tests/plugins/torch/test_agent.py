@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import heapq
 import math
 import random
 import threading
@@ -22,7 +23,7 @@ from prophet.core.settings import Settings
 from prophet.frontends.warm import WarmStart
 from prophet.learn.barrier import BarrierWatch
 from prophet.learn.kept import Kept
-from prophet.models.profiles import resnet50
+from prophet.models.profiles import BUILTIN, resnet50
 from prophet.policies import get_policy
 from prophet.policies.algorithms.chooser import SIZES
 from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
@@ -282,6 +283,17 @@ class Distant(Job):
     def decision(self) -> Decision:
         return self.held
 
+    def carried(self, there_s: Sequence[float], sizes: Sequence[int]) -> tuple[list[float], list[float]]:
+        """When each block is issued and when it is back, by place, of blocks that are there at these times."""
+        issued_s, back_s = [0.0] * len(sizes), [0.0] * len(sizes)
+        ends_s, issue_s = [0.0] * self.held.at_once, 0.0
+        for place in self.held.order:
+            issue_s = issued_s[place] = max(issue_s, there_s[place], ends_s[-self.held.at_once])
+            begin_s = max(issue_s + self.network.ack_delay_s, ends_s[-1])
+            ends_s.append(begin_s + self.network.transfer_s(sizes[place]))
+            back_s[place] = ends_s[-1]
+        return issued_s, back_s
+
     def iterate(self, count: int = 1) -> float:
         assert self.trial is not None
         if self.had:
@@ -293,17 +305,12 @@ class Distant(Job):
         blocks = self.blocks_under(self.cut)
         owners = [[self.registered[piece.gradient] for piece in block.pieces] for block in blocks]
         there_s = [max(self.profile.gradients[number].generation_s for number in each) for each in owners]
-        back_s, ends_s, issue_s = [0.0] * len(blocks), [0.0] * self.held.at_once, 0.0
+        issued_s, back_s = self.carried(there_s, [block.size_bytes for block in blocks])
         for place in self.held.order:
             block = blocks[place]
-            issue_s = max(issue_s, there_s[place], ends_s[-self.held.at_once])
-            ends_s.append(
-                max(issue_s + self.network.ack_delay_s, ends_s[-1]) + self.network.transfer_s(block.size_bytes)
-            )
-            back_s[place] = ends_s[-1]
             self.log.added(block.id, block.size_bytes, self.now_s + there_s[place])
-            self.log.started(block.id, block.size_bytes, self.now_s + issue_s)
-            self.log.finished(block.id, block.size_bytes, self.now_s + ends_s[-1])
+            self.log.started(block.id, block.size_bytes, self.now_s + issued_s[place])
+            self.log.finished(block.id, block.size_bytes, self.now_s + back_s[place])
         whole_s = [0.0] * len(self.sizes)
         for own, end_s in zip(owners, back_s, strict=True):
             for number in own:
@@ -313,10 +320,53 @@ class Distant(Job):
             took_s = max(took_s, end_s) + gradient.forward_s
         took_s += self.message_s * len(blocks)
         self.waits.iteration(False)
-        self.last_back_s = self.now_s + ends_s[-1] + self.message_s * len(blocks)
+        self.last_back_s = self.now_s + max(back_s) + self.message_s * len(blocks)
         self.now_s += took_s
         self.had.append((self.cut, took_s))
         return took_s
+
+
+class Bursts(Distant):
+    """One whose operations send halves, the first after most of the delay: all that are under way wait for it together."""
+
+    late_s = 0.0
+    """How long the block that is generated last waited for its turn, in the newest iteration."""
+
+    def carried(self, there_s: Sequence[float], sizes: Sequence[int]) -> tuple[list[float], list[float]]:
+        first_s, second_s = 0.8 * self.network.ack_delay_s, 0.2 * self.network.ack_delay_s
+        issued_s, back_s = [0.0] * len(sizes), [0.0] * len(sizes)
+        halves: list[tuple[float, int, int]] = []
+        order, under_way, now, free_s = list(self.held.order), 0, 0.0, 0.0
+        while order or halves:
+            issue_s = max(now, there_s[order[0]]) if order and under_way < self.held.at_once else math.inf
+            if not halves or issue_s < halves[0][0]:
+                now = issued_s[order[0]] = issue_s
+                heapq.heappush(halves, (now + first_s, 0, order.pop(0)))
+                under_way += 1
+                continue
+            now, half, place = heapq.heappop(halves)
+            if half == 2:
+                back_s[place] = now
+                under_way -= 1
+                continue
+            free_s = max(free_s, now) + self.network.transfer_s(sizes[place]) / 2
+            heapq.heappush(halves, (free_s + (0.0 if half else second_s), half + 1, place))
+        last = max(range(len(sizes)), key=there_s.__getitem__)
+        self.late_s = issued_s[last] - there_s[last]
+        return issued_s, back_s
+
+
+def test_the_most_urgent_block_has_its_turn_when_it_is_there_however_fast_the_wire_would_be() -> None:
+    """Blocks come back in bursts, between which the wire idles: by what they cost, the last one's turn would be 38 ms
+    late."""
+    network = Network(31.25e6, 0.0, 0.05)
+    job = Bursts(network, BUILTIN["vgg19"](total_bytes=TOTAL, backward_s=0.6, forward_s=0.3))
+    agent = module_agent(job, adapts=False, alone=Probe(4 << 10, network.ack_delay_s))
+    job._take(Cut.uniform(512 << 10), None)
+    job.held = Decision(job.cut, job.order, at_once=4)
+    trained(job, agent, 30)
+    assert job.late_s <= network.transfer_s(512 << 10)
+    assert job.decision.at_once == 4, "which follows from what they cost"
 
 
 TUTORIAL = resnet50(9_000_000, backward_s=0.2, forward_s=0.1)

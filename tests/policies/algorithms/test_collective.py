@@ -130,6 +130,17 @@ def test_what_a_failed_cut_took_longer_is_put_down_to_its_messages() -> None:
     assert {choice.cut: choice.iteration_s for choice in choices(none)} == before
 
 
+def test_a_message_costs_no_more_than_the_cut_in_force_has_time_for() -> None:
+    """Its blocks are smaller than those of the one that failed, so it was not for its messages that this failed."""
+    profile, small = resnet50(25_600_000, backward_s=0.1, forward_s=0.05), Cut.uniform(256 << 10)
+    asked = Question(profile, Network(125e6, 0.5e-3), Shape(4, 1), (small,), anew=True)
+    before = {choice.cut: choice.iteration_s for choice in choices(asked)}
+    large = Cut.uniform(1 << 20)
+    measured = Measured(small, 1 << 20, 1.01 * before[small])
+    after = choices(replace(asked, measured=measured, failed=Measured(large, 1 << 20, 1.3 * before[large])))
+    assert {choice.cut: choice.iteration_s for choice in after}[small] == pytest.approx(before[small], rel=0.07)
+
+
 def test_the_plan_of_a_choice_has_its_cut_and_the_order_of_its_blocks() -> None:
     asked = question(1e-3)
     choice = choices(asked)[0]
