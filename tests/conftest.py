@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from support.golden import FOLDER, Golden
 
@@ -16,7 +16,8 @@ from support.golden import FOLDER, Golden
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, and as much time for each as it takes.
-settings.register_profile("deterministic", deadline=None, derandomize=True)
+slow = [HealthCheck.too_slow]
+settings.register_profile("deterministic", deadline=None, derandomize=True, suppress_health_check=slow)
 settings.load_profile("deterministic")
 
 

@@ -37,6 +37,8 @@ ONE_DEVICE = {
     "NVIDIA_VISIBLE_DEVICES": "0",
 }
 """What bpslaunch would set of a process that is alone on its machine."""
+PATIENT = {"PROPHET_WATCHDOG_S": "30"}
+"""Or a machine that stands still for a second would make Prophet say that nothing has moved."""
 LAST_WORDS_S = 2.0
 LAST_WORDS = 8000
 """Characters of each role's log, where a job has run out of time."""
@@ -123,7 +125,7 @@ def run_job(
     port: int,
     command: Sequence[str],
     settings: Mapping[str, Mapping[str, str]] | None = None,
-    limit_s: float = 60.0,
+    limit_s: float = 180.0,
     lives: int = 1,
     awaited: Sequence[str] = WORKERS,
 ) -> list[Ended]:
@@ -138,7 +140,7 @@ def run_job(
     with Job(testbed, folder, port) as job:
         servers = [job.start(node, [sys.executable, "-P", SERVE_AGAIN, str(lives)], ONE_DEVICE) for node in SERVERS]
         processes = {
-            worker: job.start(worker, [sys.executable, "-P", *command], {**ONE_DEVICE, **settings.get(worker, {})})
+            worker: job.start(worker, [sys.executable, "-P", *command], {**ONE_DEVICE, **PATIENT, **settings.get(worker, {})})
             for worker in WORKERS
         }
         began = time.monotonic()
