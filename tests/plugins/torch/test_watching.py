@@ -26,7 +26,7 @@ from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
 
 PROGRAM = Path(__file__).with_name("training_cases.py")
-LIMIT_S = 120.0
+LIMIT_S = 400.0
 BYTES = 6 * (64 * 64 + 64) * 4
 
 
@@ -84,9 +84,9 @@ def test_a_job_says_what_it_does(folder: Path) -> None:
 
     def page() -> str:
         """The figures; nothing where this process was so slow to ask that it was given up."""
-        with contextlib.suppress(OSError):
-            with urllib.request.urlopen(f"http://127.0.0.1:{figures}/metrics", timeout=LIMIT_S) as answer:
-                return str(answer.read().decode())
+        address = f"http://127.0.0.1:{figures}/metrics"
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=LIMIT_S) as answer:
+            return str(answer.read().decode())
         return ""
 
     def shown() -> list[int]:
