@@ -7,6 +7,7 @@ computes is the test's own script.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -39,6 +40,8 @@ ONE_DEVICE = {
 """What bpslaunch would set of a process that is alone on its machine."""
 PATIENT = {"PROPHET_WATCHDOG_S": "30"}
 """Or a machine that stands still for a second would make Prophet say that nothing has moved."""
+PS_LITE = re.compile(r"^\[\d\d:\d\d:\d\d\] (\S+\.(cc|h):\d+: )?")
+"""How ps-lite begins a line."""
 LAST_WORDS_S = 2.0
 LAST_WORDS = 8000
 """Characters of each role's log, where a job has run out of time."""
@@ -116,7 +119,8 @@ class Ended:
     after_s: float
 
     def lines(self, word: str) -> list[str]:
-        return [line for line in self.log.splitlines() if word in line]
+        """Those with `word` in them. ps-lite writes a line of its own in pieces, and others may come in between."""
+        return [PS_LITE.sub("", line) for line in self.log.splitlines() if word in line]
 
 
 def run_job(
