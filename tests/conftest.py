@@ -8,15 +8,17 @@ import signal
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from support.golden import FOLDER, Golden
 
 # A shell that starts something in the background lets it ignore Ctrl-C, and programs inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples in every run, and as much time for each as it takes.
-settings.register_profile("deterministic", deadline=None, derandomize=True)
+# The same examples in every run, and as much time for each as it takes, also to make it.
+settings.register_profile(
+    "deterministic", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("deterministic")
 
 

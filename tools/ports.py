@@ -5,11 +5,32 @@ Rule of this file: finding one, and no more.
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
+from pathlib import Path
+
+RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+FIRST = 20000
+TRIES = 1000
 
 
 def free_port() -> int:
-    """A port of this machine that nobody has at the moment."""
+    """A port of this machine that nobody has at the moment, and that no other program is given by chance.
+
+    Between now and its use it is free for all. The kernel hands out ports of its own range to whoever connects, so it is
+    one before that range. Raises OSError where there is none.
+    """
+    chance = random.SystemRandom()
+    first_of_kernel = int(RANGE.read_text().split()[0]) if RANGE.exists() else 0
+    for _ in range(TRIES if first_of_kernel > FIRST else 0):
+        with contextlib.suppress(OSError):
+            return _bound(chance.randrange(FIRST, first_of_kernel))
+    return _bound(0)
+
+
+def _bound(port: int) -> int:
+    """The port, or any for 0, if it can be had."""
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind(("127.0.0.1", port))
         return int(free.getsockname()[1])

@@ -96,6 +96,6 @@ def test_a_coordinator_ends_with_sigterm_and_writes_its_status(tmp_path: Path) -
         assert process.stdout.readline() == f"{tokens} can be read by everybody on this machine: chmod o-r {tokens}\n"
         assert process.stdout.readline().startswith("listening on tcp://127.0.0.1:")
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=240)
     assert (process.returncode, errors) == (0, "")
     assert json.loads(status.read_text())["tenants"]["job"]["version"] == 0

@@ -61,8 +61,8 @@ def test_a_replica_ends_with_sigterm_and_says_what_it_has(tmp_path: Path, tokens
         assert line.endswith(f" for job; {file} has no model yet\n")
         port = int(line.split()[2].rpartition(":")[2])
         model = ReplicaModel({"weight": np.zeros(3, np.float32)}, (4,), 0, 1.0)
-        ReplicaStore("127.0.0.1", port, "job", "0123456789abcdef").keep(encoded(model), 4)
+        ReplicaStore("127.0.0.1", port, "job", "0123456789abcdef", 60.0).keep(encoded(model), 4)
         process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=240)
     assert (process.returncode, errors) == (0, "")
     assert output == f"1 copies were kept; {file} has a model with 4 updates\n"

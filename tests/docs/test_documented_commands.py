@@ -100,7 +100,7 @@ def folder(tmp_path: Path) -> Path:
 
 def base(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", str(BASE), *arguments]
-    return subprocess.run(command, cwd=folder, env=without_switches(), capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=without_switches(), capture_output=True, text=True, timeout=400)
 
 
 def test_the_pages_have_commands() -> None:

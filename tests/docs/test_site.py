@@ -20,7 +20,7 @@ from support.pages import ROOT
 DOCS = ROOT / "docs"
 NO_PAGES = DOCS / "results" / "notes"
 """What is part of other pages."""
-LIMIT_S = 120
+LIMIT_S = 400
 FIRST = ["tutorial", "installing", "enabling", "watching", "advising", "stacks"]
 """What the menu begins with, in this order."""
 

@@ -21,8 +21,8 @@ from support.privileges import skip_without_namespaces
 from support.programs import clean_environ
 
 PAGE = ROOT / "docs" / "tutorial.md"
-LONG, SHORT = "ITERATIONS = 100", "ITERATIONS = 12"
-LIMIT_S = 120
+LONG, SHORT = "ITERATIONS = 100", "ITERATIONS = 30"
+LIMIT_S = 240
 WEIGHTS = re.compile(r"^weights ([0-9a-f]{16})$", re.MULTILINE)
 TIME = re.compile(r"^iteration \d+: (\d\.\d{3}) s$", re.MULTILINE)
 
@@ -49,15 +49,25 @@ class Reader:
             text=True,
         )
 
-    def type(self, line: str) -> str:
-        """What it says; it must end well."""
+    def ended(self, line: str) -> tuple[int, str]:
+        """How it ends, and what it says."""
         process = self.start(line)
         try:
             said, _ = process.communicate(timeout=LIMIT_S)
         finally:
             process.kill()
-        assert process.returncode == 0, f"{line}:\n{said}"
+        return process.returncode, said
+
+    def type(self, line: str) -> str:
+        """What it says; it must end well."""
+        status, said = self.ended(line)
+        assert status == 0, f"{line}:\n{said}"
         return said
+
+    def look(self, line: str) -> str:
+        """What it says, if it ends well."""
+        status, said = self.ended(line)
+        return said if status == 0 else ""
 
 
 @pytest.fixture
@@ -80,7 +90,9 @@ def test_it_can_be_followed(reader: Reader) -> None:
     job = reader.start(recorded)
     assert job.stdout is not None
     begun = next(line for line in job.stdout if TIME.match(line))
-    seen = reader.type(top)
+    seen = ""
+    while not seen and job.poll() is None:  # on a busy machine nobody may answer in time
+        seen = reader.look(top)
     watched = begun + job.stdout.read()
     assert job.wait(LIMIT_S) == 0, watched
 

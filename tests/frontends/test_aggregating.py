@@ -17,6 +17,8 @@ from prophet.frontends.torch.weight_blocks import WeightBlocks
 from prophet.mlfabric.peers import PeerMessage
 from prophet.mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Permission
 
+LONG_S = 60.0
+"""Nothing takes so long."""
 WORKERS = 3
 
 
@@ -141,7 +143,7 @@ def trained(job: Job, models: bool = True) -> list[Worker]:
     job.pushes = 0
     threads = [worker.train(10.0**number) for number, worker in enumerate(workers[: job.members])]
     for thread in threads:
-        thread.join(10.0)
+        thread.join(LONG_S)
         assert not thread.is_alive()
     for worker in workers:
         worker.summing.close()
@@ -200,7 +202,7 @@ def test_a_collection_may_be_replaced_or_taken_back_and_what_has_another_length_
     assert job.pushes == 0
     job.pushed.clear()
     job.collect[0](Collection(5, ((1, 0),)))
-    assert job.pushed.wait(10.0)
+    assert job.pushed.wait(LONG_S)
     worker.summing.close()
     assert job.pushes == 1
 
@@ -216,7 +218,8 @@ def test_a_worker_that_ends_pushes_no_sum_that_was_not_on_its_way() -> None:
     assert job.pushes == 0
 
 
-def test_a_worker_that_ends_first_waits_for_what_it_was_told_to_sum() -> None:
+def test_a_worker_that_ends_first_waits_for_what_it_was_told_to_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregating, "LAST_S", LONG_S)
     job = Job(members=9)
     worker = Worker(job, 0)
     job.pushes = 0
@@ -226,7 +229,7 @@ def test_a_worker_that_ends_first_waits_for_what_it_was_told_to_sum() -> None:
     ending.join(0.05)
     assert ending.is_alive()
     job.receive[0](PeerMessage.UPDATE, 1, 0, bytes(worker.blocks.size_bytes))
-    ending.join(10.0)
+    ending.join(LONG_S)
     assert not ending.is_alive()
     assert job.pushes == 1
 

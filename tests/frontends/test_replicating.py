@@ -18,7 +18,7 @@ from prophet.mlfabric.ports import ModelCopy
 from prophet.mlfabric.replica_model import ReplicaModel, decoded
 
 WORKERS = 2
-LONG_S = 10.0
+LONG_S = 60.0
 
 
 class Wire:

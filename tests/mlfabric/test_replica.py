@@ -16,6 +16,8 @@ from prophet.mlfabric.replica_server import KeptModel, ReplicaServer
 from prophet.mlfabric.replica_store import MODEL, ReplicaStore
 
 TOKEN = "a token of the tests"
+LONG_S = 60.0
+"""Nothing takes so long."""
 
 
 def model(updates: int = 7, before: int = 0, value: float = 1.5) -> ReplicaModel:
@@ -34,7 +36,7 @@ class Running:
 
     def store(self, tenant: str = "job", token: str = TOKEN) -> ReplicaStore:
         host, port = self.server.address.split(":")
-        return ReplicaStore(host, int(port), tenant, token, 5.0)
+        return ReplicaStore(host, int(port), tenant, token, LONG_S)
 
     def stop(self) -> None:
         self.server.shutdown()
@@ -131,7 +133,7 @@ def test_a_stranger_is_refused_and_changes_nothing(running: Running, tenant: str
 
 def test_without_a_proof_nothing_of_a_body_is_read(running: Running) -> None:
     host, port = running.server.address.split(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=5.0)
+    connection = http.client.HTTPConnection(host, int(port), timeout=LONG_S)
     connection.putrequest("PUT", MODEL)
     connection.putheader("Content-Length", str(1 << 40))
     connection.endheaders()

@@ -34,8 +34,13 @@ cluster:
 policies:
   - async-stock
   - name: mlfabric
-    env: {{PROPHET_LAB_DELAY_BOUND: "{BOUND}", PROPHET_PARTITION_BYTES: "16384"}}
-time_limit_s: 60
+    env:
+      PROPHET_LAB_DELAY_BOUND: "{BOUND}"
+      PROPHET_PARTITION_BYTES: "16384"
+      # On a busy machine nothing may move for a while, and the coordinator may be silent.
+      PROPHET_WATCHDOG_S: "30"
+      PROPHET_COORDINATOR_BOUND_S: "12"
+time_limit_s: 180
 """
 
 
@@ -43,7 +48,7 @@ time_limit_s: 60
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("byteps")
     pytest.importorskip("zmq")
-    return prophet_run(CONFIG, tmp_path_factory.mktemp("apart"), limit_s=300)
+    return prophet_run(CONFIG, tmp_path_factory.mktemp("apart"), limit_s=600)
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ def test_a_worker_dies_and_the_others_train_to_their_end(
     apart: Testbed, tmp_path: Path, port: int, case: str, unheard: int
 ) -> None:
     command = (str(JOBS / "apart_where.py"), case, str(STEPS))
-    with running(apart, tmp_path, port, command) as job:
+    with running(apart, tmp_path, port, command, dead_after="3s") as job:
         ends = job.wait()
         dead = int((tmp_path / "died").read_text())
         alive = [number for number in range(len(WORKERS)) if number != dead]
@@ -51,13 +51,15 @@ def test_a_worker_dies_and_the_others_train_to_their_end(
 
 
 def test_the_coordinator_dies_and_comes_back_and_counts_on(apart: Testbed, tmp_path: Path) -> None:
-    steps = 40
-    with running(apart, tmp_path, PORT + 3, (str(JOBS / "apart.py"), str(steps))) as job:
+    steps, bound = 40, {"PROPHET_COORDINATOR_BOUND_S": "2"}
+    with running(apart, tmp_path, PORT + 3, (str(JOBS / "apart.py"), str(steps)), bound) as job:
         job.until(lambda: all("step 4" in job.log(worker) for worker in WORKERS))
         job.processes["coordinator"].kill()
         job.processes["coordinator"].wait()
         job.until(lambda: all("step 9" in job.log(worker) for worker in WORKERS))
-        job.start_coordinator()
+        with job.paused():
+            job.start_coordinator()
+            job.until(lambda: "listening on" in job.log("coordinator"))
         assert job.wait() == [0, 0, 0], [job.log(worker) for worker in WORKERS]
         applied = 0
         for number, worker in enumerate(WORKERS):
@@ -72,7 +74,7 @@ def test_the_coordinator_dies_and_comes_back_and_counts_on(apart: Testbed, tmp_p
 
 def test_the_server_dies_and_every_worker_says_so_where_that_is_asked_for(apart: Testbed, tmp_path: Path) -> None:
     command = (str(JOBS / "apart.py"), "1000")
-    with running(apart, tmp_path, PORT + 4, command, {"PROPHET_STALL_S": "3"}) as job:
+    with running(apart, tmp_path, PORT + 4, command, {"PROPHET_STALL_S": "10"}, dead_after="3s") as job:
         job.until(lambda: all("step 4" in job.log(worker) for worker in WORKERS))
         job.processes["server"].kill()
         assert job.wait() == [75, 75, 75], [job.log(worker) for worker in WORKERS]

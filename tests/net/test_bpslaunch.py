@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engine
 
 BIN = Path(sys.executable).parent
 LINK_BPS = None
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 PORT = 23940
 COMMAND = re.compile(r"^```\n(BYTEPS_SCHEDULER=prophet bpslaunch python train\.py)\n```$", re.MULTILINE)
 

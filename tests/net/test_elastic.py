@@ -24,7 +24,7 @@ def run(
 ) -> list[Ended]:
     command = (*by, JOB, str(SUSPENSIONS), *filter(None, [replaced]))
     of_all = dict.fromkeys(WORKERS, settings)
-    return run_job(testbed, folder, port, command, of_all, limit_s=120.0, lives=SUSPENSIONS + 1)
+    return run_job(testbed, folder, port, command, of_all, limit_s=240.0, lives=SUSPENSIONS + 1)
 
 
 @pytest.mark.parametrize(("port", "replaced"), [(PORT, ""), (PORT + 1, "1")], ids=["same-workers", "replaced-worker"])

@@ -38,5 +38,5 @@ def test_a_task_may_be_over_before_the_call_that_hands_it_over(testbed: Testbed,
     """As released, a worker ends with SIGSEGV or SIGABRT, or hangs, in each job."""
     away = build(tmp_path / "late_return.so", JOBS / "late_return.cc", "-shared", "-fPIC")
     settings = {"LD_PRELOAD": str(away), **NEVER_REUSED}
-    ends = run_job(testbed, tmp_path, PORT + 2, (JOB, "8"), dict.fromkeys(WORKERS, settings), limit_s=30.0)
+    ends = run_job(testbed, tmp_path, PORT + 2, (JOB, "8"), dict.fromkeys(WORKERS, settings))
     assert [(end.status, end.lines("wrong")) for end in ends] == [(0, ["wrong 0"])] * 2, ends

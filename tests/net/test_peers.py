@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 ITERATIONS, TOTAL_BYTES, SLICE_BYTES = 6, 4_000_000, 40_000 * 4
 SHORT: dict[str, Any] = {
-    "time_limit_s": 40,
+    "time_limit_s": 180,
     "job": {
         "kind": "replay",
         "profile": "resnet18",

@@ -20,7 +20,7 @@ name: short
 job: {kind: digits, iterations: 18, warmup: 4, target_accuracy: 0.2}
 cluster: {workers: 2, servers: 1, bandwidth: 400mbit}
 policies: [stock, fifo, p3, bytescheduler, prophet, {name: many-messages, base: prophet, partition_bytes: 32KiB}]
-time_limit_s: 60
+time_limit_s: 180
 """
 
 
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> dict[str, Any]:
-    out = prophet_run(CONFIG, folder, limit_s=600)
+    out = prophet_run(CONFIG, folder, limit_s=1200)
     assert {path.name for path in out.iterdir()} == {
         "results.json",
         "iteration-times.png",

@@ -99,15 +99,15 @@ def test_a_job_whose_server_died_begins_with_a_replica_that_lacks_no_more_than_t
 ) -> None:
     file = tmp_path / "model.npz"
     command = (str(JOBS / "apart_recorded.py"), "1000")
-    stalled = {"PROPHET_STALL_S": "3"}
-    with running(apart, tmp_path / "first", PORT, command, stalled, replica=file, bound=BOUND) as job:
+    first, stalled = tmp_path / "first", {"PROPHET_STALL_S": "10"}
+    with running(apart, first, PORT, command, stalled, replica=file, bound=BOUND, dead_after="3s") as job:
         job.until(lambda: updates(file) >= 12 and all("step 4" in job.log(worker) for worker in WORKERS))
         job.processes["server"].kill()
         assert job.wait() == [75, 75, 75], [job.log(worker) for worker in WORKERS]
         status = job.coordinated()
         assert status["copies"] >= 3 and 0 < status["greatest_divergence"] <= BOUND + 1e-9
 
-    recorded, replica = Recorded(tmp_path / "first"), load(file)
+    recorded, replica = Recorded(first), load(file)
     newest = recorded.newest
     torch.testing.assert_close(recorded.model(newest.counts), newest.weights, atol=1e-5, rtol=0.0)
     torch.testing.assert_close(recorded.model(replica.counts), weights_of(replica), atol=1e-5, rtol=0.0)
@@ -123,8 +123,7 @@ def test_a_job_whose_server_died_begins_with_a_replica_that_lacks_no_more_than_t
         assert line.endswith(f"what its server had besides, by norm at most {BOUND:g}, is lost")
         assert [job.said(worker) for worker in WORKERS[1:]] == [[], []]
         assert all(job.counts(worker)["resumed"] == replica.updates for worker in WORKERS)
-    first = Recorded(again).first
-    assert torch.equal(first.weights, weights_of(replica))
+    assert torch.equal(Recorded(again).first.weights, weights_of(replica))
     assert load(file).before == replica.updates
 
 
@@ -137,7 +136,8 @@ def test_a_replica_that_dies_is_one_line_and_one_that_is_back_is_used(apart: Tes
         job.processes["replica"].wait()
         job.until(lambda: "no copy of the model reaches the replica" in job.log("coordinator"))
         has = updates(file)
-        job.start_replica()
+        with job.paused():
+            job.start_replica()
         job.until(lambda: "the replica has a copy of the model again" in job.log("coordinator"))
         assert updates(file) > has
         assert job.wait() == [0, 0, 0], [job.log(worker) for worker in WORKERS]

@@ -30,7 +30,7 @@ MODES: Mapping[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "prophet": ({"PROPHET_SCHEDULER": "prophet"}, (*COMMON, "prophet_ddp.takeover", "rough")),
 }
 JOBS_AT_A_TIME = 3
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 MANY = "ddp_many_ranks"
 MANY_RANKS = (3, 4)
 

@@ -34,7 +34,7 @@ IMPORTED_FIRST = {"torch": ("torch", "torch._dynamo"), "mxnet": ("numpy",)}
 """What is there when a script starts. MXNet does not survive a fork after it was imported."""
 MODES = {"stock": {}, "prophet": {"BYTEPS_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "status.json"}}
 JOBS_AT_A_TIME = 8
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 SCRIPTS = [path.stem for framework in IMPORTED_FIRST for path in sorted(FOLDER.glob(f"{framework}_*.py"))]

@@ -44,7 +44,7 @@ MODES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         ("prophet_ddp.takeover", "rough"),
     ),
 }
-LIMIT_S = 120.0
+LIMIT_S = 400.0
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ is a script of tests/net/jobs.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from subprocess import Popen
 from typing import Any
 
 from prophet.lab.testbed import NodeSpec, Testbed
-from support.roles import LAST_WORDS, ONE_DEVICE, SERVE, Job, write_stacks
+from support.roles import LAST_WORDS, ONE_DEVICE, PATIENT, SERVE, Job, write_stacks
 
 WORKERS = ("worker0", "worker1", "worker2")
 ASYNCHRONOUS = {**ONE_DEVICE, "BYTEPS_ENABLE_ASYNC": "1"}
@@ -31,7 +32,7 @@ SPECS = [
     NodeSpec("replica", None),
 ]
 TENANT = "tests"
-LIMIT_S = 90.0
+LIMIT_S = 240.0
 BLOCK_BYTES = 16384
 POLL_S = 0.05
 
@@ -67,6 +68,17 @@ class JobApart:
                 raise AssertionError(f"it has taken {LIMIT_S:g} s: {logs}")
             time.sleep(POLL_S)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Meanwhile no worker goes on, so that none ends before what is started here is there."""
+        for worker in WORKERS:
+            self.testbed.send_signal(worker, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for worker in WORKERS:
+                self.testbed.send_signal(worker, signal.SIGCONT)
+
     def wait(self) -> list[int]:
         """Until all workers have ended: with what status each."""
         self.until(lambda: all(self.processes[worker].poll() is not None for worker in WORKERS))
@@ -86,7 +98,7 @@ class JobApart:
         """Ends the coordinator: what came of all updates there."""
         process = self.processes["coordinator"]
         process.terminate()
-        process.wait(20.0)
+        process.wait(LIMIT_S)
         status = json.loads((self.folder / "coordinator" / "status.json").read_text())
         found: dict[str, Any] = status["tenants"][TENANT]
         return found
@@ -102,10 +114,12 @@ def running(
     replica: Path | None = None,
     bound: float = 0.0,
     resume: bool = False,
+    dead_after: str = "30s",
 ) -> Iterator[JobApart]:
     """Starts all roles; `command` is what each worker's Python runs. What still runs in the end is ended.
 
     With `replica`, its file, the job has one, which may be behind by this `bound`; `resume`: the job begins with it.
+    `dead_after` is what the coordinator is told; where no worker dies it is longer than a busy machine keeps one silent.
     """
     tokens = folder / "tokens"
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +130,7 @@ def running(
     coordinate = [*prophet, "coordinate", "--token-file", str(tokens)]
     coordinate += ["--listen", address, "--server-rate", SERVER_RATE, "--rate", WORKER_RATE]
     # An update takes 0.1 s: who comes in the first half of that is summed with others.
-    coordinate += ["--batch", "50ms", "--dead-after", "3s", "--status", "status.json"]
+    coordinate += ["--batch", "50ms", "--dead-after", dead_after, "--status", "status.json"]
     replica_at = f"{testbed.address('replica')}:{port + 2000}"
     replicate = [*prophet, "replicate", "--token-file", str(tokens), "--file", str(replica), "--listen", replica_at]
     of_replica: dict[str, str] = {}
@@ -134,10 +148,12 @@ def running(
             for worker in WORKERS:
                 own = {
                     **ASYNCHRONOUS,
+                    **PATIENT,
                     "BYTEPS_SCHEDULER": "mlfabric",
                     "PROPHET_COORDINATOR": address,
                     "PROPHET_COORDINATOR_TOKEN_FILE": str(tokens),
                     "PROPHET_PARTITION_BYTES": str(BLOCK_BYTES),
+                    "PROPHET_COORDINATOR_BOUND_S": "12",
                     "PROPHET_NODE": worker,
                     **of_replica,
                     **(settings or {}),

@@ -7,6 +7,7 @@ computes is the test's own script.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -37,6 +38,10 @@ ONE_DEVICE = {
     "NVIDIA_VISIBLE_DEVICES": "0",
 }
 """What bpslaunch would set of a process that is alone on its machine."""
+PATIENT = {"PROPHET_WATCHDOG_S": "30"}
+"""Or a machine that stands still for a second would make Prophet say that nothing has moved."""
+PS_LITE = re.compile(r"^\[\d\d:\d\d:\d\d\] (\S+\.(cc|h):\d+: )?")
+"""How ps-lite begins a line."""
 LAST_WORDS_S = 2.0
 LAST_WORDS = 8000
 """Characters of each role's log, where a job has run out of time."""
@@ -114,7 +119,8 @@ class Ended:
     after_s: float
 
     def lines(self, word: str) -> list[str]:
-        return [line for line in self.log.splitlines() if word in line]
+        """Those with `word` in them. ps-lite writes a line of its own in pieces, and others may come in between."""
+        return [PS_LITE.sub("", line) for line in self.log.splitlines() if word in line]
 
 
 def run_job(
@@ -123,7 +129,7 @@ def run_job(
     port: int,
     command: Sequence[str],
     settings: Mapping[str, Mapping[str, str]] | None = None,
-    limit_s: float = 60.0,
+    limit_s: float = 180.0,
     lives: int = 1,
     awaited: Sequence[str] = WORKERS,
 ) -> list[Ended]:
@@ -138,7 +144,7 @@ def run_job(
     with Job(testbed, folder, port) as job:
         servers = [job.start(node, [sys.executable, "-P", SERVE_AGAIN, str(lives)], ONE_DEVICE) for node in SERVERS]
         processes = {
-            worker: job.start(worker, [sys.executable, "-P", *command], {**ONE_DEVICE, **settings.get(worker, {})})
+            worker: job.start(worker, [sys.executable, "-P", *command], {**ONE_DEVICE, **PATIENT, **settings.get(worker, {})})
             for worker in WORKERS
         }
         began = time.monotonic()

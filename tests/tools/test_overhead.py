@@ -103,7 +103,7 @@ def test_calls_are_timed_while_they_are_looked_at_and_no_longer() -> None:
     log.note("c")
     (row,) = calls.rows(iterations=4)
     assert (row["call"], row["count"]) == ("note", 0.5)
-    assert 0 < row["call_s"] < 1
+    assert 0 < row["call_s"] < 60, "seconds"
 
 
 def test_only_threads_that_watch_count() -> None:

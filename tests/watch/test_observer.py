@@ -266,7 +266,7 @@ def test_what_the_settings_ask_for(runtime: Path) -> None:
     assert observer is not None
     try:
         (path,) = sockets_in(runtime)
-        document = ask(path)
+        document = ask(path, 60.0)
         assert document is not None and document["agent"]["policy"] == "prophet"
     finally:
         observer.close()

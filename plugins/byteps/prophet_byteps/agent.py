@@ -67,8 +67,8 @@ threads hand over in any order."""
 EXIT_LIMIT_S = 5.0
 """How long a process that ends waits for workers that have yet to answer a topic."""
 
-TURN_LIMIT_S = 1.0
-"""How long it waits for a turn of the agent that is under way."""
+TURN_LIMIT_S = 5.0
+"""How long it waits for a turn of the agent that is under way; without its end there are no last events."""
 
 logger = logging.getLogger("prophet")
 

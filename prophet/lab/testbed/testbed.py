@@ -36,6 +36,7 @@ PREFIX = "prophet"  # of the names of the interfaces
 MAX_NODES = 250
 DISCARD_FRACTION = 1 / 3  # of a measurement: the first burst and TCP's slow start
 CHECK_S = 1.2
+MOST_CHECKS = 3  # of a rate: something else may have had the processor in one
 RAMP_ROUND_TRIPS = 30  # more of a measurement: how long TCP takes to fill a link with a delay
 ASKED = 21  # round trips
 PATIENCE_S = 15.0
@@ -233,7 +234,8 @@ class Testbed:
     def check(self, tolerance: float = 0.10) -> dict[str, float]:
         """Measures each node that is shaped or `measured`, alone, in bits per second: {"worker0 up": ..., ...}.
 
-        Takes about 1.5 s a measurement. Raises UserError if one differs from what was asked by more than `tolerance`.
+        Takes about 1.5 s a measurement. Raises UserError if one differs from what was asked by more than `tolerance`,
+        MOST_CHECKS times in a row.
         """
         achieved = {}
         for node, wanted in self._shaped.items():
@@ -242,8 +244,11 @@ class Testbed:
                 continue
             seconds = CHECK_S + RAMP_ROUND_TRIPS * 2 * (spec.delay_s or 0.0)
             for way, source, target in (("up", place, self._probe), ("down", self._probe, place)):
-                rate = achieved[f"{node} {way}"] = self._measure(source, target, seconds)
-                if wanted is not None and abs(rate / wanted - 1) > tolerance:
+                for _ in range(MOST_CHECKS):
+                    rate = achieved[f"{node} {way}"] = self._measure(source, target, seconds)
+                    if wanted is None or abs(rate / wanted - 1) <= tolerance:
+                        break
+                else:
                     raise UserError(
                         f"bandwidth of {node}: asked for {wanted / 1e6:g} Mbit/s, got {rate / 1e6:.0f} Mbit/s {way};"
                         " leave the machine idle, or ask for less"

@@ -18,7 +18,7 @@ from scripts.ranks import Ranks
 from support.roles import WORKERS, Ended, network, nodes, run_job
 
 JOB = Path(__file__).with_name("job.py")
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 LINK_BPS = 400e6
 FIRST_PORT = 24600
 IMPORTED = ("torch", "torch._dynamo", "numpy")

@@ -35,7 +35,7 @@ CUTS = (
     Cut((Segment(0, 16 * 1024), Segment(256 * 1024, 512 * 1024), Segment(1 << 20, 256 * 1024))),
 )
 FAILURE = "made for a test"
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 """For a failure to come about that is waited for."""
 
 

@@ -18,7 +18,7 @@ from prophet.lab.report.stories import Chapter, CutInForce, Moment, Story
 from support.job_records import write_experiment, write_job_record
 from tools.browser import BROWSERS, INSTALL, find_browser, headless
 
-LIMIT_S = 120
+LIMIT_S = 400
 
 
 class Structure(HTMLParser):

@@ -24,7 +24,7 @@ def run(
     """Runs a program of autoload_cases.py, with what `folder` holds in front of what is installed."""
     env = {**without_switches(), "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **environ}
     command = [sys.executable, "-P", str(CASES), case, *filter(None, [part])]
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=240)
 
 
 def test_unset_means_that_nothing_of_prophet_is_imported() -> None:

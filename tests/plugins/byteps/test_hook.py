@@ -39,7 +39,7 @@ def other_core(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_case(name: str, *cores: Path) -> None:
     command = [sys.executable, "-P", hook_cases.__file__, name, *map(str, cores)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout) == (0, f"{name} holds\n"), done.stderr
 
 

@@ -20,7 +20,7 @@ FOREIGN = ("prophet.cli", "prophet.lab", "prophet.models", "prophet.simulate", "
 
 def imported(case: str, **environ: str) -> set[str]:
     command = [sys.executable, "-P", str(CASES), case]
-    done = subprocess.run(command, capture_output=True, text=True, env={**without_switches(), **environ}, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env={**without_switches(), **environ}, timeout=240)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 

@@ -33,6 +33,7 @@ from tools.ports import free_port
 
 RANKS = 2
 LIMIT_S = 60.0
+LOOK_S = 0.05
 kept: list[nn.Module] = []
 """For as long as the process lasts."""
 
@@ -56,6 +57,15 @@ def trained(ddp: nn.Module, steps: int, during: Callable[[int], None] = lambda s
         during(step)
         optimizer.step()
     print("weights", sum(float(param.detach().double().sum()) for param in ddp.parameters()))
+
+
+def until_ended(rank: int) -> None:
+    """Waits for the end of that rank, which does not wait for this one; at most until a case is over."""
+    ended = Path(f"ended{rank}")
+    for _ in range(int(LIMIT_S / LOOK_S)):
+        if ended.exists():
+            return
+        time.sleep(LOOK_S)
 
 
 def mark() -> None:
@@ -94,12 +104,12 @@ def killed_in_forward(rank: int) -> None:
 
 
 def late(rank: int) -> None:
-    """A rank is later than the process group allows."""
+    """A rank is later than the process group allows; it ends once the other has."""
 
     def wait(step: int) -> None:
         if rank == 1 and step == 3:
             mark()
-            time.sleep(5)
+            until_ended(0)
 
     trained(DistributedDataParallel(model()), 10, wait)
 
@@ -279,7 +289,7 @@ def aborted(rank: int) -> None:
     ddp = DistributedDataParallel(model())
     trained(ddp, 4)
     if rank == 1:
-        time.sleep(4)
+        until_ended(0)
         return
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     ddp(torch.ones(4, 32)).square().mean().backward()
@@ -333,8 +343,7 @@ def interrupted(rank: int) -> None:
 
     def interrupt() -> None:
         time.sleep(0.5)
-        if rank == 0:
-            mark()
+        mark()  # of the last one
         os.kill(os.getpid(), signal.SIGINT)
 
     ddp = DistributedDataParallel(model())
@@ -360,7 +369,7 @@ def interrupted_and_kept(rank: int) -> None:
 CASES: dict[str, Callable[[int], None]] = {
     name: value for name, value in list(globals().items()) if callable(value) and getattr(value, "__doc__", None)
 }
-TIMEOUTS = {"late": 2.0}
+TIMEOUTS = {"late": 8.0}
 
 
 def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
@@ -397,7 +406,9 @@ def run(case: str, plain: bool) -> None:
     while pids and time.monotonic() < limit_s:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
-            ended[pids.pop(pid)] = os.waitstatus_to_exitcode(status), time.monotonic()
+            rank = pids.pop(pid)
+            ended[rank] = os.waitstatus_to_exitcode(status), time.monotonic()
+            Path(f"ended{rank}").touch()
         else:
             time.sleep(0.005)
     for pid, rank in pids.items():

@@ -52,6 +52,8 @@ AT_A_TIME = 2
 LIMIT_S = 1500.0
 SLACK_S = 10.0
 """What the end of a process takes at most on a busy machine; a rank that waits for another takes a minute."""
+TIMEOUT_S = 8.0
+"""Of the process group of the case `late`; ranks that begin together are not further apart, on a busy machine."""
 PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """How gloo says that another rank has gone."""
 
@@ -104,8 +106,8 @@ def test_the_process_groups_timeout_holds_for_prophets_transfers_too(ends: Path)
     waiting = ranks(ends, "late")[0]
     assert waiting.status == 1
     # Several are under way: the first to time out closes the connection, which is what another one may say.
-    assert "Timed out waiting 2000ms" in waiting.log or "Application timeout" in waiting.log
-    assert waiting.after_s < 2.0 + SLACK_S
+    assert f"Timed out waiting {TIMEOUT_S * 1e3:.0f}ms" in waiting.log or "Application timeout" in waiting.log
+    assert waiting.after_s < TIMEOUT_S + SLACK_S
 
 
 def test_a_rank_without_prophet_ends_the_others_with_one_line(ends: Path) -> None:
@@ -217,7 +219,7 @@ def test_averages_that_never_come_are_an_error_also_where_nobody_looks(ends: Pat
 def test_who_waits_when_groups_are_aborted_gets_an_error(ends: Path) -> None:
     aborting = ranks(ends, "aborted")[0]
     assert aborting.printed("error") == "error the process group was aborted", aborting.log
-    assert aborting.after_s < SLACK_S + 4.0
+    assert aborting.after_s < 2 * SLACK_S, "it does not wait for the other, which waits for its end"
 
 
 def test_a_forked_process_ends_without_waiting_for_averages(ends: Path) -> None:

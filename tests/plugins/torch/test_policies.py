@@ -16,7 +16,7 @@ from prophet.policies import collective_policies, get_definition
 from support.programs import clean_environ, run_together
 
 JOB = Path(__file__).with_name("policies_job.py")
-LIMIT_S = 300.0
+LIMIT_S = 900.0
 RANKS = 2
 VARYING = ["vary:p3", "vary:fifo", "vary:caramel"]
 HALF = ["half:caramel", "half:pace", "half:prophet"]

@@ -28,7 +28,7 @@ from support.programs import clean_environ, run_together, torchrun_variables
 from tools.ports import free_port
 
 PROGRAM = Path(__file__).with_name("training_cases.py")
-LIMIT_S = 120
+LIMIT_S = 400
 
 
 def job(folder: Path, until: str = "planned", ranks: int = 2, cache: str = "off") -> None:

