@@ -62,10 +62,6 @@ class TorchExchange:
         return answer
 
     def under_way(self) -> bool:
-        """Whether BytePS has a tensor of the program's that is not back, wherever it is. From any thread.
-
-        Pages do not count: who needs one waits for it under a limit of its own, and who does not may be far ahead.
-        """
         handles = set(self._ops._handle_map) - self._not_awaited
         return any(self._is_under_way(handle) for handle in handles)
 
@@ -76,7 +72,6 @@ class TorchExchange:
             return False
 
     def begin_anew(self) -> None:
-        """What the engine had before it was suspended does not come back."""
         self._not_awaited.update(self._ops._handle_map)
 
 
@@ -117,6 +112,11 @@ class MXNetExchange:
 
         threading.Thread(target=travel, name="prophet-agreement", daemon=True).start()
         return answer
+
+    def under_way(self) -> bool:
+        return False
+
+    def begin_anew(self) -> None: ...
 
 
 EXCHANGES: dict[str, Callable[[Any], PageExchange]] = {"torch": TorchExchange, "mxnet": MXNetExchange}
@@ -194,13 +194,12 @@ def limit(seconds: float, end: Callable[[], None]) -> None:
 def under_way() -> bool:
     """Whether BytePS has a tensor of the program's that is not back; False where that is not known, as in MXNet."""
     group = agreement.active()
-    return group is not None and isinstance(group.exchange, TorchExchange) and group.exchange.under_way()
+    return group is not None and group.exchange.under_way()
 
 
 def renew(bps: Any) -> None:
     """After an elastic resume: all topics once more, since a worker may have been replaced."""
     group = agreement.active()
     if group is not None:
-        if isinstance(group.exchange, TorchExchange):
-            group.exchange.begin_anew()
+        group.exchange.begin_anew()
         group.renew(bps.rank(), bps.size())
