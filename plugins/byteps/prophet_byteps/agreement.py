@@ -72,7 +72,7 @@ class PageExchange(Protocol):
         ...
 
     def under_way(self) -> bool:
-        """Whether BytePS has a tensor of the program's that is not back, as far as the framework shows it. From any thread.
+        """Whether BytePS has a tensor of the program's that is not back, where that can be seen. From any thread.
 
         Pages do not count: who needs one waits for it under a limit of its own, and who does not may be far ahead.
         """

@@ -20,6 +20,7 @@ from typing import Any
 from prophet.frontends.ending import STALLED, WRONG
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, START, START_LIMIT_S, Agreement, Answer, PageExchange
+from prophet_byteps.mxnet import calls
 
 _CONNECT = "_ZN6byteps6common12BytePSGlobal11GetOrInitPSEv"
 """What BytePS calls before its first push: it returns when all workers and servers are there, and at once in a process
@@ -114,9 +115,10 @@ class MXNetExchange:
         return answer
 
     def under_way(self) -> bool:
-        return False
+        return calls.under_way()
 
-    def begin_anew(self) -> None: ...
+    def begin_anew(self) -> None:
+        calls.forget()
 
 
 EXCHANGES: dict[str, Callable[[Any], PageExchange]] = {"torch": TorchExchange, "mxnet": MXNetExchange}
@@ -192,7 +194,7 @@ def limit(seconds: float, end: Callable[[], None]) -> None:
 
 
 def under_way() -> bool:
-    """Whether BytePS has a tensor of the program's that is not back; False where that is not known, as in MXNet."""
+    """Whether BytePS has a tensor of the program's that is not back; False where workers agree on nothing."""
     group = agreement.active()
     return group is not None and group.exchange.under_way()
 
