@@ -58,15 +58,16 @@ def terms_of(
 def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say: Callable[[str], None]) -> None:
     """Serves until KeyboardInterrupt, which is how it ends. Raises UserError for what cannot be, before it listens."""
     tokens = load_tokens(token_file)
+    readable = token_file.stat().st_mode & stat.S_IROTH
     host, port = host_and_port(listen.removeprefix("tcp://"), "--listen", 0)
     if status is not None:
         require_places({"--status": status})
     from prophet.mlfabric.server import CoordinatorServer, coordinator
 
-    if token_file.stat().st_mode & stat.S_IROTH:
-        say(f"{token_file} can be read by everybody on this machine: chmod o-r {token_file}")
     connections, jobs = coordinator(tokens, terms)
     server = CoordinatorServer(f"tcp://{host}:{port}", connections, say=say)
+    if readable:
+        say(f"{token_file} can be read by everybody on this machine: chmod o-r {token_file}")
     try:
         say(f"listening on {server.address} for {', '.join(sorted(tokens))}")
         server.serve()

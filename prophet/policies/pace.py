@@ -11,10 +11,7 @@ partitions are. An engine that can cut a tensor anywhere finds the paper's own c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from prophet.core.errors import UserError
-from prophet.core.graph import Graph, training_graph
+from prophet.core.graph import training_graph
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import Profile
@@ -27,28 +24,23 @@ ONE_SEGMENT = 1
 
 
 class Pace:
-    """Nothing to tune. `graph` is the model's own, one iteration with backward, transfers and then forward, its
-    transfers called as the profile's gradients; without it the layers are taken to follow one another.
+    """Nothing to tune. Layers are taken to follow one another (docs/decisions/graphs-of-jobs.md).
 
     `balanced` is the paper's fusion; without it the groups are the best that neighbours can form (`best_fusion`).
     """
 
-    def __init__(self, graph: Graph | None = None, balanced: bool = True) -> None:
+    def __init__(self, balanced: bool = True) -> None:
         self.name = "pace" if balanced else "pace-best"
-        self._graph = graph
         self._fuse = balanced_fusion if balanced else best_fusion
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        """Forward order until both are known: what fusing saves and where it delays depends on both.
-
-        Raises UserError where the graph is not one of the profile's model or cannot be scheduled.
-        """
+        """Forward order until both are known: what fusing saves and where it delays depends on both."""
         if profile is None or network is None:
             order = profile.rank_by_id if profile else {}
             push = QueuePlan(order=order, credit=ONE_SEGMENT)
             return Plan(push=push, pull=QueuePlan(order=order), policy=self.name)
-        gradient_of = self._gradients(profile)
-        fusion = self._fuse(self._graph_of(profile), network)
+        gradient_of = {f"transfer.{index}": gradient for index, gradient in enumerate(profile.gradient_ids)}
+        fusion = self._fuse(training_graph(profile), network)
         urgent = urgency(fusion)
         members = [[gradient_of[name] for name in reversed(fusion.groups[group])] for group in urgent]
         order = {gradient: rank for rank, gradient in enumerate(g for group in members for g in group)}
@@ -61,31 +53,12 @@ class Pace:
             policy=self.name,
         )
 
-    def predicted_iteration_s(self, profile: Profile, network: Network) -> float:
-        """How long an iteration takes, from the begin of backward to the end of forward, if all goes as planned."""
-        return self._fuse(self._graph_of(profile), network).iteration_s
-
     def segments(self, profile: Profile, network: Network) -> dict[int, tuple[int, ...]]:
         """By group of the plan: the bytes of the segments that its tensor is cut into, in the order they go in."""
-        graph = self._graph_of(profile)
+        graph = training_graph(profile)
         fusion = self._fuse(graph, network)
         cuts = segment_bytes(fusion, graph, network)
         return {number: cuts[group] for number, group in enumerate(urgency(fusion))}
-
-    def _graph_of(self, profile: Profile) -> Graph:
-        return training_graph(profile) if self._graph is None else self._graph
-
-    def _gradients(self, profile: Profile) -> Mapping[str, int]:
-        """The gradient id of each transfer."""
-        if self._graph is None:
-            return {f"transfer.{index}": gradient for index, gradient in enumerate(profile.gradient_ids)}
-        sizes = {transfer.name: transfer.size_bytes for transfer in self._graph.transfers}
-        if sizes != {gradient.name: gradient.size_bytes for gradient in profile.gradients}:
-            raise UserError(
-                f"graph {self._graph.name!r}: its transfers are not the gradients of profile {profile.name!r}, by name "
-                "and bytes; give the graph of the job's model, without fusing small gradients"
-            )
-        return {gradient.name: id_ for id_, gradient in zip(profile.gradient_ids, profile.gradients, strict=True)}
 
 
 def urgency(fusion: Fusion) -> list[int]:

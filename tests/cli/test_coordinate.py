@@ -68,12 +68,15 @@ def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path) -> 
 def test_a_port_that_is_taken_is_one_line_with_what_to_do(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("job 0123456789abcdef\n")
+    tokens.chmod(0o644)
+    said: list[str] = []
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UserError, match=f"^--listen tcp://{address}: Address already in use; choose another port$"):
-            serve(address, tokens, Terms(), None, lambda text: None)
+            serve(address, tokens, Terms(), None, said.append)
+    assert said == [], "what is wrong is said alone"
 
 
 def test_the_last_lines_say_what_came_of_each_job() -> None:

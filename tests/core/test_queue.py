@@ -40,6 +40,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.pending: dict[int, tuple[int, int]] = {}  # id -> (gradient, bytes)
         self.flying: dict[int, int] = {}
         self.left: list[int] = []
+        self.moved_at = self.recent_s = self.recent_bytes = 0.0
         self.use_plan(credit, mode)
 
     def use_plan(self, credit: int | None, mode: str) -> None:
@@ -82,7 +83,8 @@ class QueueMachine(RuleBasedStateMachine):
         size = self.pending[first][1]
         flying = sum(self.flying.values())
         fits = self.credit is None or flying == 0 or flying + size <= self.credit
-        overdue = self.held_since is not None and self.now - self.held_since >= WATCHDOG_S
+        patience_s = WATCHDOG_S + (0.0 if fits else self.wire_takes_s)
+        overdue = self.held_since is not None and self.now >= self.held_since + patience_s
         releases = self.queue.unanswered_releases
         full = False
         if self.places is not None:
@@ -94,6 +96,8 @@ class QueueMachine(RuleBasedStateMachine):
             assert fits or self.flying, "without deadlines only what is in flight holds anything"
             assert releases - before == (not fits), "and what goes past it is counted so"
             self.left.append(task)
+            if not self.flying:
+                self.moved_at = self.now
             self.flying[task] = size
             del self.pending[task]
             self.held_since = None
@@ -101,7 +105,12 @@ class QueueMachine(RuleBasedStateMachine):
             assert task is None
             if self.held_since is None:
                 self.held_since = self.now
-            assert retry_at == math.inf if full else self.now < retry_at <= self.held_since + WATCHDOG_S
+            assert retry_at == math.inf if full else self.now < retry_at <= self.held_since + patience_s
+
+    @property
+    def wire_takes_s(self) -> float:
+        """What is in flight, at the rate at which tasks have finished lately."""
+        return sum(self.flying.values()) * (self.recent_s / self.recent_bytes) if self.recent_bytes else 0.0
 
     @staticmethod
     def most_ever(places: int) -> int:
@@ -113,6 +122,9 @@ class QueueMachine(RuleBasedStateMachine):
         task = data.draw(st.sampled_from(sorted(self.flying)))
         assert self.queue.finish(task, self.now)
         assert not self.queue.finish(task, self.now), "a task finishes once"
+        self.recent_s = 0.9 * self.recent_s + (self.now - self.moved_at)
+        self.recent_bytes = 0.9 * self.recent_bytes + self.flying[task]
+        self.moved_at = self.now
         del self.flying[task]
         self.held_since = None
 
@@ -399,6 +411,69 @@ def test_what_is_held_for_the_watchdog_bound_goes_and_is_counted() -> None:
     assert queue.get(0.5) == (None, 0.5 + WATCHDOG_S)
     assert queue.get(1.5)[0] == 1
     assert (queue.watchdog_releases, queue.unanswered_releases) == (1, 1)
+
+
+def test_a_block_that_takes_long_on_a_slow_wire_is_no_stall() -> None:
+    """2 bytes a second, of which nothing is known before the first block is over."""
+    queue = ScheduledQueue(watchdog_s=WATCHDOG_S)
+    queue.set_plan(ranked(credit=20))
+    for task in range(6):
+        queue.add(task, task, 10, 0.0)
+    assert [queue.get(0.0)[0] for _ in range(2)] == [0, 1]
+    assert queue.get(0.0) == (None, WATCHDOG_S)
+    assert [queue.get(WATCHDOG_S)[0] for _ in range(2)] == [2, None]
+    queue.finish(0, 5.0)
+    assert queue.get(5.0) == (None, 5.0 + (WATCHDOG_S + 10.0)), "two more, each of 5 s"
+    queue.finish(1, 10.0)
+    assert queue.get(10.0)[0] == 3
+    held, retry_at = queue.get(10.0)
+    assert held is None and retry_at == pytest.approx(10.0 + WATCHDOG_S + 10.0)
+    assert queue.watchdog_releases == 1
+    assert queue.get(retry_at)[0] == 4, "neither has come: it is one"
+    assert (queue.watchdog_releases, queue.unanswered_releases) == (2, 2)
+
+
+def test_blocks_that_end_together_took_their_time_together() -> None:
+    """As those of two servers, whose connections share the wire."""
+    queue = ScheduledQueue(watchdog_s=WATCHDOG_S)
+    queue.set_plan(ranked(credit=20))
+    for task in range(5):
+        queue.add(task, task, 10, 0.0)
+    assert [queue.get(0.0)[0] for _ in range(2)] == [0, 1]
+    for task in (0, 1):
+        queue.finish(task, 0.5)
+    assert [queue.get(0.5)[0] for _ in range(2)] == [2, 3]
+    held, retry_at = queue.get(0.5)
+    assert held is None and retry_at == pytest.approx(0.5 + WATCHDOG_S + 0.5, rel=0.1)
+
+
+def test_after_a_stall_the_wire_is_soon_trusted_no_longer_than_before() -> None:
+    """10 bytes every 10 ms, once after 60 s."""
+    queue = ScheduledQueue(watchdog_s=WATCHDOG_S)
+    queue.set_plan(ranked(credit=10))
+    now = 0.0
+    for task in range(60):
+        queue.add(task, 0, 10, now)
+        assert queue.get(now)[0] == task
+        now += 60.0 if task == 10 else 0.01
+        queue.finish(task, now)
+    queue.add(60, 0, 10, now)
+    queue.add(61, 0, 10, now)
+    assert queue.get(now)[0] == 60
+    held, retry_at = queue.get(now)
+    assert held is None and now + WATCHDOG_S < retry_at < now + 1.1 * WATCHDOG_S
+
+
+def test_what_is_held_for_want_of_a_place_goes_after_the_watchdogs_bound() -> None:
+    """A pull that is not answered says nothing of the wire."""
+    queue = ScheduledQueue(PULL, WATCHDOG_S, most_in_flight=2)
+    queue.set_plan(ranked())
+    for task in range(3):
+        queue.add(task, 5, 10, 0.0)
+    assert queue.get(0.0)[0] == 0
+    queue.finish(0, 5.0)
+    assert [queue.get(5.0)[0] for _ in range(2)] == [1, None]
+    assert queue.get(5.0) == (None, 5.0 + WATCHDOG_S)
 
 
 def test_what_is_held_for_a_prediction_that_does_not_come_is_told_apart() -> None:

@@ -23,6 +23,8 @@ JOB = Path(__file__).with_name("jobs") / "mxnet_digits.py"
 ITERATIONS = 60
 PORT = 23900
 LINK_BPS = 400e6
+STALL_S = 5
+"""More than a worker may be behind the other on a busy machine."""
 
 
 Results = list[dict[str, Any]]
@@ -71,6 +73,20 @@ def test_workers_that_differ_all_end_and_say_who_has_what(testbed: Testbed, tmp_
         (line,) = end.lines("prophet:")
         assert re.search(r"for mxnet, policy prophet, blocks (that adapt|of \d+ bytes), fusion on; worker 1: ", line)
         assert "for mxnet, policy p3, blocks of 131072 bytes, fusion off" in line
+
+
+def test_who_waits_for_a_dead_worker_to_send_a_tensor_for_the_first_time_ends_where_that_is_asked_for(
+    testbed: Testbed, tmp_path: Path
+) -> None:
+    settings = {"BYTEPS_SCHEDULER": "prophet", "PROPHET_STALL_S": f"{STALL_S}"}
+    command = (str(JOB.with_name("mxnet_dies.py")), "--out", "result.json", "--iterations", "1")
+    ends = run_job(testbed, tmp_path, PORT + 2, command, dict.fromkeys(WORKERS, settings), limit_s=40)
+    assert [end.status for end in ends] == [75, 7], ends
+    (line,) = ends[0].lines("prophet:")
+    # The agent looks once a second, and on a busy machine later.
+    stalled = re.fullmatch(r"prophet: no transfer has finished for (\d+) s: (.*) \(PROPHET_STALL_S\)", line)
+    assert stalled is not None and int(stalled[1]) >= STALL_S, line
+    assert stalled[2].startswith("no transfer is under way, ")
 
 
 def test_it_learns_the_same_bit_for_bit(results: tuple[Results, Results]) -> None:

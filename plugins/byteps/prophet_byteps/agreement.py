@@ -71,6 +71,17 @@ class PageExchange(Protocol):
         """Hands the page to the engine, ahead of every gradient, and returns at once."""
         ...
 
+    def under_way(self) -> bool:
+        """Whether BytePS has a tensor of the program's that is not back, where that can be seen. From any thread.
+
+        Pages do not count: who needs one waits for it under a limit of its own, and who does not may be far ahead.
+        """
+        ...
+
+    def begin_anew(self) -> None:
+        """What the engine had before it was suspended does not come back."""
+        ...
+
 
 def encode_row(text: str) -> bytes:
     """A worker's text as ROW_BYTES bytes. What is too long is cut, but compared whole by its digest."""

@@ -20,6 +20,7 @@ from typing import Any
 from prophet.frontends.ending import STALLED, WRONG
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, START, START_LIMIT_S, Agreement, Answer, PageExchange
+from prophet_byteps.mxnet import calls
 
 _CONNECT = "_ZN6byteps6common12BytePSGlobal11GetOrInitPSEv"
 """What BytePS calls before its first push: it returns when all workers and servers are there, and at once in a process
@@ -62,10 +63,6 @@ class TorchExchange:
         return answer
 
     def under_way(self) -> bool:
-        """Whether BytePS has a tensor of the program's that is not back, wherever it is. From any thread.
-
-        Pages do not count: who needs one waits for it under a limit of its own, and who does not may be far ahead.
-        """
         handles = set(self._ops._handle_map) - self._not_awaited
         return any(self._is_under_way(handle) for handle in handles)
 
@@ -76,7 +73,6 @@ class TorchExchange:
             return False
 
     def begin_anew(self) -> None:
-        """What the engine had before it was suspended does not come back."""
         self._not_awaited.update(self._ops._handle_map)
 
 
@@ -117,6 +113,12 @@ class MXNetExchange:
 
         threading.Thread(target=travel, name="prophet-agreement", daemon=True).start()
         return answer
+
+    def under_way(self) -> bool:
+        return calls.under_way()
+
+    def begin_anew(self) -> None:
+        calls.forget()
 
 
 EXCHANGES: dict[str, Callable[[Any], PageExchange]] = {"torch": TorchExchange, "mxnet": MXNetExchange}
@@ -192,15 +194,14 @@ def limit(seconds: float, end: Callable[[], None]) -> None:
 
 
 def under_way() -> bool:
-    """Whether BytePS has a tensor of the program's that is not back; False where that is not known, as in MXNet."""
+    """Whether BytePS has a tensor of the program's that is not back; False where workers agree on nothing."""
     group = agreement.active()
-    return group is not None and isinstance(group.exchange, TorchExchange) and group.exchange.under_way()
+    return group is not None and group.exchange.under_way()
 
 
 def renew(bps: Any) -> None:
     """After an elastic resume: all topics once more, since a worker may have been replaced."""
     group = agreement.active()
     if group is not None:
-        if isinstance(group.exchange, TorchExchange):
-            group.exchange.begin_anew()
+        group.exchange.begin_anew()
         group.renew(bps.rank(), bps.size())

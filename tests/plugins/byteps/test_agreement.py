@@ -60,6 +60,11 @@ class _Line:
         self.server.sent.setdefault(name, []).append(page)
         return lambda: self.server.sum(name)
 
+    def under_way(self) -> bool:
+        return False
+
+    def begin_anew(self) -> None: ...
+
 
 @given(st.text(max_size=400))
 def test_a_row_has_its_length_whatever_it_says(text: str) -> None:

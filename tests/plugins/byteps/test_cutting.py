@@ -80,6 +80,11 @@ class Line:
     def send(self, name: str, page: bytes) -> Answer:
         return self.server.push(self.rank, name, page)
 
+    def under_way(self) -> bool:
+        return False
+
+    def begin_anew(self) -> None: ...
+
 
 class Worker:
     """One worker's board and control, and what it did in each round."""

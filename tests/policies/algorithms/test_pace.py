@@ -20,13 +20,14 @@ from prophet.policies.algorithms.pace import (
     TimedTransfer,
     WireSegment,
     balanced_fusion,
+    best_fusion,
     iteration_time,
     least_time,
     preemptive_schedule,
     problem_of,
     segment_bytes,
 )
-from prophet.policies.pace import Pace
+from prophet.policies.pace import Pace, urgency
 from support.lanes import ScheduledQueue
 from support.profiles import profile
 
@@ -326,7 +327,8 @@ def test_without_overhead_the_schedule_of_a_profile_is_the_lower_bound(job: Prof
     assert least_time(problem_of(training_graph(job), network.transfer_s)) == pytest.approx(
         lower_bound_s(job, network.bandwidth)
     )
-    assert Pace().predicted_iteration_s(job, network) == pytest.approx(lower_bound_s(job, network.bandwidth))
+    fusion = balanced_fusion(training_graph(job), network)
+    assert fusion.iteration_s == pytest.approx(lower_bound_s(job, network.bandwidth))
 
 
 @given(profiles())
@@ -360,7 +362,7 @@ def test_gradients_of_one_step_are_fused_and_a_large_late_one_is_not_waited_for(
     assert plan.push.groups == {10: 0, 11: 0, 12: 0, 13: 1}
     # Group 1 runs from 0 to 1 (0.5 s of overhead, then 50 bytes), group 0 from 1 to 1.8, group 1 to 5.3.
     assert Pace().segments(job, NETWORK) == {0: (30,), 1: (50, 350)}
-    assert Pace().predicted_iteration_s(job, NETWORK) == pytest.approx(5.3 + 0.1)
+    assert balanced_fusion(training_graph(job), NETWORK).iteration_s == pytest.approx(5.3 + 0.1)
 
 
 def test_what_a_segment_shorter_than_the_overhead_would_carry_goes_later() -> None:
@@ -378,25 +380,21 @@ def test_a_graph_decides_the_order_where_layers_do_not_follow_one_another() -> N
         {"g0": (100, "b0"), "g1": (100, "b1")},
         {"b1": (1.0, ""), "b0": (1.0, "b1"), "short": (1.0, "g0"), "long": (9.0, "g1"), "end": (1.0, "short long")},
     )
-    job = profile((100, 2.0, 1.0), (100, 1.0, 9.0), ids=(4, 9))
-    assert Pace(branches).plan(job, NETWORK).push.order == {9: 0, 4: 1}
-    assert Pace().plan(job, NETWORK).push.order == {4: 0, 9: 1}
-    assert Pace(branches).predicted_iteration_s(job, NETWORK) == pytest.approx(1.0 + 1.5 + 10.0)
+    fusion = balanced_fusion(branches, NETWORK)
+    assert [fusion.groups[group] for group in urgency(fusion)] == [("g1",), ("g0",)]
+    assert fusion.iteration_s == pytest.approx(1.0 + 1.5 + 10.0)
+    one_after_another = profile((100, 2.0, 1.0), (100, 1.0, 9.0), ids=(4, 9))
+    assert Pace().plan(one_after_another, NETWORK).push.order == {4: 0, 9: 1}
 
 
 def test_the_best_groups_are_a_policy_of_their_own() -> None:
     rows = [(294, 5.0, 0.0), (1, 5.0, 0.0), (118, 4.0, 1.0), (4, 2.0, 1.0), (175, 1.0, 2.0), (18, 0.0, 2.0)]
     job, network = profile(*rows), Network(100.0, 2.0)
     paper, best = Pace(), Pace(balanced=False)
-    assert best.predicted_iteration_s(job, network) < paper.predicted_iteration_s(job, network)
+    chain = training_graph(job)
+    assert best_fusion(chain, network).iteration_s < balanced_fusion(chain, network).iteration_s
     assert best.plan(job, network).push.groups != paper.plan(job, network).push.groups
     assert (paper.plan(job, network).policy, best.plan(job, network).policy) == ("pace", "pace-best")
-
-
-def test_a_graph_of_another_model_is_refused() -> None:
-    other = graph({"g0": (100, "b0")}, {"b0": (1.0, "")})
-    with pytest.raises(UserError, match="give the graph of the job's model"):
-        Pace(other).plan(profile((99, 2.0, 1.0)), NETWORK)
 
 
 def test_in_the_queue_a_fused_tensor_waits_for_its_members_and_interrupts_the_less_urgent() -> None:

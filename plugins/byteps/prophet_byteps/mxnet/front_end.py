@@ -46,6 +46,7 @@ from prophet.watch import training
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard, CutControl
 from prophet_byteps.library import UNKNOWN_TRAINER
+from prophet_byteps.mxnet import calls
 from prophet_byteps.mxnet.names import Names
 
 logger = logging.getLogger("prophet")
@@ -78,7 +79,8 @@ class _FrontEnd:
         self._bps = bps
         self._agreement = agreement
         self._board = board
-        self._push_pull, self._declare, self._resume = bps.byteps_push_pull, bps.byteps_declare_tensor, bps.resume
+        self._push_pull = calls.watched(bps.byteps_push_pull)
+        self._declare, self._resume = bps.byteps_declare_tensor, bps.resume
         self._create, self._init_params = trainer.__init__, trainer._init_params
         self._allreduce, self._allreduce_alone = trainer._allreduce_grads, trainer.allreduce_grads
         self._names = Names(self._declare, lambda: partition.Number.of(bps), mx.nd.waitall)

@@ -20,7 +20,7 @@ from prophet.core.cut import RECUT_ROUNDS, Cut
 from prophet.learn.barrier import LEAST_ALIKE
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard
-from prophet_byteps.mxnet import front_end
+from prophet_byteps.mxnet import calls, front_end
 
 BLOCKED_S = 120.0
 """Only a failing test waits that long."""
@@ -291,6 +291,11 @@ class Alone:
         self.sent.append(name)
         return lambda: page
 
+    def under_way(self) -> bool:
+        return False
+
+    def begin_anew(self) -> None: ...
+
 
 @pytest.fixture
 def cutting(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
@@ -413,6 +418,23 @@ def test_a_size_that_never_changes_sends_nothing(cutting: SimpleNamespace) -> No
     front_end.install(module, board=CutBoard(Cut.uniform(8192)))
     WideJob(module).train(2 * RECUT_ROUNDS)
     assert (cutting.size.value, cutting.group.sent) == (4096, [])
+
+
+def test_while_byteps_opens_keys_the_program_waits_for_others(stock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the thread that hands a tensor over, whoever does so: the program, BytePS's trainer or the front end."""
+    seen: list[tuple[str | None, bool]] = []
+
+    def byteps_push_pull(tensor: Any, name: str | None = None, **how: Any) -> None:
+        seen.append((name, calls.under_way()))
+
+    stock.byteps_push_pull = byteps_push_pull
+    monkeypatch.setattr(hook, "set_identity", lambda identity: None)
+    front_end.install(stock)
+    stock.byteps_push_pull(mx.nd.ones((2,)), name="parameter_0")
+    Job(stock).train(1)
+    assert seen == [("parameter_0", True), *((name, True) for name, _ in seen[1:])]
+    assert len(seen) == 1 + 24
+    assert not calls.under_way()
 
 
 def test_broadcasts_keep_their_priority(bps: Any) -> None:
