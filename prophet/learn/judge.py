@@ -79,8 +79,8 @@ class Recuts:
     most_tries: int
     """Neighbours that are tried in one regime of the network."""
     believes: bool
-    """Whether no neighbour is tried that would bring less than `least_gain` if it takes what is predicted. What messages
-    take of processors may pass for computing, so another may still take less than that: where a recut is cheap, it is
+    """Whether no neighbour is tried that is predicted to take longer than the cut in force does. What messages take of
+    processors may pass for computing, so another may still take less than predicted: where a recut is cheap, it is
     tried."""
     waits: bool
     """Whether the first question waits until it is known what the job does now."""
@@ -381,8 +381,7 @@ class Judge:
         smaller = max((choice for choice in uniform if _size(choice) < size), key=_size, default=None)
         most_s = current.iteration_s * (1 + CLOSE)
         if self.recuts.believes:
-            longest_s = measured_s * (1 + CLEARLY * self._times.error(current.cut))
-            most_s = min(most_s, longest_s * (1 - self.recuts.least_gain))
+            most_s = min(most_s, measured_s * (1 + CLEARLY * self._times.error(current.cut)))
         for near in (larger, smaller):
             if near is None or near.cut in self._known or near.iteration_s > most_s:
                 continue

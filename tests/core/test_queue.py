@@ -41,6 +41,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.flying: dict[int, int] = {}
         self.left: list[int] = []
         self.moved_at = self.recent_s = self.recent_bytes = 0.0
+        self.let_go = False
         self.use_plan(credit, mode)
 
     def use_plan(self, credit: int | None, mode: str) -> None:
@@ -96,6 +97,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert fits or self.flying, "without deadlines only what is in flight holds anything"
             assert releases - before == (not fits), "and what goes past it is counted so"
             self.left.append(task)
+            self.let_go |= not fits
             if not self.flying:
                 self.moved_at = self.now
             self.flying[task] = size
@@ -110,7 +112,9 @@ class QueueMachine(RuleBasedStateMachine):
     @property
     def wire_takes_s(self) -> float:
         """What is in flight, at the rate at which tasks have finished lately."""
-        return sum(self.flying.values()) * (self.recent_s / self.recent_bytes) if self.recent_bytes else 0.0
+        if not self.recent_bytes:
+            return 0.0
+        return min(sum(self.flying.values()) * (self.recent_s / self.recent_bytes), 16 * WATCHDOG_S)
 
     @staticmethod
     def most_ever(places: int) -> int:
@@ -122,8 +126,10 @@ class QueueMachine(RuleBasedStateMachine):
         task = data.draw(st.sampled_from(sorted(self.flying)))
         assert self.queue.finish(task, self.now)
         assert not self.queue.finish(task, self.now), "a task finishes once"
-        self.recent_s = 0.9 * self.recent_s + (self.now - self.moved_at)
-        self.recent_bytes = 0.9 * self.recent_bytes + self.flying[task]
+        if not self.let_go or not self.recent_bytes:
+            self.recent_s = 0.9 * self.recent_s + (self.now - self.moved_at)
+            self.recent_bytes = 0.9 * self.recent_bytes + self.flying[task]
+        self.let_go = False
         self.moved_at = self.now
         del self.flying[task]
         self.held_since = None
@@ -462,6 +468,35 @@ def test_after_a_stall_the_wire_is_soon_trusted_no_longer_than_before() -> None:
     assert queue.get(now)[0] == 60
     held, retry_at = queue.get(now)
     assert held is None and now + WATCHDOG_S < retry_at < now + 1.1 * WATCHDOG_S
+
+
+def test_where_only_the_watchdog_moves_anything_it_waits_no_longer_each_time() -> None:
+    """Each task ends when the next has gone past it, as where workers wait for each other."""
+    queue = ScheduledQueue(watchdog_s=WATCHDOG_S)
+    queue.set_plan(ranked(credit=10))
+    for task in range(40):
+        queue.add(task, 0, 10, 0.0)
+    assert queue.get(0.0)[0] == 0
+    now, waits_s = 0.0, []
+    for task in range(1, 40):
+        held, retry_at = queue.get(now)
+        assert held is None
+        waits_s.append(retry_at - now)
+        now = retry_at
+        assert queue.get(now)[0] == task
+        queue.finish(task - 1, now)
+    assert max(waits_s) <= 2 * WATCHDOG_S
+
+
+def test_the_watchdog_waits_for_no_wire_for_ever() -> None:
+    queue = ScheduledQueue(watchdog_s=WATCHDOG_S)
+    queue.set_plan(ranked(credit=1000))
+    for task, size in enumerate((1, 1000, 10)):
+        queue.add(task, task, size, 0.0)
+    assert queue.get(0.0)[0] == 0
+    queue.finish(0, 5.0)
+    assert queue.get(5.0)[0] == 1
+    assert queue.get(5.0) == (None, 5.0 + WATCHDOG_S + 16 * WATCHDOG_S), "5000 s at the rate of one byte"
 
 
 def test_what_is_held_for_want_of_a_place_goes_after_the_watchdogs_bound() -> None:

@@ -42,6 +42,8 @@ inline constexpr int32_t kNoGroup = -1;
 inline constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();
 // What each finish leaves of those before it, in the recent rate: the newest ten make two thirds of it.
 inline constexpr double kRemembered = 0.9;
+// The watchdog never waits for more than so many times its bound beside it.
+inline constexpr double kMostPatience = 16;
 
 struct Task {
   uint64_t id = 0;  // unique among tasks that are pending or in flight
@@ -143,6 +145,7 @@ class ScheduledQueue {
     Decision decision = look(now);
     if (!decision.start) return decision;
     watchdog_releases_ += decision.by_watchdog;
+    let_go_ |= decision.by_watchdog;
     unanswered_releases_ += decision.unanswered;
     start(now);
     return decision;
@@ -177,8 +180,12 @@ class ScheduledQueue {
     if (it == known_.end() || !it->second.in_flight) return false;
     const State& state = it->second;
     in_flight_bytes_ -= state.bytes;
-    recent_s_ = kRemembered * recent_s_ + std::max(0.0, now - moved_at_);
-    recent_bytes_ = kRemembered * recent_bytes_ + state.bytes;
+    // What took so long that the watchdog let something go was a stall, and would make it wait the longer for the next.
+    if (!let_go_ || recent_bytes_ == 0) {
+      recent_s_ = kRemembered * recent_s_ + std::max(0.0, now - moved_at_);
+      recent_bytes_ = kRemembered * recent_bytes_ + state.bytes;
+    }
+    let_go_ = false;
     moved_at_ = now;
     auto by_rank = in_flight_by_rank_.find(state.rank);
     by_rank->second -= state.bytes;
@@ -388,7 +395,7 @@ class ScheduledQueue {
   // share a wire and end together. 0 until something has finished.
   double wire_takes_s(const Entry& candidate) const {
     if (!plan_ || recent_bytes_ == 0 || fits(candidate)) return 0;
-    return counted_bytes(candidate) * (recent_s_ / recent_bytes_);
+    return std::min(counted_bytes(candidate) * (recent_s_ / recent_bytes_), kMostPatience * watchdog_s_);
   }
 
   // The next one that somebody still waits for: what is later than the slack (a gradient that this iteration skips)
@@ -437,6 +444,7 @@ class ScheduledQueue {
   double held_since_ = kNever;
   double moved_at_ = 0;                     // the last finish, or where nothing was in flight then the start after it
   double recent_s_ = 0, recent_bytes_ = 0;  // what took how long to finish, the newest the most
+  bool let_go_ = false;                     // by the watchdog, since the last finish
   double wire_free_at_ = 0;
   double progress_s_ = -1.0;
   double backward_began_at_ = kNever;
