@@ -30,7 +30,9 @@ def exit_status(work: Callable[[], int]) -> int:
         print(f"prophet: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"prophet: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
+        if error.filename is None:  # of no path, so nobody's mistake
+            raise
+        print(f"prophet: {error.filename}: cannot be used ({error.strerror})", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

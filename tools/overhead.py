@@ -32,6 +32,7 @@ from rich.console import Console
 from prophet.cli.top import ask_all, statuses
 from prophet.cli.top_view import view
 from prophet.core.errors import UserError
+from prophet.lab.launchers import without_jobs
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.markdown import table
@@ -257,9 +258,8 @@ class Asker:
 @contextmanager
 def ranks(out: Path, runtime: Path, options: Sequence[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
     """The job's processes; nothing of it is left running."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PROPHET_", "BYTEPS_", "DMLC_"))}
     common = {
-        **clean,
+        **without_jobs(os.environ),
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)},
         **{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(runtime)},
         **{"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off"},

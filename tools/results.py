@@ -7,15 +7,16 @@ there already is not run again, so it can be interrupted. The page is docs/resul
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic_core import to_jsonable_python
+
 from prophet.cli.profiles_view import plot_profile
 from prophet.core.profile import Profile
-from prophet.lab.config import Experiment, load_experiment
+from prophet.lab.config import load_experiment
 from prophet.lab.records import RESULTS_FILE, Results, read_results
 from prophet.lab.session import run_session
 from prophet.lab.simulated_session import simulate_session
@@ -107,7 +108,7 @@ def measure(study: RealStudy, results: Path, out: Path, *, fresh: bool) -> None:
     experiment = load_experiment(CONFIGS / study.config)
     folder = out / study.name
     before = None if fresh else kept.kept(results, data_name(study), Study)
-    if before is not None and before[1].config == as_json(experiment):
+    if before is not None and before[1].config == to_jsonable_python(experiment.source):
         return
     run_session(experiment, folder)
     simulated: Results | None = None
@@ -118,11 +119,6 @@ def measure(study: RealStudy, results: Path, out: Path, *, fresh: bool) -> None:
     for name in study.figures:
         shutil.copyfile(folder / name, results / figure(study, name))
     kept.keep(results, data_name(study), Study, data, here(), replaces=(OVERHEADS,))
-
-
-def as_json(experiment: Experiment) -> object:
-    """A config's content as results.json has it."""
-    return json.loads(json.dumps(experiment.source))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -132,7 +132,8 @@ def run(results: Path) -> int:
     rows = []
     for workers, gradients in SIZES:
         command = [sys.executable, "-m", "tools.scaling", "--one", str(workers), str(gradients)]
-        row = SizeCost(**json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        # What a size fails of is on the console.
+        row = SizeCost(**json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
         rows.append(row)
         print(
             f"{row.workers:5} workers {row.gradients:6} gradients: {row.wall_s:7.2f} s, {row.events:>11,} events,"

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from prophet.core.errors import UserError
+from prophet.lab.launchers import without_jobs
 from prophet.lab.testbed import reexec_in_user_namespace
 from tools import kept, soak_jobs
 from tools.command_line import exit_status, page_parser
@@ -114,9 +115,7 @@ class Soak:
         """Makes some more starts; what `_count_starts` says then. Raises UserError."""
         command = [sys.executable, "-m", "tools.soak_starts", engine, "--file", str(file.resolve())]
         command += ["--starts", str(self._amounts.starts), "--seconds", str(BATCH_S)]
-        foreign = ("PROPHET_", "BYTEPS_", "DMLC_")
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-        ended = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True)
+        ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), capture_output=True, text=True)
         if ended.returncode != 0:
             said = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
             raise UserError(f"starts of {engine} cannot be made: {said}")

@@ -46,9 +46,7 @@ def environment(contender: Contender, node: str, network: RunNetwork, shell: Map
 
     A job starts cold, without what an earlier one learned, unless the contender's own settings say otherwise.
     """
-    foreign = (settings.PREFIX, *(prefix for engine in engines().values() for prefix in engine.prefixes))
-    names = {name for engine in engines().values() for name in engine.names}
-    env = {k: v for k, v in shell.items() if not k.startswith(foreign) and k not in names}
+    env = without_jobs(shell)
     env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     env |= contender.engine.environment(node, network)
     if contender.variant is not None:
@@ -56,6 +54,13 @@ def environment(contender: Contender, node: str, network: RunNetwork, shell: Map
     if contender.recorded:
         env[settings.CACHE] = settings.OFF
     return env | dict(contender.env)
+
+
+def without_jobs(shell: Mapping[str, str]) -> dict[str, str]:
+    """The shell's environment without any setting of Prophet or of an engine."""
+    foreign = (settings.PREFIX, *(prefix for engine in engines().values() for prefix in engine.prefixes))
+    names = {name for engine in engines().values() for name in engine.names}
+    return {key: value for key, value in shell.items() if not key.startswith(foreign) and key not in names}
 
 
 def without_effect(shell: Mapping[str, str], config: Path) -> str:

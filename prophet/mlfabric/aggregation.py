@@ -68,11 +68,6 @@ class Aggregation:
     end_s: float
     network: NetworkState
 
-    @property
-    def direct(self) -> int:
-        """n: how many updates go straight to the destination."""
-        return sum(group.aggregator is None for group in self.groups)
-
 
 def aggregate(
     order: Sequence[Update],

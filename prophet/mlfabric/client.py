@@ -27,7 +27,7 @@ from prophet.core.settings import DEFAULT_COORDINATOR_BOUND_S, coordinator_from_
 from prophet.learn.bandwidth import NicSample
 from prophet.learn.nic import interface_towards, sample_nic
 from prophet.mlfabric.conversation import AWAY, Conversation, Pass, Result, SumPermission
-from prophet.mlfabric.messages import MOST_ANSWER_BYTES, Bye, Hello, Request, decode_answer, encode
+from prophet.mlfabric.messages import MOST_ANSWER_BYTES, Bye, Denied, Hello, Request, decode_answer, encode
 from prophet.mlfabric.nic_rates import NicEstimate
 from prophet.mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Permission
 from prophet.mlfabric.tokens import token_of
@@ -51,8 +51,8 @@ class CoordinatorClient:
     `bound_s` is how long the coordinator may be silent before updates go in arrival order. `node` names the NIC, the
     host's name where left out; with `watch_nic` its rate is measured while updates travel, and reported. `staleness`
     is by how many rounds one of the job's `workers` may lead the slowest, None for any. `replicates`: it can make
-    copies of the model. Raises UserError for an
-    address, tenant or number that cannot be; nothing is connected yet when it returns.
+    copies of the model. Raises UserError for an address, tenant or number that cannot be; nothing is connected yet when
+    it returns.
     """
 
     def __init__(
@@ -307,6 +307,8 @@ class CoordinatorClient:
             except UserError as error:
                 logger.debug("the coordinator said what cannot be read: %s", error)
                 continue
+            if isinstance(answer, Denied):
+                logger.debug("the coordinator refuses: %s", answer.text)
             with self._lock:
                 self._conversation.receive(answer, time.monotonic())
 

@@ -155,8 +155,6 @@ class Conversation:
         self.away = False
         self.refused = ""
         """Why the coordinator does not let this worker in; empty where it does, or has said nothing."""
-        self.complaint = ""
-        """The last refusal of anything else."""
         self.welcomed = False
         self._parting: Parting | None = None
         self.next_s = now_s
@@ -365,7 +363,6 @@ class Conversation:
             self.refused = denied.text
             self._be_away(now_s)
             return
-        self.complaint = denied.text
         if denied.sum is not None:
             self._give_sum_up(denied.sum, denied.text)
         if denied.update is None:

@@ -71,8 +71,7 @@ class Hello(_Message):
     coordinator of that `epoch` if from any; one that was started anew counts on from it. `aggregates`: this worker can
     send updates to others and sum theirs. `workers` is how many the job has, and `staleness` by how many rounds one may
     lead the slowest: None for any number, 0 where all are in step. `replicates`: it can hand copies of the model to a
-    replica. `proof` is `prove`'s answer to a Challenge, empty
-    before there was one.
+    replica. `proof` is `prove`'s answer to a Challenge, empty before there was one.
     """
 
     kind: Literal["hello"] = "hello"

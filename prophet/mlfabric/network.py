@@ -57,9 +57,6 @@ class Link:
                 steps.append(rate)
         return cls([*times, math.inf], steps)
 
-    def rate_at(self, time_s: float) -> float:
-        return self.rates[bisect_right(self.times, time_s) - 1]
-
     def first_free(self, since_s: float) -> float:
         """The first moment from `since_s` on with anything left."""
         place = bisect_right(self.times, since_s) - 1

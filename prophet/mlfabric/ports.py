@@ -140,8 +140,8 @@ class CoordinatorPort(CopiesPort, Protocol):
     def wait_for_others(self) -> tuple[int, ...]:
         """This worker has finished. Returns when all others have, or have died: these, whom nobody need wait for.
 
-        The one method that blocks: an engine's own end waits for all workers, too. Nothing at once where the
-        coordinator is away.
+        The one method that blocks: an engine's own end waits for all workers, too. Where the coordinator is away it
+        returns nobody, at once.
         """
 
     def report(self, up: float | None = None, down: float | None = None) -> None:

@@ -14,7 +14,9 @@ import glob
 import hashlib
 import hmac
 import json
+import logging
 import shutil
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -36,6 +38,11 @@ from prophet.mlfabric.replica_store import (
     digest_of,
     prove,
 )
+
+logger = logging.getLogger("prophet")
+
+MOST_DIGITS = 18
+"""Of a number in a request: Python takes no number of thousands."""
 
 
 class KeptModel:
@@ -90,7 +97,10 @@ class ReplicaServer(ThreadingMixIn, TCPServer):
         return f"{host}:{port}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing: whoever asked has gone, or asks again."""
+        """Nothing where a connection broke: whoever asked has gone, or asks again."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            logger.warning("the replica has not answered a request: %s: %s", type(error).__name__, error)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -117,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._proved():
             return
         updates = self.headers.get(UPDATES, "")
-        if self.path != MODEL or not updates.isdecimal():
+        if self.path != MODEL or not updates.isdecimal() or len(updates) > MOST_DIGITS:
             self._answer(HTTPStatus.NOT_FOUND, b"there is no such thing to keep")
             return
         if why := self.server.kept.older(int(updates)):
@@ -140,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _length(self) -> int:
         text = self.headers.get("Content-Length", "0")
-        return int(text) if text.isdecimal() else 0
+        return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else 0
 
     def _proved(self) -> bool:
         server, headers = self.server, self.headers

@@ -382,7 +382,7 @@ def test_a_refusal_of_the_worker_is_kept_and_one_of_an_update_lets_it_go() -> No
     talk.receive(Denied(text="too many", update=0), 0.1)
     ((permission),) = turn(talk, 0.1)[1]
     assert isinstance(permission, Permission) and permission.goes and not permission.coordinated
-    assert not talk.away and talk.complaint == "too many"
+    assert not talk.away and permission.reason == "too many"
 
 
 def test_it_says_that_it_lives_and_its_rates_again_to_a_new_coordinator() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from prophet.core.errors import UserError
 from prophet.mlfabric.network import Link, NetworkState, Piece, end_of
+from support.links import rate_at
 
 WIDE = Link.constant(1000.0)
 
@@ -25,8 +26,8 @@ def test_reserving_leaves_the_rest_of_both_links() -> None:
     network = NetworkState([Link.stepwise([2.0, 4.0], [2, 4, 6]), WIDE], [WIDE, Link.constant(5)])
     assert network.reserve(0, 1, 2 * 2 + 2 * 4 + 1 * 5, 0.0) == 5.0
     up, down = network.uplinks[0], network.downlinks[1]
-    assert [up.rate_at(t) for t in (0, 2, 4, 5, 9)] == [0, 0, 1, 6, 6]
-    assert [down.rate_at(t) for t in (0, 2, 4, 5, 9)] == [3, 1, 0, 5, 5]
+    assert [rate_at(up, t) for t in (0, 2, 4, 5, 9)] == [0, 0, 1, 6, 6]
+    assert [rate_at(down, t) for t in (0, 2, 4, 5, 9)] == [3, 1, 0, 5, 5]
 
 
 def test_nothing_travels_within_a_node() -> None:
@@ -95,8 +96,8 @@ def test_no_nic_is_ever_used_beyond_its_rate_and_every_byte_is_accounted_for(
                     continue
                 at = (begin + until) / 2
                 used = sum(rate for since, to, rate in uses[side][node] if since <= at < to)
-                assert used <= was[node].rate_at(at) * (1 + 1e-9)
-                assert left[node].rate_at(at) == pytest.approx(was[node].rate_at(at) - used, abs=1e-9)
+                assert used <= rate_at(was[node], at) * (1 + 1e-9)
+                assert rate_at(left[node], at) == pytest.approx(rate_at(was[node], at) - used, abs=1e-9)
 
 
 @settings(max_examples=60, deadline=None)

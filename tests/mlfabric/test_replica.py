@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,11 +132,27 @@ def test_a_stranger_is_refused_and_changes_nothing(running: Running, tenant: str
     assert not running.kept.path.exists()
 
 
-def test_without_a_proof_nothing_of_a_body_is_read(running: Running) -> None:
+def test_who_breaks_off_is_no_news_and_a_failure_of_ours_is(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for error, said in ((ConnectionResetError("gone"), []), (KeyError("updates"), ["KeyError: 'updates'"])):
+
+        def fail(updates: int, error: Exception = error) -> str:
+            raise error
+
+        monkeypatch.setattr(running.kept, "older", fail)
+        with caplog.at_level(logging.WARNING, logger="prophet"), pytest.raises(OSError):
+            running.store().keep(encoded(model()), 7)
+        lines = [record.message for record in caplog.records]
+        assert lines == [f"the replica has not answered a request: {text}" for text in said]
+
+
+@pytest.mark.parametrize("length", [str(1 << 40), "9" * 5000])
+def test_without_a_proof_nothing_of_a_body_is_read(running: Running, length: str) -> None:
     host, port = running.server.address.split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=LONG_S)
     connection.putrequest("PUT", MODEL)
-    connection.putheader("Content-Length", str(1 << 40))
+    connection.putheader("Content-Length", length)
     connection.endheaders()
     assert connection.getresponse().status == 403
     connection.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -246,9 +247,11 @@ class Testbed:
             for way, source, target in (("up", place, self._probe), ("down", self._probe, place)):
                 for _ in range(MOST_CHECKS):
                     rate = achieved[f"{node} {way}"] = self._measure(source, target, seconds)
-                    if wanted is None or abs(rate / wanted - 1) <= tolerance:
+                    if rate > 0 if wanted is None else abs(rate / wanted - 1) <= tolerance:
                         break
                 else:
+                    if wanted is None:
+                        raise UserError(f"bandwidth of {node}: nothing came through {way}; leave the machine idle")
                     raise UserError(
                         f"bandwidth of {node}: asked for {wanted / 1e6:g} Mbit/s, got {rate / 1e6:.0f} Mbit/s {way};"
                         " leave the machine idle, or ask for less"
@@ -264,10 +267,14 @@ class Testbed:
         }
 
     def check_round_trips(self, tolerance: float = 0.10) -> dict[str, float]:
-        """`round_trips`. Raises UserError if a delayed node's is off by more than `tolerance` and SLACK_S."""
+        """`round_trips`. Raises UserError if a delayed node's is off by more than `tolerance` and SLACK_S, and where no
+        packet came back.
+        """
         achieved = self.round_trips()
         for node, took_s in achieved.items():
             delay_s = self._specs[node].delay_s
+            if delay_s is None and took_s == math.inf:
+                raise UserError(f"delay of {node}: no packet came back; leave the machine idle")
             wanted_s = 2 * (delay_s or 0.0)
             if delay_s is not None and not wanted_s <= took_s <= wanted_s * (1 + tolerance) + SLACK_S:
                 raise UserError(
@@ -281,12 +288,12 @@ class Testbed:
         try:
             asks = self._traffic(source, "ask", _address(target), _first_line(answers), str(ASKED))
             try:
-                output, _ = asks.communicate(timeout=PATIENCE_S)
+                output = _last_output(asks, PATIENCE_S)
             finally:
                 _end(asks)
         finally:
             _end(answers)
-        return float(output or "inf")
+        return float(output or math.inf)
 
     def _measure(self, source: int, target: int, seconds: float) -> float:
         address = _address(target)
@@ -295,7 +302,7 @@ class Testbed:
             port = _first_line(receiver)
             sender = self._traffic(source, "send", address, port, str(seconds))
             try:
-                output, _ = receiver.communicate(timeout=seconds + PATIENCE_S)
+                output = _last_output(receiver, seconds + PATIENCE_S)
             finally:
                 _end(sender)
         finally:
@@ -360,6 +367,14 @@ def _address(place: int) -> str:
 def _first_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout
     return process.stdout.readline().strip()
+
+
+def _last_output(process: subprocess.Popen[str], limit_s: float) -> str:
+    """What it says until its end; nothing where that does not come within the limit."""
+    try:
+        return process.communicate(timeout=limit_s)[0]
+    except subprocess.TimeoutExpired:
+        return ""
 
 
 def _buffer_bytes(nodes: Sequence[NodeSpec]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import math
 import os
@@ -145,6 +146,52 @@ def test_check_refuses_a_round_trip_that_is_off(monkeypatch: pytest.MonkeyPatch)
         line = rf"^delay of worker0: asked for a round trip of 10 ms, got {shown} ms; leave the machine idle$"
         with pytest.raises(UserError, match=line):
             testbed.check_round_trips()
+
+
+def test_check_refuses_a_link_that_is_not_shaped_and_through_which_nothing_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """results.json has no place for a rate of 0 or a round trip without an end."""
+    testbed = Testbed([NodeSpec("worker0", None, measured=True)])
+    monkeypatch.setattr(testbed, "_measure", lambda source, target, seconds: 0.0)
+    monkeypatch.setattr(testbed, "_round_trip", lambda source, target: math.inf)
+    with pytest.raises(UserError, match=r"^bandwidth of worker0: nothing came through up; leave the machine idle$"):
+        testbed.check()
+    with pytest.raises(UserError, match=r"^delay of worker0: no packet came back; leave the machine idle$"):
+        testbed.check_round_trips()
+
+
+class Stuck:
+    """A program of the testbed's own that says where it listens, and nothing more."""
+
+    def __init__(self) -> None:
+        self.stdout = io.StringIO("4000\n")
+        self.killed = False
+
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        raise subprocess.TimeoutExpired("traffic.py", timeout)
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def wait(self) -> int:
+        return -9
+
+
+def test_what_comes_to_no_end_measured_nothing_and_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    testbed = Testbed([NodeSpec("worker0", None, measured=True)])
+    started: list[Stuck] = []
+
+    def start(place: int, *arguments: str) -> Stuck:
+        started.append(Stuck())
+        return started[-1]
+
+    monkeypatch.setattr(testbed, "_traffic", start)
+    with pytest.raises(UserError, match="nothing came through"):
+        testbed.check()
+    with pytest.raises(UserError, match="no packet came back"):
+        testbed.check_round_trips()
+    assert len(started) == 4 and all(program.killed for program in started)
 
 
 def test_a_relay_that_is_not_compiled_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

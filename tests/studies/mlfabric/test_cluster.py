@@ -42,6 +42,7 @@ from prophet.studies.mlfabric.settings import (
     TrafficMix,
 )
 from prophet.studies.mlfabric.wire import Sent, Wire
+from support.links import rate_at
 
 Vector: TypeAlias = NDArray[np.float64]
 CALM = Setting(Stragglers(0.0, 1.0), TrafficMix((10 * GBIT,), (1.0,)))
@@ -133,7 +134,7 @@ def test_a_change_of_rate_is_reported_late() -> None:
     before, after = rates.values[node, 0, :2]
     assert rates.reported(5.1).uplinks[node].rates == [before]
     assert rates.reported(5.2).uplinks[node].rates == [after]
-    assert rates.network().uplinks[node].rate_at(5.0) == after
+    assert rate_at(rates.network().uplinks[node], 5.0) == after
 
 
 @pytest.mark.parametrize(
@@ -199,8 +200,8 @@ def test_the_wire_never_carries_more_than_a_nic_and_parts_are_there_before_their
         for node in range(5):
             out = sum(r for way in sent if way.source == node for b, e, r in way.pieces if b <= at < e)
             into = sum(r for way in sent if way.destination == node for b, e, r in way.pieces if b <= at < e)
-            assert out <= true.uplinks[node].rate_at(at) * (1 + 1e-9)
-            assert into <= true.downlinks[node].rate_at(at) * (1 + 1e-9)
+            assert out <= rate_at(true.uplinks[node], at) * (1 + 1e-9)
+            assert into <= rate_at(true.downlinks[node], at) * (1 + 1e-9)
 
 
 # Jobs, by hand
