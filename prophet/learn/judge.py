@@ -89,7 +89,9 @@ class Recuts:
 FEW_RECUTS = Recuts(most_cuts=8, least_gain=0.03, most_returns=8, most_looks=6, most_tries=2, believes=True, waits=True)
 """Where a new cut costs as much as some iterations, and servers keep two copies of the gradients for each. One that was
 had costs next to nothing."""
-MANY_RECUTS = Recuts(most_cuts=24, least_gain=0.01, most_returns=8, most_looks=0, most_tries=4, believes=False, waits=False)
+MANY_RECUTS = Recuts(
+    most_cuts=24, least_gain=0.01, most_returns=8, most_looks=0, most_tries=4, believes=False, waits=False
+)
 """Where one costs no more than a look at what was agreed; but jobs of milliseconds are to come to rest."""
 
 

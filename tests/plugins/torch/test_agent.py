@@ -327,7 +327,7 @@ class Distant(Job):
 
 
 class Bursts(Distant):
-    """One whose operations send halves, the first after most of the delay: all that are under way wait for it together."""
+    """One whose operations send halves, the first after most of the delay: those under way wait for it together."""
 
     late_s = 0.0
     """How long the block that is generated last waited for its turn, in the newest iteration."""
