@@ -21,6 +21,9 @@ GRADIENTS = 6
 CREDITS = st.none() | st.integers(1, 40)
 PLACES = st.none() | st.integers(1, 8)
 MODES = st.sampled_from(["none", "arrival", "ranked"])
+LATER_S = st.sampled_from([0.0, 0.25, 1.5])
+ENOUGH_S = 5.0
+"""No plan comes and nothing is cleared before: of a queue that is ever new little is seen."""
 
 
 def ranked(credit: int | None = None, **plan: object) -> Plan:
@@ -60,11 +63,12 @@ class QueueMachine(RuleBasedStateMachine):
             return min(self.pending, key=lambda task: (self.pending[task][0], task))
         return min(self.pending)
 
-    @rule(gradient=st.integers(0, GRADIENTS - 1), size=st.integers(1, 30))
-    def add(self, gradient: int, size: int) -> None:
-        assert self.queue.add(self.next_id, gradient, size, self.now)
-        self.pending[self.next_id] = (gradient, size)
-        self.next_id += 1
+    @rule(gradient=st.integers(0, GRADIENTS - 1), sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4))
+    def add(self, gradient: int, sizes: list[int]) -> None:
+        for size in sizes:
+            assert self.queue.add(self.next_id, gradient, size, self.now)
+            self.pending[self.next_id] = (gradient, size)
+            self.next_id += 1
 
     @precondition(lambda self: self.pending or self.flying)
     @rule(data=st.data())
@@ -72,14 +76,18 @@ class QueueMachine(RuleBasedStateMachine):
         known = data.draw(st.sampled_from(sorted([*self.pending, *self.flying])))
         assert not self.queue.add(known, 0, 1, self.now)
 
-    @rule(later=st.sampled_from([0.0, 0.25, 1.5]))
-    def get(self, later: float) -> None:
+    @rule(later=LATER_S, goes_on=st.booleans())
+    def get(self, later: float, goes_on: bool) -> None:
         self.now += later
+        while self.one_goes() and goes_on:
+            pass
+
+    def one_goes(self) -> bool:
         before = self.queue.unanswered_releases
         task, retry_at = self.queue.get(self.now)
         if not self.pending:
             assert task is None
-            return
+            return False
         first = self.first()
         size = self.pending[first][1]
         flying = sum(self.flying.values())
@@ -108,6 +116,7 @@ class QueueMachine(RuleBasedStateMachine):
             if self.held_since is None:
                 self.held_since = self.now
             assert retry_at == math.inf if full else self.now < retry_at <= self.held_since + patience_s
+        return task is not None
 
     @property
     def wire_takes_s(self) -> float:
@@ -121,8 +130,9 @@ class QueueMachine(RuleBasedStateMachine):
         return places + places // 2
 
     @precondition(lambda self: self.flying)
-    @rule(data=st.data())
-    def finish(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), later=LATER_S, waits=st.none() | LATER_S)
+    def finish(self, data: st.DataObject, later: float, waits: float | None) -> None:
+        self.now += later
         task = data.draw(st.sampled_from(sorted(self.flying)))
         assert self.queue.finish(task, self.now)
         assert not self.queue.finish(task, self.now), "a task finishes once"
@@ -133,7 +143,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.moved_at = self.now
         del self.flying[task]
         self.held_since = None
+        if waits is not None:
+            self.get(0.0, True)
+            self.get(waits, True)
 
+    @precondition(lambda self: self.now > ENOUGH_S)
     @rule()
     def clear(self) -> None:
         self.queue.clear()
@@ -141,6 +155,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.flying.clear()
         self.held_since = None
 
+    @precondition(lambda self: self.now > ENOUGH_S)
     @rule(credit=CREDITS, mode=MODES)
     def swap_plan(self, credit: int | None, mode: str) -> None:
         self.use_plan(credit, mode)
@@ -171,7 +186,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestQueueMachine.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
 def drain(queue: ScheduledQueue, now: float = 0.0) -> list[int]:
