@@ -144,7 +144,9 @@ def run_job(
     with Job(testbed, folder, port) as job:
         servers = [job.start(node, [sys.executable, "-P", SERVE_AGAIN, str(lives)], ONE_DEVICE) for node in SERVERS]
         processes = {
-            worker: job.start(worker, [sys.executable, "-P", *command], {**ONE_DEVICE, **PATIENT, **settings.get(worker, {})})
+            worker: job.start(
+                worker, [sys.executable, "-P", *command], {**ONE_DEVICE, **PATIENT, **settings.get(worker, {})}
+            )
             for worker in WORKERS
         }
         began = time.monotonic()
