@@ -29,7 +29,6 @@ from prophet.watch.sockets import (
 )
 from prophet.watch.status import WorkerName
 
-
 LONG_S = 60.0
 """Nothing takes so long, also where the machine stands still for a while."""
 
