@@ -18,8 +18,8 @@ TRIES = 1000
 def free_port() -> int:
     """A port of this machine that nobody has at the moment, and that no other program is given by chance.
 
-    Between now and its use it is free for all. The kernel hands out ports of its own range to whoever connects, so
-    it is one before that range. Raises OSError where there is none.
+    Nothing holds it until it is used. The kernel hands out ports of its own range to whoever connects, so it is one
+    before that range. Raises OSError where there is none.
     """
     chance = random.SystemRandom()
     first_of_kernel = int(RANGE.read_text().split()[0]) if RANGE.exists() else 0

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.netns]
 JOBS = Path(__file__).with_name("jobs")
 JOB, JOB_WHERE = str(JOBS / "small_job.py"), str(JOBS / "small_job_where.py")
 STEPS = "6"
-STALL_S = 10
+STALL_S = 20
 """More than a worker may be behind the other on a busy machine."""
 PORT = 24100
 LINK_BPS = 400e6

@@ -119,7 +119,7 @@ def running(
     """Starts all roles; `command` is what each worker's Python runs. What still runs in the end is ended.
 
     With `replica`, its file, the job has one, which may be behind by this `bound`; `resume`: the job begins with it.
-    `dead_after` is what the coordinator is told; where none dies it is longer than a busy machine keeps one silent.
+    `dead_after` is what the coordinator is told: where no worker dies, longer than a busy machine keeps one silent.
     """
     tokens = folder / "tokens"
     folder.mkdir(parents=True, exist_ok=True)

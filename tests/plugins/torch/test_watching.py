@@ -61,7 +61,7 @@ def eventually(look: Callable[[], Any], folder: Path) -> Any:
 
 
 def counted(status: LiveStatus) -> bool:
-    """Whether the bytes are those of the iterations; the newest may have come after a look at the bytes."""
+    """Whether the bytes are those of the iterations; of the newest they may not have been looked at."""
     return status.sent.total_bytes == pytest.approx(status.iterations * BYTES, rel=0.2)
 
 
