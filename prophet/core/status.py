@@ -31,9 +31,9 @@ class LaneStatus:
 class HookStatus:
     """Counters of the hook. `why_aside` is empty unless it stepped aside by itself.
 
-    `watchdog_releases`: transfers that were held for PROPHET_WATCHDOG_S or longer with nothing moving, and then let go.
-    Of those `unanswered_releases` were held because of others in flight, none of which had ended for so long; the rest
-    for what was predicted and did not come.
+    `watchdog_releases`: transfers that were held for PROPHET_WATCHDOG_S with nothing moving, and then let go. Of those
+    `unanswered_releases` were held because of others in flight, none of which had ended for so long; the rest for what
+    was predicted and did not come.
 
     `still_s`: seconds since a task last came, left or was answered; None before the first.
     """

@@ -15,9 +15,8 @@ may go again once pulls have been asked for in vain. So all the times are kept u
 for requests, and a push is allowed where one of them allows it.
 
 Where events were lost, or the queue has decided otherwise, its state is unknown. The replay begins again where the
-record says that nothing waited and nothing was in flight. It does not know when that iteration's backward pass began
-or how fast the wire was, though, so a deadline in the rest of it, or what the watchdog let go, may be judged a little
-differently.
+record says that nothing waited and nothing was in flight. It does not know when that iteration's backward pass began,
+though, so a deadline in the rest of it may be judged a little differently.
 """
 
 from __future__ import annotations

@@ -283,13 +283,12 @@ class Agent:
             if self._released == 0:
                 why = (
                     "what was on its way was not answered for so long: the network, a server or another worker had "
-                    "stalled, a broadcast or the first pushes of new blocks had the link, or it is so slow that one "
-                    "block takes that long, which is known when the first is over"
+                    "stalled, or a broadcast or the first pushes of new blocks had the link"
                     if status.unanswered_releases
                     else "what is more urgent was predicted and did not come"
                 )
                 logger.warning(
-                    "Prophet released a task that had been held for at least %g s with nothing moving; %s",
+                    "Prophet released a task that had been held for %g s with nothing moving; %s",
                     self._settings.watchdog_s,
                     why,
                 )

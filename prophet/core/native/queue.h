@@ -10,7 +10,7 @@
 //   - a task never starts while a more urgent ready one fits;
 //   - progress: with nothing in flight a ready task waits at most for a predicted deadline, and never
 //     longer than the watchdog bound; so without deadlines and groups the watchdog lets go only past
-//     what is in flight and has not ended for so long, and for as long as it takes at the recent rate;
+//     what is in flight and has not ended for so long;
 //   - no plan, or an error, means arrival order without limits but the host's own;
 //   - a task is held for want of a place only while others have them, and never by less urgent ones alone.
 //
@@ -40,10 +40,6 @@ inline constexpr double kNever = std::numeric_limits<double>::infinity();
 inline constexpr uint32_t kUnprofiledGradient = 0x80000000u;
 inline constexpr int32_t kNoGroup = -1;
 inline constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();
-// What each finish leaves of those before it, in the recent rate: the newest ten make two thirds of it.
-inline constexpr double kRemembered = 0.9;
-// The watchdog never waits for more than so many times its bound beside it.
-inline constexpr double kMostPatience = 16;
 
 struct Task {
   uint64_t id = 0;  // unique among tasks that are pending or in flight
@@ -145,7 +141,6 @@ class ScheduledQueue {
     Decision decision = look(now);
     if (!decision.start) return decision;
     watchdog_releases_ += decision.by_watchdog;
-    let_go_ |= decision.by_watchdog;
     unanswered_releases_ += decision.unanswered;
     start(now);
     return decision;
@@ -166,7 +161,7 @@ class ScheduledQueue {
     if (held_since_ == kNever) held_since_ = now;
     if (in_flight_count_ >= most_ever_) return Decision{false, Task{}, kNever};
     // The very sum that is given as `retry_at`: a difference may round to just below, and the asking never end.
-    double release_at = held_since_ + (watchdog_s_ + wire_takes_s(candidate));
+    double release_at = held_since_ + watchdog_s_;
     if (now >= release_at) return Decision{true, candidate.task, now, true, retry_at == kNever};
     return Decision{false, Task{}, std::min(retry_at, release_at)};
   }
@@ -180,13 +175,6 @@ class ScheduledQueue {
     if (it == known_.end() || !it->second.in_flight) return false;
     const State& state = it->second;
     in_flight_bytes_ -= state.bytes;
-    // What took so long that the watchdog let something go was a stall, and would make it wait the longer for the next.
-    if (!let_go_ || recent_bytes_ == 0) {
-      recent_s_ = kRemembered * recent_s_ + std::max(0.0, now - moved_at_);
-      recent_bytes_ = kRemembered * recent_bytes_ + state.bytes;
-    }
-    let_go_ = false;
-    moved_at_ = now;
     auto by_rank = in_flight_by_rank_.find(state.rank);
     by_rank->second -= state.bytes;
     if (--in_flight_count_ == 0) wire_free_at_ = now;
@@ -375,27 +363,15 @@ class ScheduledQueue {
 
   bool fits(const Entry& candidate) const {
     if (plan_->credit == kUnlimited) return true;
-    uint64_t counted = counted_bytes(candidate);
-    return counted == 0 || counted + candidate.task.bytes <= plan_->credit;
-  }
-
-  // What of the bytes in flight takes the candidate's credit.
-  uint64_t counted_bytes(const Entry& candidate) const {
-    if (!plan_->credit_counts_only_urgent) return in_flight_bytes_;
-    uint64_t counted = 0;
-    for (const auto& [rank, bytes] : in_flight_by_rank_) {
-      if (rank > candidate.rank) break;
-      counted += bytes;
+    uint64_t counted = in_flight_bytes_;
+    if (plan_->credit_counts_only_urgent) {
+      counted = 0;
+      for (const auto& [rank, bytes] : in_flight_by_rank_) {
+        if (rank > candidate.rank) break;
+        counted += bytes;
+      }
     }
-    return counted;
-  }
-
-  // What a candidate without credit waits for is no stall while it takes no longer than at the recent rate: on a slow
-  // wire a single block may take longer than the watchdog's bound. The whole of it, since several servers' blocks
-  // share a wire and end together. 0 until something has finished.
-  double wire_takes_s(const Entry& candidate) const {
-    if (!plan_ || recent_bytes_ == 0 || fits(candidate)) return 0;
-    return std::min(counted_bytes(candidate) * (recent_s_ / recent_bytes_), kMostPatience * watchdog_s_);
+    return counted == 0 || counted + candidate.task.bytes <= plan_->credit;
   }
 
   // The next one that somebody still waits for: what is later than the slack (a gradient that this iteration skips)
@@ -415,7 +391,6 @@ class ScheduledQueue {
     Entry entry = ready_.back();
     ready_.pop_back();
     known_[entry.task.id] = State{true, entry.rank, entry.task.bytes};
-    if (in_flight_count_ == 0) moved_at_ = now;
     in_flight_bytes_ += entry.task.bytes;
     in_flight_by_rank_[entry.rank] += entry.task.bytes;
     ++in_flight_count_;
@@ -442,9 +417,6 @@ class ScheduledQueue {
   uint64_t watchdog_releases_ = 0;
   uint64_t unanswered_releases_ = 0;
   double held_since_ = kNever;
-  double moved_at_ = 0;                     // the last finish, or where nothing was in flight then the start after it
-  double recent_s_ = 0, recent_bytes_ = 0;  // what took how long to finish, the newest the most
-  bool let_go_ = false;                     // by the watchdog, since the last finish
   double wire_free_at_ = 0;
   double progress_s_ = -1.0;
   double backward_began_at_ = kNever;

@@ -23,6 +23,7 @@ from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.plan_codec import encode_plan
 from prophet.core.profile import Profile
+from prophet.core.settings import DEFAULT_WATCHDOG_S
 
 MOST_MACHINES = 8
 """More workers or servers than this are predicted by so many: the cost grows with their number."""
@@ -81,8 +82,8 @@ class Predictor:
         spec.latency_s = self.network.ack_delay_s / 2
         spec.header_bytes = HEADER_BYTES
         spec.server_overhead_s = self.message_s
-        # A wire that goes on at its rate gives the watchdog nothing to let go, but for the first blocks of a job.
-        spec.watchdog_s = math.inf
+        # On a slow wire a large block is still under way when the watchdog lets the next ones go.
+        spec.watchdog_s = DEFAULT_WATCHDOG_S
         spec.iterations = 2
         spec.backward = self._iteration.backward
         spec.ends_at_backward = True

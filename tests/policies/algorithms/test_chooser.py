@@ -69,8 +69,8 @@ def test_a_prediction_is_what_the_simulator_gives(size: int, wide: bool, barrier
     assert prediction.iteration_s == pytest.approx(float(np.median(run.iteration_s(4))), rel=0.05)
 
 
-def test_on_a_slow_wire_a_job_keeps_its_order_and_a_prediction_holds() -> None:
-    """A block takes 4.2 s, far more than the watchdog's bound, and that is known when the first is over."""
+def test_on_a_slow_wire_a_prediction_has_the_watchdog_of_a_job() -> None:
+    """What is held is let go while a large block is under way, so more is in flight than the credit says."""
     slow, size = Network(125e3, 1e-4, 2.8e-4), 512 * KIB
     prediction = Predictor(PROFILE, slow, Shape(2, 1), wide_servers=True).begin(Cut.uniform(size), 2 * size)
     assert prediction.run(1 << 40)
@@ -78,15 +78,9 @@ def test_on_a_slow_wire_a_job_keeps_its_order_and_a_prediction_holds() -> None:
     plan = Plan(push=QueuePlan(order={}, credit=2 * size), pull=QueuePlan(order={}))
     options = Options(iterations=4, partition_bytes=MOST_BLOCK_BYTES, plan=plan)
     job = job_of_cut(PROFILE, Cut.uniform(size))
-    cluster = Cluster(2, 1, links, Costs(1e-4, 1.4e-4))
-    run = simulate(job, cluster, None, options)
-    # In the first iteration: four of each worker's, and one when answers first wait behind averages.
-    assert 0 < run.watchdog_releases <= 2 * 5
-    later_s = np.diff(run.marks["backward_s"], axis=1)[:, 1:]
-    assert later_s == pytest.approx(prediction.iteration_s, rel=1e-9)
-    patient = simulate(job, cluster, None, replace(options, watchdog_s=math.inf))
-    assert patient.watchdog_releases == 0
-    first_s = patient.marks["backward_s"][:, 1] - patient.marks["backward_s"][:, 0]
+    run = simulate(job, Cluster(2, 1, links, Costs(1e-4, 1.4e-4)), None, options)
+    assert run.watchdog_releases > 0
+    first_s = run.marks["backward_s"][:, 1] - run.marks["backward_s"][:, 0]
     assert prediction.iteration_s == pytest.approx(float(first_s.max()), rel=1e-9)
 
 
