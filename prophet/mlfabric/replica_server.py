@@ -127,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._proved():
             return
         updates = self.headers.get(UPDATES, "")
-        if self.path != MODEL or not updates.isdecimal() or len(updates) > MOST_DIGITS:
+        if self.path != MODEL or not _is_number(updates):
             self._answer(HTTPStatus.NOT_FOUND, b"there is no such thing to keep")
             return
         if why := self.server.kept.older(int(updates)):
@@ -150,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _length(self) -> int:
         text = self.headers.get("Content-Length", "0")
-        return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else 0
+        return int(text) if _is_number(text) else 0
 
     def _proved(self) -> bool:
         server, headers = self.server, self.headers
@@ -198,3 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._head(HTTPStatus.OK, file.tell(), digest)
             file.seek(0)
             shutil.copyfileobj(file, self.wfile, PIECE_BYTES)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= MOST_DIGITS

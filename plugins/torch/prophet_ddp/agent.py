@@ -186,9 +186,9 @@ class ModuleAgent(WatchingAgent):
             rounds.record.planned_from = profile
             self.decided = True
             wanted = plan.cut if plan.cut is not None else cut
-            sequence = self._sequence(rounds, wanted, profile, network)
+            sequence = self._sequence(rounds, wanted, profile, self._as_paced(wanted, network))
             rounds.control.want(sequence.decision(network))
-        elif self.learner.profiler.ready and (now - self._judged_at >= self._monitor_s or self._newly_paced(cut)):
+        elif self.learner.profiler.ready and (self._newly_paced(cut) or now - self._judged_at >= self._monitor_s):
             self._judged_at = now
             self._look_again(rounds, cut, profile, network)
 
@@ -210,7 +210,7 @@ class ModuleAgent(WatchingAgent):
         return replace(network, bandwidth=size_bytes / (pace_s - network.overhead_s))
 
     def _sequence(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> BlockSequence:
-        sequence, network = self._blocks(rounds, cut, profile), self._as_paced(cut, network)
+        sequence = self._blocks(rounds, cut, profile)
         jitter_s = self.learner.profiler.jitter_s
         plan = self._policy.ordered(sequence.profile, network, jitter_s, barrier=self._barrier)
         return replace(sequence, issued=make_sequence(sequence.profile, network, plan))
@@ -227,8 +227,9 @@ class ModuleAgent(WatchingAgent):
         held = rounds.decision
         if held is None or held.cut != cut:
             return  # It was cut anew meanwhile.
-        other = self._sequence(rounds, cut, profile, network)
-        present = other.as_issued(held.order, self._as_paced(cut, network))
+        paced = self._as_paced(cut, network)
+        other = self._sequence(rounds, cut, profile, paced)
+        present = other.as_issued(held.order, paced)
         present_s, other_s = (each.iteration_s(self._barrier) for each in (present, other))
         if other_s < present_s * (1 - BETTER):
             rounds.control.want(other.decision(network))

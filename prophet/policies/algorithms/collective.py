@@ -133,24 +133,21 @@ class CollectiveSearch:
 
         Whatever that one suffered from, messages cost no more than the cut in force has time for.
         """
-        now_s = 0.0 if measured is None else self._unexplained_s(measured)
+        now_s, most_s = (0.0, MOST_MESSAGE_S) if measured is None else self._unexplained_s(measured)
         if failed is None:
             return now_s
-        failed_s = self._unexplained_s(failed)
-        if measured is not None and measured.cut != failed.cut:
-            failed_s = min(failed_s, self._longer_s(measured, measured.iteration_s * (1 + UNEXPLAINED)))
-        return max(now_s, failed_s)
+        failed_s, _ = self._unexplained_s(failed)
+        of_another = measured is not None and measured.cut != failed.cut
+        return max(now_s, min(failed_s, most_s) if of_another else failed_s)
 
-    def _unexplained_s(self, measured: Measured) -> float:
-        """What each message must have cost besides, for an iteration to take so long."""
-        longer_s = self._longer_s(measured, measured.iteration_s)
-        return longer_s if self._longer_s(measured, measured.iteration_s / (1 + UNEXPLAINED)) > 0 else 0.0
-
-    def _longer_s(self, measured: Measured, iteration_s: float) -> float:
-        """The same for one of `iteration_s` under that cut."""
+    def _unexplained_s(self, measured: Measured) -> tuple[float, float]:
+        """What each message must have cost besides, for an iteration to take so long, and what it may have cost."""
         predicted, _ = self._judge(measured.cut)
         count = len(profile_under(self._question.profile, measured.cut).gradients)
-        return min(max(0.0, (iteration_s - predicted.iteration_s) / count), MOST_MESSAGE_S)
+        longer_s = measured.iteration_s - predicted.iteration_s
+        must_s = longer_s if longer_s > UNEXPLAINED * predicted.iteration_s else 0.0
+        may_s = max(0.0, longer_s + UNEXPLAINED * measured.iteration_s)
+        return min(must_s / count, MOST_MESSAGE_S), min(may_s / count, MOST_MESSAGE_S)
 
     def _judge(self, cut: Cut) -> tuple[Choice, int]:
         question = self._question
