@@ -129,8 +129,9 @@ class SerialMonitor:
         """An interface's counters say nothing here: what others send shows in what operations take."""
 
     def disregard(self, before_s: float) -> None:
-        """Operations of a former cut, issued before: how many of them shared the wire was another. They would be the other
-        size, or the other sizes, by which a message's cost is told from its bytes', and would tell it wrong.
+        """Operations of a former cut do not count, which shared the wire in another way.
+
+        Beside those of this cut they would seem to tell what a message costs from what its bytes do, and tell it wrong.
         """
         self._since_s = before_s
 

@@ -193,11 +193,11 @@ class ModuleAgent(WatchingAgent):
             self._look_again(rounds, cut, profile, network)
 
     def _due(self, cut: Cut, now: float) -> bool:
-        """Whether it is time to look at the sequence again: once when it is known how fast the blocks of another cut come
-        back, and then now and then.
+        """Whether it is time to look at the sequence again: once when it is known how fast the blocks of another cut
+        come back, and then now and then.
 
-        Not before it is known what comes of the last one, though: a cut whose sequence changed every few iterations would
-        never be measured, and never be left.
+        Not before it is known what comes of the last one, though: a cut whose sequence changed every few iterations
+        would never be measured, and never be left.
         """
         later = now - self._judged_at >= self._monitor_s
         if cut == self._looked_at:

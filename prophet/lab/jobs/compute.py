@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 MOST_BEHIND_S = 0.02
-"""A host that is later than this was kept waiting, wherever that was, and its accelerator had nothing to do meanwhile."""
+"""A host that is later than this was kept waiting, wherever that was, and so was its accelerator."""
 
 
 class ComputeClock:

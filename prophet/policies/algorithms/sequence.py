@@ -77,8 +77,8 @@ LEAST_AT_ONCE = 3
 MOST_AT_ONCE = 8
 """More are never worth having under way at once."""
 SPARE = 4 / 3
-"""The delay is to be hidden with so much to spare. Operations that are under way together may wait together, and with no
-more than just enough it is a matter of chance, iteration by iteration, whether the wire idles meanwhile."""
+"""The delay is to be hidden with so much to spare. Operations that are under way together may wait together, and with
+just enough of them it is a matter of chance, iteration by iteration, whether the wire idles meanwhile."""
 
 
 def operations_at_once(network: Network, size_bytes: float, most: int) -> int:
