@@ -265,7 +265,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         arranges=told.policy == "prophet" and told.fusion and gpu is None,
     )
     if definition.waits:
-        rounds.keep_barrier()
+        rounds.wait_in_step()
     ddp.reducer = LateReducer(rounds)
     ddp.logger = SilentLogger()
     _taken.add(ddp)
