@@ -140,8 +140,8 @@ class Slot:
         """The gradient lies in one memory with another parameter's, and views count versions together: it gets a count of
         its own, so that a write to the other one is none to it.
         """
-        grad = self.sent()
-        if grad is not None:
+        grad = self.param.grad
+        if grad is not None and self.awaited and not self.staged and self.grad_unchanged():
             sharing = [slot for slot in self.watched.slots if slot.sent() is grad]
             self.param.grad = grad.data
             for slot in sharing:

@@ -124,12 +124,11 @@ class AwaitedRounds:
             self._gathered()
             awaited = [slot for slot in self._slots if slot.awaited]
             with references.blind():
-                for slot in awaited:
-                    if not slot.staged:  # What belongs to a round that is open is expected when that ends.
+                if not any(slot.staged for slot in self._slots):  # A round has ended.
+                    for slot in awaited:
                         slot.expect()
                 for slot in torch_guards.keep_gradients(self, awaited):
-                    if slot.awaited and not slot.staged:
-                        slot.part()
+                    slot.part()
             if self._out_of_sight:
                 self.settle(awaited)
 
