@@ -32,7 +32,7 @@ for kind in ("norm", "clip", "step", "step_fn"):
     elif kind == "step_fn":
 
         @torch.compile(backend="aot_eager", fullgraph=False)
-        def step():
+        def step(optimizer=optimizer):
             optimizer.step()
 
     torch.manual_seed(100 + dist.get_rank())

@@ -24,8 +24,8 @@ issuers: list[Issuer] = []
 
 
 def close_gone() -> None:
-    """Before another module's group is made: those of modules that are gone end, with their threads and connections. What
-    other ranks still want of this one has left it.
+    """Before another module's group is made: those of modules that are gone end, with their threads and connections.
+    What other ranks still want of this one has left it.
     """
     gone = [issuer for issuer in issuers if issuer.over and issuer.closing is None]
     if gone:

@@ -222,7 +222,7 @@ def _place(group: dist.ProcessGroup) -> str:
     return hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
 
 
-def _store_of(group: dist.ProcessGroup) -> dist.Store:
+def _store_of(group: dist.ProcessGroup) -> dist.distributed_c10d.Store:
     """A part of the store for what its ranks have agreed on last."""
     place = _place(group)
     whole = dist.distributed_c10d._get_default_store()

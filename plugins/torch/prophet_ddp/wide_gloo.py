@@ -26,7 +26,7 @@ THREADS = MOST_AT_ONCE
 """Of each group. An idle one costs nothing."""
 
 
-def wide_group(store: dist.Store, rank: int, ranks: int, timeout: datetime.timedelta) -> Any:
+def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeout: datetime.timedelta) -> Any:
     """A group of so many ranks, made by all of them, for tensors on processors. They meet in `store`, which nobody else
     uses.
 

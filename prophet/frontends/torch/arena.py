@@ -128,8 +128,8 @@ class Slot:
         return (block.end for block in self.blocks)
 
     def expect(self) -> None:
-        """Backward has returned: the average comes to what `.grad` is now, whatever a hook or the program did to it since
-        the gradient left.
+        """Backward has returned: the average comes to what `.grad` is now, whatever a hook or the program did to it
+        since the gradient left.
         """
         if not self.grad_unchanged():
             if self.param.grad is None:  # No gradient came but word of it, which counts as zeros.
@@ -137,8 +137,8 @@ class Slot:
             self.see(self.param.grad)
 
     def part(self) -> None:
-        """The gradient lies in one memory with another parameter's, and views count versions together: it gets a count of
-        its own, so that a write to the other one is none to it.
+        """The gradient lies in one memory with another parameter's, and views count versions together: it gets a count
+        of its own, so that a write to the other one is none to it.
         """
         grad = self.param.grad
         if grad is not None and self.awaited and not self.staged and self.grad_unchanged():

@@ -531,8 +531,8 @@ def _patch_named_parameters() -> None:
 
 
 def _patch_zero_grad() -> None:
-    """Clearing gradients goes through `parameters()`, or an optimizer's groups, but reads no parameter: it must not wait.
-    What a program's own class does before or after that may read.
+    """Clearing gradients goes through `parameters()`, or an optimizer's groups, but reads no parameter: it must not
+    wait. What a program's own class does before or after that may read.
     """
     kinds: tuple[Any, ...] = (nn.Module, torch.optim.Optimizer)
     for kind in kinds:

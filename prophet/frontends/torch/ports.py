@@ -28,8 +28,8 @@ class Watcher(Protocol):
         ...
 
     def keep_barrier(self) -> None:
-        """From now on no update outlasts step(), and no average that comes to a `.grad` its backward pass: the program uses
-        parameters in a way that cannot be noticed.
+        """From now on no update outlasts step(), and no average that comes to a `.grad` its backward pass: the program
+        uses parameters in a way that cannot be noticed.
         """
         ...
 
