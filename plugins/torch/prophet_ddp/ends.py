@@ -6,6 +6,7 @@ Rule of this file: for how long this rank goes on for the others, and whether it
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Iterable
 
@@ -19,7 +20,19 @@ STILL_LIMIT_S = 2.0
 """How long the end of the process waits for operations that fail together."""
 
 issuers: list[Issuer] = []
-"""Of all modules that ever were: one may be gone while its last averages are under way."""
+"""Of all modules, also of those that are gone while their last averages are under way."""
+
+
+def close_gone() -> None:
+    """Before another module's group is made: those of modules that are gone end, with their threads and connections.
+    What other ranks still want of this one has left it.
+    """
+    gone = [issuer for issuer in issuers if issuer.over and issuer.closing is None]
+    if gone:
+        gc.collect()  # What a module's rounds hold goes with them, and they are in cycles.
+    for issuer in gone:
+        issuers.remove(issuer)
+        issuer.close()
 
 
 def process_ends() -> None:

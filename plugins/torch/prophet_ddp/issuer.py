@@ -63,8 +63,8 @@ class Issuer:
     The first error ends it: nothing more is issued, since other ranks cannot know how far this one came.
     """
 
-    def __init__(self, group: dist.ProcessGroup, log: EventLog) -> None:
-        self._group: dist.ProcessGroup | None = group
+    def __init__(self, group: Any, log: EventLog) -> None:
+        self._group = group
         self._log = log
         self._lock = threading.RLock()
         self._moved = threading.Condition(self._lock)
@@ -81,6 +81,8 @@ class Issuer:
         self.ended = 0
         self._blocks_left = 0
         self._last_back_s = 0.0
+        self.gone = False
+        """Its module is: nothing more is appended."""
         self.closing: Callable[[], None] | None = None
         """What else ends when the group does."""
 
@@ -157,12 +159,20 @@ class Issuer:
         with self._lock:
             return self._moved.wait_for(lambda: not self._in_flight, limit_s)
 
+    @property
+    def over(self) -> bool:
+        """Whether its module is gone, and all has ended that was ever appended."""
+        with self._lock:
+            return self.gone and not self._queue and not self._in_flight
+
     def close(self) -> None:
         """Ends the group's threads, which must not come back to Python when it is no more. Nothing may follow."""
-        with contextlib.suppress(Exception):
-            # Where the program has not destroyed all groups itself.
-            dist.destroy_process_group(self._group)
-        self._group = None
+        group, self._group = self._group, None
+        if isinstance(group, dist.ProcessGroup):
+            with contextlib.suppress(Exception):
+                # Where the program has not destroyed all that torch.distributed knows itself.
+                dist.destroy_process_group(group)
+        del group
         if self.closing is not None:
             self.closing()
 

@@ -78,7 +78,9 @@ def _torch_keeps(environ: Mapping[str, str]) -> str | None:
 
 def new_group(ranks: list[int], timeout: datetime.timedelta) -> dist.ProcessGroup:
     """A group of these ranks with both backends, made by all of them."""
-    made: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, backend=BACKEND, use_local_synchronization=True)
+    # Of a part of all ranks its name counts the groups that each of them is in, which must be as many (wide_gloo.py).
+    part = len(ranks) < dist.get_world_size()
+    made: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, backend=BACKEND, use_local_synchronization=part)
     return made
 
 

@@ -291,6 +291,7 @@ class ModuleRounds(AwaitedRounds):
             self.trace.abandon()
         for hook in self._ends:
             hook.remove()
+        self._issuer.gone = True
 
     # What the module's forward says.
 

@@ -192,9 +192,9 @@ def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
 def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
     """What each rank of the group says, by rank. A rank that says nothing in time ends this one."""
     members = dist.get_process_group_ranks(group)
-    place = hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
-    count = _counts[place] = _counts.get(place, 0) + 1
-    store = dist.distributed_c10d.PrefixStore(f"prophet/{place}/{count}", dist.distributed_c10d._get_default_store())
+    place = _place(group)
+    _counts[place] = _counts.get(place, 0) + 1
+    store = _store_of(group)
     store.set(str(group.rank()), text)
     said = []
     for rank in range(group.size()):
@@ -217,12 +217,30 @@ def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
     return said
 
 
+def _place(group: dist.ProcessGroup) -> str:
+    members = dist.get_process_group_ranks(group)
+    return hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
+
+
+def _store_of(group: dist.ProcessGroup) -> dist.distributed_c10d.Store:
+    """A part of the store for what its ranks have agreed on last."""
+    place = _place(group)
+    whole = dist.distributed_c10d._get_default_store()
+    return dist.distributed_c10d.PrefixStore(f"prophet/{place}/{_counts[place]}", whole)
+
+
 def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tuple[str, torch.Tensor]]) -> None:
     members = dist.get_process_group_ranks(group)
     device = nccl.device_of(ddp)
     timeout = group._get_backend(device).options._timeout
     gpu = nccl.OnGpu(device) if device != CPU else None
-    own = wide_group(members, timeout) if gpu is None else nccl.new_group(members, timeout)
+    ends.close_gone()
+    if gpu is None:
+        own = wide_group(
+            dist.distributed_c10d.PrefixStore("gloo", _store_of(group)), group.rank(), group.size(), timeout
+        )
+    else:
+        own = nccl.new_group(members, timeout)
     # Nobody goes on, and perhaps ends, while another is still connecting.
     alone: Probe | None = probe(own)
     if gpu is not None:
@@ -265,7 +283,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tup
         arranges=told.policy == "prophet" and told.fusion and gpu is None,
     )
     if definition.waits:
-        rounds.keep_barrier()
+        rounds.wait_in_step()
     ddp.reducer = LateReducer(rounds)
     ddp.logger = SilentLogger()
     _taken.add(ddp)

@@ -174,7 +174,16 @@ def make_torch_reducer(ddp: Any, slots: Sequence[Slot], hook: CommHook | None) -
     hook that the program has registered.
     """
     names = {place: slot.name for place, slot in enumerate(slots)}
-    ddp._ddp_init_helper([slot.param for slot in slots], [False] * len(slots), names, ddp.static_graph)
+    params = [slot.param for slot in slots]
+    # One that the program has frozen since has no node that adds to its gradient, which torch's reducer takes as it is.
+    frozen = [param for param in params if not param.requires_grad]
+    for param in frozen:
+        param.requires_grad_(True)
+    try:
+        ddp._ddp_init_helper(params, [False] * len(params), names, ddp.static_graph)
+    finally:
+        for param in frozen:
+            param.requires_grad_(False)
     if ddp.static_graph:
         ddp._static_graph_delay_allreduce_enqueued = False  # It counts anew in its first iteration.
         ddp.reducer._set_static_graph()

@@ -19,8 +19,6 @@ import torch.distributed as dist
 from prophet.core.network import Probe
 from prophet.policies.algorithms.sequence import MOST_AT_ONCE
 
-NAME = "prophet_gloo"
-"""As torch.distributed knows it."""
 PROBE_BYTES = 4 << 10
 """Hardly any time on the wire, and still some for each step of a ring of many ranks."""
 PROBES = 3
@@ -28,16 +26,22 @@ THREADS = MOST_AT_ONCE
 """Of each group. An idle one costs nothing."""
 
 
-def wide_group(ranks: list[int], timeout: datetime.timedelta) -> dist.ProcessGroup:
-    """A group of these ranks, made by all of them, for tensors on processors."""
-    if NAME not in dist.Backend.backend_list:
-        register: Any = dist.Backend.register_backend
-        register(NAME, _make, devices=["cpu"])
-    group: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, backend=NAME, use_local_synchronization=True)
-    return group
+def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeout: datetime.timedelta) -> Any:
+    """A group of so many ranks, made by all of them, for tensors on processors. They meet in `store`, which nobody else
+    uses.
+
+    torch.distributed does not know it. Its new_group names a group of some ranks by how many groups this process is in,
+    so ranks that are in different numbers of them would wait for each other for ever.
+    """
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._threads = THREADS
+    options._timeout = timeout
+    options._devices = _devices()
+    return gloo(store, rank, ranks, options)
 
 
-def probe(group: dist.ProcessGroup) -> Probe:
+def probe(group: Any) -> Probe:
     """The least that one all-reduce takes, as the slowest rank saw it: the same on all of them.
 
     All ranks of a new group do it, and nobody goes on before all are there.
@@ -54,15 +58,6 @@ def probe(group: dist.ProcessGroup) -> Probe:
     options.reduceOp = dist.ReduceOp.MAX
     group.allreduce([least_s], options).wait()
     return Probe(PROBE_BYTES, float(least_s))
-
-
-def _make(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
-    gloo: Any = dist.ProcessGroupGloo
-    options = gloo._Options()
-    options._threads = THREADS
-    options._timeout = timeout
-    options._devices = _devices()
-    return gloo(store, rank, size, options)
 
 
 def _devices() -> list[Any]:

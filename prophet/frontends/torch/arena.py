@@ -127,6 +127,26 @@ class Slot:
         """On an engine that marks them, the ends of its blocks' last transfers. To be asked when it has arrived."""
         return (block.end for block in self.blocks)
 
+    def expect(self) -> None:
+        """Backward has returned: the average comes to what `.grad` is now, whatever a hook or the program did to it
+        since the gradient left.
+        """
+        if not self.grad_unchanged():
+            if self.param.grad is None:  # No gradient came but word of it, which counts as zeros.
+                self.param.grad = torch.zeros_like(self.view, dtype=self.param.dtype)
+            self.see(self.param.grad)
+
+    def part(self) -> None:
+        """The gradient lies in one memory with another parameter's, and views count versions together: it gets a count
+        of its own, so that a write to the other one is none to it.
+        """
+        grad = self.param.grad
+        if grad is not None and self.awaited and not self.staged and self.grad_unchanged():
+            sharing = [slot for slot in self.watched.slots if slot.sent() is grad]
+            self.param.grad = grad.data
+            for slot in sharing:
+                slot.see(self.param.grad)
+
     def average(self) -> torch.Tensor:
         """`view` in the parameter's own type: itself, or a copy of its own where less than that travels."""
         return self.view.to(self.param.dtype)

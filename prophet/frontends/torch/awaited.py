@@ -51,6 +51,8 @@ class AwaitedRounds:
         self._fresh = False
         """Gradients have left since backward last returned."""
         self._probation = Probation()
+        self._out_of_sight = False
+        """The program uses parameters and gradients in a way that cannot be noticed."""
         self._outlasted = False
         """An update of the last round outlasted its step(), or would have but for the probation."""
         self._hooks: list[Any] = []
@@ -70,7 +72,7 @@ class AwaitedRounds:
             self._hooks.append(param.register_hook(slot.hook("_gradient_comes")))
             # Of the node that adds to `.grad`, as torch's reducer does: after all hooks of the tensor, which may change
             # the gradient. Nobody else keeps the node.
-            with torch.enable_grad():
+            with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
                 accumulation = param.view_as(param).grad_fn.next_functions[0][0]
             self._accumulations.append(accumulation)
             self._ends.append(accumulation.register_hook(slot.hook("_gradient_ready")))
@@ -120,7 +122,15 @@ class AwaitedRounds:
         if self._fresh:
             self._fresh = False
             self._gathered()
-            torch_guards.keep_gradients(self, [slot for slot in self._slots if slot.awaited])
+            awaited = [slot for slot in self._slots if slot.awaited]
+            with references.blind():
+                if not any(slot.staged for slot in self._slots):  # A round has ended.
+                    for slot in awaited:
+                        slot.expect()
+                for slot in torch_guards.keep_gradients(self, awaited):
+                    slot.part()
+            if self._out_of_sight:
+                self.settle(awaited)
 
     def _gathered(self) -> None:
         """It has made gradients of this module."""
@@ -188,6 +198,11 @@ class AwaitedRounds:
         return whole
 
     def keep_barrier(self) -> None:
+        """From now on no update outlasts step(), and no average its backward pass."""
+        self._out_of_sight = True
+        self.wait_in_step()
+
+    def wait_in_step(self) -> None:
         """From now on no update outlasts step()."""
         self._probation.for_good()
         torch_guards.learned(self)

@@ -138,13 +138,17 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
     return exposed
 
 
-def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> None:
-    """Notes that averages are under way to the `.grad` of `slots`: a use waits for them, through `rounds.settle`."""
+def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> list[Slot]:
+    """Notes that averages are under way to the `.grad` of `slots`: a use waits for them, through `rounds.settle`.
+
+    Returns those whose gradient lies in one memory with another parameter's.
+    """
     _kept[rounds] = list(slots)
     with references.blind():
-        for slot in _kept[rounds]:
-            _add_sent(slot)
+        keys = {_add_sent(slot) for slot in _kept[rounds]}
     _watch_references()
+    together = [_pending[key] for key in keys if len(_pending.get(key, ())) > 1]
+    return [slot for sharing in together if len({id(slot.param) for slot in sharing}) > 1 for slot in sharing]
 
 
 def _add_pending(key: references.StorageKey, slot: Slot) -> None:
@@ -172,13 +176,14 @@ def release(owner: Any) -> None:
     _leave_references()
 
 
-def _add_sent(slot: Slot) -> None:
+def _add_sent(slot: Slot) -> references.StorageKey:
     sent = slot.seen[0]() if slot.seen is not None else None
     key = references.storage_key(sent) if sent is not None else 0
     if sent is not None and key:
         if key not in _sent:
             _sent[key] = StorageWeakRef(sent.untyped_storage())  # type: ignore[no-untyped-call]
         _add_pending(key, slot)
+    return key
 
 
 def owners() -> list[Any]:
@@ -389,6 +394,7 @@ def _wait_from_now_on(why: str) -> None:
         warn_once(f"step() waits for all updates from now on: {why}")
     for owner in owners():
         owner.keep_barrier()
+    _flush_all()
 
 
 def _install() -> None:
@@ -525,12 +531,20 @@ def _patch_named_parameters() -> None:
 
 
 def _patch_zero_grad() -> None:
-    """Clearing gradients goes through `parameters()` but reads no parameter: it must not wait."""
-    original = nn.Module.zero_grad
+    """Clearing gradients goes through `parameters()`, or an optimizer's groups, but reads no parameter: it must not
+    wait. What a program's own class does before or after that may read.
+    """
+    kinds: tuple[Any, ...] = (nn.Module, torch.optim.Optimizer)
+    for kind in kinds:
+        kind.zero_grad = _blindly(kind.zero_grad)
 
+
+def _blindly(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
         with references.blind():
-            original(self, *args, **kwargs)
+            return original(*args, **kwargs)
 
-    nn.Module.zero_grad = wrapper  # type: ignore[method-assign]
+    return wrapper

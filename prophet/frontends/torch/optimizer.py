@@ -12,7 +12,6 @@ from typing import Any, SupportsIndex
 import torch
 
 from prophet.frontends.torch import guards as torch_guards
-from prophet.frontends.torch import references
 from prophet.frontends.torch.updates import Updates
 
 OLDEST_TORCH = (2, 4)
@@ -23,11 +22,6 @@ class LateMethods:
     """Methods of an optimizer with `_prophet`, its Updates."""
 
     _prophet: Updates
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears gradients, for which no update has to be waited for."""
-        with references.blind():
-            super(type(self), self).zero_grad(set_to_none)  # type: ignore[misc]
 
     @property
     def state(self) -> Any:
@@ -42,17 +36,19 @@ class LateMethods:
         self._prophet.state_seen = True
         vars(self)["state"] = value
 
-    def state_dict(self) -> dict[str, Any]:
-        self._prophet.flush()
-        return super(type(self), self).state_dict()  # type: ignore[misc,no-any-return]
+    # A program's own class may take other arguments than torch's.
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         self._prophet.flush()
-        super(type(self), self).load_state_dict(state_dict)  # type: ignore[misc]
+        return super(type(self), self).state_dict(*args, **kwargs)  # type: ignore[misc,no-any-return]
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self._prophet.flush()
-        super(type(self), self).add_param_group(param_group)  # type: ignore[misc]
+        super(type(self), self).load_state_dict(*args, **kwargs)  # type: ignore[misc]
+
+    def add_param_group(self, *args: Any, **kwargs: Any) -> None:
+        self._prophet.flush()
+        super(type(self), self).add_param_group(*args, **kwargs)  # type: ignore[misc]
         added = self.param_groups[-1]  # type: ignore[attr-defined]
         added["params"] = torch_guards.GroupParameters(added["params"])
 

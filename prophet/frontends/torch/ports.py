@@ -28,7 +28,9 @@ class Watcher(Protocol):
         ...
 
     def keep_barrier(self) -> None:
-        """From now on no update outlasts step(): the program uses parameters in a way that cannot be noticed."""
+        """From now on no update outlasts step(), and no average that comes to a `.grad` its backward pass: the program
+        uses parameters in a way that cannot be noticed.
+        """
         ...
 
     def before_compilation(self) -> None:

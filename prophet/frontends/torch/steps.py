@@ -30,7 +30,29 @@ _installed = False
 
 
 class ModuleUpdates(Updates):
-    """The updates of one optimizer, whose parameters may be of several modules."""
+    """The updates of one optimizer, whose parameters may be of several modules.
+
+    The optimizer holds them. They hold it only while some are pending, so that it goes when the program drops it.
+    """
+
+    _held: torch.optim.Optimizer | None = None
+
+    @property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        optimizer = self._held if self._held is not None else self._reference()
+        assert optimizer is not None
+        return optimizer
+
+    @_optimizer.setter
+    def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._reference = weakref.ref(optimizer)
+
+    def finish(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
+        """As any updates."""
+        whole = super().finish(slots, patience_s)
+        if self._pending == 0:
+            self._held = None
+        return whole
 
     def can_be_late(self) -> bool:
         """Whether this step may return before its updates are made. Where not, gradients are averages afterwards."""
@@ -83,6 +105,7 @@ class ModuleUpdates(Updates):
             each.let_go()
         if rounds:
             self._wire = _Wire(list(rounds))
+        self._held = self._optimizer
         self._defer(self._order, local, barrier=any(each.barrier for each in rounds))
         for each in rounds:
             each.stepped()
