@@ -190,6 +190,15 @@ def _finish_before_shutdown(bps: Any) -> None:
 
         return wrapper
 
+    def beginning(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            at_end(finish)  # BytePS's init() has just registered its shutdown, so this runs before that.
+            return result
+
+        return wrapper
+
     def resuming(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -200,7 +209,7 @@ def _finish_before_shutdown(bps: Any) -> None:
 
         return wrapper
 
+    bps.init = beginning(bps.init)
     bps.shutdown = finishing(bps.shutdown)
     bps.suspend = finishing(bps.suspend)
     bps.resume = resuming(bps.resume)
-    at_end(finish)  # After bps.init() registered BytePS's shutdown, so it runs before that.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -375,6 +377,24 @@ def test_the_last_updates_arrive_before_byteps_shuts_down(network: Network, end:
     train(truth, plain, 2, 1)
     train(model, optimizer, 2, 1)
     getattr(network, end)()
+    assert network.shut_down
+    assert not network.flying
+    assert torch.equal(peek(model[0]), weight_of(truth[0]))
+
+
+def test_at_the_end_of_the_process_they_arrive_before_byteps_own_end(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other workers may need what this one has yet to send."""
+    handlers: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", handlers.append)
+    network.init()
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    assert network.flying
+    for handler in reversed(handlers):
+        handler()
     assert network.shut_down
     assert not network.flying
     assert torch.equal(peek(model[0]), weight_of(truth[0]))
