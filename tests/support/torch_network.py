@@ -41,6 +41,8 @@ class Network:
     def __init__(self, newest_first: bool = False) -> None:
         self.newest_first = newest_first
         self.workers = 2
+        self.acknowledged = False
+        """Whether the servers have all that was pushed: what is in flight is for another worker to push, too."""
         self.identity = ""
         self.declared: list[str] = []
         self.pushed: list[tuple[str, int]] = []
@@ -132,7 +134,10 @@ class Network:
         self.deliver()
 
     def status(self) -> Any:
-        return types.SimpleNamespace(tasks=len(self.pushed), pending=0, in_flight_bytes=len(self.flying))
+        pushes = types.SimpleNamespace(waiting=0, in_flight=0 if self.acknowledged else len(self.flying))
+        return types.SimpleNamespace(
+            tasks=len(self.pushed), pending=0, in_flight_bytes=len(self.flying), pushes=pushes
+        )
 
     def reset(self) -> None:
         self.resets += 1

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from prophet_byteps.torch.keys import Engine
 
 EXIT_PATIENCE_S = 5.0
-"""A process that ends waits so long for transfers that do not move, since other workers may need them."""
+"""A process that ends waits so long for averages while nothing moves, and longer where it has something to send yet:
+others need that, and BytePS's own end would drop it."""
 
 logger = logging.getLogger("prophet")
 
@@ -175,9 +176,10 @@ def _finish_before_shutdown(bps: Any) -> None:
 
     def finish() -> None:
         for owner in _owners():
-            if not owner.flush(EXIT_PATIENCE_S):
-                logger.warning("updates were still to come when the job ended, and nothing moved any more")
-                break
+            while not owner.flush(EXIT_PATIENCE_S):
+                if not hook.sending():
+                    logger.warning("updates were still to come when the job ended, and nothing moved any more")
+                    return
 
     def finishing(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import atexit
 import copy
+import itertools
+import logging
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +15,7 @@ import torch
 from torch import nn
 
 from prophet.core.cut import ids_taken
+from prophet.frontends.torch import updates as torch_updates
 from prophet_byteps.torch import front_end
 from support.torch_network import (
     Network,
@@ -398,6 +402,25 @@ def test_at_the_end_of_the_process_they_arrive_before_byteps_own_end(
     assert network.shut_down
     assert not network.flying
     assert torch.equal(peek(model[0]), weight_of(truth[0]))
+
+
+@pytest.mark.parametrize("acknowledged", [False, True], ids=["link-down", "other-worker-gone"])
+def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
+    network: Network, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, acknowledged: bool
+) -> None:
+    _, _, model, optimizer = pair(network)
+    train(model, optimizer, 2, 1)
+    network.acknowledged = acknowledged
+    clock = itertools.count(step=1)
+    monkeypatch.setattr(torch_updates, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    down_s, deliver = iter(range(30)), network.wait_activity
+    monkeypatch.setattr(network, "wait_activity", lambda limit_s: deliver(limit_s) if next(down_s, None) is None else None)
+    with caplog.at_level(logging.WARNING, "prophet"):
+        network.shutdown()
+    assert network.shut_down
+    assert bool(network.flying) == acknowledged
+    assert caplog.messages == ["updates were still to come when the job ended, and nothing moved any more"] * acknowledged
+    network.shut_down = network.acknowledged = False  # for the fixture's own end
 
 
 def test_strides_of_the_parameter_are_kept(network: Network) -> None:
