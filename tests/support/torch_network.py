@@ -135,9 +135,7 @@ class Network:
 
     def status(self) -> Any:
         pushes = types.SimpleNamespace(waiting=0, in_flight=0 if self.acknowledged else len(self.flying))
-        return types.SimpleNamespace(
-            tasks=len(self.pushed), pending=0, in_flight_bytes=len(self.flying), pushes=pushes
-        )
+        return types.SimpleNamespace(tasks=len(self.pushed), pending=0, in_flight_bytes=len(self.flying), pushes=pushes)
 
     def reset(self) -> None:
         self.resets += 1

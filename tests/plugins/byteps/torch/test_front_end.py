@@ -414,12 +414,18 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
     clock = itertools.count(step=1)
     monkeypatch.setattr(torch_updates, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     down_s, deliver = iter(range(30)), network.wait_activity
-    monkeypatch.setattr(network, "wait_activity", lambda limit_s: deliver(limit_s) if next(down_s, None) is None else None)
+
+    def wait(limit_s: float) -> None:
+        if next(down_s, None) is None:
+            deliver(limit_s)
+
+    monkeypatch.setattr(network, "wait_activity", wait)
     with caplog.at_level(logging.WARNING, "prophet"):
         network.shutdown()
     assert network.shut_down
     assert bool(network.flying) == acknowledged
-    assert caplog.messages == ["updates were still to come when the job ended, and nothing moved any more"] * acknowledged
+    said = ["updates were still to come when the job ended, and nothing moved any more"]
+    assert caplog.messages == said * acknowledged
     network.shut_down = network.acknowledged = False  # for the fixture's own end
 
 
