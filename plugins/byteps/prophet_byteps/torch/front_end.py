@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from prophet_byteps.torch.keys import Engine
 
 EXIT_PATIENCE_S = 5.0
-"""A process that ends waits so long for averages while nothing moves, and longer where it has something to send yet:
-others need that, and BytePS's own end would drop it."""
+"""A process that ends waits so long for averages while nothing moves, and longer where it has something to send yet, or
+BytePS holds that until all workers have its key: others need it, and BytePS's own end would drop it."""
 
 logger = logging.getLogger("prophet")
 
@@ -59,7 +59,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
         return Engine(bps, hook.wait_activity, hook.progress, agreement, board)
 
     hook.set_identity("priority")
-    _finish_before_shutdown(bps)
+    _finish_before_shutdown(bps, engine)
 
     @functools.wraps(original)
     def distributed_optimizer(
@@ -171,13 +171,13 @@ def _owners() -> list[Any]:
     return guards.owners() if guards is not None else []
 
 
-def _finish_before_shutdown(bps: Any) -> None:
+def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
     """Nobody shuts BytePS down, or ends the process, while other workers need what we still send."""
 
     def finish() -> None:
         for owner in _owners():
             while not owner.flush(EXIT_PATIENCE_S):
-                if not hook.sending():
+                if not (hook.sending() or engine().opening):
                     logger.warning("updates were still to come when the job ended, and nothing moved any more")
                     return
 

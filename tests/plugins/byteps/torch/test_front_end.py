@@ -404,13 +404,24 @@ def test_at_the_end_of_the_process_they_arrive_before_byteps_own_end(
     assert torch.equal(peek(model[0]), weight_of(truth[0]))
 
 
-@pytest.mark.parametrize("acknowledged", [False, True], ids=["link-down", "other-worker-gone"])
+@pytest.mark.parametrize(
+    ("acknowledged", "new", "waits"),
+    [(False, False, True), (True, True, True), (True, False, False)],
+    ids=["link-down", "new-keys", "other-worker-gone"],
+)
 def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
-    network: Network, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, acknowledged: bool
+    network: Network,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    acknowledged: bool,
+    new: bool,
+    waits: bool,
 ) -> None:
     _, _, model, optimizer = pair(network)
     train(model, optimizer, 2, 1)
     network.acknowledged = acknowledged
+    if new:
+        optimizer._prophet._engine._opening.update(network.flying)
     clock = itertools.count(step=1)
     monkeypatch.setattr(torch_updates, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     down_s, deliver = iter(range(30)), network.wait_activity
@@ -423,9 +434,9 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
     with caplog.at_level(logging.WARNING, "prophet"):
         network.shutdown()
     assert network.shut_down
-    assert bool(network.flying) == acknowledged
+    assert bool(network.flying) != waits
     said = ["updates were still to come when the job ended, and nothing moved any more"]
-    assert caplog.messages == said * acknowledged
+    assert caplog.messages == said * (not waits)
     network.shut_down = network.acknowledged = False  # for the fixture's own end
 
 
