@@ -234,7 +234,7 @@ class Choosing:
             if self._awaited and self._wanted.cut == self._cut:
                 self._awaited = False
                 return self._policy.chosen_plan(self._wanted, self._question)
-            if not self._adapts or self._wanted.cut != self._cut or not self._settled:
+            if not self._adapts or self._wanted.cut != self._cut or not self.settled:
                 return None
         current = next((choice for choice in self._choices if choice.cut == self._cut), None)
         if current is None:
@@ -290,7 +290,7 @@ class Choosing:
     def at_rest(self) -> bool:
         """Whether the cut in force is wanted and has been measured, and nothing better is being looked for."""
         wanted = self._wanted
-        return self._search is None and wanted is not None and wanted.cut == self._cut and self._settled
+        return self._search is None and wanted is not None and wanted.cut == self._cut and self.settled
 
     @property
     def _disproved(self) -> bool:
@@ -305,7 +305,7 @@ class Choosing:
         return measured_s is not None and abs(wanted.iteration_s - measured_s) > DISPROVED * measured_s
 
     @property
-    def _settled(self) -> bool:
+    def settled(self) -> bool:
         """The cut in force has been measured."""
         return self._cut is not None and self._judge.iteration_s(self._cut) is not None
 

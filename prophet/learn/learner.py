@@ -145,6 +145,11 @@ class Learner:
         return self._choosing is not None and self._choosing.at_rest
 
     @property
+    def settled(self) -> bool:
+        """Whether it is known what iterations take as things are; always where nothing is chosen by that."""
+        return self._choosing is None or self._choosing.settled
+
+    @property
     def credit(self) -> int | None:
         """The bytes in flight that go with the cut that the last plan wants; None where there is no limit."""
         wanted = self.wanted

@@ -85,6 +85,7 @@ class SerialMonitor:
         self._overhead_s: float | None = None
         self._fitted: Network | None = None
         self._new = False
+        self._since_s = -np.inf
 
     def observe(self, events: NDArray[Any]) -> None:
         """Takes in events (EVENT_DTYPE), in order of time."""
@@ -128,7 +129,11 @@ class SerialMonitor:
         """An interface's counters say nothing here: what others send shows in what operations take."""
 
     def disregard(self, before_s: float) -> None:
-        """An operation of another cut takes no longer at first: all count."""
+        """Operations of a former cut do not count, which shared the wire in another way.
+
+        Beside those of this cut they would seem to tell what a message costs from what its bytes do, and tell it wrong.
+        """
+        self._since_s = before_s
 
     def expect(self, network: Network) -> None:
         """What was measured before: what an operation costs besides its bytes is believed until it is measured."""
@@ -138,6 +143,8 @@ class SerialMonitor:
     def network(self) -> Network | None:
         """E(s) by the newest operations; None while there are too few."""
         stretches = list(self._seen if len(self._seen) >= LEAST else self._alone)
+        if self._fitted is not None:
+            stretches = [stretch for stretch in stretches if stretch[0].start_s >= self._since_s]
         if self._new and len(stretches) >= LEAST:
             self._new = False
             since_s = stretches[-1][-1].end_s - WINDOW_S

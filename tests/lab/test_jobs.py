@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from prophet.core.profile import GradientProfile, Profile
 from prophet.lab.jobs import progress_path
 from prophet.lab.jobs.common import Recorder, arguments
-from prophet.lab.jobs.compute import ComputeClock
+from prophet.lab.jobs.compute import MOST_BEHIND_S, ComputeClock
 from prophet.lab.jobs.datasets import KNOWN, batches, digits, random_images, text
 from prophet.lab.jobs.pytorch.replay import ReplayLayer, ReplayModel
 from prophet.lab.jobs.pytorch.transformer import SHAPES, accuracy, make_model, make_optimizer, rate_of, train
@@ -94,6 +94,25 @@ def test_waiting_for_parameters_is_on_top() -> None:
     model.layers[1].register_forward_pre_hook(lambda module, args: clock.sleep(0.25))
     iterate(model)
     assert clock.now_s - began == pytest.approx(0.9 + 0.25)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_waiting_anywhere_else_is_on_top_but_for_what_a_host_is_ahead(place: int) -> None:
+    clock = VirtualClock()
+    model = model_on(clock)
+    began = clock.now_s
+    model.layers[place].register_forward_hook(lambda module, args, result: clock.sleep(0.5))
+    iterate(model)
+    assert clock.now_s - began == pytest.approx(0.9 + 0.5 - MOST_BEHIND_S)
+
+
+def test_waiting_in_backward_is_on_top_as_well() -> None:
+    clock = VirtualClock()
+    model = model_on(clock)
+    began = clock.now_s
+    model.layers[2].get_parameter("weight").register_hook(lambda gradient: clock.sleep(0.7))
+    iterate(model)
+    assert clock.now_s - began == pytest.approx(0.9 + 0.7 - MOST_BEHIND_S)
 
 
 def test_gradients_differ_by_worker_and_not_by_run() -> None:

@@ -23,7 +23,7 @@ import importlib
 import logging
 import os
 import time
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ FORWARD_IDS = ("mxnet",)
 threads hand over in any order."""
 
 EXIT_LIMIT_S = 5.0
-"""How long a process that ends waits for workers that have yet to answer a topic."""
+"""How long a process that ends, or BytePS before it does, waits for workers that have yet to answer."""
 
 TURN_LIMIT_S = 5.0
 """How long it waits for a turn of the agent that is under way; without its end there are no last events."""
@@ -238,6 +238,23 @@ class Agent:
             return result
 
         module.init, module.resume = init_and_agree, resume_and_agree
+        for name in {"shutdown", "suspend"} & set(vars(module)):
+            setattr(module, name, self._answering_first(getattr(module, name)))
+
+    def _answering_first(self, end: Callable[..., Any]) -> Callable[..., Any]:
+        """BytePS's function that ends it, called when all workers have been answered."""
+
+        @functools.wraps(end)
+        def answer_and_end(*args: Any, **kwargs: Any) -> Any:
+            self._answer_before_the_end()
+            try:
+                return end(*args, **kwargs)
+            finally:
+                group = agreement.active()
+                if group is not None:
+                    group.exchange.begin_anew()
+
+        return answer_and_end
 
     def _not_compared(self, error: Exception) -> None:
         logger.warning("Prophet cannot compare the workers' settings: %s: %s", type(error).__name__, error)
@@ -245,7 +262,7 @@ class Agent:
     def _answer_before_the_end(self) -> None:
         """Another worker may still wait for what this one has to say."""
         try:
-            agreement.wait(agreement.poll, "all workers", EXIT_LIMIT_S)
+            agreement.wait(agreement.at_rest, "all workers", EXIT_LIMIT_S)
         except Exception as error:
             logger.warning("Prophet ended before all workers had answered: %s", error)
 

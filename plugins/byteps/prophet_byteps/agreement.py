@@ -78,6 +78,10 @@ class PageExchange(Protocol):
         """
         ...
 
+    def pages_under_way(self) -> bool:
+        """Whether a page is not back, whoever may still ask for it."""
+        ...
+
     def begin_anew(self) -> None:
         """What the engine had before it was suspended does not come back."""
         ...
@@ -321,3 +325,8 @@ def wait_for_all(done: Callable[[], bool], what: str, here: str) -> None:
 def poll() -> bool:
     """See Agreement.poll; True where nothing is open."""
     return _active is None or _active.poll()
+
+
+def at_rest() -> bool:
+    """Whether all workers have answered whatever this one has said or sent, be it that nobody asks for the answer."""
+    return _active is None or (_active.poll() and not _active.exchange.pages_under_way())

@@ -271,7 +271,7 @@ def sum_at_workers(
     except Exception as error:
         logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
     own = (int(ipaddress.IPv4Address(host)), 0 if peers is None else peers.port)
-    rows = gather_numbers(bps, own, hook_module.wait_activity)
+    rows = gather_numbers(bps, own, hook_module.wait_activity, agent.stall_s)
     if coordinator is None or peers is None or any(port == 0 for _, port in rows):
         return  # one that cannot would not know what to do with an update's place
     from prophet.frontends.torch.aggregating import SummingWorker
@@ -372,7 +372,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
 
         entries = sorted(params.items()) if isinstance(params, Mapping) else list(params)
         tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
-        broadcast_tensors(bps, tensors, root_rank, hook_module.wait_activity)
+        broadcast_tensors(bps, tensors, root_rank, hook_module.wait_activity, agent.stall_s)
         return None
 
     bps.broadcast_parameters = broadcast

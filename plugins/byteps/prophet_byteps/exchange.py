@@ -36,8 +36,10 @@ class TorchExchange:
     def __init__(self, bps: Any) -> None:
         self._ops: Any = sys.modules[f"{bps.__name__}.ops"]
         self._pages: dict[str, Any] = {}
-        self._not_awaited: set[int] = set()
-        """Handles of pages, and of what an engine that is gone has never given back."""
+        self._open: set[int] = set()
+        """Handles of pages that nobody has taken."""
+        self._gone: set[int] = set()
+        """And of what an engine that is gone has never given back."""
 
     def declare(self, name: str) -> None:
         self._ops.declare(name)
@@ -51,20 +53,22 @@ class TorchExchange:
         tensor.copy_(torch.frombuffer(bytearray(page), dtype=torch.int32))
         ops = self._ops
         handle = ops.push_pull_async_inplace(tensor, average=False, name=name, priority=0)
-        self._not_awaited.add(handle)
+        self._open.add(handle)
 
         def answer() -> bytes | None:
             if not ops.poll(handle):
                 return None
             ops.synchronize(handle)
-            self._not_awaited.discard(handle)
+            self._open.discard(handle)
             return bytes(tensor.numpy().tobytes())
 
         return answer
 
     def under_way(self) -> bool:
-        handles = set(self._ops._handle_map) - self._not_awaited
-        return any(self._is_under_way(handle) for handle in handles)
+        return any(map(self._is_under_way, set(self._ops._handle_map) - self._open - self._gone))
+
+    def pages_under_way(self) -> bool:
+        return any(map(self._is_under_way, set(self._open)))
 
     def _is_under_way(self, handle: int) -> bool:
         try:
@@ -73,7 +77,8 @@ class TorchExchange:
             return False
 
     def begin_anew(self) -> None:
-        self._not_awaited.update(self._ops._handle_map)
+        self._gone.update(self._ops._handle_map)
+        self._open.clear()
 
 
 class MXNetExchange:
@@ -82,6 +87,7 @@ class MXNetExchange:
     def __init__(self, bps: Any) -> None:
         self._ops: Any = sys.modules[f"{bps.__name__}.ops"]
         self._pages: dict[str, Any] = {}
+        self._travelling: set[threading.Thread] = set()
 
     def declare(self, name: str) -> None:
         self._ops.byteps_declare_tensor(name)
@@ -111,13 +117,19 @@ class MXNetExchange:
                 raise answers[0]
             return answers[0]
 
-        threading.Thread(target=travel, name="prophet-agreement", daemon=True).start()
+        thread = threading.Thread(target=travel, name="prophet-agreement", daemon=True)
+        thread.start()
+        self._travelling = {other for other in self._travelling if other.is_alive()} | {thread}
         return answer
 
     def under_way(self) -> bool:
         return calls.under_way()
 
+    def pages_under_way(self) -> bool:
+        return any(thread.is_alive() for thread in self._travelling)
+
     def begin_anew(self) -> None:
+        self._travelling = set()
         calls.forget()
 
 

@@ -120,8 +120,8 @@ class ModuleAgent(WatchingAgent):
         )
         rounds.record.learner = self.learner
         self._judged_at = -float("inf")
-        self._paced: Cut | None = None
-        """The cut whose sequence was looked at since it is known how fast its blocks come back."""
+        self._looked_at: Cut | None = None
+        """The cut whose sequence was looked at since it is in force."""
         self._barrier = False
         self._seen: tuple[Cut | None, tuple[int, ...]] = None, ()
         self._ranks: tuple[Cut | None, Mapping[int, int]] = None, {}
@@ -188,15 +188,24 @@ class ModuleAgent(WatchingAgent):
             wanted = plan.cut if plan.cut is not None else cut
             sequence = self._sequence(rounds, wanted, profile, self._as_paced(wanted, network))
             rounds.control.want(sequence.decision(network))
-        elif self.learner.profiler.ready and (self._newly_paced(cut) or now - self._judged_at >= self._monitor_s):
+        elif self.learner.profiler.ready and self._due(cut, now):
             self._judged_at = now
             self._look_again(rounds, cut, profile, network)
 
-    def _newly_paced(self, cut: Cut) -> bool:
-        new = cut != self._paced and self._pace_s(cut) is not None
-        if new:
-            self._paced = cut
-        return new
+    def _due(self, cut: Cut, now: float) -> bool:
+        """Whether it is time to look at the sequence again: once when it is known how fast the blocks of another cut
+        come back, and then now and then.
+
+        Not before it is known what comes of the last one, though: a cut whose sequence changed every few iterations
+        would never be measured, and never be left.
+        """
+        later = now - self._judged_at >= self._monitor_s
+        if cut == self._looked_at:
+            return later and self.learner.settled
+        due = later or self._pace_s(cut) is not None
+        if due:
+            self._looked_at = cut
+        return due
 
     def _pace_s(self, cut: Cut) -> float | None:
         """Seconds from one block to the next, where they are of one size and enough have come lately."""

@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import aliases as torch_aliases
@@ -50,6 +51,9 @@ _watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionar
 """By id of the parameter, which a slot keeps alive: no id is reused."""
 _pending: dict[references.StorageKey, tuple[Slot, ...]] = {}
 """Slots with a pending update, by the storage of all that it changes: parameter, gradient and the optimizer's state."""
+_sent: dict[references.StorageKey, StorageWeakRef] = {}
+"""The gradients among them, which the program may free. As long as this is held no other storage has their key: an
+activation of the next forward pass would, and wait for a parameter of which it has nothing."""
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 _kept: dict[Any, list[Slot]] = {}
 """Owners with pending updates, and which those are."""
@@ -163,13 +167,18 @@ def release(owner: Any) -> None:
                 del _pending[key]
             elif len(others) < len(slots):
                 _pending[key] = others
+        for key in _sent.keys() - _pending.keys():
+            del _sent[key]
     _leave_references()
 
 
 def _add_sent(slot: Slot) -> None:
     sent = slot.seen[0]() if slot.seen is not None else None
-    if sent is not None:
-        _add_pending(references.storage_key(sent), slot)
+    key = references.storage_key(sent) if sent is not None else 0
+    if sent is not None and key:
+        if key not in _sent:
+            _sent[key] = StorageWeakRef(sent.untyped_storage())  # type: ignore[no-untyped-call]
+        _add_pending(key, slot)
 
 
 def owners() -> list[Any]:

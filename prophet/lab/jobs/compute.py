@@ -8,13 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+MOST_BEHIND_S = 0.02
+"""A host that is later than this was kept waiting, wherever that was, and so was its accelerator."""
+
 
 class ComputeClock:
     """Work given to it ends when its sleeping is over.
 
-    It is late for nothing but parameters. What the host spends on calling modules and on oversleeping
-    is taken off the next sleep, since a host runs ahead of its accelerator; time in front of a module
-    until its parameters are there is not.
+    What the host spends on calling modules and on oversleeping is taken off the next sleep, since a host runs ahead of
+    its accelerator; time in front of a module until its parameters are there is not, nor is what is more than
+    MOST_BEHIND_S.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -32,6 +35,7 @@ class ComputeClock:
         self._called = self._now()
 
     def forward(self, duration_s: float) -> None:
+        self._count_waiting(self._called)
         self._due += self._now() - self._called + duration_s
         self._sleep_until_due()
 
@@ -39,6 +43,7 @@ class ComputeClock:
         self._backward = self._due
 
     def backward_until(self, generation_s: float) -> None:
+        self._count_waiting(self._now())
         self._due = self._backward + generation_s
         self._sleep_until_due()
 
@@ -46,3 +51,10 @@ class ComputeClock:
         remaining = self._due - self._now()
         if remaining > 0:
             self._sleep(remaining)
+
+    def _count_waiting(self, until: float) -> None:
+        """What the host was kept waiting since the last work ended, but for what it may be behind."""
+        waited_s = until - self._due - MOST_BEHIND_S
+        if waited_s > 0:
+            self._due += waited_s
+            self._backward += waited_s

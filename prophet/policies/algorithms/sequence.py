@@ -76,12 +76,15 @@ LEAST_AT_ONCE = 3
 """Operations of Prophet's group: one that travels, one behind it, and one that ends."""
 MOST_AT_ONCE = 8
 """More are never worth having under way at once."""
+SPARE = 4 / 3
+"""The delay is to be hidden with so much to spare. Operations that are under way together may wait together, and with
+just enough of them it is a matter of chance, iteration by iteration, whether the wire idles meanwhile."""
 
 
 def operations_at_once(network: Network, size_bytes: float, most: int) -> int:
     """How many of so many bytes each must be under way for the wire to be busy while each is delayed, up to `most`."""
     travels_s = network.transfer_s(size_bytes)
-    return max(LEAST_AT_ONCE, min(most, 1 + math.ceil(network.ack_delay_s / travels_s)))
+    return max(LEAST_AT_ONCE, min(most, 1 + math.ceil(SPARE * network.ack_delay_s / travels_s)))
 
 
 class _Wire:

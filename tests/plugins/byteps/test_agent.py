@@ -142,6 +142,26 @@ def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], mo
     assert ended.value.line.endswith("(PROPHET_STALL_S)")
 
 
+@pytest.mark.parametrize("end", ["shutdown", "suspend"])
+@pytest.mark.parametrize(("back_after_s", "waited_s"), [(0.0, 0.0), (1.0, 1.0), (60.0, agent.EXIT_LIMIT_S)])
+def test_byteps_ends_when_pages_that_nobody_asks_for_are_back(
+    end: str, back_after_s: float, waited_s: float, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    began, ended, forgotten = clock[0], list[float](), list[float]()
+    line = SimpleNamespace(
+        pages_under_way=lambda: clock[0] < began + back_after_s, begin_anew=lambda: forgotten.append(clock[0])
+    )
+    monkeypatch.setattr(agreement, "_active", SimpleNamespace(poll=lambda: True, exchange=line))
+    byteps = SimpleNamespace(init=int, resume=int, **{end: lambda: ended.append(clock[0])})
+    job(Hook())._agree_at_start(byteps, "")
+    getattr(byteps, end)()
+    assert ended == forgotten == [pytest.approx(began + waited_s, abs=2 * agreement.POLL_S)]
+
+
 def test_what_has_yet_to_leave_for_the_first_time_is_under_way_as_well(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ from prophet_byteps.agreement import (
     rows_of,
 )
 from support.ending import ProcessEnded, end_process
+from support.exchanges import QuietExchange
 
 
 class Server:
@@ -46,7 +47,7 @@ class Server:
         return bytes(sum(values) for values in zip(*pages, strict=True))
 
 
-class _Line:
+class _Line(QuietExchange):
     def __init__(self, server: Server, rank: int) -> None:
         self.server, self.rank = server, rank
 
@@ -59,11 +60,6 @@ class _Line:
         assert name in self.server.declared[self.rank]
         self.server.sent.setdefault(name, []).append(page)
         return lambda: self.server.sum(name)
-
-    def under_way(self) -> bool:
-        return False
-
-    def begin_anew(self) -> None: ...
 
 
 @given(st.text(max_size=400))

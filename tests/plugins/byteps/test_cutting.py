@@ -29,6 +29,7 @@ from prophet_byteps.cutting import (
     networks_of_page,
     wish_of_page,
 )
+from support.exchanges import QuietExchange
 
 SIZES = [300_000, 5_000_000, 12_000]
 SMALL, LARGE = Cut.uniform(128 * 1024), Cut.uniform(1 << 20)
@@ -68,7 +69,7 @@ class Server:
         return answer
 
 
-class Line:
+class Line(QuietExchange):
     """A worker's exchange."""
 
     def __init__(self, server: Server, rank: int) -> None:
@@ -79,11 +80,6 @@ class Line:
 
     def send(self, name: str, page: bytes) -> Answer:
         return self.server.push(self.rank, name, page)
-
-    def under_way(self) -> bool:
-        return False
-
-    def begin_anew(self) -> None: ...
 
 
 class Worker:

@@ -74,6 +74,19 @@ def test_a_page_has_a_limit_of_its_own(ops: Ops) -> None:
     assert answer() == bytes(PAGE_BYTES)
 
 
+def test_a_page_is_under_way_until_it_is_back_whoever_asks(ops: Ops) -> None:
+    group: Any = agreement.active()
+    sent(ops)
+    assert not group.exchange.pages_under_way()
+    group.exchange.send("a page", bytes(PAGE_BYTES))
+    assert group.exchange.pages_under_way()
+    ops.done.add(max(ops._handle_map))
+    assert not group.exchange.pages_under_way()
+    group.exchange.send("a page", bytes(PAGE_BYTES))
+    exchange.renew(SimpleNamespace(rank=lambda: 0, size=lambda: 2))
+    assert not group.exchange.pages_under_way(), "what was suspended gives nothing back"
+
+
 def test_what_is_taken_meanwhile_is_not_under_way(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
     sent(ops)
     poll = ops.poll

@@ -32,6 +32,7 @@ from prophet.policies.algorithms.sequence import (
     backward_order,
     iteration_s,
     make_sequence,
+    operations_at_once,
     play_sequence,
 )
 from prophet.policies.algorithms.stock import stock_iteration_s
@@ -366,7 +367,8 @@ def test_the_most_urgent_block_has_its_turn_when_it_is_there_however_fast_the_wi
     job.held = Decision(job.cut, job.order, at_once=4)
     trained(job, agent, 30)
     assert job.late_s <= network.transfer_s(512 << 10)
-    assert job.decision.at_once == 4, "which follows from what they cost"
+    as_they_cost = operations_at_once(network, 512 << 10, MOST_AT_ONCE)
+    assert abs(job.decision.at_once - as_they_cost) <= 1, "and not as they come back"
 
 
 TUTORIAL = resnet50(9_000_000, backward_s=0.2, forward_s=0.1)

@@ -193,6 +193,6 @@ def test_where_the_delay_is_long_blocks_cost_their_share_of_it() -> None:
     assert large_s == pytest.approx(0.16 + 8 * slow.transfer_s(MB))
 
 
-@pytest.mark.parametrize(("delay_s", "expected"), [(0.0, 3), (0.11, 3), (0.21, 4), (0.45, 6), (9.0, 8)])
+@pytest.mark.parametrize(("delay_s", "expected"), [(0.0, 3), (0.11, 3), (0.21, 4), (0.45, 7), (9.0, 8)])
 def test_as_many_are_under_way_as_keep_the_wire_busy(delay_s: float, expected: int) -> None:
     assert operations_at_once(Network(10_000.0, 0.0, delay_s), 1000, 8) == expected

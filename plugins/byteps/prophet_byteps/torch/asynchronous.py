@@ -43,6 +43,8 @@ BEGINS, ENDS = 0x50524F5048455442, 0x50524F5048455445
 MOST_OPENING = 128
 """Keys that are opened at once: for each BytePS has a thread until all workers have opened it."""
 WAIT_S = 0.002
+ASK_S = 0.01
+"""Between two questions to the server."""
 LOOK_S = 0.5
 """How often it is looked at whether anything moves, while a transfer is waited for."""
 
@@ -67,6 +69,7 @@ class BytePSWire:
         stall_s: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._stall_s = stall_s
         self._stall = StallDetector(stall_s)
         self._now = now
         self._completed = 0
@@ -98,6 +101,23 @@ class BytePSWire:
         with self._lock:
             self._wait([self._send(b, self._names[place], PULL_ONLY) for b, place in zip(blocks, places, strict=True)])
 
+    def pull_until(
+        self, block: torch.Tensor, there: Callable[[], bool], who: str, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Pulls the first block until `there()`, which is for `who` to bring about.
+
+        The server answers all the while, so it is not transfers that stop where that worker is gone.
+        """
+        stall = StallDetector(self._stall_s)
+        while True:
+            block.zero_()
+            self.pull([block], [0])
+            if there():
+                return
+            verdict = stall.turn(self._now(), False, True)
+            _act(verdict, f"{who} has sent nothing for {stall.stalled_s:.0f} s, and is waited for")
+            sleep(ASK_S)
+
     def _say(self, word: int) -> None:
         self._word.fill_(word)
         self._wait([self._send(self._word, self._word_name, PUSH_ONLY)])
@@ -115,20 +135,19 @@ class BytePSWire:
                 self._wait_activity(WAIT_S)
                 if self._now() >= looked_s + LOOK_S:
                     looked_s, before, seen = self._now(), seen, self._progress()
-                    self._look(looked_s, seen != before, why)
+                    verdict = self._stall.turn(looked_s, seen != before, True)
+                    _act(verdict, f"no transfer has finished for {self._stall.stalled_s:.0f} s: {why}")
             self._bps.synchronize(handle)
             self._completed += 1
 
     def _progress(self) -> object:
         return progress(), self._completed
 
-    def _look(self, now_s: float, moved: bool, why: str) -> None:
-        verdict = self._stall.turn(now_s, moved, True)
-        if verdict is Verdict.NOTHING:
-            return
-        line = f"no transfer has finished for {self._stall.stalled_s:.0f} s: {why}"
-        if verdict is Verdict.END:
-            end_process(f"{line} ({STALL_S})", STALLED)
+
+def _act(verdict: Verdict, line: str) -> None:
+    if verdict is Verdict.END:
+        end_process(f"{line} ({STALL_S})", STALLED)
+    if verdict is Verdict.WARN:
         logger.warning("Prophet: %s", line)
 
 

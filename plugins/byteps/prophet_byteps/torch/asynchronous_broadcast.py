@@ -18,8 +18,6 @@ import torch
 
 from prophet_byteps.torch.asynchronous import BytePSWire
 
-POLL_S = 0.01
-
 _numbers = itertools.count()
 
 
@@ -28,12 +26,16 @@ def broadcast_tensors(
     tensors: Sequence[torch.Tensor],
     root: int,
     wait_activity: Callable[[float], None],
+    stall_s: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Makes `tensors` of all workers equal to those of worker `root`, in place. Every worker has to call it."""
+    """Makes `tensors` of all workers equal to those of worker `root`, in place. Every worker has to call it.
+
+    The process ends where one is not heard of for `stall_s`; None for never.
+    """
     sizes = [tensor.nbytes for tensor in tensors]
     page = torch.zeros(sum(sizes) // 4 + 2, dtype=torch.int32)
-    wire = BytePSWire(bps, f"broadcast.{next(_numbers)}", 1, wait_activity)
+    wire = BytePSWire(bps, f"broadcast.{next(_numbers)}", 1, wait_activity, stall_s)
     wire.open([page])
     held = page[1:].view(torch.uint8)
     if bps.rank() == root:
@@ -44,10 +46,7 @@ def broadcast_tensors(
             place += size
         wire.push([page])
         return
-    while int(page[0]) != 1:
-        sleep(POLL_S)
-        page.zero_()
-        wire.pull([page], [0])
+    wire.pull_until(page, lambda: int(page[0]) == 1, f"worker {root}, which has the parameters,", sleep)
     place = 0
     with torch.no_grad():
         for tensor, size in zip(tensors, sizes, strict=True):
@@ -57,20 +56,21 @@ def broadcast_tensors(
             place += size
 
 
-def gather_numbers(bps: Any, own: Sequence[int], wait_activity: Callable[[float], None]) -> list[list[int]]:
-    """What every worker has for `own`, by worker: so many numbers of 64 bits each. Every worker has to call it."""
+def gather_numbers(
+    bps: Any, own: Sequence[int], wait_activity: Callable[[float], None], stall_s: float | None = None
+) -> list[list[int]]:
+    """What every worker has for `own`, by worker: so many numbers of 64 bits each. Every worker has to call it.
+
+    `stall_s` is as above.
+    """
     width = len(own) + 1  # and a mark that the worker's are there
     page = torch.zeros(bps.size() * width, dtype=torch.int64)
-    wire = BytePSWire(bps, f"gather.{next(_numbers)}", 1, wait_activity)
+    wire = BytePSWire(bps, f"gather.{next(_numbers)}", 1, wait_activity, stall_s)
     wire.open([page])
     page.zero_()
     place = bps.rank() * width
     page[place : place + width] = torch.tensor([1, *own], dtype=torch.int64)
     wire.push([page])
-    while True:
-        page.zero_()
-        wire.pull([page], [0])
-        rows = page.view(bps.size(), width)
-        if bool((rows[:, 0] == 1).all()):
-            return [row[1:].tolist() for row in rows]
-        time.sleep(POLL_S)
+    rows = page.view(bps.size(), width)
+    wire.pull_until(page, lambda: bool((rows[:, 0] == 1).all()), "another worker")
+    return [row[1:].tolist() for row in rows]

@@ -21,6 +21,7 @@ from prophet.learn.barrier import LEAST_ALIKE
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.mxnet import calls, front_end
+from support.exchanges import QuietExchange
 
 BLOCKED_S = 120.0
 """Only a failing test waits that long."""
@@ -275,7 +276,7 @@ def test_a_failure_of_ours_leaves_bytepss_own_way_and_one_warning(
     assert "a parameter from nowhere" in caplog.text
 
 
-class Alone:
+class Alone(QuietExchange):
     """A group of one worker, whose pages come back at once."""
 
     rank, workers = 0, 1
@@ -290,11 +291,6 @@ class Alone:
     def send(self, name: str, page: bytes) -> Callable[[], bytes]:
         self.sent.append(name)
         return lambda: page
-
-    def under_way(self) -> bool:
-        return False
-
-    def begin_anew(self) -> None: ...
 
 
 @pytest.fixture

@@ -149,6 +149,30 @@ def test_a_server_that_answers_no_more_is_named_and_the_process_ends_where_that_
         assert [record.message.count("no transfer has finished for 45 s") for record in caplog.records] == [1]
 
 
+@pytest.mark.parametrize(("limit_s", "ends"), [(3.0, True), (None, False)])
+def test_a_worker_that_all_wait_for_and_that_is_gone_is_named(
+    limit_s: float | None, ends: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(asynchronous, "end_process", end_process)
+    server, now_s = Server(), [100.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += 0.5
+
+    wire = BytePSWire(BytePS(server, 0), 0, 1, lambda limit_s: None, limit_s, lambda: now_s[0])
+    block = torch.zeros(2)
+    wire.open([block])
+    comes_at = now_s[0] + 50.0
+    if ends:
+        with pytest.raises(ProcessEnded) as ended:
+            wire.pull_until(block, lambda: now_s[0] >= comes_at, "worker 1", sleep)
+        line = "worker 1 has sent nothing for 3 s, and is waited for (PROPHET_STALL_S)"
+        assert ended.value.args == (line, 75)
+    else:
+        wire.pull_until(block, lambda: now_s[0] >= comes_at, "worker 1", sleep)
+        assert [record.message.count("sent nothing for 45 s") for record in caplog.records] == [1]
+
+
 def test_the_optimizer_is_one_of_its_own_class_with_the_same_state() -> None:
     worker = Worker(Server(), 0)
     wrapped: Any = worker.optimizer
@@ -179,7 +203,7 @@ def test_a_broadcast_waits_for_the_root(one_way: bool) -> None:
     def sleep(seconds: float) -> None:
         broadcast_tensors(BytePS(server, 1, one_way), [value.clone() for value in values], 1, lambda limit_s: None)
 
-    broadcast_tensors(BytePS(server, 0, one_way), theirs, 1, lambda limit_s: None, sleep)
+    broadcast_tensors(BytePS(server, 0, one_way), theirs, 1, lambda limit_s: None, sleep=sleep)
     for value, its in zip(values, theirs, strict=True):
         assert torch.equal(value, its)
     assert torch.signbit(theirs[0][1]), "to the last bit"

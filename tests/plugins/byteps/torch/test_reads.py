@@ -259,6 +259,20 @@ def test_the_program_may_drop_the_optimizer_with_updates_to_come(network: Networ
     assert not network.flying
 
 
+def test_what_takes_the_place_of_a_cleared_gradient_waits_for_nothing(network: Network) -> None:
+    """A storage that is freed leaves its address to the next one, an activation's say."""
+    _, _, model, optimizer = pair(network)
+    train(model, optimizer, 2, 1)
+    network.newest_first = True
+    under_way = len(network.flying)
+    optimizer.zero_grad()
+    held = []
+    for _ in range(200):
+        held.append(torch.zeros(3))
+        held[-1].clone()
+        assert len(network.flying) == under_way > 1
+
+
 def test_gradients_that_the_program_cleared_hold_no_memory(network: Network) -> None:
     _, _, model, optimizer = pair(network)
     optimizer.zero_grad()
