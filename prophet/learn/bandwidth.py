@@ -11,9 +11,10 @@ faster than those before, only those.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -175,11 +176,14 @@ class NicSample:
     bytes_received: int
 
 
-@dataclass(frozen=True)
-class _Reading:
-    sample: NicSample
-    own_sent: int
-    own_received: int
+class _Reading(NamedTuple):
+    """A sample, and what of it was the job's own."""
+
+    time_s: float
+    sent: float
+    received: float
+    own_sent: float
+    own_received: float
 
 
 class BandwidthMonitor:
@@ -222,10 +226,17 @@ class BandwidthMonitor:
 
     def observe_nic(self, sample: NicSample) -> None:
         """Takes in the interface's counters; what the job did not send or receive is other traffic."""
-        if self._readings and sample.time_s <= self._readings[-1].sample.time_s:
+        if self._readings and sample.time_s <= self._readings[-1].time_s:
             return
-        self._readings.append(_Reading(sample, self._own[QueueKind.PUSH], self._own[QueueKind.PULL]))
-        while len(self._readings) > 2 and self._readings[1].sample.time_s <= sample.time_s - TRAFFIC_WINDOW_S:
+        counts = sample.time_s, sample.bytes_sent, sample.bytes_received
+        reading = _Reading(*counts, self._own[QueueKind.PUSH], self._own[QueueKind.PULL])
+        if self._readings and self._readings[-1].time_s < self._fit.since_s:
+            # First pushes of keys are no events. The others are taken to have sent meanwhile what they did before.
+            passed = [now - before for now, before in zip(reading, self._readings[-1], strict=True)]
+            self._readings = deque(_Reading(*map(operator.add, each, passed)) for each in self._readings)
+            return
+        self._readings.append(reading)
+        while len(self._readings) > 2 and self._readings[1].time_s <= sample.time_s - TRAFFIC_WINDOW_S:
             self._readings.popleft()
 
     @property
@@ -266,8 +277,6 @@ class BandwidthMonitor:
         if len(self._readings) < 2:
             return 0.0
         old, new = self._readings[0], self._readings[-1]
-        sent = new.sample.bytes_sent - old.sample.bytes_sent
-        received = new.sample.bytes_received - old.sample.bytes_received
-        others_sent = sent - FRAMING * (new.own_sent - old.own_sent)
-        others_received = received - FRAMING * (new.own_received - old.own_received)
-        return max(0.0, others_sent, others_received) / (new.sample.time_s - old.sample.time_s)
+        others_sent = new.sent - old.sent - FRAMING * (new.own_sent - old.own_sent)
+        others_received = new.received - old.received - FRAMING * (new.own_received - old.own_received)
+        return max(0.0, others_sent, others_received) / (new.time_s - old.time_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,23 @@ def test_what_new_transfers_show_has_the_traffic_subtracted_already() -> None:
     assert network is not None
     assert monitor.other_traffic > 9e6
     assert network.bandwidth == pytest.approx(20e6, rel=0.02)
+
+
+def test_first_pushes_of_new_keys_are_not_other_traffic() -> None:
+    """They are no events. What others send is believed to go on meanwhile, and seen again after it."""
+    monitor, sent = monitor_with_fit()
+    for second in range(1, 20):
+        if second == 8:
+            monitor.disregard(math.inf)  # another cut
+        if second == 11:
+            monitor.disregard(10.5)  # whose first rounds are over
+        sent += 10_000_000 + 20_000_000 * (8 <= second <= 11)
+        monitor.observe_nic(NicSample(float(second), sent, 0))
+        network = monitor.network
+        assert network is not None
+        if second >= 7:
+            assert monitor.other_traffic == pytest.approx(10e6, rel=0.01)
+            assert network.bandwidth == pytest.approx(20e6, rel=0.02)
 
 
 def test_the_edges_read_this_machine() -> None:

@@ -89,6 +89,19 @@ def test_a_worker_whose_hook_cannot_act_trains_with_the_others(
     assert len({line for end in [*ends, *stock] for line in end.lines("weights")}) == 1
 
 
+def test_a_worker_that_ends_first_still_sends_what_another_waits_for(
+    testbed: Testbed, beside: Testbed, tmp_path: Path
+) -> None:
+    job = (str(JOBS / "one_saves.py"), STEPS)
+    stock, ends = side_by_side(
+        lambda: run_job(testbed, tmp_path / "stock", PORT + 9, job),
+        lambda: run_job(beside, tmp_path / "scheduled", PORT + 9, job, dict.fromkeys(WORKERS, ON), limit_s=120.0),
+    )
+    assert [end.status for end in (*stock, *ends)] == [0] * 4, ends
+    assert not any(end.lines("Prophet") for end in ends)
+    assert ends[0].lines("weights") == stock[0].lines("weights") != []
+
+
 def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbed, tmp_path: Path) -> None:
     ends = run_job(testbed, tmp_path, PORT + 7, (JOB_WHERE, "worker_1_is_wider", STEPS), dict.fromkeys(WORKERS, ON))
     assert [end.status for end in ends] == [2, 2], ends

@@ -6,6 +6,7 @@ the front end waits, which delivers one tensor. No process, no clock.
 
 from __future__ import annotations
 
+import atexit
 import types
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,8 @@ class Network:
     def __init__(self, newest_first: bool = False) -> None:
         self.newest_first = newest_first
         self.workers = 2
+        self.acknowledged = False
+        """Whether the servers have all that was pushed: what is in flight is for another worker to push, too."""
         self.identity = ""
         self.declared: list[str] = []
         self.pushed: list[tuple[str, int]] = []
@@ -59,13 +62,20 @@ class Network:
 
         stock.__module__ = self.__name__
         self.DistributedOptimizer: Callable[..., Any] = stock
+        self.init: Callable[[], None] = self._init
         self.shutdown: Callable[[], None] = self._shutdown
         self.suspend: Callable[[], None] = self._suspend
-        self.resume: Callable[..., None] = lambda *arguments: None
+        self.resume: Callable[..., None] = self._resume
         self.resets = 0
+
+    def _init(self) -> None:
+        atexit.register(self._shutdown)
 
     def _shutdown(self) -> None:
         self.shut_down = True
+
+    def _resume(self, *arguments: Any) -> None:
+        self.shut_down = False
 
     def _suspend(self) -> None:
         self.shut_down = True
@@ -108,6 +118,7 @@ class Network:
     def deliver(self) -> None:
         """Delivers one tensor: the newest or the oldest in flight."""
         assert self.flying, "the front end waits, but nothing is in flight"
+        assert not self.shut_down, "what is in flight when BytePS is shut down never arrives"
         handle = list(self.flying)[-1 if self.newest_first else 0]
         _, tensor, sent = self.flying.pop(handle)
         assert torch.equal(tensor, sent), "a tensor was written while in flight"
@@ -123,7 +134,8 @@ class Network:
         self.deliver()
 
     def status(self) -> Any:
-        return types.SimpleNamespace(tasks=len(self.pushed), pending=0, in_flight_bytes=len(self.flying))
+        pushes = types.SimpleNamespace(waiting=0, in_flight=0 if self.acknowledged else len(self.flying))
+        return types.SimpleNamespace(tasks=len(self.pushed), pending=0, in_flight_bytes=len(self.flying), pushes=pushes)
 
     def reset(self) -> None:
         self.resets += 1

@@ -280,3 +280,11 @@ def progress() -> object:
         return None
     status = _loaded.status()
     return status.tasks, status.pending, status.in_flight_bytes
+
+
+def sending() -> bool:
+    """Whether something is to be sent yet, or was and is not acknowledged; False where the hook is off."""
+    if _loaded is None:
+        return False
+    pushes = _loaded.status().pushes
+    return pushes.waiting + pushes.in_flight > 0

@@ -172,12 +172,13 @@ class Updates:
                     continue
                 now = time.monotonic()
                 if since is None:
-                    since, moved, complain_at = now, self._wire.progress(), now + COMPLAIN_S
+                    since, moved, complain_at = now, self._progress(slots, patience_s), now + COMPLAIN_S
                 if patience_s is not None and now - since > patience_s:
-                    if self._wire.progress() == moved:
+                    progress = self._progress(slots, patience_s)
+                    if progress == moved:
                         training.over(now)
                         return False
-                    since, moved = now, self._wire.progress()
+                    since, moved = now, progress
                 if now > complain_at:
                     warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
                 training.waiting(slot.name, now, slot.blocks)
@@ -185,6 +186,10 @@ class Updates:
         if since is not None:
             training.over(time.monotonic())
         return True
+
+    def _progress(self, slots: Sequence[Slot], patience_s: float | None) -> object:
+        """Differs from what it was before where something has moved; what has arrived tells where the wire does not."""
+        return None if patience_s is None else (self._wire.progress(), sum(map(self._wire.landed, slots)))
 
     def _back_meanwhile(self, awaited: Sequence[Slot]) -> list[Slot]:
         """Of the LOOK_AT parameters that are next to be looked at, those that can be updated and are not awaited."""

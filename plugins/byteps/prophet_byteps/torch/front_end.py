@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from prophet_byteps.torch.keys import Engine
 
 EXIT_PATIENCE_S = 5.0
-"""A process that ends waits so long for transfers that do not move, since other workers may need them."""
+"""A process that ends waits so long for averages while nothing moves, and longer where it has something to send yet, or
+BytePS holds that until all workers have its key: others need it, and BytePS's own end would drop it."""
 
 logger = logging.getLogger("prophet")
 
@@ -58,7 +59,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
         return Engine(bps, hook.wait_activity, hook.progress, agreement, board)
 
     hook.set_identity("priority")
-    _finish_before_shutdown(bps)
+    _finish_before_shutdown(bps, engine)
 
     @functools.wraps(original)
     def distributed_optimizer(
@@ -170,14 +171,15 @@ def _owners() -> list[Any]:
     return guards.owners() if guards is not None else []
 
 
-def _finish_before_shutdown(bps: Any) -> None:
+def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
     """Nobody shuts BytePS down, or ends the process, while other workers need what we still send."""
 
     def finish() -> None:
         for owner in _owners():
-            if not owner.flush(EXIT_PATIENCE_S):
-                logger.warning("updates were still to come when the job ended, and nothing moved any more")
-                break
+            while not owner.flush(EXIT_PATIENCE_S):
+                if not (hook.sending() or engine().opening):
+                    logger.warning("updates were still to come when the job ended, and nothing moved any more")
+                    return
 
     def finishing(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -187,6 +189,15 @@ def _finish_before_shutdown(bps: Any) -> None:
                 return original(*args, **kwargs)
             finally:
                 hook.reset()
+
+        return wrapper
+
+    def beginning(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            at_end(finish)  # BytePS's init() has just registered its shutdown, so this runs before that.
+            return result
 
         return wrapper
 
@@ -200,7 +211,7 @@ def _finish_before_shutdown(bps: Any) -> None:
 
         return wrapper
 
+    bps.init = beginning(bps.init)
     bps.shutdown = finishing(bps.shutdown)
     bps.suspend = finishing(bps.suspend)
     bps.resume = resuming(bps.resume)
-    at_end(finish)  # After bps.init() registered BytePS's shutdown, so it runs before that.

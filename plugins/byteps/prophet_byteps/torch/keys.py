@@ -116,6 +116,11 @@ class Engine:
             if len(self._opening) >= MOST_OPENING:
                 self.wait_activity(_WAIT_S)
 
+    @property
+    def opening(self) -> bool:
+        """Whether keys that were never pushed before are under way: until all workers push them BytePS holds them."""
+        return any(not self.bps.poll(handle) for handle in self._opening)
+
     def arrived(self, handle: int) -> bool:
         """Whether this push is back. To be asked no more where it is."""
         if not self.bps.poll(handle):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
+import itertools
+import logging
+import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +15,7 @@ import torch
 from torch import nn
 
 from prophet.core.cut import ids_taken
+from prophet.frontends.torch import updates as torch_updates
 from prophet_byteps.torch import front_end
 from support.torch_network import (
     Network,
@@ -378,6 +384,60 @@ def test_the_last_updates_arrive_before_byteps_shuts_down(network: Network, end:
     assert network.shut_down
     assert not network.flying
     assert torch.equal(peek(model[0]), weight_of(truth[0]))
+
+
+def test_at_the_end_of_the_process_they_arrive_before_byteps_own_end(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other workers may need what this one has yet to send."""
+    handlers: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", handlers.append)
+    network.init()
+    truth, plain, model, optimizer = pair(network)
+    train(truth, plain, 2, 1)
+    train(model, optimizer, 2, 1)
+    assert network.flying
+    for handler in reversed(handlers):
+        handler()
+    assert network.shut_down
+    assert not network.flying
+    assert torch.equal(peek(model[0]), weight_of(truth[0]))
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "new", "waits"),
+    [(False, False, True), (True, True, True), (True, False, False)],
+    ids=["link-down", "new-keys", "other-worker-gone"],
+)
+def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
+    network: Network,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    acknowledged: bool,
+    new: bool,
+    waits: bool,
+) -> None:
+    _, _, model, optimizer = pair(network)
+    train(model, optimizer, 2, 1)
+    network.acknowledged = acknowledged
+    if new:
+        optimizer._prophet._engine._opening.update(network.flying)
+    clock = itertools.count(step=1)
+    monkeypatch.setattr(torch_updates, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    down_s, deliver = iter(range(30)), network.wait_activity
+
+    def wait(limit_s: float) -> None:
+        if next(down_s, None) is None:
+            deliver(limit_s)
+
+    monkeypatch.setattr(network, "wait_activity", wait)
+    with caplog.at_level(logging.WARNING, "prophet"):
+        network.shutdown()
+    assert network.shut_down
+    assert bool(network.flying) != waits
+    said = ["updates were still to come when the job ended, and nothing moved any more"]
+    assert caplog.messages == said * (not waits)
+    network.shut_down = network.acknowledged = False  # for the fixture's own end
 
 
 def test_strides_of_the_parameter_are_kept(network: Network) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 import sys
 import types
@@ -111,6 +112,20 @@ def test_flush_gives_up_after_its_limit(network: Network, monkeypatch: pytest.Mo
         silent.setattr(optimizer._prophet._engine, "wait_activity", lambda limit_s: None)
         assert not optimizer._prophet.flush(patience_s=0.0)
     assert optimizer._prophet.flush(patience_s=60.0), "the network moves again"
+
+
+def test_flush_goes_on_while_averages_arrive_though_nothing_else_tells(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a worker without the hook: 2 s for each average, and 10 s for all of them."""
+    _, _, model, optimizer = pair(network)
+    train(model, optimizer, 2, 1)
+    assert len(network.flying) > 5
+    clock = itertools.count(step=2)
+    monkeypatch.setattr(torch_updates, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(optimizer._prophet._engine, "progress", lambda: None)
+    assert optimizer._prophet.flush(patience_s=5.0)
+    assert not network.flying
 
 
 def test_changing_gradients_that_have_left_is_reported(network: Network, caplog: pytest.LogCaptureFixture) -> None:
