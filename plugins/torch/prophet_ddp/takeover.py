@@ -138,6 +138,14 @@ def _failure(error: Exception) -> str:
     return f"Prophet failed there: {type(error).__name__}: {error}"
 
 
+def _on_processors(group: dist.ProcessGroup) -> str:
+    """What the group has for tensors on processors. One that was made without a name has gloo, and says "undefined"."""
+    try:
+        return str(group._get_backend(CPU).name())
+    except (RuntimeError, AttributeError):
+        return str(dist.get_backend(group))
+
+
 def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
     """Why torch's reducer must stay; None where it need not."""
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
@@ -149,8 +157,8 @@ def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
         reason = nccl.why_not(devices, dist.get_backend(group), group is whole, bound, told, os.environ)
         if reason is not None:
             return reason
-    elif dist.get_backend(group) not in ("gloo", "cpu:gloo", "cpu:gloo,cuda:nccl"):
-        return f"its process group's backend is {dist.get_backend(group)}, not gloo"
+    elif (backend := _on_processors(group)) != "gloo":
+        return f"its process group's backend is {backend}, not gloo"
     if getattr(ddp, "mixed_precision", None) is not None:
         return "mixed_precision is set"
     if getattr(ddp, "device_mesh", None) is not None:
