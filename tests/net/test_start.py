@@ -28,7 +28,7 @@ ON = {"BYTEPS_SCHEDULER": "prophet"}
 
 
 def start(testbed: Testbed, folder: Path, port: int, *settings: dict[str, str]) -> list[Ended]:
-    return run_job(testbed, folder, port, (JOB, STEPS), dict(zip(WORKERS, settings, strict=True)))
+    return run_job(testbed, folder, port, (JOB, STEPS), dict(zip(WORKERS, settings, strict=True)), forked=True)
 
 
 def test_a_wrong_setting_on_one_worker_ends_both(testbed: Testbed, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_worker_beside_stock_byteps_ends_and_says_so(testbed: Testbed, tmp_pat
     assert START_LIMIT_S <= 30
     settings = dict(zip(WORKERS, (ON, {}), strict=True))
     job = (JOB_WHERE, "patience_is_short", STEPS)
-    ends = run_job(testbed, tmp_path, PORT + 3, job, settings, awaited=WORKERS[:1])
+    ends = run_job(testbed, tmp_path, PORT + 3, job, settings, awaited=WORKERS[:1], forked=True)
     assert ends[0].status == 2, ends
     (line,) = ends[0].lines("prophet:")
     assert "not all workers run this Prophet" in line or "another program" in line
@@ -78,7 +78,7 @@ def test_a_worker_whose_hook_cannot_act_trains_with_the_others(
 ) -> None:
     case = (JOB_WHERE, "worker_1_has_an_unknown_byteps", STEPS)
     ends, stock = side_by_side(
-        lambda: run_job(testbed, tmp_path, PORT + 4, case, dict.fromkeys(WORKERS, ON)),
+        lambda: run_job(testbed, tmp_path, PORT + 4, case, dict.fromkeys(WORKERS, ON), forked=True),
         lambda: start(beside, tmp_path / "stock", PORT + 4, {}, {}),
     )
     assert [end.status for end in ends] == [0, 0], ends
@@ -90,7 +90,8 @@ def test_a_worker_whose_hook_cannot_act_trains_with_the_others(
 
 
 def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbed, tmp_path: Path) -> None:
-    ends = run_job(testbed, tmp_path, PORT + 7, (JOB_WHERE, "worker_1_is_wider", STEPS), dict.fromkeys(WORKERS, ON))
+    case = (JOB_WHERE, "worker_1_is_wider", STEPS)
+    ends = run_job(testbed, tmp_path, PORT + 7, case, dict.fromkeys(WORKERS, ON), forked=True)
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
         (line,) = end.lines("prophet:")
@@ -109,7 +110,7 @@ def test_who_waits_for_a_dead_worker_ends_where_that_is_asked_for(
     testbed: Testbed, tmp_path: Path, port: int, case: str, what: str
 ) -> None:
     waits = {**ON, "PROPHET_STALL_S": f"{STALL_S}"}
-    ends = run_job(testbed, tmp_path, port, (JOB_WHERE, case, "3"), dict.fromkeys(WORKERS, waits))
+    ends = run_job(testbed, tmp_path, port, (JOB_WHERE, case, "3"), dict.fromkeys(WORKERS, waits), forked=True)
     assert [end.status for end in ends] == [75, 7], ends
     (line,) = ends[0].lines("prophet:")
     # The agent looks once a second, and on a busy machine later.
