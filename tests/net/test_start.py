@@ -6,6 +6,7 @@ Every worker ends with a line that says who has what, or all train. Who waits fo
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -99,21 +100,32 @@ def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbe
         assert "worker 1: layout of optimizer 0: " in line
 
 
-@pytest.mark.parametrize(
-    ("port", "case", "what"),
-    [
-        (PORT + 6, "worker_1_dies", "the pull of "),
-        (PORT + 8, "worker_1_dies_before_it_sends", "no transfer is under way, "),
-    ],
-)
+DEATHS = {"worker_1_dies": "the pull of ", "worker_1_dies_before_it_sends": "no transfer is under way, "}
+"""Cases of JOB_WHERE, and what the other worker waits for then."""
+
+
+@pytest.fixture(scope="module")
+def after_deaths(
+    testbed: Testbed, beside: Testbed, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, list[Ended]]:
+    """How the jobs of DEATHS end. Most of their time is waiting, which they do together."""
+    waits = dict.fromkeys(WORKERS, {**ON, "PROPHET_STALL_S": f"{STALL_S}"})
+
+    def job(bed: Testbed, case: str) -> list[Ended]:
+        return run_job(bed, tmp_path_factory.mktemp(case), PORT + 6, (JOB_WHERE, case, "3"), waits, forked=True)
+
+    first, second = DEATHS
+    return dict(zip(DEATHS, side_by_side(lambda: job(testbed, first), lambda: job(beside, second)), strict=True))
+
+
+@pytest.mark.parametrize("case", DEATHS)
 def test_who_waits_for_a_dead_worker_ends_where_that_is_asked_for(
-    testbed: Testbed, tmp_path: Path, port: int, case: str, what: str
+    after_deaths: Mapping[str, list[Ended]], case: str
 ) -> None:
-    waits = {**ON, "PROPHET_STALL_S": f"{STALL_S}"}
-    ends = run_job(testbed, tmp_path, port, (JOB_WHERE, case, "3"), dict.fromkeys(WORKERS, waits), forked=True)
+    ends = after_deaths[case]
     assert [end.status for end in ends] == [75, 7], ends
     (line,) = ends[0].lines("prophet:")
     # The agent looks once a second, and on a busy machine later.
     stalled = re.fullmatch(r"prophet: no transfer has finished for (\d+) s: (.*) \(PROPHET_STALL_S\)", line)
     assert stalled is not None and int(stalled[1]) >= STALL_S, line
-    assert stalled[2].startswith(what)
+    assert stalled[2].startswith(DEATHS[case])
