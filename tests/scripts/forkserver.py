@@ -11,8 +11,8 @@ A connection is a script: one line of JSON, {"command": [script, argument, ...],
 answered by two lines: the process's number, and in the end its exit status, or minus a signal. Shutting the connection
 down for writing ends the script, after it has written where its threads are into its log, which is "log", or `log` in
 its folder. With "namespace" it is in that network namespace (a path), and with "memory" it has a /dev/shm of its own,
-since BytePS names memory there by key. The server ends with its standard input, where that is a pipe, and ends what it
-has forked.
+since BytePS names memory there by key. With "late_ns" its sleeps may end so many nanoseconds later. The server ends with
+its standard input, where that is a pipe, and ends what it has forked.
 """
 
 from __future__ import annotations
@@ -122,6 +122,8 @@ def _become(request: dict[str, Any]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for file, place in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(file, place)
+    if "late_ns" in request:
+        Path("/proc/self/timerslack_ns").write_text(str(request["late_ns"]))
     os.environ.clear()
     os.environ.update(request["environ"])
     faulthandler.enable()

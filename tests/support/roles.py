@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
+from prophet.core.settings import SCHEDULER
 from prophet.lab.testbed import NodeSpec, Testbed
 from support.forks import Forked, ForkServer, torch_server
 from support.privileges import skip_without_namespaces
@@ -43,6 +44,11 @@ PATIENT = {"PROPHET_WATCHDOG_S": "30"}
 """Or a machine that stands still for a second would make Prophet say that nothing has moved."""
 PS_LITE = re.compile(r"^\[\d\d:\d\d:\d\d\] (\S+\.(cc|h):\d+: )?")
 """How ps-lite begins a line."""
+LATE_NS = 1_000_000
+"""How late a sleep may end in a worker of stock BytePS where no time is looked at: a dozen of its threads sleep for a
+microsecond again and again, which would take most of two cores (docs/decisions/waiting-instead-of-polling.md)."""
+LATE = ["sh", "-c", f'echo {LATE_NS} > /proc/self/timerslack_ns; exec "$@"', "sh"]
+"""Before a command: the same for it."""
 LAST_WORDS_S = 2.0
 LAST_WORDS = 8000
 """Characters of each role's log, where a job has run out of time."""
@@ -125,11 +131,14 @@ class Job:
     def fork(
         self, node: str, command: Sequence[str], settings: Mapping[str, str], server: ForkServer | None = None
     ) -> Forked:
-        """Starts a role's script as `start` does, where torch, or what `server` imported, is there already."""
-        namespace = self._testbed.namespace(node)
-        process = (server or torch_server()).fork(
-            command, self.place(node), self._environ(node, settings), namespace=namespace, memory=True
-        )
+        """Starts a role's script as `start` does, where torch, or what `server` imported, is there already.
+
+        Sleeps of stock BytePS may end late.
+        """
+        how: dict[str, Any] = {} if SCHEDULER in settings else {"late_ns": LATE_NS}
+        how |= {"namespace": self._testbed.namespace(node), "memory": True}
+        environ = self._environ(node, settings)
+        process = (server or torch_server()).fork(command, self.place(node), environ, **how)
         self._forked.append(process)
         return process
 
@@ -161,14 +170,15 @@ def run_job(
     lives: int = 1,
     awaited: Sequence[str] = WORKERS,
     forked: bool = False,
+    late: bool = False,
 ) -> list[Ended]:
     """Runs `command` with this Python on both workers until the `awaited` have ended, or for `limit_s` seconds.
 
     What still runs then is killed. Where time has run out, each role first writes into its log where its Python threads
     are, and the ends of all logs are printed, which pytest shows. `settings`: more environment, by worker. `lives`: how
     often the scheduler and the server run, one after another, since they end when all workers have suspended. `forked`:
-    the workers begin where torch is imported already, which takes longer than most jobs. Returns how the workers ended,
-    in their order.
+    the workers begin where torch is imported already, which takes longer than most jobs. `late`: their sleeps may end
+    late, for stock BytePS. Returns how the workers ended, in their order.
     """
     settings = settings or {}
     with Job(testbed, folder, port) as job:
