@@ -152,7 +152,7 @@ def run(command: list[str]) -> None:
     module = types.ModuleType("__main__")
     module.__file__ = script
     sys.modules["__main__"] = module
-    exec(compile(Path(script).read_text(), script, "exec"), vars(module))
+    exec(compile(Path(script).read_text(), script, "exec", dont_inherit=True), vars(module))
 
 
 if __name__ == "__main__":
