@@ -56,9 +56,7 @@ class ForkingTestbed(UnmeasuredTestbed):
         if cwd is None or not argv[2].startswith(JOB_SCRIPTS["torch"]):
             return super().popen(node, argv, env=env, log=log, cwd=cwd)
         server = ddp_server() if DDP_SCHEDULER in env else torch_server()
-        return server.fork(
-            argv[1:], cwd, env, log=str(log.resolve()), namespace=self.namespace(node), memory=True
-        )
+        return server.fork(argv[1:], cwd, env, log=str(log.resolve()), namespace=self.namespace(node), memory=True)
 
 
 def run(

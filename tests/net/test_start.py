@@ -109,7 +109,7 @@ def after_deaths(
     testbed: Testbed, beside: Testbed, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, list[Ended]]:
     """How the jobs of DEATHS end. Most of their time is waiting, which they do together."""
-    waits = dict.fromkeys(WORKERS, {**ON, "PROPHET_STALL_S": f"{STALL_S}"})
+    waits = {worker: {**ON, "PROPHET_STALL_S": f"{STALL_S}"} for worker in WORKERS}
 
     def job(bed: Testbed, case: str) -> list[Ended]:
         return run_job(bed, tmp_path_factory.mktemp(case), PORT + 6, (JOB_WHERE, case, "3"), waits, forked=True)

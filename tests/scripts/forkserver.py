@@ -11,8 +11,8 @@ A connection is a script: one line of JSON, {"command": [script, argument, ...],
 answered by two lines: the process's number, and in the end its exit status, or minus a signal. Shutting the connection
 down for writing ends the script, after it has written where its threads are into its log, which is "log", or `log` in
 its folder. With "namespace" it is in that network namespace (a path), and with "memory" it has a /dev/shm of its own,
-since BytePS names memory there by key. With "late_ns" its sleeps may end so many nanoseconds later. The server ends with
-its standard input, where that is a pipe, and ends what it has forked.
+since BytePS names memory there by key. With "late_ns" its sleeps may end so many nanoseconds later. The server ends
+with its standard input, where that is a pipe, and ends what it has forked.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ LAST_WORDS_S = 2.0
 CLONE_NEWNS = 0x00020000
 CLONE_NEWNET = 0x40000000
 MS_REC_PRIVATE = 0x4000 | 1 << 18
+SWITCHES = {"BYTEPS_SCHEDULER", "PROPHET_SCHEDULER"}
 
 
 class Child:
@@ -137,6 +138,11 @@ def _become(request: dict[str, Any]) -> None:
         private = libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None)
         if private or libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, None):
             raise OSError(ctypes.get_errno(), "no /dev/shm for this script")
+    if not SWITCHES & request["environ"].keys():
+        # What others are compared with may leave torch as it is, whose libraries take longer to undo than most scripts
+        # run. What is loaded from here on is undone before.
+        libc.on_exit(libc._exit, None)
+        libc.on_exit(libc.fcloseall, None)
     site.addpackage(sysconfig.get_path("purelib"), "prophet-autoload.pth", set())
 
 

@@ -25,7 +25,7 @@ from prophet.core.settings import SCHEDULER
 from prophet.lab.testbed import NodeSpec, Testbed
 from support.forks import Forked, ForkServer, torch_server
 from support.privileges import skip_without_namespaces
-from support.programs import clean_environ
+from support.programs import LATE_NS, clean_environ
 
 T = TypeVar("T")
 
@@ -44,11 +44,6 @@ PATIENT = {"PROPHET_WATCHDOG_S": "30"}
 """Or a machine that stands still for a second would make Prophet say that nothing has moved."""
 PS_LITE = re.compile(r"^\[\d\d:\d\d:\d\d\] (\S+\.(cc|h):\d+: )?")
 """How ps-lite begins a line."""
-LATE_NS = 1_000_000
-"""How late a sleep may end in a worker of stock BytePS where no time is looked at: a dozen of its threads sleep for a
-microsecond again and again, which would take most of two cores (docs/decisions/waiting-instead-of-polling.md)."""
-LATE = ["sh", "-c", f'echo {LATE_NS} > /proc/self/timerslack_ns; exec "$@"', "sh"]
-"""Before a command: the same for it."""
 LAST_WORDS_S = 2.0
 LAST_WORDS = 8000
 """Characters of each role's log, where a job has run out of time."""
