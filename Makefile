@@ -37,7 +37,8 @@ test: setup
 	$(BIN)/pytest --numprocesses 2
 
 # The queue, the simulator and the hook under the compiler's checks of memory, undefined behaviour and data races: about
-# a minute. Needs no BytePS. `make test` makes them as well where the machine can.
+# a minute. Needs no BytePS. `make test` makes them as well where the machine can. What is compiled for them is kept in the
+# user's cache folder, as BytePS is.
 sanitize: $(VENV)/.package
 	SANITIZERS=required $(BIN)/pytest tests/native
 

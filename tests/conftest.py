@@ -40,6 +40,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: place(item.nodeid))
 
 
+def pytest_sessionfinish() -> None:
+    from support.forks import close_shared
+
+    close_shared()
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     return Golden(FOLDER, write=bool(request.config.getoption("--write-golden")))

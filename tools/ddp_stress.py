@@ -215,15 +215,16 @@ class ChangingCuts:
         rounds.control.want(Decision(cut, tuple(order)))
 
 
-def run_rank(job: StressJob, rank: int, port: int, folder: Path) -> None:
-    """The life of one rank, in a process of its own."""
+def run_rank(jobs: Sequence[StressJob], rank: int, port: int, folder: Path) -> None:
+    """The life of one rank, in a process of its own: jobs alike in ranks and Prophet, one after another."""
+    job = jobs[0]
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(job.ranks))
     if job.prophet:
         os.environ.update(PROPHET_SCHEDULER="prophet", PROPHET_CACHE="off")
         import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
     dist.init_process_group("gloo")
-    result = train_in_ddp(job, rank)
-    (folder / f"rank{rank}.json").write_text(json.dumps(result))
+    results = [train_in_ddp(each, rank) for each in jobs]
+    (folder / f"rank{rank}.json").write_text(json.dumps(results))
     if job.seed % 2:
         dist.destroy_process_group()
 
@@ -267,13 +268,20 @@ def live(lives: Mapping[str, Callable[[], None]], folder: Path, limit_s: float) 
 
 def start(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
     """What the ranks came to. Raises Wrong with what they printed where one fails or hangs."""
-    port = free_port()
-    lives = {f"rank{rank}": functools.partial(run_rank, job, rank, port, folder) for rank in range(job.ranks)}
+    (results,) = start_all([job], folder, limit_s)
+    return results
+
+
+def start_all(jobs: Sequence[StressJob], folder: Path, limit_s: float) -> list[list[dict[str, Any]]]:
+    """By job, what the ranks came to, which train one job after another: jobs alike in ranks and Prophet."""
+    port, ranks = free_port(), range(jobs[0].ranks)
+    lives = {f"rank{rank}": functools.partial(run_rank, jobs, rank, port, folder) for rank in ranks}
     try:
-        live(lives, folder, limit_s)
+        live(lives, folder, limit_s * len(jobs))
     except Wrong as wrong:
-        raise Wrong(f"{job}: {wrong}") from None
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(job.ranks)]
+        raise Wrong(f"{', '.join(map(str, jobs))}: {wrong}") from None
+    said = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in ranks]
+    return [list(of_job) for of_job in zip(*said, strict=True)]
 
 
 def check(job: StressJob, truth: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
@@ -297,19 +305,22 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=120.0, help="for one start")
     options = parser.parse_args()
     began, iterations, changes = time.monotonic(), 0, 0
-    truths: dict[tuple[int, int], list[dict[str, Any]]] = {}
     gc.freeze()  # or the end of each rank would look at all that was imported
     # No `with`: a forked rank leaves through here as well.
     folder = Path(tempfile.mkdtemp())
+    jobs = []
+    for number in range(options.starts):
+        ranks, kind = options.ranks[number % len(options.ranks)], number // len(options.ranks) % KINDS
+        jobs.append(StressJob(ranks, kind, options.iterations, options.seed + number // 2, options.delay_ms / 1e3))
+    plain = {(job.ranks, job.kind): dataclasses.replace(job, prophet=False, delay_s=0.0) for job in jobs}
+    truths: dict[StressJob, list[dict[str, Any]]] = {}
     try:
-        for number in range(options.starts):
-            ranks, kind = options.ranks[number % len(options.ranks)], number // len(options.ranks) % KINDS
-            job = StressJob(ranks, kind, options.iterations, options.seed + number // 2, options.delay_ms / 1e3)
-            if (ranks, kind) not in truths:
-                plain = dataclasses.replace(job, prophet=False, delay_s=0.0)
-                truths[ranks, kind] = start(plain, folder, options.limit_s)
+        for ranks in {job.ranks for job in jobs}:
+            alike = [job for job in plain.values() if job.ranks == ranks]
+            truths |= zip(alike, start_all(alike, folder, options.limit_s), strict=True)
+        for number, job in enumerate(jobs):
             results = start(job, folder, options.limit_s)
-            check(job, truths[ranks, kind], results)
+            check(job, truths[plain[job.ranks, job.kind]], results)
             iterations += job.iterations
             changes += results[0]["changes"]
             if number % 20 == 19:

@@ -6,19 +6,27 @@ Rule of this file: compiling and running that program; what its counts are for i
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import os
+import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from prophet_byteps.build.store import Store
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "tests" / "native"
 NATIVE = ROOT / "prophet" / "core" / "native"
 HOOK = ROOT / "plugins/byteps/prophet_byteps/native/hook.cc"
 PLAIN = "plain"
+KEPT_S = 30 * 86400.0
+"""After which a build goes that nobody has asked for."""
 CHECKS: Mapping[str, tuple[str, ...]] = {
     "memory": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "races": ("-fsanitize=thread",),
@@ -50,11 +58,45 @@ class StressRun:
     wrong: str = ""
 
 
-def build(out: Path, source: Path, *flags: str) -> Path:
-    """Compiles a C++ program or library of the project to `out`."""
-    command = ["g++", "-std=c++17", "-O1", "-g", "-pthread", f"-I{NATIVE}", *flags, str(source), "-o", str(out), "-ldl"]
-    subprocess.run(command, check=True)
+def build(out: Path, source: Path, *flags: str, cache: Path | None = None) -> Path:
+    """Compiles a C++ program or library to `out`. One of the project's is kept in `cache`, and taken from there where
+    it would come out the same again: a folder, by default in the user's cache folder, as built engines are.
+    """
+    compiler = ["g++", "-std=c++17", "-O1", "-g", "-pthread", f"-I{NATIVE}", *flags]
+    if not source.is_relative_to(ROOT):
+        subprocess.run([*compiler, str(source), "-o", str(out), "-ldl"], check=True)
+        return out
+    cache = cache or Store.of_user().root.parent / "native"
+    cache.mkdir(parents=True, exist_ok=True)
+    kept = cache / _key(compiler, source)
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            made = Path(folder, "made")
+            subprocess.run([*compiler, str(source), "-o", str(made), "-ldl"], check=True)
+            made.replace(kept)
+        _forget_unused(cache)
+    os.utime(kept)
+    shutil.copy(kept, out)
     return out
+
+
+def _key(compiler: Sequence[str], source: Path) -> str:
+    """What a build follows from: the compiler, its options, and the source with all that it includes, by line.
+
+    Where the checkout lies does not matter.
+    """
+    version = subprocess.run([compiler[0], "-v"], check=True, capture_output=True).stderr
+    lines = subprocess.run([*compiler, "-E", str(source)], check=True, capture_output=True).stdout
+    parts = [version, " ".join(compiler).encode(), lines]
+    return hashlib.sha256(b"\0".join(parts).replace(str(ROOT).encode(), b"")).hexdigest()
+
+
+def _forget_unused(cache: Path) -> None:
+    """Removes what nobody has asked for in KEPT_S."""
+    for file in cache.iterdir():
+        with contextlib.suppress(OSError):  # another process does the same
+            if file.is_file() and time.time() - file.stat().st_mtime > KEPT_S:
+                file.unlink()
 
 
 def build_stress(folder: Path, flags: tuple[str, ...] = ()) -> StressProgram:

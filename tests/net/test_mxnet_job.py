@@ -59,7 +59,7 @@ def scheduled(results: tuple[Results, Results]) -> Results:
 def train(testbed: Testbed, folder: Path, port: int, settings: dict[str, str]) -> Results:
     """Runs the job to its end and returns what its workers wrote; fails with their last words."""
     command = (str(JOB), "--out", "result.json", "--iterations", str(ITERATIONS))
-    for end in run_job(testbed, folder, port, command, dict.fromkeys(WORKERS, settings)):
+    for end in run_job(testbed, folder, port, command, dict.fromkeys(WORKERS, settings), late=not settings):
         assert end.status == 0, end.log[-2000:]
     return [json.loads((folder / worker / "result.json").read_text()) for worker in WORKERS]
 

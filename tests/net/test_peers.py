@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from prophet.core.settings import DDP_SCHEDULER
 from prophet.lab.config import Cell
+from prophet.lab.launchers import JOB_SCRIPTS
 from prophet.lab.runner import FIRST_PORT, run_experiment
 from prophet.lab.runs import CellRuns
 from prophet.lab.testbed import NodeSpec, Testbed
 from support.configs import loaded
 from support.fakes import FakeListener
+from support.forks import ddp_server, torch_server
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
@@ -42,6 +45,18 @@ class UnmeasuredTestbed(Testbed):
 
     def check(self, tolerance: float = 0.10) -> dict[str, float]:
         return {}
+
+
+class ForkingTestbed(UnmeasuredTestbed):
+    """Its scripts with torch begin where that is imported already: several jobs of little training are compared."""
+
+    def popen(
+        self, node: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
+    ) -> Any:
+        if cwd is None or not argv[2].startswith(JOB_SCRIPTS["torch"]):
+            return super().popen(node, argv, env=env, log=log, cwd=cwd)
+        server = ddp_server() if DDP_SCHEDULER in env else torch_server()
+        return server.fork(argv[1:], cwd, env, log=str(log.resolve()), namespace=self.namespace(node), memory=True)
 
 
 def run(
@@ -191,7 +206,7 @@ def test_a_peer_trains_the_same_model_bit_for_bit(tmp_path: Path) -> None:
     job = {"kind": "digits", "batch_size": 64, "iterations": 14, "warmup": 4, "target_accuracy": 0.2}
     # 4.5 MB take 0.11 s, far longer than computing: what is used before it has come shows.
     policies = ["prophet", "ddp-gloo", "ddp-prophet", "mxnet-kvstore", "mxnet-p3"]
-    cell = run(policies, tmp_path, job=job, bandwidth="320mbit")
+    cell = run(policies, tmp_path, ForkingTestbed, job, "320mbit")
     done = {name: runs[0] for name, runs in cell.runs.items()}
     assert {name: finished.error for name, finished in done.items()} == dict.fromkeys(done)
     digests = {name: {worker.weights_sha256 for worker in finished.workers} for name, finished in done.items()}
@@ -204,7 +219,7 @@ def test_a_peer_trains_the_same_model_bit_for_bit(tmp_path: Path) -> None:
 
 def test_a_transformer_whose_gradients_are_clipped_ends_with_the_same_bits_on_every_engine(tmp_path: Path) -> None:
     job = {"kind": "transformer", "batch_size": 8, "iterations": 12, "warmup": 4, "target_accuracy": 0.001}
-    cell = run(["prophet", "ddp-gloo", "ddp-prophet"], tmp_path, job=job)
+    cell = run(["prophet", "ddp-gloo", "ddp-prophet"], tmp_path, ForkingTestbed, job)
     done = {name: runs[0] for name, runs in cell.runs.items()}
     assert {name: finished.error for name, finished in done.items()} == dict.fromkeys(done)
     assert len({worker.weights_sha256 for finished in done.values() for worker in finished.workers}) == 1

@@ -44,7 +44,7 @@ def test_an_mxnet_job_learns_the_same(testbed: Testbed, beside: Testbed, tmp_pat
     command = [str(JOBS / "mxnet_digits.py"), "--out", "result.json", "--iterations", str(ROUNDS)]
     forced = [str(JOBS / "forced_recuts.py"), *command]
     stock, ends = side_by_side(
-        lambda: run_job(testbed, tmp_path / "stock", PORT, command),
+        lambda: run_job(testbed, tmp_path / "stock", PORT, command, late=True),
         lambda: run_job(beside, tmp_path / "forced", PORT, forced, dict.fromkeys(WORKERS, SETTINGS)),
     )
     assert [end.status for end in stock] == [0, 0], stock

@@ -6,6 +6,7 @@ Every worker ends with a line that says who has what, or all train. Who waits fo
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ ON = {"BYTEPS_SCHEDULER": "prophet"}
 
 
 def start(testbed: Testbed, folder: Path, port: int, *settings: dict[str, str]) -> list[Ended]:
-    return run_job(testbed, folder, port, (JOB, STEPS), dict(zip(WORKERS, settings, strict=True)))
+    return run_job(testbed, folder, port, (JOB, STEPS), dict(zip(WORKERS, settings, strict=True)), forked=True)
 
 
 def test_a_wrong_setting_on_one_worker_ends_both(testbed: Testbed, tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_a_worker_beside_stock_byteps_ends_and_says_so(testbed: Testbed, tmp_pat
     assert START_LIMIT_S <= 30
     settings = dict(zip(WORKERS, (ON, {}), strict=True))
     job = (JOB_WHERE, "patience_is_short", STEPS)
-    ends = run_job(testbed, tmp_path, PORT + 3, job, settings, awaited=WORKERS[:1])
+    ends = run_job(testbed, tmp_path, PORT + 3, job, settings, awaited=WORKERS[:1], forked=True)
     assert ends[0].status == 2, ends
     (line,) = ends[0].lines("prophet:")
     assert "not all workers run this Prophet" in line or "another program" in line
@@ -78,7 +79,7 @@ def test_a_worker_whose_hook_cannot_act_trains_with_the_others(
 ) -> None:
     case = (JOB_WHERE, "worker_1_has_an_unknown_byteps", STEPS)
     ends, stock = side_by_side(
-        lambda: run_job(testbed, tmp_path, PORT + 4, case, dict.fromkeys(WORKERS, ON)),
+        lambda: run_job(testbed, tmp_path, PORT + 4, case, dict.fromkeys(WORKERS, ON), forked=True),
         lambda: start(beside, tmp_path / "stock", PORT + 4, {}, {}),
     )
     assert [end.status for end in ends] == [0, 0], ends
@@ -103,7 +104,8 @@ def test_a_worker_that_ends_first_still_sends_what_another_waits_for(
 
 
 def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbed, tmp_path: Path) -> None:
-    ends = run_job(testbed, tmp_path, PORT + 7, (JOB_WHERE, "worker_1_is_wider", STEPS), dict.fromkeys(WORKERS, ON))
+    case = (JOB_WHERE, "worker_1_is_wider", STEPS)
+    ends = run_job(testbed, tmp_path, PORT + 7, case, dict.fromkeys(WORKERS, ON), forked=True)
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
         (line,) = end.lines("prophet:")
@@ -111,21 +113,32 @@ def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbe
         assert "worker 1: layout of optimizer 0: " in line
 
 
-@pytest.mark.parametrize(
-    ("port", "case", "what"),
-    [
-        (PORT + 6, "worker_1_dies", "the pull of "),
-        (PORT + 8, "worker_1_dies_before_it_sends", "no transfer is under way, "),
-    ],
-)
+DEATHS = {"worker_1_dies": "the pull of ", "worker_1_dies_before_it_sends": "no transfer is under way, "}
+"""Cases of JOB_WHERE, and what the other worker waits for then."""
+
+
+@pytest.fixture(scope="module")
+def after_deaths(
+    testbed: Testbed, beside: Testbed, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, list[Ended]]:
+    """How the jobs of DEATHS end. Most of their time is waiting, which they do together."""
+    waits = {worker: {**ON, "PROPHET_STALL_S": f"{STALL_S}"} for worker in WORKERS}
+
+    def job(bed: Testbed, case: str) -> list[Ended]:
+        return run_job(bed, tmp_path_factory.mktemp(case), PORT + 6, (JOB_WHERE, case, "3"), waits, forked=True)
+
+    first, second = DEATHS
+    return dict(zip(DEATHS, side_by_side(lambda: job(testbed, first), lambda: job(beside, second)), strict=True))
+
+
+@pytest.mark.parametrize("case", DEATHS)
 def test_who_waits_for_a_dead_worker_ends_where_that_is_asked_for(
-    testbed: Testbed, tmp_path: Path, port: int, case: str, what: str
+    after_deaths: Mapping[str, list[Ended]], case: str
 ) -> None:
-    waits = {**ON, "PROPHET_STALL_S": f"{STALL_S}"}
-    ends = run_job(testbed, tmp_path, port, (JOB_WHERE, case, "3"), dict.fromkeys(WORKERS, waits))
+    ends = after_deaths[case]
     assert [end.status for end in ends] == [75, 7], ends
     (line,) = ends[0].lines("prophet:")
     # The agent looks once a second, and on a busy machine later.
     stalled = re.fullmatch(r"prophet: no transfer has finished for (\d+) s: (.*) \(PROPHET_STALL_S\)", line)
     assert stalled is not None and int(stalled[1]) >= STALL_S, line
-    assert stalled[2].startswith(what)
+    assert stalled[2].startswith(DEATHS[case])

@@ -39,10 +39,10 @@ def test_the_order_is_that_of_the_models_graph_on_every_worker(
 ) -> None:
     def under(bed: Testbed, number: int, policy: str) -> list[Ended]:
         settings = {"BYTEPS_SCHEDULER": policy, "PROPHET_STATUS_OUT": "status.json"}
-        return run_job(bed, tmp_path / policy, PORT + number, KEPT, dict.fromkeys(WORKERS, settings))
+        return run_job(bed, tmp_path / policy, PORT + number, KEPT, dict.fromkeys(WORKERS, settings), forked=True)
 
     runs = side_by_side(
-        lambda: run_job(testbed, tmp_path / "stock", PORT, JOB), lambda: under(beside, 1, "tictac-tio")
+        lambda: run_job(testbed, tmp_path / "stock", PORT, JOB, forked=True), lambda: under(beside, 1, "tictac-tio")
     ) + side_by_side(lambda: under(testbed, 2, "tictac"), lambda: under(beside, 3, "caramel"))
     names = ("stock", "tictac-tio", "tictac", "caramel")
     weights = {name: ended(tmp_path / name, ends) for name, ends in zip(names, runs, strict=True)}

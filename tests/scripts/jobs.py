@@ -10,9 +10,6 @@ import contextlib
 import itertools
 import json
 import select
-import socket
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +18,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from prophet.lab.testbed import Testbed
-from support.programs import clean_environ
+from support.forks import Forked, ForkServer
 from support.roles import ONE_DEVICE, SERVE, SERVERS, WORKERS, Job, last_words, nodes
 
 LINK_BPS = 20e6
 """An iteration's transfers take longer than its compute, so that a missing wait shows."""
 FIRST_PORT = 23000
-START_LIMIT_S = 60.0
 POLL_S = 0.05
 
 
@@ -36,35 +32,28 @@ class JobFailed(Exception):
 
 
 class Cluster:
-    """Nodes with a forkserver on each worker, for any number of jobs while the context lasts.
+    """Nodes whose workers begin in a forkserver, for any number of jobs while the context lasts.
 
     BytePS takes some four idle seconds to end, so `run` may be called from several threads: a job holds one of `turns`
     until its workers have reported. BytePS's threads poll, so jobs that train together mostly wait for each other.
-    `settings` are the workers' environment beside BytePS's own; `modules` are imported before a script starts.
+    `settings` are the workers' environment beside BytePS's own.
     """
 
-    def __init__(self, settings: Mapping[str, str], modules: tuple[str, ...], turns: threading.Semaphore) -> None:
+    def __init__(self, settings: Mapping[str, str], server: ForkServer, turns: threading.Semaphore) -> None:
         self._testbed = Testbed(nodes(LINK_BPS))
         self._settings = settings
-        self._modules = modules
+        self._server = server
         self._ports = itertools.count(FIRST_PORT)
         self._turns = turns
-        self._sockets = tempfile.TemporaryDirectory(prefix="prophet-")  # names of UNIX sockets are short
 
     def __enter__(self) -> Self:
         self._testbed.__enter__()
-        for worker in WORKERS:
-            path = Path(self._sockets.name, worker)
-            program = [sys.executable, "-P", str(Path(__file__).with_name("forkserver.py")), str(path), *self._modules]
-            environ = clean_environ() | dict(self._settings)
-            self._testbed.popen(worker, program, env=environ, log=path.with_suffix(".log"))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._testbed.__exit__(kind, error, trace)
-        self._sockets.cleanup()
 
     def run(self, script: Path, folder: Path, limit_s: float) -> list[dict[str, Any]]:
         """Runs one job to its end and returns what each worker reported; raises JobFailed, also after `limit_s`."""
@@ -73,25 +62,14 @@ class Cluster:
         turn.enter_context(self._turns)
         port = next(self._ports)
         others = []
-        workers = {}
         with turn, Job(self._testbed, folder, port) as job:
             try:
                 for node in SERVERS:
                     others.append(job.start(node, SERVE, ONE_DEVICE))
-                for node in WORKERS:
-                    workers[node] = self._connect(node)
-                    environ = job.variables(node) | ONE_DEVICE
-                    request = {
-                        "script": str(script),
-                        "folder": str(job.place(node)),
-                        "environ": environ,
-                        "memory": True,
-                    }
-                    workers[node].sendall(json.dumps(request | {"memory": True}).encode() + b"\n")
+                settings = {**ONE_DEVICE, **self._settings}
+                workers = {node: job.fork(node, [str(script)], settings, self._server) for node in WORKERS}
                 failure = _wait(workers, time.monotonic() + limit_s, results, turn.close)
             finally:
-                for connection in workers.values():
-                    connection.close()
                 for process in others:  # They end by themselves, unless a worker failed.
                     process.kill()
                     process.wait()
@@ -101,43 +79,26 @@ class Cluster:
             raise JobFailed(f"{script.stem}: {failure}\n{last_words(folder)}")
         return [json.loads(path.read_text()) for path in results]
 
-    def _connect(self, worker: str) -> socket.socket:
-        """A connection to the worker's forkserver, which may still be importing."""
-        deadline = time.monotonic() + START_LIMIT_S
-        path = Path(self._sockets.name, worker)
-        while True:
-            connection = socket.socket(socket.AF_UNIX)
-            try:
-                connection.connect(str(path))
-                return connection
-            except OSError:
-                connection.close()
-            if time.monotonic() > deadline:
-                raise JobFailed(f"no forkserver on {worker}: {path.with_suffix('.log').read_text()[-2000:]}")
-            time.sleep(0.02)
 
-
-def _wait(
-    workers: Mapping[str, socket.socket], deadline: float, results: Sequence[Path], trained: Callable[[], None]
-) -> str:
+def _wait(workers: Mapping[str, Forked], deadline: float, results: Sequence[Path], trained: Callable[[], None]) -> str:
     """Waits for all workers' ends; says which of them failed, after ending the others, or nothing.
 
     Calls `trained` when all `results` are there; `deadline` is a time.monotonic().
     """
-    running = {connection: worker for worker, connection in workers.items()}
+    running = {process: worker for worker, process in workers.items()}
     failure = ""
     while running:
         ready, _, _ = select.select(list(running), [], [], POLL_S)
-        for connection in ready:
-            worker = running.pop(connection)
-            status = connection.recv(16).decode().strip()
-            if status != "0" and not failure:
-                failure = f"{worker} ended with status {status or 'unknown'}"
+        for process in ready:
+            worker = running.pop(process)
+            status = process.wait()
+            if status != 0 and not failure:
+                failure = f"{worker} ended with status {status}"
         if all(path.exists() for path in results):
             trained()
         if running and not failure and time.monotonic() > deadline:
             failure = f"{' and '.join(running.values())} still ran after the time limit"
         if failure:
-            for connection in running:
-                connection.shutdown(socket.SHUT_WR)
+            for process in running:
+                process.abort()
     return failure

@@ -10,10 +10,6 @@ import contextlib
 import json
 import os
 import select
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,11 +17,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from scripts.jobs import JobFailed, _wait
+from support.forks import Forked, ForkServer
 from support.programs import clean_environ, torchrun_variables
 from support.roles import last_words
 from tools.ports import free_port
 
-START_LIMIT_S = 60.0
 HERE = Path(__file__).parent
 
 
@@ -38,24 +34,17 @@ class Ranks:
     def __init__(self, settings: Mapping[str, str], modules: tuple[str, ...]) -> None:
         self._settings = settings
         self._modules = modules
-        self._folder = tempfile.TemporaryDirectory(prefix="prophet-")  # names of UNIX sockets are short
-        self._socket = Path(self._folder.name, "socket")
-        self._log = self._socket.with_suffix(".log")
 
     def __enter__(self) -> Self:
-        program = [sys.executable, "-P", str(HERE / "forkserver.py"), str(self._socket), *self._modules]
         path = os.pathsep.join([str(HERE), str(HERE / "over_ddp")])
-        environ = clean_environ() | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"} | dict(self._settings)
-        with self._log.open("wb") as log:
-            self._server = subprocess.Popen(program, env=environ, stdout=log, stderr=log)
+        self._environ = {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", **self._settings}
+        self._server = ForkServer(self._modules, self._environ)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.kill()
-        self._server.wait()
-        self._folder.cleanup()
+        self._server.close()
 
     def run(
         self, script: Path, folder: Path, limit_s: float, ranks: int = 2, settings: Mapping[str, str] = {}
@@ -64,8 +53,8 @@ class Ranks:
         places = [folder / f"rank{rank}" for rank in range(ranks)]
         results = [place / "result.json" for place in places]
         with contextlib.ExitStack() as stack:
-            connections = self._start(script, places, settings, stack)
-            failure = _wait(connections, time.monotonic() + limit_s, results, lambda: None)
+            processes = self._start(script, places, settings, stack)
+            failure = _wait(processes, time.monotonic() + limit_s, results, lambda: None)
         if not failure and not all(path.exists() for path in results):
             failure = "a rank reported nothing"
         if failure:
@@ -82,40 +71,24 @@ class Ranks:
         began = time.monotonic()
         ended: dict[str, tuple[int | None, float]] = {}
         with contextlib.ExitStack() as stack:
-            running = {connection: name for name, connection in self._start(script, places, settings, stack).items()}
+            running = {process: name for name, process in self._start(script, places, settings, stack).items()}
             while running and time.monotonic() - began < limit_s:
-                for connection in select.select(list(running), [], [], 0.05)[0]:
-                    status = int(connection.recv(16).decode())
-                    ended[running.pop(connection)] = status, time.monotonic() - began
-            for connection in running:
-                connection.shutdown(socket.SHUT_WR)
-                connection.recv(16)
+                for process in select.select(list(running), [], [], 0.05)[0]:
+                    ended[running.pop(process)] = process.wait(), time.monotonic() - began
+            for process in running:
+                process.abort()
+                process.wait()
         return [ended.get(place.name, (None, limit_s)) for place in places]
 
     def _start(
         self, script: Path, places: Sequence[Path], settings: Mapping[str, str], stack: contextlib.ExitStack
-    ) -> dict[str, socket.socket]:
-        """Starts a rank in each of `places`; by their names, what answers when it ends, to be closed with `stack`."""
+    ) -> dict[str, Forked]:
+        """Starts a rank in each of `places`; by their names, the processes, to be closed with `stack`."""
         port = free_port()
-        connections: dict[str, socket.socket] = {}
+        processes: dict[str, Forked] = {}
         for rank, place in enumerate(places):
             place.mkdir(parents=True)
-            environ = torchrun_variables(rank, len(places), port) | dict(settings)
-            request = {"script": str(script), "folder": str(place), "environ": environ, "memory": False}
-            connection = connections[place.name] = stack.enter_context(self._connect())
-            connection.sendall(json.dumps(request).encode() + b"\n")
-        return connections
-
-    def _connect(self) -> socket.socket:
-        """A connection to the forkserver, which may still be importing."""
-        deadline = time.monotonic() + START_LIMIT_S
-        while True:
-            connection = socket.socket(socket.AF_UNIX)
-            try:
-                connection.connect(str(self._socket))
-                return connection
-            except OSError:
-                connection.close()
-            if time.monotonic() > deadline or self._server.poll() is not None:
-                raise JobFailed(f"no forkserver: {self._log.read_text()[-2000:]}")
-            time.sleep(0.02)
+            environ = clean_environ() | self._environ | torchrun_variables(rank, len(places), port) | dict(settings)
+            processes[place.name] = self._server.fork([str(script)], place, environ)
+            stack.callback(processes[place.name].close)
+        return processes

@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from scripts.jobs import Cluster, JobFailed
+from support.forks import ForkServer
 from support.privileges import skip_without_namespaces
 from support.roles import WORKERS
 
@@ -80,10 +81,12 @@ def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     chosen = [str(item.callspec.params["name"]) for item in items if isinstance(item, pytest.Function)]
     names = [name for name in chosen if importlib.util.find_spec(framework_of(name))]
     turns = {mode: threading.Semaphore(1) for mode in MODES}
+    frameworks = sorted({framework_of(name) for name in names})
     with contextlib.ExitStack() as stack:
+        servers = {framework: stack.enter_context(ForkServer(IMPORTED_FIRST[framework])) for framework in frameworks}
         clusters = {
-            (framework, mode): stack.enter_context(Cluster(settings, IMPORTED_FIRST[framework], turns[mode]))
-            for framework in sorted({framework_of(name) for name in names})
+            (framework, mode): stack.enter_context(Cluster(settings, servers[framework], turns[mode]))
+            for framework in frameworks
             for mode, settings in MODES.items()
         }
         running = Jobs(clusters, tmp_path_factory.mktemp("scripts"), names)

@@ -8,18 +8,18 @@ is a script of tests/net/jobs.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 from prophet.lab.testbed import NodeSpec, Testbed
-from support.roles import LAST_WORDS, ONE_DEVICE, PATIENT, SERVE, Job, write_stacks
+from support.roles import LAST_WORDS, ONE_DEVICE, PATIENT, SERVE, Job, Process, write_stacks
 
 WORKERS = ("worker0", "worker1", "worker2")
 ASYNCHRONOUS = {**ONE_DEVICE, "BYTEPS_ENABLE_ASYNC": "1"}
@@ -41,12 +41,11 @@ POLL_S = 0.05
 class JobApart:
     """A job that runs: its processes by role, and the folder in which each has its own."""
 
-    testbed: Testbed
     folder: Path
     job: Job
     coordinate: Sequence[str]
     replicate: Sequence[str] = ()
-    processes: dict[str, Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, Process] = field(default_factory=dict)
     began_s: float = field(default_factory=time.monotonic)
 
     def start_coordinator(self) -> None:
@@ -71,13 +70,17 @@ class JobApart:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Meanwhile no worker goes on, so that none ends before what is started here is there."""
-        for worker in WORKERS:
-            self.testbed.send_signal(worker, signal.SIGSTOP)
+        self._signal_workers(signal.SIGSTOP)
         try:
             yield
         finally:
-            for worker in WORKERS:
-                self.testbed.send_signal(worker, signal.SIGCONT)
+            self._signal_workers(signal.SIGCONT)
+
+    def _signal_workers(self, number: signal.Signals) -> None:
+        for worker in WORKERS:
+            if self.processes[worker].poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self.processes[worker].pid, number)
 
     def wait(self) -> list[int]:
         """Until all workers have ended: with what status each."""
@@ -116,7 +119,7 @@ def running(
     resume: bool = False,
     dead_after: str = "30s",
 ) -> Iterator[JobApart]:
-    """Starts all roles; `command` is what each worker's Python runs. What still runs in the end is ended.
+    """Starts all roles; `command` is the script of each worker, and its arguments. What still runs in the end is ended.
 
     With `replica`, its file, the job has one, which may be behind by this `bound`; `resume`: the job begins with it.
     `dead_after` is what the coordinator is told: where no worker dies, longer than a busy machine keeps one silent.
@@ -138,7 +141,7 @@ def running(
         coordinate += ["--divergence-bound", str(bound)]
         of_replica = {"PROPHET_REPLICA": replica_at, **({"PROPHET_RESUME": replica_at} if resume else {})}
     with Job(testbed, folder, port, WORKERS) as job:
-        apart = JobApart(testbed, folder, job, coordinate, replicate)
+        apart = JobApart(folder, job, coordinate, replicate)
         try:
             apart.start_coordinator()
             if replica is not None:
@@ -158,7 +161,7 @@ def running(
                     **of_replica,
                     **(settings or {}),
                 }
-                apart.processes[worker] = job.start(worker, [sys.executable, "-P", *command], own)
+                apart.processes[worker] = job.fork(worker, command, own)
             yield apart
         finally:
             testbed.terminate_all()

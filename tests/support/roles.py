@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
+from prophet.core.settings import SCHEDULER
 from prophet.lab.testbed import NodeSpec, Testbed
+from support.forks import Forked, ForkServer, torch_server
 from support.privileges import skip_without_namespaces
-from support.programs import clean_environ
+from support.programs import LATE_NS, clean_environ
 
 T = TypeVar("T")
 
@@ -60,10 +62,21 @@ def network(specs: Sequence[NodeSpec]) -> Iterator[Testbed]:
         yield testbed
 
 
+class Process(Protocol):
+    """What is asked of a role, which is one that was started or one that was forked."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+    def terminate(self) -> None: ...
+
+
 class Job:
     """The roles of one job, each with its output in the file `log` of a folder of its own, `folder`/ROLE.
 
-    Ends nothing: who starts processes ends them.
+    Ends no program: who starts one ends it. What was forked ends with the context.
     """
 
     def __init__(self, testbed: Testbed, folder: Path, port: int, workers: Sequence[str] = WORKERS) -> None:
@@ -72,6 +85,7 @@ class Job:
         self._port = port
         self._workers = workers
         self._sockets = tempfile.TemporaryDirectory(prefix="prophet-")  # names of UNIX sockets are short
+        self._forked: list[Forked] = []
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +93,8 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for process in self._forked:
+            process.close()
         self._sockets.cleanup()
 
     def place(self, node: str) -> Path:
@@ -105,9 +121,25 @@ class Job:
     def start(self, node: str, command: Sequence[str], settings: Mapping[str, str]) -> Popen[bytes]:
         """Starts a role's process in its folder, with `settings` beside the role's variables."""
         place = self.place(node)
-        # For `write_stacks`.
-        environ = clean_environ() | {"PYTHONFAULTHANDLER": "1"} | self.variables(node) | dict(settings)
-        return self._testbed.popen(node, command, env=environ, log=place / "log", cwd=place)
+        return self._testbed.popen(node, command, env=self._environ(node, settings), log=place / "log", cwd=place)
+
+    def fork(
+        self, node: str, command: Sequence[str], settings: Mapping[str, str], server: ForkServer | None = None
+    ) -> Forked:
+        """Starts a role's script as `start` does, where torch, or what `server` imported, is there already.
+
+        Sleeps of stock BytePS may end late.
+        """
+        how: dict[str, Any] = {} if SCHEDULER in settings else {"late_ns": LATE_NS}
+        how |= {"namespace": self._testbed.namespace(node), "memory": True}
+        environ = self._environ(node, settings)
+        process = (server or torch_server()).fork(command, self.place(node), environ, **how)
+        self._forked.append(process)
+        return process
+
+    def _environ(self, node: str, settings: Mapping[str, str]) -> dict[str, str]:
+        # The fault handler is for `write_stacks`.
+        return clean_environ() | {"PYTHONFAULTHANDLER": "1"} | self.variables(node) | dict(settings)
 
 
 @dataclass(frozen=True)
@@ -132,23 +164,26 @@ def run_job(
     limit_s: float = 180.0,
     lives: int = 1,
     awaited: Sequence[str] = WORKERS,
+    forked: bool = False,
+    late: bool = False,
 ) -> list[Ended]:
     """Runs `command` with this Python on both workers until the `awaited` have ended, or for `limit_s` seconds.
 
     What still runs then is killed. Where time has run out, each role first writes into its log where its Python threads
     are, and the ends of all logs are printed, which pytest shows. `settings`: more environment, by worker. `lives`: how
-    often the scheduler and the server run, one after another, since they end when all workers have suspended. Returns
-    how the workers ended, in their order.
+    often the scheduler and the server run, one after another, since they end when all workers have suspended. `forked`:
+    the workers begin where torch is imported already, which takes longer than most jobs. `late`: their sleeps may end
+    late, for stock BytePS. Returns how the workers ended, in their order.
     """
     settings = settings or {}
     with Job(testbed, folder, port) as job:
         servers = [job.start(node, [sys.executable, "-P", SERVE_AGAIN, str(lives)], ONE_DEVICE) for node in SERVERS]
-        processes = {
-            worker: job.start(
-                worker, [sys.executable, "-P", *command], {**ONE_DEVICE, **PATIENT, **settings.get(worker, {})}
+        processes: dict[str, Process] = {}
+        for worker in WORKERS:
+            own = {**ONE_DEVICE, **PATIENT, **settings.get(worker, {})}
+            processes[worker] = (
+                job.fork(worker, command, own) if forked else job.start(worker, [sys.executable, "-P", *command], own)
             )
-            for worker in WORKERS
-        }
         began = time.monotonic()
         ends: dict[str, tuple[int | None, float]] = {}
         try:
@@ -168,7 +203,7 @@ def run_job(
     ]
 
 
-def write_stacks(processes: Iterable[Popen[bytes]]) -> None:
+def write_stacks(processes: Iterable[Process]) -> None:
     """Ends those of a Job that still run, with what they have started: each first writes all of its threads' stacks."""
     running = [process for process in processes if process.poll() is None]
     for process in running:

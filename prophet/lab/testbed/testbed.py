@@ -143,6 +143,10 @@ class Testbed:
         self._place(node)
         return self._inside
 
+    def namespace(self, node: str) -> str:
+        """The path of its network namespace, for setns(2): it lasts as long as the testbed."""
+        return self._namespaces[self._place(node)]
+
     def popen(
         self, node: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
@@ -151,7 +155,7 @@ class Testbed:
         `env` is its whole environment. Output and errors go to `log`, from its beginning. A program that cannot be
         started exits with a line there and status 1.
         """
-        namespace = self._namespaces[self._place(node)]
+        namespace = self.namespace(node)
         if cores := self._specs[node].cores:
             argv = launcher("on", ",".join(map(str, cores)), *argv)
         with log.open("wb") as output:

@@ -70,7 +70,8 @@ class BytePS:
 
             def run(case: str, folder: Path, settings: Mapping[str, str]) -> list[Ended]:
                 of_all = {**settings, **case_of(self.name, case)}
-                return run_job(testbed, folder, next(ports), [str(JOB)], dict.fromkeys(WORKERS, of_all), LIMIT_S)
+                of_workers = dict.fromkeys(WORKERS, of_all)
+                return run_job(testbed, folder, next(ports), [str(JOB)], of_workers, LIMIT_S, forked=True)
 
             yield run
 

@@ -6,8 +6,8 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import mmap
-import subprocess
-import sys
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from plugins.byteps import hook_cases
 from prophet_byteps import hook
 from prophet_byteps.library import UNKNOWN_TRAINER, HookError, dynamic_names, inspect_library
 from support.fake_core import build_core
+from support.forks import ForkServer
 
 OLD_STRINGS = "-D_GLIBCXX_USE_CXX11_ABI=0"
 
@@ -37,20 +38,30 @@ def other_core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_core(tmp_path_factory.mktemp("other"), OLD_STRINGS, "-DCORE_LAST_FIRST")
 
 
-def run_case(name: str, *cores: Path) -> None:
-    command = [sys.executable, "-P", hook_cases.__file__, name, *map(str, cores)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout) == (0, f"{name} holds\n"), done.stderr
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    """It has imported what a case imports, and has no hook and no core."""
+    with ForkServer(("numpy", "prophet_byteps.hook")) as server:
+        yield server
+
+
+def run_case(server: ForkServer, folder: Path, name: str, *cores: Path) -> None:
+    process = server.fork([hook_cases.__file__, name, *map(str, cores)], folder, os.environ)
+    status = process.wait(240)
+    said = (folder / "log").read_text()
+    assert (status, said.splitlines()[-1:]) == (0, [f"{name} holds"]), said
 
 
 @pytest.mark.parametrize("name", hook_cases.CASES)
-def test_hook(name: str, core: Path, other_core: Path) -> None:
-    run_case(name, core, other_core)
+def test_hook(name: str, server: ForkServer, tmp_path: Path, core: Path, other_core: Path) -> None:
+    run_case(server, tmp_path, name, core, other_core)
 
 
 @pytest.mark.parametrize("name", hook_cases.STAGES)
-def test_hook_where_stages_are_numbered_otherwise(name: str, core_without_compression: Path) -> None:
-    run_case(name, core_without_compression)
+def test_hook_where_stages_are_numbered_otherwise(
+    name: str, server: ForkServer, tmp_path: Path, core_without_compression: Path
+) -> None:
+    run_case(server, tmp_path, name, core_without_compression)
 
 
 def test_the_layout_is_told_by_the_library(core: Path, request: pytest.FixtureRequest) -> None:

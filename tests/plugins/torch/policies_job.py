@@ -1,4 +1,4 @@
-"""One rank of a job that trains the same model under one policy after another, and each time without Prophet.
+"""One rank of a job that trains the same model under one policy after another, and without Prophet.
 
 Run as `policies_job.py STORE RANK RANKS OUT POLICY...`, with PROPHET_SCHEDULER set so that Prophet is loaded. In each
 run the first rank wants the policy's own decision after the first round, made from a profile and a network that are
@@ -204,6 +204,7 @@ def learned(name: str, rank: int) -> dict[str, Any]:
     return {**said, "without": without(rank, count + ROUNDS_AFTER)["weights"]}
 
 
+@functools.cache  # no policy has a part in it
 def without(rank: int, count: int, half: bool = False) -> dict[str, Any]:
     """So many rounds of DistributedDataParallel as it is."""
     run = Run("", rank, half=half)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from prophet.policies import collective_policies, get_definition
-from support.programs import clean_environ, run_together
+from support.forks import ddp_server, ended_well
+from support.programs import clean_environ
 
 JOB = Path(__file__).with_name("policies_job.py")
 LIMIT_S = 900.0
@@ -26,14 +25,14 @@ LEARNING = ["learn:caramel", "learn:pace", "learn:tictac"]
 def run(folder: Path, names: list[str]) -> list[dict[str, dict[str, Any]]]:
     """By rank, and by policy: what the run came to."""
     outs = [folder / f"rank{rank}.jsonl" for rank in range(RANKS)]
-    env = clean_environ() | {
-        "PROPHET_SCHEDULER": "fifo",
-        "PROPHET_MONITOR_S": "0.2",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    command = [sys.executable, str(JOB), str(folder / "store")]
-    commands = [[*command, str(rank), str(RANKS), str(out), *names] for rank, out in enumerate(outs)]
-    run_together(commands, [env] * RANKS, LIMIT_S)
+    environ = clean_environ() | {"PROPHET_SCHEDULER": "fifo", "PROPHET_MONITOR_S": "0.2"}
+    processes = {}
+    for rank, out in enumerate(outs):
+        place = folder / f"rank{rank}"
+        place.mkdir()
+        command = [str(JOB), str(folder / "store"), str(rank), str(RANKS), str(out), *names]
+        processes[place] = ddp_server().fork(command, place, environ)
+    ended_well(processes, LIMIT_S)
     rows = [[json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] for out in outs]
     return [{row["policy"]: row for row in of_rank} for of_rank in rows]
 

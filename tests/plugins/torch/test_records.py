@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,8 @@ from prophet.lab.transfers import pair_events
 from prophet.models.profiles import load_profile
 from prophet.watch.status import Predicted
 from prophet_ddp.records import ModuleRecord, Records
-from support.programs import clean_environ, run_together, torchrun_variables
+from support.forks import ddp_server, ended_well
+from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
 
 PROGRAM = Path(__file__).with_name("training_cases.py")
@@ -32,13 +32,17 @@ LIMIT_S = 400
 
 
 def job(folder: Path, until: str = "planned", ranks: int = 2, cache: str = "off") -> None:
-    """Runs a rank for each, to its end."""
+    """Runs a rank for each, to its end. What they print is beside the folder."""
     files = {"STATUS": "status.json", "EVENTS": "events.npz", "PROFILE": "profile.json"}
     settings = {f"PROPHET_{name}_OUT": str(folder / file) for name, file in files.items()}
-    environ = clean_environ() | settings | {"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": cache}
     port = free_port()
-    environs = [environ | torchrun_variables(rank, ranks, port) for rank in range(ranks)]
-    run_together([[sys.executable, str(PROGRAM), until]] * ranks, environs, LIMIT_S)
+    processes = {}
+    for rank in range(ranks):
+        place = folder.with_name(f"{folder.name}-rank{rank}")
+        place.mkdir()
+        own = {"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": cache, **torchrun_variables(rank, ranks, port)}
+        processes[place] = ddp_server().fork([str(PROGRAM), until], place, clean_environ() | settings | own)
+    ended_well(processes, LIMIT_S)
 
 
 def test_every_rank_leaves_a_status_and_the_one_that_learns_the_rest(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from prophet.cli.top import ask_all, statuses
 from prophet.lab.report import story_of
 from prophet.watch.sockets import sockets_in
 from prophet.watch.status import LiveStatus
+from support.forks import Forked, ddp_server
 from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
 
@@ -31,30 +32,28 @@ BYTES = 6 * (64 * 64 + 64) * 4
 
 
 @contextlib.contextmanager
-def job(folder: Path, settings: Mapping[str, str], port: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+def job(folder: Path, settings: Mapping[str, str], port: int) -> Iterator[list[Forked]]:
     """Two ranks that train until the file `stop` is in the folder."""
-    environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet", "XDG_RUNTIME_DIR": str(folder)} | dict(settings)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(folder / "stop")],
-            env=environ | torchrun_variables(rank, 2, port),
-            stderr=(folder / f"rank{rank}.log").open("wb"),
+    ranks = []
+    for rank in range(2):
+        place = folder / f"rank{rank}"
+        place.mkdir()
+        environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet", "XDG_RUNTIME_DIR": str(folder)} | dict(settings)
+        ranks.append(
+            ddp_server().fork([str(PROGRAM), str(folder / "stop")], place, environ | torchrun_variables(rank, 2, port))
         )
-        for rank in range(2)
-    ]
     try:
         yield ranks
     finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+        for process in ranks:
+            process.close()
 
 
 def eventually(look: Callable[[], Any], folder: Path) -> Any:
     """What `look` returns once that is something."""
     deadline = time.monotonic() + LIMIT_S
     while not (found := look()):
-        logs = "".join(path.read_text() for path in folder.glob("*.log"))
+        logs = "".join(path.read_text() for path in folder.glob("*/log"))
         assert time.monotonic() < deadline, logs
         time.sleep(0.05)
     return found
@@ -117,7 +116,7 @@ def test_a_job_says_what_it_does(folder: Path) -> None:
         (folder / "stop").touch()
         assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]
     assert sockets_in(place) == []
-    assert (folder / "rank0.log").read_text() == ""
+    assert (folder / "rank0" / "log").read_text() == ""
     story = story_of(folder / "record")
     assert [chapter.name for chapter in story.chapters] == ["worker 0", "worker 1"]
     for chapter in story.chapters:
