@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 EXIT_PATIENCE_S = 5.0
 """A process that ends waits so long for averages while nothing moves, and longer where it has something to send yet, or
 BytePS holds that until all workers have its key: others need it, and BytePS's own end would drop it."""
+MOST_PATIENCE_S = 300.0
+"""But no longer than this in all: a server that is gone acknowledges nothing any more."""
 
 logger = logging.getLogger("prophet")
 
@@ -175,9 +177,11 @@ def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
     """Nobody shuts BytePS down, or ends the process, while other workers need what we still send."""
 
     def finish() -> None:
+        still_s = 0.0
         for owner in _owners():
             while not owner.flush(EXIT_PATIENCE_S):
-                if not (hook.sending() or engine().opening):
+                still_s += EXIT_PATIENCE_S
+                if still_s >= MOST_PATIENCE_S or not (hook.sending() or engine().opening):
                     logger.warning("updates were still to come when the job ended, and nothing moved any more")
                     return
 

@@ -7,7 +7,7 @@ import copy
 import itertools
 import logging
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -405,9 +405,9 @@ def test_at_the_end_of_the_process_they_arrive_before_byteps_own_end(
 
 
 @pytest.mark.parametrize(
-    ("acknowledged", "new", "waits"),
-    [(False, False, True), (True, True, True), (True, False, False)],
-    ids=["link-down", "new-keys", "other-worker-gone"],
+    ("acknowledged", "new", "still_s", "waits"),
+    [(False, False, 30, True), (True, True, 30, True), (True, False, 30, False), (False, False, 10**6, False)],
+    ids=["link-down", "new-keys", "other-worker-gone", "server-gone"],
 )
 def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
     network: Network,
@@ -415,6 +415,7 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
     caplog: pytest.LogCaptureFixture,
     acknowledged: bool,
     new: bool,
+    still_s: int,
     waits: bool,
 ) -> None:
     _, _, model, optimizer = pair(network)
@@ -424,7 +425,8 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
         optimizer._prophet._engine._opening.update(network.flying)
     clock = itertools.count(step=1)
     monkeypatch.setattr(torch_updates, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    down_s, deliver = iter(range(30)), network.wait_activity
+    deliver = network.wait_activity
+    down_s: Iterator[int] = iter(range(still_s))
 
     def wait(limit_s: float) -> None:
         if next(down_s, None) is None:
@@ -438,6 +440,7 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
     said = ["updates were still to come when the job ended, and nothing moved any more"]
     assert caplog.messages == said * (not waits)
     network.shut_down = network.acknowledged = False  # for the fixture's own end
+    down_s = iter(())
 
 
 def test_strides_of_the_parameter_are_kept(network: Network) -> None:
