@@ -51,7 +51,7 @@ class Held:
         self.handles = 0
         self.arrived = 0
         self.DistributedOptimizer: Callable[..., Any] = lambda *arguments: None
-        self.shutdown = self.suspend = self.resume = lambda *arguments: None
+        self.init = self.shutdown = self.suspend = self.resume = lambda *arguments: None
 
     def size(self) -> int:
         return 2

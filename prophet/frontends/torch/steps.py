@@ -47,12 +47,8 @@ class ModuleUpdates(Updates):
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self._reference = weakref.ref(optimizer)
 
-    def finish(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
-        """As any updates."""
-        whole = super().finish(slots, patience_s)
-        if self._pending == 0:
-            self._held = None
-        return whole
+    def _none_pending(self) -> None:
+        self._held = None
 
     def can_be_late(self) -> bool:
         """Whether this step may return before its updates are made. Where not, gradients are averages afterwards."""

@@ -98,7 +98,11 @@ class Updates:
                 self._update(due + self._back_after(due[-1]))
         if self._pending == 0:
             torch_guards.release(self)
+            self._none_pending()
         return True
+
+    def _none_pending(self) -> None:
+        """No update is to come any more."""
 
     def state_of(self, slot: Slot) -> list[torch.Tensor]:
         """What the optimizer keeps for this parameter, to which the program may have references."""
