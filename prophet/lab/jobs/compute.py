@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-MOST_BEHIND_S = 0.02
-"""A host that is later than this was kept waiting, wherever that was, and so was its accelerator."""
+MOST_BEHIND_S = 0.1
+"""A host that is later than this was kept waiting, wherever that was, and so was its accelerator. To copy a gradient of
+some ten megabytes on busy processors, which an accelerator would do by itself, takes less."""
 
 
 class ComputeClock:
