@@ -93,7 +93,8 @@ def test_a_worker_whose_hook_cannot_act_trains_with_the_others(
 def test_a_worker_that_ends_first_still_sends_what_another_waits_for(
     testbed: Testbed, beside: Testbed, tmp_path: Path
 ) -> None:
-    job = (str(JOBS / "one_saves.py"), STEPS)
+    wide = "16384"  # An iteration's gradients are under way for longer than a process takes to end.
+    job = (JOB, STEPS, wide, "0")
     stock, ends = side_by_side(
         lambda: run_job(testbed, tmp_path / "stock", PORT + 9, job),
         lambda: run_job(beside, tmp_path / "scheduled", PORT + 9, job, dict.fromkeys(WORKERS, ON), limit_s=120.0),
@@ -124,8 +125,10 @@ def after_deaths(
     """How the jobs of DEATHS end. Most of their time is waiting, which they do together."""
     waits = {worker: {**ON, "PROPHET_STALL_S": f"{STALL_S}"} for worker in WORKERS}
 
+    folders = {case: tmp_path_factory.mktemp(case) for case in DEATHS}  # not made by two threads at once
+
     def job(bed: Testbed, case: str) -> list[Ended]:
-        return run_job(bed, tmp_path_factory.mktemp(case), PORT + 6, (JOB_WHERE, case, "3"), waits, forked=True)
+        return run_job(bed, folders[case], PORT + 6, (JOB_WHERE, case, "3"), waits, forked=True)
 
     first, second = DEATHS
     return dict(zip(DEATHS, side_by_side(lambda: job(testbed, first), lambda: job(beside, second)), strict=True))
