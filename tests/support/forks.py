@@ -151,10 +151,17 @@ class ForkServer:
             time.sleep(0.02)
 
 
-def ended_well(processes: Mapping[Path, Forked], limit_s: float) -> None:
-    """Waits for the ends of all, by their folders. Fails with what they printed where one fails, or is late."""
+def run_ranks(ranks: Mapping[Path, tuple[Sequence[str], Mapping[str, str]]], limit_s: float) -> None:
+    """Runs ranks under Prophet together, each a command and its whole environment in a folder, which is made.
+
+    Fails with what they printed where one fails, or is late.
+    """
     ends_at = time.monotonic() + limit_s
+    processes: dict[Path, Forked] = {}
     try:
+        for folder, (command, environ) in ranks.items():
+            folder.mkdir()
+            processes[folder] = ddp_server().fork(command, folder, environ)
         statuses = [process.wait(max(0.0, ends_at - time.monotonic())) for process in processes.values()]
     finally:
         for process in processes.values():

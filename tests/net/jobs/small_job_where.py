@@ -54,6 +54,7 @@ def worker_1_dies(steps: str) -> None:
 def worker_1_dies_before_it_sends(steps: str) -> None:
     """It has started as all do; worker 0 broadcasts, and BytePS waits for all workers to have the first tensor."""
     import byteps.torch
+
     from prophet_byteps import agreement
 
     def die(*args: object, **kwargs: object) -> None:

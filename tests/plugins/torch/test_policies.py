@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from prophet.policies import collective_policies, get_definition
-from support.forks import ddp_server, ended_well
+from support.forks import run_ranks
 from support.programs import clean_environ
 
 JOB = Path(__file__).with_name("policies_job.py")
@@ -26,13 +26,10 @@ def run(folder: Path, names: list[str]) -> list[dict[str, dict[str, Any]]]:
     """By rank, and by policy: what the run came to."""
     outs = [folder / f"rank{rank}.jsonl" for rank in range(RANKS)]
     environ = clean_environ() | {"PROPHET_SCHEDULER": "fifo", "PROPHET_MONITOR_S": "0.2"}
-    processes = {}
-    for rank, out in enumerate(outs):
-        place = folder / f"rank{rank}"
-        place.mkdir()
-        command = [str(JOB), str(folder / "store"), str(rank), str(RANKS), str(out), *names]
-        processes[place] = ddp_server().fork(command, place, environ)
-    ended_well(processes, LIMIT_S)
+    commands = [
+        [str(JOB), str(folder / "store"), str(rank), str(RANKS), str(out), *names] for rank, out in enumerate(outs)
+    ]
+    run_ranks({folder / f"rank{rank}": (command, environ) for rank, command in enumerate(commands)}, LIMIT_S)
     rows = [[json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] for out in outs]
     return [{row["policy"]: row for row in of_rank} for of_rank in rows]
 

@@ -23,7 +23,7 @@ from prophet.lab.transfers import pair_events
 from prophet.models.profiles import load_profile
 from prophet.watch.status import Predicted
 from prophet_ddp.records import ModuleRecord, Records
-from support.forks import ddp_server, ended_well
+from support.forks import run_ranks
 from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
 
@@ -36,13 +36,10 @@ def job(folder: Path, until: str = "planned", ranks: int = 2, cache: str = "off"
     files = {"STATUS": "status.json", "EVENTS": "events.npz", "PROFILE": "profile.json"}
     settings = {f"PROPHET_{name}_OUT": str(folder / file) for name, file in files.items()}
     port = free_port()
-    processes = {}
-    for rank in range(ranks):
-        place = folder.with_name(f"{folder.name}-rank{rank}")
-        place.mkdir()
-        own = {"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": cache, **torchrun_variables(rank, ranks, port)}
-        processes[place] = ddp_server().fork([str(PROGRAM), until], place, clean_environ() | settings | own)
-    ended_well(processes, LIMIT_S)
+    environ = clean_environ() | settings | {"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": cache}
+    command = [str(PROGRAM), until]
+    own = [(command, environ | torchrun_variables(rank, ranks, port)) for rank in range(ranks)]
+    run_ranks({folder.with_name(f"{folder.name}-rank{rank}"): each for rank, each in enumerate(own)}, LIMIT_S)
 
 
 def test_every_rank_leaves_a_status_and_the_one_that_learns_the_rest(tmp_path: Path) -> None:
