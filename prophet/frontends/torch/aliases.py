@@ -1,12 +1,17 @@
-"""Memory of a parameter that is read without calling torch: by another process, NumPy or another library.
+"""Memory of a parameter, or of its gradient, that is read without calling torch: by another process, NumPy or another
+library.
 
 Rule of this file: what references.py cannot see, because no function of torch is called when it is read. Here it
-is noticed that somebody holds the memory; the parameter's update must then be in place when step() returns.
+is noticed that somebody holds the memory; the parameter's update must then be in place when step() returns, and so must
+the average in its `.grad`, where the engine averages in backward when that returns.
 
 Other processes share a tensor's memory once multiprocessing has sent it or `share_memory_()` was called. NumPy and
 other libraries get the memory of CPU tensors only, by `numpy()` or `__dlpack__()`, which are watched here. Whether they
 still have it, the storage's count of references says: torch counts one for the tensor and one for the object that asks.
 Nothing was watched before the first optimizer was wrapped, so a storage with more holders then counts as lent.
+
+A gradient comes and goes. Where the program clears it in place, one that was lent counts as lent for as long as it is
+there: an array of NumPy keeps the tensor itself, and no other reference to its storage.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 _count_of: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 _ALONE = 2
@@ -59,6 +65,31 @@ def _held_by_others(key: int) -> bool:
 
 _memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
 """By the key of the storage, of parameters on the CPU."""
+_lent: dict[int, StorageWeakRef] = {}
+"""Other storages on the CPU that were lent, by their key, which no other one gets as long as this is held."""
+_MOST_LENT = 1000
+"""Before those that are gone are looked for: a program that gives each batch to NumPy lends as many."""
+_most_lent = _MOST_LENT
+
+
+def lent(key: int) -> bool:
+    """Whether NumPy or the like got the storage with this key, which lives and is no parameter's."""
+    return key in _lent
+
+
+def any_lent() -> bool:
+    return bool(_lent)
+
+
+def _note_lent(key: int, storage: torch.UntypedStorage) -> None:
+    global _most_lent
+    if key in _lent:
+        return
+    if len(_lent) >= _most_lent:
+        for gone in [key for key, reference in _lent.items() if reference.expired()]:
+            del _lent[gone]
+        _most_lent = max(_MOST_LENT, 2 * len(_lent))
+    _lent[key] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
 
 def install() -> None:
@@ -71,16 +102,19 @@ def _lending(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling() and self.is_cpu:
-            memory = _memories.get(_key_of(self))
-            if memory is not None:
-                memory.lent = True
+            _note(self)
         return original(self, *args, **kwargs)
 
     return wrapper
 
 
-def _key_of(tensor: torch.Tensor) -> int:
+def _note(tensor: torch.Tensor) -> None:
     try:
-        return int(tensor.untyped_storage()._cdata)
+        storage = tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
-        return 0
+        return
+    memory = _memories.get(storage._cdata)
+    if memory is not None:
+        memory.lent = True
+    else:
+        _note_lent(storage._cdata, storage)

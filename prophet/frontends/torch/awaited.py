@@ -129,8 +129,9 @@ class AwaitedRounds:
                         slot.expect()
                 for slot in torch_guards.keep_gradients(self, awaited):
                     slot.part()
-            if self._out_of_sight:
-                self.settle(awaited)
+                unseen = awaited if self._out_of_sight else torch_guards.lent(awaited)
+            if unseen:
+                self.settle(unseen)
 
     def _gathered(self) -> None:
         """It has made gradients of this module."""

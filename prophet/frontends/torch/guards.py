@@ -12,10 +12,10 @@ a pending update is brought up to date
 All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
 before TorchScript's code or a CUDA graph runs and before a transform of torch.func, in which nothing may be written.
 
-A module that is compiled waits for all of its parameters when it is called (compiled.py). Where somebody holds a
-parameter's memory without asking torch (aliases.py), and from then on where compiled code could use a parameter that is
-not its module's, step() waits, as stock BytePS does. One way is out of reach: a reference to the tensor itself that
-another thread or a C++ extension uses. Where gradients show it, step() waits from then on.
+A module that is compiled waits for all of its parameters when it is called (compiled.py). Where somebody holds the
+memory of a parameter or of its gradient without asking torch (aliases.py), and from then on where compiled code could
+use a parameter that is not its module's, step() waits, as stock BytePS does. One way is out of reach: a reference to
+the tensor itself that another thread or a C++ extension uses. Where gradients show it, step() waits from then on.
 The patches do nothing while they are traced, so they break no graph.
 """
 
@@ -116,7 +116,8 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
 
     They change the parameters, and what `owner.state_of(slot)` gives, which the program may have as well.
 
-    Returns those whose updates must not be late, since somebody holds the parameter's memory and is not seen.
+    Returns those whose updates must not be late, since somebody holds the memory of parameter or gradient and is not
+    seen.
     """
     _kept[owner] = list(slots)
     exposed: set[Slot] = set()
@@ -131,7 +132,8 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
             if slot.watched.memory.exposed(storage, param.is_cpu):
                 exposed.add(slot)
             _add_pending(storage._cdata, slot)
-            _add_sent(slot)
+            if torch_aliases.lent(_add_sent(slot)):
+                exposed.add(slot)
             for tensor in owner.state_of(slot):
                 _add_pending(references.storage_key(tensor), slot)
     _watch_references()
@@ -149,6 +151,16 @@ def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> list[Slot]:
     _watch_references()
     together = [_pending[key] for key in keys if len(_pending.get(key, ())) > 1]
     return [slot for sharing in together if len({id(slot.param) for slot in sharing}) > 1 for slot in sharing]
+
+
+def lent(slots: Iterable[Slot]) -> list[Slot]:
+    """Those whose gradient, which was sent, somebody may read without being seen."""
+    if not torch_aliases.any_lent():
+        return []
+    sent = {slot: slot.seen[0]() for slot in slots if slot.seen is not None}
+    return [
+        slot for slot, grad in sent.items() if grad is not None and torch_aliases.lent(references.storage_key(grad))
+    ]
 
 
 def _add_pending(key: references.StorageKey, slot: Slot) -> None:
