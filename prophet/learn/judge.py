@@ -8,6 +8,9 @@ holds; a cut that turns out worse than a former one is given up for that, and wh
 the best are tried. How many there may be follows from what one costs: on a parameter server two copies of the gradients
 for as long as the job lasts. One that the job has had costs little, so two that are too near to tell take turns.
 
+What predictions leave out differs with the size of blocks, so what one cut took beside what was predicted of it says
+something of others of about its size: such a one is not tried on a promise that this does not bear out.
+
 The iterations under one cut, from when it came in force until another did, are a *stretch*. What iterations take
 drifts: other work comes and goes, and a cut that was measured a minute ago would seem better or worse than it is. So
 only the ends of stretches that follow one another are compared, the last iterations under one cut with the first under
@@ -353,11 +356,12 @@ class Judge:
             return current  # From one that turns out worse there would be no way back.
         possible = [choice for choice in choices if self.may_cut_anew or choice.cut in self._used]
         untried = [choice for choice in possible if choice.cut not in self._known and choice.cut != in_force]
-        if untried:
-            # What the job began with knew nothing: any other that is taken for better is worth a recut.
-            begun = self._used[:1] == [in_force] and choices.index(untried[0]) < choices.index(current)
-            if begun or untried[0].iteration_s < self._promised_s(possible, current) * (1 - self.recuts.least_gain):
-                return untried[0]
+        if untried and self._used[:1] == [in_force] and choices.index(untried[0]) < choices.index(current):
+            return untried[0]  # What the job began with knew nothing: any that is taken for better is worth a recut.
+        least_s = self._promised_s(possible, current) * (1 - self.recuts.least_gain)
+        for choice in untried:
+            if choice.iteration_s < least_s and self._borne_out(choice, possible, current):
+                return choice
         return self._neighbour(possible, current) or self._rival(possible, current) or current
 
     def _promised_s(self, possible: Sequence[Choice], current: Choice) -> float:
@@ -366,6 +370,22 @@ class Judge:
         worse = {cut for cut, one in compared.items() if one.share > CLEARLY * one.error}
         former = (choice.iteration_s for choice in possible if choice.cut in compared and choice.cut not in worse)
         return min([current.iteration_s, *former])
+
+    def _borne_out(self, choice: Choice, possible: Sequence[Choice], current: Choice) -> bool:
+        """Whether one that was not tried is worth it also by what the measured cut took that is nearest in size, beside
+        what was predicted of that.
+        """
+        measured_s = self.iteration_s(current.cut)
+        if measured_s is None:
+            return True
+        compared = self._compared(current.cut)
+        took_s = {cut: measured_s * math.exp(one.share) for cut, one in compared.items()} | {current.cut: measured_s}
+        nearest = min(
+            (other for other in (current, *possible) if other.cut in took_s),
+            key=lambda other: abs(math.log(_usual_bytes(other.cut) / _usual_bytes(choice.cut))),
+        )
+        expected_s = choice.iteration_s * took_s[nearest.cut] / nearest.iteration_s
+        return expected_s < measured_s * (1 - self.recuts.least_gain)
 
     def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
         """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good.
@@ -415,6 +435,11 @@ class Judge:
 
 def _size(choice: Choice) -> int:
     return choice.cut.block_bytes_at(0)
+
+
+def _usual_bytes(cut: Cut) -> float:
+    """Of its blocks, the mean by factors of what its segments have."""
+    return math.exp(sum(math.log(segment.block_bytes) for segment in cut.segments) / len(cut.segments))
 
 
 def median_error_s(periods_s: NDArray[np.float64], median_s: float) -> float:

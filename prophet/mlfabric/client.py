@@ -99,22 +99,7 @@ class CoordinatorClient:
         self._sample: NicSample | None = None
         self._was_sending = False
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        for option, value in (
-            (zmq.LINGER, 200),
-            (zmq.IMMEDIATE, 1),  # nothing queues up for a coordinator that is not there
-            (zmq.MAXMSGSIZE, MOST_ANSWER_BYTES),
-            (zmq.RECONNECT_IVL, RECONNECT_MS[0]),
-            (zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1]),
-            (zmq.HEARTBEAT_IVL, 1000),
-            (zmq.HEARTBEAT_TIMEOUT, 5000),
-        ):
-            self._socket.setsockopt(option, value)
-        try:
-            self._socket.connect(address)
-        except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
-            raise UserError(f"coordinator {address}: {error}; write tcp://HOST:PORT") from None
+        self._socket = _connected(self._context, address)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -404,6 +389,27 @@ class CoordinatorClient:
         # Where its buffer is full, it is awake; where it is closed, the thread has ended.
         with contextlib.suppress(OSError):
             self._wake_in.send(b"\0")
+
+
+def _connected(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
+    """Raises UserError where the address is none; a coordinator that is not there yet is waited for."""
+    connected = context.socket(zmq.DEALER)
+    for option, value in (
+        (zmq.LINGER, 200),
+        (zmq.IMMEDIATE, 1),  # nothing queues up for a coordinator that is not there
+        (zmq.MAXMSGSIZE, MOST_ANSWER_BYTES),
+        (zmq.RECONNECT_IVL, RECONNECT_MS[0]),
+        (zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1]),
+        (zmq.HEARTBEAT_IVL, 1000),
+        (zmq.HEARTBEAT_TIMEOUT, 5000),
+    ):
+        connected.setsockopt(option, value)
+    try:
+        connected.connect(address)
+    except zmq.ZMQError as error:
+        context.destroy(linger=0)
+        raise UserError(f"coordinator {address}: {error}; write tcp://HOST:PORT") from None
+    return connected
 
 
 def _milliseconds(left_s: float) -> int | None:

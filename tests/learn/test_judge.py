@@ -49,6 +49,18 @@ def test_later_a_recut_must_promise_what_it_costs() -> None:
     assert subject.wanted(choices, uniform(512)) == choices[0]
 
 
+@pytest.mark.parametrize(("larger_s", "tried"), [(1.06, False), (0.99, True)])
+def test_a_promise_counts_as_far_as_blocks_of_about_that_size_have_kept_theirs(larger_s: float, tried: bool) -> None:
+    """VGG-19's gradients at 250 Mbit/s and 5 ms, where predictions leave out more of large blocks."""
+    subject = Judge(MANY_RECUTS)
+    for cut, seconds in ((uniform(512), 0.998), (uniform(1024), larger_s), (uniform(256), 0.976)):
+        subject.in_force(cut)
+        subject.measured(cut, periods(seconds))
+    predicted = ((1024, 0.988), (512, 0.998), (2048, 0.955), (256, 1.026), (128, 1.141))
+    choices = [choice(uniform(size_kib), seconds) for size_kib, seconds in predicted]
+    assert (subject.wanted(choices, uniform(256)).cut == uniform(2048)) == tried
+
+
 def test_a_cut_that_is_measured_to_be_worse_is_given_up() -> None:
     subject = judge((LEARNING, 1.0), (uniform(512), 1.02))
     choices = [choice(uniform(512), 0.8), choice(LEARNING, 1.0)]

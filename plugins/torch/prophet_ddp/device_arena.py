@@ -27,10 +27,10 @@ import torch
 
 from prophet.frontends.torch.arena import ArenaBlock, Slot
 from prophet.frontends.torch.streams import Event, Streams
+from prophet_ddp.arena import DdpArena
 from prophet_ddp.device import DeviceStreams, EventWatch
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_ddp.rounds import DdpArena
 
 
 class DeviceOperation(JointOperation):

@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import datetime
 import functools
+import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 
 from prophet.core.settings import DDP_NCCL, Settings
 from prophet.policies import get_definition
+from prophet_ddp.wide_gloo import probe
 
 if TYPE_CHECKING:
+    from prophet_ddp.arena import DdpArena
     from prophet_ddp.device import DeviceStreams, EventWatcher
-    from prophet_ddp.rounds import DdpArena
 
 BACKEND = "cpu:gloo,cuda:nccl"
 SERVED = ("nccl", "cuda:nccl", BACKEND)
@@ -34,6 +37,8 @@ NOTICE = (
     "Prophet schedules this module's gradients over NCCL, which is not yet run on a GPU: compare the weights of a "
     "short job with those of one without PROPHET_SCHEDULER before you rely on it"
 )
+
+logger = logging.getLogger("prophet")
 
 _TEARS_DOWN = ("1", "3")
 """Of TORCH_NCCL_ASYNC_ERROR_HANDLING: an error ends the process; none goes on with what is left of an operation."""
@@ -76,32 +81,39 @@ def _torch_keeps(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def new_group(ranks: list[int], timeout: datetime.timedelta) -> dist.ProcessGroup:
-    """A group of these ranks with both backends, made by all of them."""
-    # Of a part of all ranks its name counts the groups that each of them is in, which must be as many (wide_gloo.py).
-    part = len(ranks) < dist.get_world_size()
-    made: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, backend=BACKEND, use_local_synchronization=part)
-    return made
-
-
 class OnGpu:
-    """What one module's rounds need besides, with its parameters on `device`."""
+    """What the parts of one module need (`assembly.Connecting`), with its parameters on `device`."""
+
+    tried = False
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._made: DeviceStreams | None = None
         self._watchers: list[EventWatcher] = []
 
-    def connect(self, group: dist.ProcessGroup) -> None:
+    def new_group(self, group: dist.ProcessGroup, _store: Store, timeout: datetime.timedelta) -> dist.ProcessGroup:
+        """One with both backends. Its ranks meet as torch.distributed has them meet."""
+        ranks = dist.get_process_group_ranks(group)
+        # Of a part of all ranks its name counts the groups that each of them is in, which must be as many
+        # (wide_gloo.py).
+        part = len(ranks) < dist.get_world_size()
+        made: dist.ProcessGroup = dist.new_group(
+            ranks, timeout=timeout, backend=BACKEND, use_local_synchronization=part
+        )
+        return made
+
+    def connect(self, own: dist.ProcessGroup) -> None:
         """Makes the communicator, while nothing else of this process can be under way in it."""
         from prophet_ddp.device import DeviceStreams, EventWatcher  # A job on processors needs none of it.
 
-        group.allreduce([torch.zeros(1, device=self._device)]).wait()
-        torch.cuda.synchronize(self._device)
-        self._made = DeviceStreams(self._device)
+        probe(own)  # All ranks are there. What it takes says nothing: blocks go another way.
+        own.allreduce([torch.zeros(1, device=self.device)]).wait()
+        torch.cuda.synchronize(self.device)
+        self._made = DeviceStreams(self.device)
         self._watchers = [EventWatcher(f"prophet-{name}", self._made) for name in ("ready", "ended")]
+        logger.warning(NOTICE)
 
-    def streams(self, _device: torch.device) -> DeviceStreams:
+    def streams(self, _device: torch.device, /) -> DeviceStreams:
         """The module's. After `connect`."""
         assert self._made is not None
         return self._made
@@ -114,13 +126,7 @@ class OnGpu:
         readies, ends = self._watchers
         return functools.partial(DeviceArena, readies=readies, ends=ends)
 
-    def close(self) -> None:
+    def closing(self) -> None:
         """Ends the threads."""
         for watcher in self._watchers:
             watcher.close(END_LIMIT_S)
-
-
-def device_of(ddp: Any) -> torch.device:
-    """Where the parameters are that are averaged; all on one device, as was found out before."""
-    device: torch.device = next(param.device for param in ddp.module.parameters() if param.requires_grad)
-    return device

@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from prophet.core.cut import Block, Cut, blocks_of
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
-from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
+from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
-from prophet.frontends.torch.streams import Streams, streams_of
+from prophet.frontends.torch.streams import Streams
 from prophet.frontends.torch.updates import unseen_use
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
 from prophet.watch import training
+from prophet_ddp.arena import DdpArena
 from prophet_ddp.compression import CommHook
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
@@ -38,126 +40,74 @@ if TYPE_CHECKING:
     from prophet_ddp.turns import Turns
 
 
-class DdpArena(Arena):
-    """Blocks that travel as all-reduces."""
+@dataclass(frozen=True)
+class Channel:
+    """How a module's blocks travel, and what is said of them: `ranks` ranks share its process group."""
 
-    def __init__(
-        self,
-        slots: Sequence[Slot],
-        fusion: bool,
-        streams: Callable[[Any], Streams],
-        issuer: Issuer,
-        log: EventLog,
-        half: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(slots, fusion, streams, half=half)
-        self._issuer = issuer
-        self._log = log
-        self._operations: dict[ArenaBlock, JointOperation] = {}
-        self._incomplete: dict[JointOperation, int] = {}
-        """Of the round's operations, how many blocks are not there yet."""
-
-    def operations(self, collectives: Iterable[Sequence[int]]) -> list[JointOperation]:
-        """The round's, one for the blocks at each of these places, in this order."""
-        self._operations, self._incomplete = {}, {}
-        for places in collectives:
-            blocks = [self.blocks[place] for place in places]
-            operation = self._operation(blocks)
-            self._operations.update(dict.fromkeys(blocks, operation))
-            self._incomplete[operation] = len(blocks)
-        return list(self._incomplete)
-
-    def _operation(self, blocks: Sequence[ArenaBlock]) -> JointOperation:
-        parts = [block.data for block in blocks]
-        after = list[Callable[[], None]]()
-
-        def start() -> Any:
-            whole = parts[0]
-            if len(parts) > 1:
-                # What does not lie together is brought together, and goes back where it came from.
-                whole = torch.cat(parts)
-                after.append(lambda: _part(whole, parts))
-            return self._issuer.all_reduce(whole)
-
-        def then() -> None:
-            for step in after:
-                step()
-
-        return self._joint(start, blocks[0].id, sum(part.nbytes for part in parts), then)
-
-    def _joint(self, start: Callable[[], Any], id: int, size_bytes: int, then: Callable[[], None]) -> JointOperation:
-        return JointOperation(start, id, size_bytes, then)
-
-    def under_way(self) -> list[JointOperation]:
-        """Of the last round, what may be at work in its blocks when all of them have arrived."""
-        return []
-
-    def landed(self, slot: Slot) -> bool:
-        """Whether it has arrived, and no stream would have to wait for it either."""
-        return self.arrived(slot)
-
-    def _send(self, block: ArenaBlock) -> JointOperation:
-        operation = self._operations[block]
-        self._log.added(block.id, block.data.nbytes, time.monotonic())
-        self._incomplete[operation] -= 1
-        if not self._incomplete[operation]:
-            self._issuer.ready(operation)
-        return operation
-
-    def _back(self, block: ArenaBlock) -> bool:
-        return bool(block.flight.done)
+    issuer: Issuer
+    control: Control
+    log: EventLog
+    ranks: int
 
 
-def _part(data: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
-    """Copies what lies one after another in `data` to each of `parts`."""
-    with torch.no_grad():
-        for part, own in zip(parts, data.split([part.numel() for part in parts]), strict=True):
-            part.copy_(own)
+@dataclass(frozen=True)
+class Terms:
+    """What is settled of a module before its first round, alike on all ranks.
+
+    `first_cut` of gradients of these bytes; `first_at_once`: operations under way before anything is decided. With
+    `fusion` small gradients travel together. `uses_vary`: parameters may have no gradient in a round
+    (find_unused_parameters), and then what no rank used keeps its `.grad`. `counted`: the graph is static, and a
+    parameter may get several gradients in a backward pass. `arranges`: from the second round on gradients lie in the
+    arena as those of the first were generated, the last one first; the order of registration is but a guess at that.
+    """
+
+    first_cut: Callable[[Sequence[int]], Cut]
+    first_at_once: int = LEAST_AT_ONCE
+    fusion: bool = True
+    uses_vary: bool = False
+    counted: bool = False
+    arranges: bool = False
+
+
+class Hardware(Protocol):
+    """What a module's parameters are on: processors, or a GPU."""
+
+    def streams(self, device: torch.device, /) -> Streams:
+        """Those of the parameters on this device."""
+        ...
+
+    @property
+    def arena(self) -> Callable[..., DdpArena]:
+        """What makes the arena of a module."""
+        ...
 
 
 class ModuleRounds(AwaitedRounds):
-    """One module's. `named` are the parameters that are averaged, in forward order; `ranks` how many there are.
-
-    `first_at_once`: operations under way before anything is decided. `uses_vary`: parameters may have no gradient in a
-    round (find_unused_parameters), and then what no rank used keeps its `.grad`. `counted`: the graph is static, and a
-    parameter may get several gradients in a backward pass. `number` counts the modules of the process. `streams` and
-    `arena` are those of where the parameters are. `arranges`: from the second round on gradients lie in the arena as
-    those of the first were generated, the last one first; `named` is but a guess at that order.
+    """One module's. `named` are the parameters that are averaged, in the order of registration; `number` counts the
+    modules of the process.
     """
 
     def __init__(
         self,
         named: Iterable[tuple[str, torch.Tensor]],
-        issuer: Issuer,
-        control: Control,
-        log: EventLog,
-        ranks: int,
         number: int,
-        first_cut: Callable[[Sequence[int]], Cut],
-        uses_vary: bool = False,
-        counted: bool = False,
-        fusion: bool = True,
-        streams: Callable[[torch.device], Streams] = streams_of,
-        arena: Callable[..., DdpArena] = DdpArena,
-        first_at_once: int = LEAST_AT_ONCE,
-        arranges: bool = False,
+        channel: Channel,
+        terms: Terms,
+        hardware: Hardware,
     ) -> None:
         super().__init__(named, number)
-        self.ranks = ranks
-        self._issuer = issuer
-        self.control = control
-        self.log = log
+        self.ranks = channel.ranks
+        self._issuer = channel.issuer
+        self.control = channel.control
+        self.log = channel.log
         self.record = ModuleRecord()
-        self.first_cut = first_cut
-        self._uses_vary = uses_vary
-        self._counted = counted
-        self._fusion = fusion
-        self._make_streams = streams
-        self._make_arena = arena
+        self.terms = terms
+        self._uses_vary = terms.uses_vary
+        self._counted = terms.counted
+        self._hardware = hardware
         self._streams: dict[torch.device, Streams] = {}
         self._arena: DdpArena | None = None
         self._comm_hook: CommHook | None = None
-        self._first_at_once = first_at_once
         self._decision: Decision | None = None
         self.trial: CutTrial | None = None
         """Of each cut that is taken up, on the rank that decides."""
@@ -178,7 +128,7 @@ class ModuleRounds(AwaitedRounds):
         self._has_part = [False] * len(self._slots)
         """By place: a gradient came since the last round ended, be it within no_sync()."""
         self._registered = tuple(self._slots)
-        self._arranges = arranges and self.plain
+        self._arranges = terms.arranges and self.plain
         self._first_came: list[Slot] = []
         """Where gradients are to be arranged: in the order in which those of the first round came."""
         self._unused: list[Slot] = []
@@ -419,16 +369,16 @@ class ModuleRounds(AwaitedRounds):
         hook = self._comm_hook
         half = hook.half if hook is not None else None
         self.record.half = half is not None
-        self._arena = arena = self._make_arena(
-            self._slots, self._fusion, self._streams_of, self._issuer, self.log, half=half
+        self._arena = arena = self._hardware.arena(
+            self._slots, self.terms.fusion, self._streams_of, self._issuer, self.log, half=half
         )
         if hook is None:
             arena.scale = 1.0 / self.ranks
         else:
             arena.divisor = self.ranks
-        cut = self.first_cut(arena.sizes)
+        cut = self.terms.first_cut(arena.sizes)
         order = backward_order(len(self.blocks_under(cut)))
-        self._take_up(Decision(cut, order, at_once=self._first_at_once))
+        self._take_up(Decision(cut, order, at_once=self.terms.first_at_once))
 
     def _clear(self, arena: DdpArena) -> None:
         """Waits until nothing is under way in the arena, nor to come of what was."""
@@ -493,7 +443,7 @@ class ModuleRounds(AwaitedRounds):
 
     def _streams_of(self, device: torch.device) -> Streams:
         if device not in self._streams:
-            self._streams[device] = self._make_streams(device)
+            self._streams[device] = self._hardware.streams(device)
         return self._streams[device]
 
     def _not_reached(self, outputs: Sequence[torch.Tensor]) -> list[Slot]:

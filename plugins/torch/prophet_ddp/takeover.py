@@ -1,8 +1,8 @@
 """When Prophet takes the place of a DistributedDataParallel's reducer, and when torch's own stays.
 
-Rule of this file: that decision, alike on all ranks, and what is put in place. Only public constructors and the two
-attributes `reducer` and `logger` are touched; everything else DistributedDataParallel does itself: the first broadcast,
-buffers, no_sync(), what forward gets and gives.
+Rule of this file: that decision, alike on all ranks; what a module gets instead is put together in assembly.py. Only
+public constructors and the two attributes `reducer` and `logger` are touched; everything else DistributedDataParallel
+does itself: the first broadcast, buffers, no_sync(), what forward gets and gives.
 
 Ranks compare what they are about to do through the store of the default group, before anything of it depends on
 another rank. Where one cannot, all keep torch's reducer, with one warning.
@@ -25,45 +25,32 @@ import torch.distributed as dist
 
 from prophet import __version__
 from prophet.core import settings as names
-from prophet.core.cut import Borders, Cut, learning_cut
 from prophet.core.errors import UserError
-from prophet.core.network import Probe
-from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, at_end, end_process
-from prophet.frontends.notices import warn_of_unknown_variables, warn_of_untraced
+from prophet.frontends.notices import warn_of_unknown_variables
 from prophet.frontends.records import require_records
 from prophet.frontends.torch import steps
 from prophet.frontends.torch.guards import call_before
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
-from prophet.frontends.torch.streams import streams_of
 from prophet.frontends.turning import keep_heap_small
-from prophet.frontends.warm import WarmStart
-from prophet.policies import Blocks, get_definition, policy_from_environ
-from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
-from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE
-from prophet_ddp import ends, nccl
+from prophet.policies import get_definition, policy_from_environ
+from prophet_ddp import ends
 from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
+from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
-from prophet_ddp.control import Control
-from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer
 from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, SilentLogger
-from prophet_ddp.rounds import DdpArena, ModuleRounds
+from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns, make_torch_reducer
-from prophet_ddp.wide_gloo import probe, wide_group
 
 AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""
 READ_LIMIT_S = 5.0
 """And where they differ, to read what each other says."""
-LONG_DELAY_S = 10e-3
-"""Where an operation takes longer by itself, as many as there may be are under way from the first round on."""
 KEEPS = "torch's reducer"
 """How a rank begins that does not take over."""
-CPU = torch.device("cpu")
 
 logger = logging.getLogger("prophet")
 _agents = Agents()
@@ -86,7 +73,7 @@ def settings() -> Settings:
             )
         policy_from_environ(read.policy, os.environ, read.partition_bytes or DEFAULT_PARTITION_BYTES)
         require_records(read)
-        _profile_in(read)
+        profile_in(read)
         return read
     except UserError as error:
         end_process(str(error), WRONG)
@@ -152,6 +139,8 @@ def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
         return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
     devices = {param.device for param in ddp.module.parameters() if param.requires_grad}
     if devices != {CPU}:
+        from prophet_ddp import nccl  # A job on processors needs none of it.
+
         whole: Any = dist.distributed_c10d._get_default_group()
         bound = getattr(whole, "bound_device_id", None) is not None
         reason = nccl.why_not(devices, dist.get_backend(group), group is whole, bound, told, os.environ)
@@ -237,134 +226,28 @@ def _store_of(group: dist.ProcessGroup) -> dist.distributed_c10d.Store:
     return dist.distributed_c10d.PrefixStore(f"prophet/{place}/{_counts[place]}", whole)
 
 
-def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: list[tuple[str, torch.Tensor]]) -> None:
-    members = dist.get_process_group_ranks(group)
-    device = nccl.device_of(ddp)
-    timeout = group._get_backend(device).options._timeout
-    gpu = nccl.OnGpu(device) if device != CPU else None
-    ends.close_gone()
-    if gpu is None:
-        own = wide_group(
-            dist.distributed_c10d.PrefixStore("gloo", _store_of(group)), group.rank(), group.size(), timeout
-        )
-    else:
-        own = nccl.new_group(members, timeout)
-    # Nobody goes on, and perhaps ends, while another is still connecting.
-    alone: Probe | None = probe(own)
-    if gpu is not None:
-        gpu.connect(own)
-        logger.warning(nccl.NOTICE)
-        alone = None  # Blocks go another way.
-    delay_s = alone.seconds if alone is not None else 0.0  # The same on all ranks.
+def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: Sequence[tuple[str, torch.Tensor]]) -> None:
     decides = group.rank() == 0
     observes = _records.observes_next()
-    log = EventLog(open=decides or observes)
-    issuer = Issuer(own, log)
-    ends.issuers.append(issuer)
-    issuer.closing = gpu.close if gpu is not None else None
-    control = Control(issuer, group.rank())
-    definition = get_definition(told.policy)
-    adapts = told.partition_bytes is None and definition.blocks is Blocks.ADAPTIVE
-
-    def first_cut(sizes: Sequence[int]) -> Cut:
-        if adapts:
-            total_bytes = sum(sizes)
-            return learning_cut(total_bytes, learning_sizes(total_bytes, delay_s))
-        if definition.groups or (definition.blocks is Blocks.WHOLE and told.partition_bytes is None):
-            return Borders.of_gradients(sizes)
-        return Cut.uniform(told.partition_bytes or DEFAULT_PARTITION_BYTES)
-
-    rounds = ModuleRounds(
-        named,
-        issuer,
-        control,
-        log,
-        group.size(),
-        number=sum(_counts.values()),
-        first_cut=first_cut,
-        uses_vary=ddp.find_unused_parameters or ddp.static_graph,
-        counted=ddp.static_graph,
-        fusion=told.fusion,
-        streams=gpu.streams if gpu is not None else streams_of,
-        arena=gpu.arena if gpu is not None else DdpArena,
-        first_at_once=MOST_AT_ONCE if delay_s > LONG_DELAY_S else LEAST_AT_ONCE,
-        arranges=told.policy == "prophet" and told.fusion and gpu is None,
-    )
-    if definition.waits:
-        rounds.wait_in_step()
-    ddp.reducer = LateReducer(rounds)
-    ddp.logger = SilentLogger()
+    heard = decides or observes
+    parts = assemble(ddp, told, group, named, number=sum(_counts.values()), store=_store_of(group), heard=heard)
+    rounds = parts.rounds
+    ddp.reducer, ddp.logger = LateReducer(rounds), SilentLogger()
     _taken.add(ddp)
     steps.install()
     keep_heap_small()
     weakref.finalize(ddp, rounds.retire).atexit = False
     rounds.record.decides = decides
-    rounds.record.drain = log.drain if decides or observes else None
-    if decides:
-        if definition.traced or definition.of_graph is not None:
-            from prophet.frontends.torch.trace import ForwardTrace  # Few policies need it, and of all ranks one.
-
-            params = [param for _, param in named]
-            rounds.trace = ForwardTrace(params, with_graph=definition.of_graph is not None)
-        agent = _agent_of(rounds, told, adapts, members, alone)
-        if adapts and isinstance(agent, ModuleAgent):
-            from prophet_ddp.trials import CutTrial  # Of all ranks one needs it.
-
-            rounds.trial = CutTrial(control, issuer)
+    rounds.record.drain = rounds.log.drain if heard else None
+    agent: Turning | None = None
+    if heard:
+        agent = deciding_agent(parts, told) if decides else WatchingAgent(rounds)
         _agents.add(agent)
-    elif observes:
-        _agents.add(WatchingAgent(rounds))
-    if adapts and told.fusion and gpu is None:
+    if parts.may_leave:
         rounds.turns = Turns(ddp, rounds, _give_back_faster)
-        if decides and isinstance(agent, ModuleAgent):
+        if isinstance(agent, ModuleAgent):
             rounds.turns.compare(Comparison(), agent)
     _records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), group.size())
-
-
-def _agent_of(rounds: ModuleRounds, told: Settings, adapts: bool, members: list[int], alone: Probe | None) -> Turning:
-    from prophet_ddp.grouping import GroupingAgent, WaitingAgent  # Of all ranks one needs them.
-
-    definition = get_definition(told.policy)
-    partition_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
-    policy = policy_from_environ(told.policy, os.environ, partition_bytes)
-    if definition.groups:
-        return GroupingAgent(rounds, policy, rounds.trace)
-    if definition.of_graph is None or rounds.trace is None:
-        own = told.policy == "prophet"
-        chosen = CollectivePolicy(ForwardOrder(), ArrivalOrder()) if own else CollectivePolicy(policy)
-        return ModuleAgent(rounds, chosen, told, adapts, _warm_start(rounds, told, members), alone)
-    trace, module = rounds.trace, weakref.ref(rounds)
-
-    def with_graph() -> Turning | None:
-        alive = module()
-        if alive is None:
-            return None
-        graph = trace.graph(alive.blocks_under(alive.cut)) if alive.cut is not None else None
-        if graph is None:
-            warn_of_untraced(told.policy, trace.why_not)
-        ordered = policy_from_environ(told.policy, os.environ, partition_bytes, graph)
-        return ModuleAgent(alive, CollectivePolicy(ordered), told, adapts, None, alone)
-
-    return WaitingAgent(trace, with_graph)
-
-
-def _warm_start(rounds: ModuleRounds, told: Settings, members: list[int]) -> WarmStart:
-    """What is kept of this module of this job."""
-    where = {name: os.environ.get(name, "") for name in ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "LOCAL_WORLD_SIZE")}
-    where |= {"engine": "ddp", "policy": told.policy, "fusion": str(told.fusion), "module": str(rounds.number)}
-    where |= {"blocks": str(told.partition_bytes or "adaptive"), "ranks": str(members)}
-
-    return WarmStart(told.cache, where, rounds.first_cut, _profile_in(told))
-
-
-@functools.cache
-def _profile_in(told: Settings) -> Profile | None:
-    """Raises UserError, with one line, for a file that is wrong."""
-    if told.profile_in is None:
-        return None
-    from prophet.models.profiles import load_profile
-
-    return load_profile(told.profile_in)
 
 
 def _give_back(ddp: Any) -> None:

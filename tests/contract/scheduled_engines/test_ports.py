@@ -23,9 +23,10 @@ from prophet_byteps.hook import Hook
 from prophet_byteps.torch.keyed_arena import KeyedArena
 from prophet_byteps.torch.modules import KeyedModuleRounds
 from prophet_byteps.torch.rounds import OptimizerRounds
+from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
-from prophet_ddp.rounds import DdpArena, ModuleRounds
+from prophet_ddp.rounds import ModuleRounds
 
 
 def byteps(hook: Hook, board: CutBoard, arena: KeyedArena, rounds: OptimizerRounds) -> None:

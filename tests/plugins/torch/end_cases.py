@@ -162,12 +162,12 @@ def agent_fails(rank: int) -> None:
 def making_fails(rank: int) -> None:
     """One rank cannot make what it needs, after the ranks have agreed to go on with Prophet."""
     if prophet() and rank == 0:
-        from prophet_ddp import takeover
+        from prophet_ddp import assembly
 
         def fail(*_: Any) -> None:
             raise ValueError("made for a test")
 
-        setattr(takeover, "ModuleAgent", fail)  # noqa: B010, whose signature does not matter
+        setattr(assembly, "ModuleAgent", fail)  # noqa: B010, whose signature does not matter
     ddp: Any = DistributedDataParallel(model())
     print("reducer", type(ddp.reducer).__name__)
     trained(ddp, 20)

@@ -25,13 +25,14 @@ from prophet.frontends.torch import guards, references, steps
 from prophet.frontends.torch.updates import Updates
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp import device_arena, issuer
+from prophet_ddp.arena import DdpArena
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.device import Told
 from prophet_ddp.device_arena import DeviceArena, DeviceOperation
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_ddp.rounds import ModuleRounds
+from prophet_ddp.rounds import Channel, ModuleRounds, Terms
 from support.lazy_device import Device, HostWait, LazyGroup, LazyMode, LazyStreams, LazyWatch, NcclWork, peers
 
 RANKS = 2
@@ -113,7 +114,7 @@ class Job:
     ) -> None:
         self.device = Device(seed)
         self.chance = self.device.chance
-        self.streams = LazyStreams(self.device)
+        self.lazy = LazyStreams(self.device)
         self.group = LazyGroup(self.device)
         self.log = EventLog(open=True)
         self.issuer = Issuer(self.group, self.log)  # type: ignore[arg-type]
@@ -124,23 +125,18 @@ class Job:
         self.uses_vary = uses_vary
         self.agreed: list[int] = []
         self.issued: list[int] = []
+        self.arena: Callable[..., DdpArena] = functools.partial(
+            _Noting,
+            readies=_Hasty() if hasty else LazyWatch(self.device),
+            ends=LazyWatch(self.device),
+            issued=self.issued,
+        )
         self.rounds = ModuleRounds(
             list(self.model.named_parameters())[:: -1 if backwards else 1],
-            self.issuer,
-            self.control,
-            self.log,
-            RANKS,
-            number=1,
-            first_cut=lambda sizes: self.some_cut(),
-            uses_vary=uses_vary,
-            streams=lambda device: self.streams,
-            arena=functools.partial(
-                _Noting,
-                readies=_Hasty() if hasty else LazyWatch(self.device),
-                ends=LazyWatch(self.device),
-                issued=self.issued,
-            ),
-            arranges=arranges,
+            1,
+            Channel(self.issuer, self.control, self.log, RANKS),
+            Terms(lambda sizes: self.some_cut(), uses_vary=uses_vary, arranges=arranges),
+            self,
         )
         if small:
             self.rounds.average_by(KNOWN[default_hooks.bf16_compress_hook])
@@ -152,7 +148,10 @@ class Job:
 
         self.issuer.append = note  # type: ignore[method-assign]
         self._ends: dict[torch.Tensor, Any] = {}
-        self.side: dict[torch.Tensor, Any] = {param: self.streams._make() for param in self.model.parameters()}
+        self.side: dict[torch.Tensor, Any] = {param: self.lazy._make() for param in self.model.parameters()}
+
+    def streams(self, _device: torch.device, /) -> LazyStreams:
+        return self.lazy
 
     def some_cut(self) -> Cut:
         return Borders.at(self.chance.sample(range(0, TOTAL_BYTES, 4), self.chance.randrange(9)), TOTAL_BYTES)
@@ -386,7 +385,7 @@ def test_an_operation_that_cannot_be_issued_is_an_error_for_who_waits() -> None:
 def test_what_the_device_says_of_copies_is_an_error_for_who_waits() -> None:
     job = Job(4)
     watch = _Silent()
-    job.rounds._make_arena = functools.partial(DeviceArena, readies=watch, ends=LazyWatch(job.device))
+    job.arena = functools.partial(DeviceArena, readies=watch, ends=LazyWatch(job.device))
     with LazyMode(job.device):
         staged(job)
         watch.told[0](RuntimeError("CUDA error: an illegal memory access was encountered"))
@@ -396,6 +395,6 @@ def test_what_the_device_says_of_copies_is_an_error_for_who_waits() -> None:
 
 def test_backward_within_a_capture_is_refused_with_what_to_do() -> None:
     job = Job(4)
-    job.streams.captures = True
+    job.lazy.captures = True
     with LazyMode(job.device), pytest.raises(RuntimeError, match="train without PROPHET_DDP_NCCL"):
         staged(job)

@@ -1,0 +1,96 @@
+"""The arena of a DistributedDataParallel's gradients: its blocks travel as all-reduces.
+
+Rule of this file: which blocks one operation carries, and when it may start. What an arena is, is
+prophet/frontends/torch/arena.py's, in which order operations are issued issuer.py's, and a GPU's arena
+device_arena.py's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
+from prophet.frontends.torch.streams import Streams
+from prophet_ddp.events import EventLog
+from prophet_ddp.issuer import Issuer, JointOperation
+
+
+class DdpArena(Arena):
+    """Blocks that travel as all-reduces."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        fusion: bool,
+        streams: Callable[[Any], Streams],
+        issuer: Issuer,
+        log: EventLog,
+        half: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(slots, fusion, streams, half=half)
+        self._issuer = issuer
+        self._log = log
+        self._operations: dict[ArenaBlock, JointOperation] = {}
+        self._incomplete: dict[JointOperation, int] = {}
+        """Of the round's operations, how many blocks are not there yet."""
+
+    def operations(self, collectives: Iterable[Sequence[int]]) -> list[JointOperation]:
+        """The round's, one for the blocks at each of these places, in this order."""
+        self._operations, self._incomplete = {}, {}
+        for places in collectives:
+            blocks = [self.blocks[place] for place in places]
+            operation = self._operation(blocks)
+            self._operations.update(dict.fromkeys(blocks, operation))
+            self._incomplete[operation] = len(blocks)
+        return list(self._incomplete)
+
+    def _operation(self, blocks: Sequence[ArenaBlock]) -> JointOperation:
+        parts = [block.data for block in blocks]
+        after = list[Callable[[], None]]()
+
+        def start() -> Any:
+            whole = parts[0]
+            if len(parts) > 1:
+                # What does not lie together is brought together, and goes back where it came from.
+                whole = torch.cat(parts)
+                after.append(lambda: _part(whole, parts))
+            return self._issuer.all_reduce(whole)
+
+        def then() -> None:
+            for step in after:
+                step()
+
+        return self._joint(start, blocks[0].id, sum(part.nbytes for part in parts), then)
+
+    def _joint(self, start: Callable[[], Any], id: int, size_bytes: int, then: Callable[[], None]) -> JointOperation:
+        return JointOperation(start, id, size_bytes, then)
+
+    def under_way(self) -> list[JointOperation]:
+        """Of the last round, what may be at work in its blocks when all of them have arrived."""
+        return []
+
+    def landed(self, slot: Slot) -> bool:
+        """Whether it has arrived, and no stream would have to wait for it either."""
+        return self.arrived(slot)
+
+    def _send(self, block: ArenaBlock) -> JointOperation:
+        operation = self._operations[block]
+        self._log.added(block.id, block.data.nbytes, time.monotonic())
+        self._incomplete[operation] -= 1
+        if not self._incomplete[operation]:
+            self._issuer.ready(operation)
+        return operation
+
+    def _back(self, block: ArenaBlock) -> bool:
+        return bool(block.flight.done)
+
+
+def _part(data: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+    """Copies what lies one after another in `data` to each of `parts`."""
+    with torch.no_grad():
+        for part, own in zip(parts, data.split([part.numel() for part in parts]), strict=True):
+            part.copy_(own)

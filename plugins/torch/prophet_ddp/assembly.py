@@ -1,0 +1,227 @@
+"""The parts of one module under Prophet, put together: its process group, its rounds, and who looks after them.
+
+Rule of this file: which parts a module gets, by its own options, the policy, and what its parameters are on. Whether it
+gets any, alike on all ranks, is takeover.py's; what the parts do is in their own files.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from prophet.core.cut import Borders, Cut, learning_cut
+from prophet.core.network import Probe
+from prophet.core.profile import Profile
+from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings
+from prophet.frontends.notices import warn_of_untraced
+from prophet.frontends.torch.streams import Streams, streams_of
+from prophet.frontends.warm import WarmStart
+from prophet.policies import Blocks, Definition, get_definition, policy_from_environ
+from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
+from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE
+from prophet_ddp import ends
+from prophet_ddp.agent import ModuleAgent, Turning
+from prophet_ddp.arena import DdpArena
+from prophet_ddp.control import Control
+from prophet_ddp.events import EventLog
+from prophet_ddp.issuer import Issuer
+from prophet_ddp.rounds import Channel, Hardware, ModuleRounds, Terms
+from prophet_ddp.wide_gloo import probe, wide_group
+
+CPU = torch.device("cpu")
+LONG_DELAY_S = 10e-3
+"""Where an operation takes longer by itself, as many as there may be are under way from the first round on."""
+
+
+class Connecting(Hardware, Protocol):
+    """What the parts of a module need of what its parameters are on."""
+
+    tried: bool
+    """Whether jobs have run there. What has been tried on processors alone stays off elsewhere."""
+    device: torch.device
+
+    def new_group(self, group: dist.ProcessGroup, store: Store, timeout: datetime.timedelta, /) -> Any:
+        """A process group of the same ranks as `group`, made by all of them, who may meet in `store`."""
+        ...
+
+    def connect(self, own: Any, /) -> Probe | None:
+        """Returns when all ranks of that group are there, so that nobody goes on, and perhaps ends, while another is
+        still connecting. What one operation takes by itself, the same on all ranks; None where that says nothing.
+        """
+        ...
+
+    @property
+    def closing(self) -> Callable[[], None] | None:
+        """What ends when the group does; None for nothing."""
+        ...
+
+
+class OnProcessors:
+    """A module whose parameters are in a machine's own memory."""
+
+    tried = True
+    device = CPU
+    closing = None
+
+    def new_group(self, group: dist.ProcessGroup, store: Store, timeout: datetime.timedelta) -> Any:
+        """See Connecting."""
+        meeting = PrefixStore("gloo", store)
+        return wide_group(meeting, group.rank(), group.size(), timeout)
+
+    def connect(self, own: Any) -> Probe:
+        """See Connecting."""
+        return probe(own)
+
+    def streams(self, device: torch.device, /) -> Streams:
+        """None that anything would have to wait for."""
+        return streams_of(device)
+
+    @property
+    def arena(self) -> Callable[..., DdpArena]:
+        """What makes the arena."""
+        return DdpArena
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a module gets on every rank. `alone` is what one operation takes by itself, where that is known."""
+
+    rounds: ModuleRounds
+    channel: Channel
+    alone: Probe | None
+    members: Sequence[int]
+    """Ranks of the job that the module's group has."""
+    adapts: bool
+    """Whether its cut may change."""
+    may_leave: bool
+    """Whether torch's reducer is tried, too, and gets the module where it is faster."""
+
+
+def assemble(
+    ddp: Any,
+    told: Settings,
+    group: dist.ProcessGroup,
+    named: Sequence[tuple[str, torch.Tensor]],
+    number: int,
+    store: Store,
+    heard: bool,
+) -> Parts:
+    """All ranks of the module's `group` do it, who meet in `store`. `named` are its parameters that are averaged;
+    `number` counts the modules of the process. `heard`: somebody on this rank reads what happens to its blocks.
+    """
+    hardware = _hardware_of(ddp)
+    timeout = group._get_backend(hardware.device).options._timeout
+    ends.close_gone()
+    own = hardware.new_group(group, store, timeout)
+    alone = hardware.connect(own)
+    log = EventLog(open=heard)
+    issuer = Issuer(own, log)
+    issuer.closing = hardware.closing
+    ends.issuers.append(issuer)
+    channel = Channel(issuer, Control(issuer, group.rank()), log, group.size())
+    adapts = told.partition_bytes is None and get_definition(told.policy).blocks is Blocks.ADAPTIVE
+    whole = told.fusion and hardware.tried
+    delay_s = alone.seconds if alone is not None else 0.0  # The same on all ranks.
+    terms = Terms(
+        _first_cut(told, adapts, delay_s),
+        first_at_once=MOST_AT_ONCE if delay_s > LONG_DELAY_S else LEAST_AT_ONCE,
+        fusion=told.fusion,
+        uses_vary=ddp.find_unused_parameters or ddp.static_graph,
+        counted=ddp.static_graph,
+        arranges=whole and told.policy == "prophet",
+    )
+    rounds = ModuleRounds(named, number, channel, terms, hardware)
+    if get_definition(told.policy).waits:
+        rounds.wait_in_step()
+    return Parts(rounds, channel, alone, dist.get_process_group_ranks(group), adapts, may_leave=whole and adapts)
+
+
+def _hardware_of(ddp: Any) -> Connecting:
+    # All that are averaged are on one, as was found out before.
+    device: torch.device = next(param.device for param in ddp.module.parameters() if param.requires_grad)
+    if device == CPU:
+        return OnProcessors()
+    from prophet_ddp.nccl import OnGpu  # A job on processors needs none of it.
+
+    return OnGpu(device)
+
+
+def _first_cut(told: Settings, adapts: bool, delay_s: float) -> Callable[[Sequence[int]], Cut]:
+    """The cut that a job begins with, of gradients with these bytes."""
+    definition = get_definition(told.policy)
+    if adapts:
+        return lambda sizes: learning_cut(sum(sizes), learning_sizes(sum(sizes), delay_s))
+    if definition.groups or (definition.blocks is Blocks.WHOLE and told.partition_bytes is None):
+        return Borders.of_gradients
+    size_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
+    return lambda sizes: Cut.uniform(size_bytes)
+
+
+def deciding_agent(parts: Parts, told: Settings) -> Turning:
+    """What decides about the module's blocks, on the first rank of its group."""
+    rounds, definition = parts.rounds, get_definition(told.policy)
+    if definition.traced or definition.of_graph is not None:
+        from prophet.frontends.torch.trace import ForwardTrace  # Few policies need it, and of all ranks one.
+
+        params = [slot.param for slot in rounds.registered]
+        rounds.trace = ForwardTrace(params, with_graph=definition.of_graph is not None)
+    agent = _agent_by(definition, parts, told)
+    if parts.adapts and isinstance(agent, ModuleAgent):
+        from prophet_ddp.trials import CutTrial  # Of all ranks one needs it.
+
+        rounds.trial = CutTrial(parts.channel.control, parts.channel.issuer)
+    return agent
+
+
+def _agent_by(definition: Definition, parts: Parts, told: Settings) -> Turning:
+    from prophet_ddp.grouping import GroupingAgent, WaitingAgent  # Of all ranks one needs them.
+
+    rounds, trace = parts.rounds, parts.rounds.trace
+    partition_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
+    policy = policy_from_environ(told.policy, os.environ, partition_bytes)
+    if definition.groups:
+        return GroupingAgent(rounds, policy, trace)
+    if definition.of_graph is None or trace is None:
+        own = told.policy == "prophet"
+        chosen = CollectivePolicy(ForwardOrder(), ArrivalOrder()) if own else CollectivePolicy(policy)
+        return ModuleAgent(rounds, chosen, told, parts.adapts, _warm_start(parts, told), parts.alone)
+    module = weakref.ref(rounds)
+
+    def with_graph() -> Turning | None:
+        alive = module()
+        if alive is None:
+            return None
+        graph = trace.graph(alive.blocks_under(alive.cut)) if alive.cut is not None else None
+        if graph is None:
+            warn_of_untraced(told.policy, trace.why_not)
+        ordered = policy_from_environ(told.policy, os.environ, partition_bytes, graph)
+        return ModuleAgent(alive, CollectivePolicy(ordered), told, parts.adapts, None, parts.alone)
+
+    return WaitingAgent(trace, with_graph)
+
+
+def _warm_start(parts: Parts, told: Settings) -> WarmStart:
+    """What is kept of this module of this job."""
+    where = {name: os.environ.get(name, "") for name in ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "LOCAL_WORLD_SIZE")}
+    where |= {"engine": "ddp", "policy": told.policy, "fusion": str(told.fusion), "module": str(parts.rounds.number)}
+    where |= {"blocks": str(told.partition_bytes or "adaptive"), "ranks": str(list(parts.members))}
+    return WarmStart(told.cache, where, parts.rounds.terms.first_cut, profile_in(told))
+
+
+@functools.cache
+def profile_in(told: Settings) -> Profile | None:
+    """What the job is told to begin with. Raises UserError, with one line, for a file that is wrong."""
+    if told.profile_in is None:
+        return None
+    from prophet.models.profiles import load_profile
+
+    return load_profile(told.profile_in)
