@@ -34,7 +34,7 @@ from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
-from prophet_ddp.rounds import Channel, Hardware, ModuleRounds, Terms
+from prophet_ddp.rounds import Channel, Hardware, ModuleRounds, RoundTerms
 from prophet_ddp.wide_gloo import probe, wide_group
 
 CPU = torch.device("cpu")
@@ -131,7 +131,7 @@ def assemble(
     adapts = told.partition_bytes is None and get_definition(told.policy).blocks is Blocks.ADAPTIVE
     whole = told.fusion and hardware.tried
     delay_s = alone.seconds if alone is not None else 0.0  # The same on all ranks.
-    terms = Terms(
+    terms = RoundTerms(
         _first_cut(told, adapts, delay_s),
         first_at_once=MOST_AT_ONCE if delay_s > LONG_DELAY_S else LEAST_AT_ONCE,
         fusion=told.fusion,

@@ -51,7 +51,7 @@ class Channel:
 
 
 @dataclass(frozen=True)
-class Terms:
+class RoundTerms:
     """What is settled of a module before its first round, alike on all ranks.
 
     `first_cut` of gradients of these bytes; `first_at_once`: operations under way before anything is decided. With
@@ -92,7 +92,7 @@ class ModuleRounds(AwaitedRounds):
         named: Iterable[tuple[str, torch.Tensor]],
         number: int,
         channel: Channel,
-        terms: Terms,
+        terms: RoundTerms,
         hardware: Hardware,
     ) -> None:
         super().__init__(named, number)

@@ -32,7 +32,7 @@ from prophet_ddp.device import Told
 from prophet_ddp.device_arena import DeviceArena, DeviceOperation
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_ddp.rounds import Channel, ModuleRounds, Terms
+from prophet_ddp.rounds import Channel, ModuleRounds, RoundTerms
 from support.lazy_device import Device, HostWait, LazyGroup, LazyMode, LazyStreams, LazyWatch, NcclWork, peers
 
 RANKS = 2
@@ -135,7 +135,7 @@ class Job:
             list(self.model.named_parameters())[:: -1 if backwards else 1],
             1,
             Channel(self.issuer, self.control, self.log, RANKS),
-            Terms(lambda sizes: self.some_cut(), uses_vary=uses_vary, arranges=arranges),
+            RoundTerms(lambda sizes: self.some_cut(), uses_vary=uses_vary, arranges=arranges),
             self,
         )
         if small:
