@@ -86,8 +86,9 @@ def _note_lent(key: int, storage: torch.UntypedStorage) -> None:
     if key in _lent:
         return
     if len(_lent) >= _most_lent:
-        for gone in [key for key, reference in _lent.items() if reference.expired()]:
-            del _lent[gone]
+        for other, reference in list(_lent.items()):  # Other threads lend as well.
+            if reference.expired() and _lent.get(other) is reference:
+                _lent.pop(other, None)
         _most_lent = max(_MOST_LENT, 2 * len(_lent))
     _lent[key] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
