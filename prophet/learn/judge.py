@@ -358,34 +358,33 @@ class Judge:
         untried = [choice for choice in possible if choice.cut not in self._known and choice.cut != in_force]
         if untried and self._used[:1] == [in_force] and choices.index(untried[0]) < choices.index(current):
             return untried[0]  # What the job began with knew nothing: any that is taken for better is worth a recut.
-        least_s = self._promised_s(possible, current) * (1 - self.recuts.least_gain)
-        for choice in untried:
-            if choice.iteration_s < least_s and self._borne_out(choice, possible, current):
-                return choice
+        promising = self._promising(untried, possible, current) if untried else None
+        if promising is not None:
+            return promising
         return self._neighbour(possible, current) or self._rival(possible, current) or current
 
-    def _promised_s(self, possible: Sequence[Choice], current: Choice) -> float:
-        """What is predicted of the cut in force, or less where less is of a former one that was not clearly worse."""
+    def _promising(self, untried: Sequence[Choice], possible: Sequence[Choice], current: Choice) -> Choice | None:
+        """The best of the untried that is worth a recut, None where none is.
+
+        By the predictions: of it, and of the cut in force or, where that is less, of a former one that was not clearly
+        worse. And by what the measured cut took that is nearest in size, beside what was predicted of that.
+        """
         compared = self._compared(current.cut)
         worse = {cut for cut, one in compared.items() if one.share > CLEARLY * one.error}
         former = (choice.iteration_s for choice in possible if choice.cut in compared and choice.cut not in worse)
-        return min([current.iteration_s, *former])
-
-    def _borne_out(self, choice: Choice, possible: Sequence[Choice], current: Choice) -> bool:
-        """Whether one that was not tried is worth it also by what the measured cut took that is nearest in size, beside
-        what was predicted of that.
-        """
-        measured_s = self.iteration_s(current.cut)
+        enough = 1 - self.recuts.least_gain
+        promised_s, measured_s = min([current.iteration_s, *former]), self.iteration_s(current.cut)
+        better = (choice for choice in untried if choice.iteration_s < promised_s * enough)
         if measured_s is None:
-            return True
-        compared = self._compared(current.cut)
+            return next(better, None)
         took_s = {cut: measured_s * math.exp(one.share) for cut, one in compared.items()} | {current.cut: measured_s}
-        nearest = min(
-            (other for other in (current, *possible) if other.cut in took_s),
-            key=lambda other: abs(math.log(_usual_bytes(other.cut) / _usual_bytes(choice.cut))),
-        )
-        expected_s = choice.iteration_s * took_s[nearest.cut] / nearest.iteration_s
-        return expected_s < measured_s * (1 - self.recuts.least_gain)
+        measured = [choice for choice in (current, *possible) if choice.cut in took_s]
+        for choice in better:
+            size_bytes = _usual_bytes(choice.cut)
+            nearest = min(measured, key=lambda other: abs(math.log(_usual_bytes(other.cut) / size_bytes)))
+            if choice.iteration_s * took_s[nearest.cut] / nearest.iteration_s < measured_s * enough:
+                return choice
+        return None
 
     def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
         """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good.

@@ -77,10 +77,6 @@ def lent(key: int) -> bool:
     return key in _lent
 
 
-def any_lent() -> bool:
-    return bool(_lent)
-
-
 def _note_lent(key: int, storage: torch.UntypedStorage) -> None:
     global _most_lent
     if key in _lent:

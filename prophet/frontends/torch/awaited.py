@@ -127,9 +127,10 @@ class AwaitedRounds:
                 if not any(slot.staged for slot in self._slots):  # A round has ended.
                     for slot in awaited:
                         slot.expect()
-                for slot in torch_guards.keep_gradients(self, awaited):
+                shared, lent = torch_guards.keep_gradients(self, awaited)
+                for slot in shared:
                     slot.part()
-                unseen = awaited if self._out_of_sight else torch_guards.lent(awaited)
+            unseen = awaited if self._out_of_sight else lent
             if unseen:
                 self.settle(unseen)
 

@@ -140,27 +140,19 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
     return exposed
 
 
-def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> list[Slot]:
+def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], list[Slot]]:
     """Notes that averages are under way to the `.grad` of `slots`: a use waits for them, through `rounds.settle`.
 
-    Returns those whose gradient lies in one memory with another parameter's.
+    Returns those whose gradient lies in one memory with another parameter's, and those whose gradient somebody may read
+    without being seen.
     """
     _kept[rounds] = list(slots)
     with references.blind():
-        keys = {_add_sent(slot) for slot in _kept[rounds]}
+        keys = {slot: _add_sent(slot) for slot in _kept[rounds]}
     _watch_references()
-    together = [_pending[key] for key in keys if len(_pending.get(key, ())) > 1]
-    return [slot for sharing in together if len({id(slot.param) for slot in sharing}) > 1 for slot in sharing]
-
-
-def lent(slots: Iterable[Slot]) -> list[Slot]:
-    """Those whose gradient, which was sent, somebody may read without being seen."""
-    if not torch_aliases.any_lent():
-        return []
-    sent = {slot: slot.seen[0]() for slot in slots if slot.seen is not None}
-    return [
-        slot for slot, grad in sent.items() if grad is not None and torch_aliases.lent(references.storage_key(grad))
-    ]
+    together = [_pending[key] for key in set(keys.values()) if len(_pending.get(key, ())) > 1]
+    shared = [slot for sharing in together if len({id(slot.param) for slot in sharing}) > 1 for slot in sharing]
+    return shared, [slot for slot, key in keys.items() if torch_aliases.lent(key)]
 
 
 def _add_pending(key: references.StorageKey, slot: Slot) -> None:
