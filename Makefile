@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize releases lint bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog soak testbed golden release clean
+.PHONY: setup demo test sanitize releases lint bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog soak testbed operations golden release clean
 
 setup: $(STAMP)
 
@@ -151,6 +151,10 @@ soak: setup
 # What the testbed's links do, with and without a delay: about three minutes on a quiet machine.
 testbed: setup
 	$(BIN)/python -m tools.testbed
+
+# What one of gloo's all-reduces takes, which the simulator has its numbers of: about ten minutes on a quiet machine.
+operations: setup
+	$(BIN)/python -m tools.operations
 
 # The pages of docs/results from what is kept in docs/results/data, and the README's picture; nothing is measured.
 pages: setup

@@ -58,6 +58,11 @@ class ClusterSpec:
     latency_s: float
     server_rate: float
     server_overhead_s: float
+    at_once: int
+    piece_bytes: float
+    meanwhile: float
+    operation_s: float
+    operation_rate: float
     header_bytes: float
     watchdog_s: float
     iterations: int

@@ -217,13 +217,15 @@ def _cluster(cell: Cell) -> Cluster:
         burst = float(token_bucket(8 * min(rates)).burst) if rates else 0.0
     else:
         burst = float(config.burst)
-    sum_rate = 0.0 if config.sum_rate is None else config.sum_rate / 8
+    sum_rate, operation_rate = (0.0 if rate is None else rate / 8 for rate in (config.sum_rate, config.operation_rate))
     costs = Costs(
         config.overhead_s,
         config.latency_s + _path_delay_s(cell),
         sum_rate=sum_rate,
         server_overhead_s=config.server_overhead_s,
         burst_bytes=burst,
+        operation_s=config.operation_s,
+        operation_rate=operation_rate,
     )
     links.pop("scheduler", None)
     if config.exchange in COLLECTIVES:

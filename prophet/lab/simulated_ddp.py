@@ -4,24 +4,27 @@ Rule of this file: from a contender of that engine to a run of the simulator, by
 known to do; nothing is measured or fitted. Times are seconds, sizes bytes.
 
 Gloo's all-reduce is a ring, so the channel's cost is that of prophet/simulate/collectives.py, with the overhead and the
-latency that the simulator has for BytePS's testbed. Of operations two are in flight, as many as torch's gloo has
-threads; under a policy without groups as many as the plugin takes for that delay. DDP waits for all averages in
-backward, and so do policies with a barrier of their own (Definition.waits), and any job that looks at all averages
-before it uses one. A policy that learns is simulated with what
-it comes to: of the cuts that its search finds best for the job's own profile and for that cost, the one that is the
-fastest here, as a job keeps the one that it measures to be. Training for real has no profile, and is left out.
+latency that the simulator has for BytePS's testbed. What an operation takes besides is measured apart from any job
+(docs/results/operations.md): a message goes when its receiver has said that it waits for it, a large operation goes in
+pieces, and processors have their part in each message and byte. Of operations two are in flight, as many as torch's
+gloo has threads; under a policy without groups as many as the plugin takes for that delay. DDP waits for all averages
+in backward, and so do policies with a barrier of their own (Definition.waits), and any job that looks at all averages
+before it uses one. A policy that learns is simulated with what it comes to: of the cuts that its search finds best for
+the job's own profile and for that cost, the one that is the fastest here, as a job keeps the one that it measures to
+be. Training for real has no profile, and is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from prophet.core.arena import profile_under
 from prophet.core.choice import Question, Shape
 from prophet.core.cut import Borders, Cut, learning_cut
 from prophet.core.network import Network
-from prophet.core.policy import CuttingPolicy, Policy
+from prophet.core.policy import Policy
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
 from prophet.engines.ddp import BUCKET_CAP_MB
@@ -39,16 +42,31 @@ from prophet.simulate.job import job_of_cut
 from prophet.simulate.run import channel, simulate
 
 RING = "ring"
+WAYS_A_MESSAGE = 2
+"""Of gloo: the receiver's word that it waits for it, and the message itself."""
+SEGMENT_BYTES = 1 << 20
+"""The largest message of gloo's ring, of which two are under way at a time (gloo/allreduce.cc, maxSegmentSize)."""
+MESSAGE_S = 0.00014
+"""What a message takes of a machine's two cores."""
+MOVED_RATE = 4.5e9
+"""Bytes per second that these send, receive and add."""
+ISSUE_S = 0.00027
+"""What a block takes of two ranks' cores that Prophet issues, beside its operation."""
+COPIED_RATE = 8.9e9
+"""Bytes per second of gradients, on their way in and on their way back."""
+UPDATED_RATE = 8.0e9
+"""Bytes per second of parameters that SGD updates."""
 NOTHING = Contender("fifo", "fifo")
 """Under which a cell's cluster is prepared; job and plan are replaced."""
 SEARCHED_AT_ONCE = 1_000_000
 TRIED_CUTS, TRIED_ITERATIONS = 6, 5
 
 
-def prepared(cell: Cell, contender: Contender, *, waits: bool = False) -> Planned | None:
+def prepared(cell: Cell, contender: Contender, *, waits: bool = False, together: bool = False) -> Planned | None:
     """One contender of a cell, ready to be simulated; None where the simulator does not know it.
 
     `waits`: the program looks at all averages before it uses any, as one that clips gradients by the norm of all does.
+    `together`: all ranks share one machine's cores, as on the testbed.
     """
     if contender.framework in contender.engine.simulated:
         return prepare(cell, contender, waits=waits)
@@ -57,6 +75,9 @@ def prepared(cell: Cell, contender: Contender, *, waits: bool = False) -> Planne
         return None
     on_ring = replace(cell, simulator=cell.simulator.model_copy(update={"exchange": RING}), policies=(NOTHING,))
     empty = prepare(on_ring, NOTHING)
+    hooked = variant.policy is not None
+    cluster = _of_gloo(empty.cluster, cell.simulator.model_fields_set, hooked=hooked, together=together)
+    empty, profile = replace(empty, cluster=cluster), handled(profile, back=not hooked)
     environ = {**variant.env, **contender.env}
     if variant.policy is None:
         return _in_groups(profile, empty, buckets_of(environ.get(BUCKET_CAP_MB)), waits=True)
@@ -81,8 +102,9 @@ def _in_blocks(profile: Profile, empty: Planned, policy: Policy, network: Networ
     blocks = profile_under(profile, cut)
     plan = policy.plan(blocks, network)
     sizes = [block.size_bytes for block in blocks.gradients]
-    credit = max(sizes) * operations_at_once(network, sum(sizes) / len(sizes), MOST_AT_ONCE)
-    options = replace(empty.options, partition_bytes=WHOLE, plan=replace(plan, push=replace(plan.push, credit=credit)))
+    at_once = operations_at_once(network, sum(sizes) / len(sizes), MOST_AT_ONCE)
+    plan = replace(plan, push=replace(plan.push, credit=None))
+    options = replace(empty.options, partition_bytes=WHOLE, plan=plan, at_once=at_once)
     return Planned(job_of_cut(profile, cut, barrier=waits), empty.cluster, policy, options)
 
 
@@ -98,6 +120,39 @@ def buckets_of(cap_mb: str | None) -> Ddp:
         return Ddp()
     bucket_bytes = int(float(cap_mb) * MEBIBYTE)
     return Ddp(bucket_bytes, bucket_bytes)
+
+
+def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, together: bool) -> Cluster:
+    """The cluster of a ring, with what gloo's takes besides, but for what the config has `given`. `hooked`: Prophet
+    issues the operations.
+    """
+    workers, costs = cluster.workers, cluster.costs
+    ranks, rounds = workers if together else 1, 2 * (workers - 1)
+    operation_s = ranks * rounds * MESSAGE_S + (max(1.0, ranks / 2) * ISSUE_S if hooked else 0.0)
+    operation_rate = MOVED_RATE * workers / (ranks * rounds)
+    of_gloo = replace(
+        costs,
+        latency_s=WAYS_A_MESSAGE * costs.latency_s,
+        piece_bytes=2 * workers * SEGMENT_BYTES,
+        # Two ranks have one connection, where the word for one message waits behind the bytes of another.
+        meanwhile=1 - 1 / rounds if workers > 2 else 0.0,
+        operation_s=costs.operation_s if "operation_s" in given else operation_s,
+        operation_rate=costs.operation_rate if "operation_rate" in given else operation_rate,
+    )
+    return replace(cluster, costs=of_gloo)
+
+
+def handled(profile: Profile, *, back: bool = False) -> Profile:
+    """`profile` with what processors have to do with gradients: one leaves when it is copied, and a layer computes when
+    its parameters are updated and, with `back`, its averages copied to where its gradients were.
+    """
+    later_s = 1 / UPDATED_RATE + (1 / COPIED_RATE if back else 0.0)
+    copied_s, gradients = 0.0, []
+    for gradient in reversed(profile.gradients):
+        copied_s = max(copied_s, gradient.generation_s) + gradient.size_bytes / COPIED_RATE
+        forward_s = gradient.forward_s + gradient.size_bytes * later_s
+        gradients.append(replace(gradient, generation_s=copied_s, forward_s=forward_s))
+    return replace(profile, gradients=tuple(reversed(gradients)))
 
 
 def cost(cluster: Cluster) -> Network:
@@ -120,7 +175,7 @@ def _in_groups(profile: Profile, empty: Planned, policy: Policy, *, waits: bool)
     if made is None:
         return None
     job, options = made
-    if options.plan is not None and not isinstance(policy, CuttingPolicy):
-        push = replace(options.plan.push, credit=TORCH_AT_ONCE * max(job.sizes))
-        options = replace(options, plan=replace(options.plan, push=push))
+    if options.plan is not None:
+        plan = replace(options.plan, push=replace(options.plan.push, credit=None))
+        options = replace(options, plan=plan, at_once=TORCH_AT_ONCE)
     return Planned(job, empty.cluster, policy, options)

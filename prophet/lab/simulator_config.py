@@ -43,6 +43,12 @@ class SimulatorConfig(Strict):
     """Bits per second that a server (or a worker of a collective) adds up; no limit where left out."""
     server_overhead_s: NotNegative = 0.0
     """What a message with data costs a parameter server's processor, in and out, beside the bytes that it sums."""
+    operation_s: NotNegative = 0.0
+    """What an operation of a collective takes of the workers' processors, one after another. Contenders that are
+    DistributedDataParallel's have gloo's where this and the next are left out."""
+    operation_rate: Rate | None = None
+    """Bits per second of a collective's operations that processors move and add while the wire carries others; no limit
+    where left out."""
     burst: Annotated[Literal["testbed"] | int, BeforeValidator(_parse_burst)] = "testbed"
     """Bytes that an idle link may catch up with; `testbed` as its token buckets do, 0 for a wire."""
     jitter: NotNegative = 0.0

@@ -39,12 +39,22 @@ class Costs:
     """A server's own time for a message with data, in or out: it deals with one after another."""
     burst_bytes: float = 0.0
     """What an idle link may catch up with at once, as a token bucket lets it; 0 for a wire."""
+    piece_bytes: float = 0.0
+    """Of a collective: a larger operation goes in pieces of so many bytes, one after another, and the latency is each
+    one's; 0 where none does."""
+    meanwhile: float = 0.0
+    """Of a collective: the share of that latency, from 0 to 1, which passes while the bytes are on the wire."""
+    operation_s: float = 0.0
+    """Of a collective: what an operation takes of the workers' processors, which deal with one after another."""
+    operation_rate: float = 0.0
+    """Of a collective: bytes per second that processors move and add, while the wire carries others; 0 for no limit."""
 
     def __post_init__(self) -> None:
-        for name in ("overhead_s", "latency_s", "header_bytes", "sum_rate", "server_overhead_s", "burst_bytes"):
-            value = getattr(self, name)
+        for name, value in vars(self).items():
             if not (math.isfinite(value) and value >= 0):
                 raise UserError(f"costs: {name} is {value}; it must be 0 or more")
+        if self.meanwhile > 1:
+            raise UserError(f"costs: meanwhile is {self.meanwhile}; it must be 1 or less")
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ class Options:
     barrier: bool = False
     """Whether the learner is told that iterations wait for all averages, as the front end of such a job sees."""
     compute_scale: Sequence[Sequence[float]] = ()
+    at_once: int = 0
+    """Operations of a collective that are under way at once; 0 for no limit but the plan's."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,11 @@ def _spec(job: Job, cluster: Cluster, options: Options) -> ClusterSpec:
     spec.latency_s = cluster.costs.latency_s
     spec.server_rate = cluster.costs.sum_rate
     spec.server_overhead_s = cluster.costs.server_overhead_s
+    spec.at_once = options.at_once
+    spec.piece_bytes = cluster.costs.piece_bytes
+    spec.meanwhile = cluster.costs.meanwhile
+    spec.operation_s = cluster.costs.operation_s
+    spec.operation_rate = cluster.costs.operation_rate
     spec.header_bytes = cluster.costs.header_bytes
     spec.watchdog_s = options.watchdog_s
     spec.iterations = options.iterations

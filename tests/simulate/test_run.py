@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -165,6 +167,35 @@ def test_a_collective_takes_one_tensor_at_a_time_when_all_have_it() -> None:
     assert finishes(run, QueueKind.PUSH)[:2] == [(1, 9.25), (0, 11.5)]
     assert forward_begins(run) == 11.5
     assert not finishes(run, QueueKind.PULL)
+
+
+def test_operations_of_a_collective_take_turns_on_the_processors_while_the_wire_carries_others() -> None:
+    costs = Costs(header_bytes=0, operation_s=0.5, operation_rate=2000)
+    without_limit = run_plan(two_layers(), Cluster(2, 0, {}, costs, Exchange.COLLECTIVE))
+    # b is there at 3 and takes 0.5 + 1.5, a waits for it and takes 0.5 + 0.5.
+    assert finishes(without_limit, QueueKind.PUSH)[:2] == [(1, 5.0), (0, 6.0)]
+    narrow = run_plan(two_layers(), Cluster(2, 0, LINK, costs, Exchange.COLLECTIVE))
+    assert finishes(narrow, QueueKind.PUSH)[:2] == [(1, 6.0), (0, 7.0)], "the wire takes longer than the processors"
+
+
+def test_as_many_operations_of_a_collective_are_under_way_as_are_allowed() -> None:
+    cluster = Cluster(2, 0, LINK, Costs(header_bytes=0, latency_s=1.0), Exchange.COLLECTIVE)
+    assert finishes(run_plan(two_layers(), cluster), QueueKind.PUSH)[:2] == [(1, 7.0), (0, 8.0)]
+    # The second one has the wire only when the first is back.
+    assert finishes(run_plan(two_layers(), cluster, at_once=1), QueueKind.PUSH)[:2] == [(1, 7.0), (0, 9.0)]
+    assert finishes(run_plan(two_layers(), cluster, at_once=2), QueueKind.PUSH)[:2] == [(1, 7.0), (0, 8.0)]
+
+
+def test_a_large_operation_of_a_collective_waits_for_the_latency_of_each_piece() -> None:
+    costs = Costs(header_bytes=0, latency_s=0.5, piece_bytes=1000)
+    run = run_plan(two_layers(), Cluster(2, 0, LINK, costs, Exchange.COLLECTIVE))
+    # b has three pieces: 3 + 3 + 3 * 0.5. a has one: the wire is free at 6.
+    assert finishes(run, QueueKind.PUSH)[:2] == [(1, 7.5), (0, 7.5)]
+    meanwhile = Cluster(2, 0, LINK, replace(costs, latency_s=4.0, meanwhile=0.75), Exchange.COLLECTIVE)
+    # Of b's 12 s three quarters pass from 3 on, and of a's 4 from 4 on: 12 + 3, and 7 + 1.
+    assert finishes(run_plan(two_layers(), meanwhile), QueueKind.PUSH)[:2] == [(0, 8.0), (1, 15.0)]
+    with pytest.raises(UserError, match=r"meanwhile is 1\.5; it must be 1 or less"):
+        Costs(meanwhile=1.5)
 
 
 def test_partitions_go_round_the_servers() -> None:

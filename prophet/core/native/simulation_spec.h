@@ -45,6 +45,14 @@ struct ClusterSpec {
   bool ends_at_backward = false;
   // A server's time for a message with data.
   double server_overhead_s = 0;
+  // Of a collective: how many operations are under way at once, 0 for no limit; of how many bytes each piece is that
+  // waits for the latency by itself, 0 where none is cut; which share of all that latency passes while its bytes are on
+  // the channel; and what one takes of the workers' processors, with so many bytes per second beside, 0 for no limit.
+  uint32_t at_once = 0;
+  double piece_bytes = 0;
+  double meanwhile = 0;
+  double operation_s = 0;
+  double operation_rate = 0;
 };
 
 struct ComputeRecord {

@@ -13,7 +13,8 @@
 //     layout is the tensors of one cut of the job's gradients.
 //   - With servers: push, acknowledgement, pull request, answer, as BytePS does it; the server answers when every
 //     worker has pushed (synchronous) or at once (asynchronous). Collective: one channel for all; a tensor is ready
-//     when every worker has generated it.
+//     when every worker has generated it. An operation is on the channel and takes processor time meanwhile, and is over
+//     when it is through with both; on each, operations take turns.
 //   - A server spends time on every message with data, in and out, one after another; the acknowledgement of a push and
 //     the sum wait for that.
 //   - A link of a node and direction is first come, first served: a message of s bytes takes overhead + s / rate there,
@@ -23,6 +24,7 @@
 #define PROPHET_NATIVE_SIMULATOR_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -403,6 +405,7 @@ class Simulation {
   void pump(uint32_t w, QueueKind lane) {
     Worker& worker = workers_[w];
     for (;;) {
+      if (spec_.at_once > 0 && operations_under_way_ >= spec_.at_once) return;
       Decision decision = worker.queue->get(lane, now_);
       if (!decision.start) {
         double& asks_again = worker.asks_again[static_cast<int>(lane)];
@@ -419,7 +422,10 @@ class Simulation {
       if (spec_.exchange == Exchange::kCollective) {
         auto [start, end] = up_[0].take(now_, partitions_[p].bytes, true);
         if (recorded_[0]) links_.push_back(LinkRecord{start, end, 0, partitions_[p].bytes, 0, 0});
-        schedule(end + spec_.latency_s, kCollectiveEnds, w, p, round);
+        ++operations_under_way_;
+        double delayed_s = spec_.latency_s * pieces(partitions_[p].bytes);
+        double ready = std::max({end, operated(partitions_[p].bytes), now_ + spec_.meanwhile * delayed_s});
+        schedule(ready + (1 - spec_.meanwhile) * delayed_s, kCollectiveEnds, w, p, round);
       } else {
         send(lane == kPush ? kPushData : kRequest, w, p, round);
       }
@@ -546,7 +552,19 @@ class Simulation {
     schedule(std::max(now_, key.summed_at), kSumIsReady, w, p, round, kAnswer);
   }
 
+  double pieces(double bytes) const {
+    return spec_.piece_bytes > 0 ? std::max(1.0, std::ceil(bytes / spec_.piece_bytes)) : 1.0;
+  }
+
+  // When the workers' processors are through with an operation that starts now.
+  double operated(double bytes) {
+    operated_until_ = std::max(operated_until_, now_) + spec_.operation_s +
+                      (spec_.operation_rate > 0 ? bytes / spec_.operation_rate : 0.0);
+    return operated_until_;
+  }
+
   void collective_ends(uint32_t p) {
+    --operations_under_way_;
     finish(0, p, kPush);
     for (uint32_t w = 0; w < workers_.size(); ++w) arrived(w, p);
     pump(0, kPush);
@@ -589,6 +607,8 @@ class Simulation {
   std::vector<double> server_handles_until_;  // by server: when it is through with the messages so far
   std::vector<Key> keys_[2];                  // by parity of the round and partition
   std::vector<uint32_t> generated_by_[2];     // collective: workers, by parity of the round and tensor
+  uint32_t operations_under_way_ = 0;         // collective
+  double operated_until_ = 0;                 // collective: when processors are through with the operations so far
   std::vector<Worker> workers_;
   std::vector<std::vector<double>> scale_;
   std::vector<bool> recorded_;
