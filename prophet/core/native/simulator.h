@@ -13,8 +13,8 @@
 //     layout is the tensors of one cut of the job's gradients.
 //   - With servers: push, acknowledgement, pull request, answer, as BytePS does it; the server answers when every
 //     worker has pushed (synchronous) or at once (asynchronous). Collective: one channel for all; a tensor is ready
-//     when every worker has generated it. An operation is on the channel and takes processor time meanwhile, and is over
-//     when it is through with both; on each, operations take turns.
+//     when every worker has generated it. An operation is on the channel and takes processor time meanwhile, and is
+//     over when it is through with both; on each, operations take turns.
 //   - A server spends time on every message with data, in and out, one after another; the acknowledgement of a push and
 //     the sum wait for that.
 //   - A link of a node and direction is first come, first served: a message of s bytes takes overhead + s / rate there,
