@@ -46,7 +46,7 @@ def simulated_cell(cell: Cell, measured: CellResult) -> CellResult | None:
     cell = as_measured(cell, measured.links)
     runs = {}
     for contender in cell.policies:
-        planned = prepared(cell.of(contender), contender, together=True)
+        planned = prepared(cell.of(contender), contender, replayed=True)
         if planned is not None:
             runs[contender.name] = [Run(Path(), tuple(worker_results(run_planned(planned))))]
     chosen = tuple(contender for contender in cell.policies if contender.name in runs)

@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 from prophet.core.profile import Profile
 from prophet.lab.config import load_experiment
 from prophet.lab.simulated import run_planned
-from prophet.lab.simulated_ddp import handled, prepared
+from prophet.lab.simulated_ddp import prepared
 from prophet.lab.transfers import pair_events
 from prophet.simulate.run import WORKER, SimulatedRun
 from tools.allreduce import OURS, STOCK
@@ -83,10 +83,8 @@ def panel(title: str, run: SimulatedRun, profile: Profile) -> Panel:
     last = len(marks) - 2
     began, ended = float(marks["backward_s"][last]), float(marks["backward_s"][last + 1])
     steps = steps_of(profile)
-    # Operations are the layers' in forward, and then those of backward, the last layers' first: one for each moment at
-    # which gradients are there, copied.
-    copied = {gradient.generation_s: step for gradient, step in zip(handled(profile).gradients, steps, strict=True)}
-    by_operation = [*steps, *(copied[moment] for moment in sorted(copied))]
+    # Operations are the layers' in forward, and then the steps of backward, the last layers' first.
+    by_operation = [*steps, *range(max(steps), -1, -1)]
     columns = (run.computing[name].tolist() for name in ("started_s", "finished_s", "operation"))
     computing = [
         Span(start_s - began, end_s - began, by_operation[operation])

@@ -62,11 +62,12 @@ SEARCHED_AT_ONCE = 1_000_000
 TRIED_CUTS, TRIED_ITERATIONS = 6, 5
 
 
-def prepared(cell: Cell, contender: Contender, *, waits: bool = False, together: bool = False) -> Planned | None:
+def prepared(cell: Cell, contender: Contender, *, waits: bool = False, replayed: bool = False) -> Planned | None:
     """One contender of a cell, ready to be simulated; None where the simulator does not know it.
 
     `waits`: the program looks at all averages before it uses any, as one that clips gradients by the norm of all does.
-    `together`: all ranks share one machine's cores, as on the testbed.
+    `replayed`: as `prophet run` replays a profile, with all ranks on one machine's cores, and copies and updates beside
+    what the profile has of computing; one that was recorded of a job has these in it.
     """
     if contender.framework in contender.engine.simulated:
         return prepare(cell, contender, waits=waits)
@@ -76,8 +77,10 @@ def prepared(cell: Cell, contender: Contender, *, waits: bool = False, together:
     on_ring = replace(cell, simulator=cell.simulator.model_copy(update={"exchange": RING}), policies=(NOTHING,))
     empty = prepare(on_ring, NOTHING)
     hooked = variant.policy is not None
-    cluster = _of_gloo(empty.cluster, cell.simulator.model_fields_set, hooked=hooked, together=together)
-    empty, profile = replace(empty, cluster=cluster), handled(profile, back=not hooked)
+    cluster = _of_gloo(empty.cluster, cell.simulator.model_fields_set, hooked=hooked, together=replayed)
+    empty = replace(empty, cluster=cluster)
+    if replayed:
+        profile = handled(profile, back=not hooked)
     environ = {**variant.env, **contender.env}
     if variant.policy is None:
         return _in_groups(profile, empty, buckets_of(environ.get(BUCKET_CAP_MB)), waits=True)
@@ -124,7 +127,7 @@ def buckets_of(cap_mb: str | None) -> Ddp:
 
 def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, together: bool) -> Cluster:
     """The cluster of a ring, with what gloo's takes besides, but for what the config has `given`. `hooked`: Prophet
-    issues the operations.
+    issues the operations. `together`: all ranks share one machine's cores.
     """
     workers, costs = cluster.workers, cluster.costs
     ranks, rounds = workers if together else 1, 2 * (workers - 1)
@@ -142,7 +145,7 @@ def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, togethe
     return replace(cluster, costs=of_gloo)
 
 
-def handled(profile: Profile, *, back: bool = False) -> Profile:
+def handled(profile: Profile, *, back: bool) -> Profile:
     """`profile` with what processors have to do with gradients: one leaves when it is copied, and a layer computes when
     its parameters are updated and, with `back`, its averages copied to where its gradients were.
     """
