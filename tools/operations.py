@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from rich.console import Console
 from prophet.core.errors import UserError
 from prophet.core.units import format_rate, format_size, format_time
 from prophet.lab.launchers import without_jobs
+from prophet.lab.own_script import run_ranks
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE
 from tools import kept
@@ -35,8 +35,6 @@ SIZES = (SMALL, 128 * KIB, MIB, LARGE)
 AT_ONCE = (1, 2, MOST_AT_ONCE)
 ISSUED = (SMALL, 128 * KIB, MIB)
 """Of what Prophet issues."""
-PORT = 23460
-LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -48,11 +46,14 @@ class Way:
     delay_s: float | None = None
 
 
+PLAIN, DELAY_S = Way(2), 0.005
+DELAYED = Way(2, None, DELAY_S)
+"""From these two the simulator's numbers follow."""
 WAYS = (
-    Way(2),
+    PLAIN,
     Way(4),
     Way(2, None, 0.001),
-    Way(2, None, 0.005),
+    DELAYED,
     Way(4, None, 0.005),
     Way(2, 250e6),
     Way(2, 250e6, 0.005),
@@ -100,18 +101,17 @@ class Follows:
 def follows(data: Sequence[OnWay]) -> Follows:
     """From small operations on a link with a delay, from many at once without one, and from large ones."""
     by_way = {one.way: one for one in data}
-    two, delayed = by_way[Way(2)], by_way[Way(2, None, 0.005)]
-    path_s = 2 * 0.005  # from rank to rank: the delays of both links
-    messages = two.way.ranks * 2 * (two.way.ranks - 1)
-    small_s = two.bare(SMALL, MOST_AT_ONCE)
-    moved = 2 * (two.way.ranks - 1) * LARGE
+    plain, delayed = by_way[PLAIN], by_way[DELAYED]
+    path_s = 2 * DELAY_S  # from rank to rank: the delays of both links
+    rounds = 2 * (PLAIN.ranks - 1)
+    small_s = plain.bare(SMALL, MOST_AT_ONCE)
     return Follows(
-        ways_a_message=(delayed.bare(SMALL, 1) - two.bare(SMALL, 1)) / path_s / (2 * (two.way.ranks - 1)),
-        message_s=small_s / messages,
-        moved_rate=moved / (two.bare(LARGE, MOST_AT_ONCE) - small_s),
-        issue_s=two.issued(SMALL) - small_s,
-        copied_rate=two.copied_rate,
-        updated_rate=two.updated_rate,
+        ways_a_message=(delayed.bare(SMALL, 1) - plain.bare(SMALL, 1)) / path_s / rounds,
+        message_s=small_s / (PLAIN.ranks * rounds),
+        moved_rate=rounds * LARGE / (plain.bare(LARGE, MOST_AT_ONCE) - small_s),
+        issue_s=plain.issued(SMALL) - small_s,
+        copied_rate=plain.copied_rate,
+        updated_rate=plain.updated_rate,
     )
 
 
@@ -119,28 +119,12 @@ def look(way: Way) -> OnWay:
     """Makes a testbed of such links and times every size on it. Raises UserError."""
     nodes = [f"worker{rank}" for rank in range(way.ranks)]
     pairs = [(size, at_once) for size in SIZES for at_once in AT_ONCE]
-    with (
-        Testbed([NodeSpec(node, way.bandwidth_bps, delay_s=way.delay_s) for node in nodes]) as testbed,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        logs = [Path(folder) / f"{node}.log" for node in nodes]
-        ranks = []
-        for rank, node in enumerate(nodes):
-            env = {
-                **without_jobs(os.environ),
-                "MASTER_ADDR": testbed.address(nodes[0]),
-                "MASTER_PORT": str(PORT),
-                "RANK": str(rank),
-                "WORLD_SIZE": str(way.ranks),
-                "GLOO_SOCKET_IFNAME": testbed.interface(node),
-            }
-            argv = [sys.executable, str(JOB), json.dumps(pairs), json.dumps(ISSUED)]
-            ranks.append(testbed.popen(node, argv, env=env, log=logs[rank]))
-        for rank, process in enumerate(ranks):
-            if process.wait(LIMIT_S) != 0:
-                last = logs[rank].read_text(errors="replace").strip().splitlines()[-1:]
-                raise UserError(f"rank {rank} ended with status {process.returncode}: {''.join(last)}")
-        found = json.loads(logs[0].read_text().strip().splitlines()[-1])
+    command = [sys.executable, str(JOB), json.dumps(pairs), json.dumps(ISSUED)]
+    said: list[str] = []
+    with Testbed([NodeSpec(node, way.bandwidth_bps, delay_s=way.delay_s) for node in nodes]) as testbed:
+        if run_ranks(command, nodes, testbed, said.append, shell=without_jobs(os.environ)) != 0:
+            raise UserError("; ".join(said[-2:]))
+    found = json.loads(next(line for line in said if line.startswith("{")))
     return OnWay(
         way,
         [(size, at_once, each_s) for size, at_once, each_s in found["bare"]],

@@ -15,11 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_ddp.wide_gloo import wide_group
+from prophet_ddp.wide_gloo import greatest, wide_group
 
 LONG_S = 0.5
 """How long each is timed, if `MOST` operations do not take less."""
@@ -43,8 +42,8 @@ def main() -> None:
     found = {
         "bare": [[size, at_once, timed(group, Bare(group, size, at_once))] for size, at_once in pairs],
         "issued": [[size, timed(group, Issued(issuer, size))] for size in json.loads(sys.argv[2])],
-        "copied": agreed(group, PARAMETERS * PARAMETER_BYTES / copied_s()),
-        "updated": agreed(group, PARAMETERS * PARAMETER_BYTES / updated_s()),
+        "copied": greatest(group, PARAMETERS * PARAMETER_BYTES / copied_s()),
+        "updated": greatest(group, PARAMETERS * PARAMETER_BYTES / updated_s()),
     }
     if rank == 0:
         print(json.dumps(found), flush=True)
@@ -95,20 +94,11 @@ def timed(group: Any, several: Callable[[int], None]) -> float:
     several(some)  # connections open, and windows with them
     began = time.monotonic()
     several(some)
-    each_s = agreed(group, (time.monotonic() - began) / some)
+    each_s = greatest(group, (time.monotonic() - began) / some)
     count = max(some, min(MOST, int(LONG_S / each_s)))
     began = time.monotonic()
     several(count)
     return (time.monotonic() - began) / count
-
-
-def agreed(group: Any, value: float) -> float:
-    """The greatest of all ranks', on each of them."""
-    largest = torch.tensor([value], dtype=torch.float64)
-    options: Any = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.MAX
-    group.allreduce([largest], options).wait()
-    return float(largest)
 
 
 def copied_s() -> float:

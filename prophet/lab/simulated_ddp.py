@@ -1,7 +1,7 @@
 """Contenders of DistributedDataParallel on the simulator's ring.
 
 Rule of this file: from a contender of that engine to a run of the simulator, by what the engine and the plugin are
-known to do; nothing is measured or fitted. Times are seconds, sizes bytes.
+known to do; nothing is measured here, or fitted to a job. Times are seconds, sizes bytes.
 
 Gloo's all-reduce is a ring, so the channel's cost is that of prophet/simulate/collectives.py, with the overhead and the
 latency that the simulator has for BytePS's testbed. What an operation takes besides is measured apart from any job
@@ -24,6 +24,7 @@ from prophet.core.arena import profile_under
 from prophet.core.choice import Question, Shape
 from prophet.core.cut import Borders, Cut, learning_cut
 from prophet.core.network import Network
+from prophet.core.plan import Plan
 from prophet.core.policy import Policy
 from prophet.core.profile import Profile
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
@@ -39,7 +40,7 @@ from prophet.policies.ddp import MEBIBYTE, Ddp
 from prophet.simulate.cluster import Cluster
 from prophet.simulate.grouped import WHOLE, grouped
 from prophet.simulate.job import job_of_cut
-from prophet.simulate.run import channel, simulate
+from prophet.simulate.run import Options, channel, simulate
 
 RING = "ring"
 WAYS_A_MESSAGE = 2
@@ -106,8 +107,7 @@ def _in_blocks(profile: Profile, empty: Planned, policy: Policy, network: Networ
     plan = policy.plan(blocks, network)
     sizes = [block.size_bytes for block in blocks.gradients]
     at_once = operations_at_once(network, sum(sizes) / len(sizes), MOST_AT_ONCE)
-    plan = replace(plan, push=replace(plan.push, credit=None))
-    options = replace(empty.options, partition_bytes=WHOLE, plan=plan, at_once=at_once)
+    options = _counted(replace(empty.options, partition_bytes=WHOLE), plan, at_once)
     return Planned(job_of_cut(profile, cut, barrier=waits), empty.cluster, policy, options)
 
 
@@ -179,6 +179,10 @@ def _in_groups(profile: Profile, empty: Planned, policy: Policy, *, waits: bool)
         return None
     job, options = made
     if options.plan is not None:
-        plan = replace(options.plan, push=replace(options.plan.push, credit=None))
-        options = replace(options, plan=plan, at_once=TORCH_AT_ONCE)
+        options = _counted(options, options.plan, TORCH_AT_ONCE)
     return Planned(job, empty.cluster, policy, options)
+
+
+def _counted(options: Options, plan: Plan, at_once: int) -> Options:
+    """`options` with this plan, under which operations in flight count, and not their bytes."""
+    return replace(options, plan=replace(plan, push=replace(plan.push, credit=None)), at_once=at_once)
