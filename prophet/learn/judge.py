@@ -389,7 +389,9 @@ class Judge:
     def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
         """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good.
 
-        One that was made for this job's pattern is none of a row of sizes, and has no neighbours.
+        Next to it is also what follows the largest size that was measured to be as good: on a plateau a job would look
+        no further than one size. Downwards it stops there, since predictions promise too much of small blocks. A cut
+        that was made for this job's pattern is none of a row of sizes, and has no neighbours.
         """
         measured_s = self.iteration_s(current.cut)
         if self._tries >= self.recuts.most_tries or measured_s is None:
@@ -397,8 +399,10 @@ class Judge:
         if len(current.cut.segments) > 1 and current.cut != self._used[0]:
             return None
         size = _size(current)
+        alike = {cut for cut, one in self._compared(current.cut).items() if abs(one.share) <= CLEARLY * one.error}
         uniform = [choice for choice in possible if len(choice.cut.segments) == 1 and choice.cut != current.cut]
-        larger = min((choice for choice in uniform if _size(choice) > size), key=_size, default=None)
+        further = (choice for choice in uniform if _size(choice) > size and choice.cut not in alike)
+        larger = min(further, key=_size, default=None)
         smaller = max((choice for choice in uniform if _size(choice) < size), key=_size, default=None)
         most_s = current.iteration_s * (1 + CLOSE)
         if self.recuts.believes:

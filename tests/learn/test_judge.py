@@ -111,6 +111,19 @@ def test_a_neighbour_is_tried_that_may_be_better_than_what_was_measured(
     assert subject.wanted(choices, uniform(512)).cut == uniform(1024), "where a recut is cheap"
 
 
+@pytest.mark.parametrize(("larger_s", "next_tried"), [(1.0, True), (1.4, False)], ids=["as good", "worse"])
+def test_next_to_sizes_that_are_measured_to_be_as_good_is_a_neighbour(larger_s: float, next_tried: bool) -> None:
+    """VGG-19's gradients at 2.5 Gbit/s: 512 KiB and 1 MiB took the same, and 2 MiB, the best, were not tried."""
+    scatter = np.tile([0.9, 1.0, 1.1], 6)
+    subject = judge((LEARNING, 2.0))
+    for size_kib, factor in ((512, 1.0), (1024, larger_s), (512, 1.0)):
+        subject.in_force(uniform(size_kib))
+        subject.measured(uniform(size_kib), scatter * factor)
+    sizes = [choice(uniform(512), 0.97), choice(uniform(1024), 0.98), choice(uniform(2048), 0.99)]
+    wanted = subject.wanted([*sizes, choice(LEARNING, 2.0)], uniform(512))
+    assert (wanted.cut == uniform(2048)) == next_tried
+
+
 def test_a_neighbour_that_is_predicted_clearly_worse_is_not_tried() -> None:
     subject = judge((LEARNING, 2.0), (uniform(512), 1.1))
     choices = [choice(uniform(512), 1.0), choice(uniform(1024), 1.2), choice(LEARNING, 2.0)]
