@@ -171,8 +171,8 @@ class Choosing:
                 # Where iterations wait no more, the cut that was the best before they did.
                 self._before_barrier, self._return_to = (self._cut, None) if barrier else (None, self._before_barrier)
             changed = old.barrier != barrier or self._is_another(old, profile, network, size)
-            delayed = _delayed(old.network, network, size)
-            if not (changed or disproved or delayed or self._failed is not self._asked_of_failed):
+            moved = _delayed(old.network, network, size) or self._has_moved(old, profile, network, size)
+            if not (changed or moved or disproved or self._failed is not self._asked_of_failed):
                 return False
             if old.barrier == barrier and self._judge.better_former(self._cut) is not None:
                 return False  # What seems to be another network may be how this cut shows it: first back to that one.
@@ -212,10 +212,16 @@ class Choosing:
         if _sends_otherwise(old, profile, network, size, FAR_CHANGE) or _computes_otherwise(old, profile, FAR_CHANGE):
             return True
         if self._steady:
-            return self._judge.recuts.waits and _sends_otherwise(old, profile, network, size, MATERIAL_CHANGE)
+            return False
         return _sends_otherwise(old, profile, network, size, MATERIAL_CHANGE) or _computes_otherwise(
             old, profile, MATERIAL_CHANGE
         )
+
+    def _has_moved(self, old: Question, profile: Profile, network: Network, size: int) -> bool:
+        """Whether what is sent seems to take another time, though iterations do not: what they took with each cut
+        still holds, but another may be predicted to be better. Where many cuts may be tried, trying tells more.
+        """
+        return self._judge.recuts.waits and _sends_otherwise(old, profile, network, size, MATERIAL_CHANGE)
 
     def turn(self) -> Plan | None:
         """Goes on with the search; the plan of a choice that is new."""

@@ -169,13 +169,20 @@ def test_backward_is_another_where_iterations_take_another_time_as_well(
     assert (job.choosing._judge.iteration_s(uniform(1024)) is None) == another
 
 
-@pytest.mark.parametrize(("rate", "another"), [(28e6, False), (25e6, True)])
-def test_the_network_is_another_whatever_iterations_take(rate: float, another: bool) -> None:
+@pytest.mark.parametrize(
+    ("rate", "asked", "forgotten"), [(28e6, False, False), (25e6, True, False), (12e6, True, True)]
+)
+def test_a_rate_that_iterations_do_not_show_begins_no_other_regime(rate: float, asked: bool, forgotten: bool) -> None:
+    """On busy cores the rate is taken for 10 to 25% more or less after each recut. Where it is far from what it was,
+    iterations are not waited for."""
     job = Job(uniform(1024))
     job.turns(8)
     job.network = Network(rate, NETWORK.overhead_s, NETWORK.ack_delay_s)
     job.turns(1)
-    assert (job.choosing._judge.iteration_s(uniform(1024)) is None) == another
+    question = job.choosing._question
+    assert question is not None
+    assert (question.network.bandwidth == rate) == asked
+    assert (job.choosing._judge.iteration_s(uniform(1024)) is None) == forgotten
 
 
 def test_another_barrier_begins_one_regime_though_a_former_cut_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
