@@ -28,6 +28,7 @@ import torch
 from torch.utils.hooks import unserializable_hook
 
 from prophet.core.cut import Block, Cut, blocks_of
+from prophet.frontends.torch import references
 from prophet.frontends.torch.streams import Event, Streams
 
 _FUSIBLE = (torch.float32, torch.float64)
@@ -97,7 +98,8 @@ class Slot:
         def hook(*_gradients: Any) -> None:
             slot = reference()
             if slot is not None:
-                getattr(slot.rounds, name)(slot)
+                with references.at_work():
+                    getattr(slot.rounds, name)(slot)
 
         # A pickled parameter goes without it, and without a warning.
         unserializable_hook(hook)  # type: ignore[no-untyped-call]

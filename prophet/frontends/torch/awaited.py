@@ -119,20 +119,21 @@ class AwaitedRounds:
 
     def backward_ends(self) -> None:
         """The outermost backward pass has returned."""
-        if self._fresh:
+        if not self._fresh:
+            return
+        with references.at_work():
             self._fresh = False
             self._gathered()
             awaited = [slot for slot in self._slots if slot.awaited]
-            with references.blind():
-                if not any(slot.staged for slot in self._slots):  # A round has ended.
-                    for slot in awaited:
-                        slot.expect()
-                shared, lent = torch_guards.keep_gradients(self, awaited)
-                for slot in shared:
-                    slot.part()
-            unseen = awaited if self._out_of_sight else lent
-            if unseen:
-                self.settle(unseen)
+            if not any(slot.staged for slot in self._slots):  # A round has ended.
+                for slot in awaited:
+                    slot.expect()
+            shared, lent = torch_guards.keep_gradients(self, awaited)
+            for slot in shared:
+                slot.part()
+        unseen = awaited if self._out_of_sight else lent
+        if unseen:
+            self.settle(unseen)
 
     def _gathered(self) -> None:
         """It has made gradients of this module."""
@@ -155,11 +156,12 @@ class AwaitedRounds:
         """Waits until `.grad` of these is their average. What belongs to a round that is open stays this rank's own, as
         it does in torch: a later backward pass makes the rest.
         """
-        with self._lock, references.blind(), torch.no_grad():
+        with self._lock, references.at_work(), torch.no_grad():
             for slot in slots:
                 if slot.awaited and not slot.staged:
                     if not slot.home:
                         self._wait_for(slot)
+                    if not slot.home:  # A signal's handler may have come in between, and looked at it.
                         self._land(slot)
                     slot.awaited = False
                     slot.streams.before_look(slot.updated)
@@ -241,7 +243,8 @@ class AwaitedRounds:
             if now > complain_at:
                 warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
             training.waiting(slot.name, now, slot.blocks)
-            self.wait_activity(WAIT_LIMIT_S)
+            with references.waiting():
+                self.wait_activity(WAIT_LIMIT_S)
         if complain_at is not None:
             training.over(time.monotonic())
 

@@ -245,6 +245,8 @@ class GroupParameters(list[torch.Tensor]):
 
 
 def _flush_all() -> None:
+    if references.is_at_work():
+        return
     for owner in list(_kept):
         owner.flush()
 
@@ -291,6 +293,8 @@ def _before_forward(module: nn.Module) -> bool:
 
     Of a compiled one those of all modules in it. Returns whether it is one.
     """
+    if references.is_at_work():
+        return compiled.is_compiled(module)
     if references.watching_here() and not _kept:
         _leave_references()
     if isinstance(module, torch.jit.ScriptModule):

@@ -12,6 +12,7 @@ from typing import Any, SupportsIndex
 import torch
 
 from prophet.frontends.torch import guards as torch_guards
+from prophet.frontends.torch import references
 from prophet.frontends.torch.updates import Updates
 
 OLDEST_TORCH = (2, 4)
@@ -27,7 +28,7 @@ class LateMethods:
     def state(self) -> Any:
         """The optimizer's state by parameter, after all updates."""
         if not self._prophet.stepping:
-            self._prophet.flush()
+            _settle(self._prophet)
             self._prophet.state_seen = True
         return vars(self)["state"]
 
@@ -39,23 +40,29 @@ class LateMethods:
     # A program's own class may take other arguments than torch's.
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        self._prophet.flush()
+        _settle(self._prophet)
         return super(type(self), self).state_dict(*args, **kwargs)  # type: ignore[misc,no-any-return]
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._prophet.flush()
+        _settle(self._prophet)
         super(type(self), self).load_state_dict(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, *args: Any, **kwargs: Any) -> None:
-        self._prophet.flush()
+        _settle(self._prophet)
         super(type(self), self).add_param_group(*args, **kwargs)  # type: ignore[misc]
         added = self.param_groups[-1]  # type: ignore[attr-defined]
         added["params"] = torch_guards.GroupParameters(added["params"])
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """A copy, also a pickled one, is a plain optimizer of the class that was extended."""
-        self._prophet.flush()
+        _settle(self._prophet)
         return object.__new__, (type(self).__mro__[1],), self.__getstate__()
+
+
+def _settle(updates: Updates) -> None:
+    """Makes all updates, but for a signal's handler in the middle of one."""
+    if not references.is_at_work():
+        updates.flush()
 
 
 def methods_of(namespace: type) -> dict[str, Any]:

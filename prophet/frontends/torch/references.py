@@ -9,6 +9,11 @@ for `.grad` itself, reads no value and passes.
 
 What stays unseen: other threads, memory that NumPy or a C++ extension reached before step().
 
+Python runs a signal's handler between any two calls of the main thread, also in Prophet's own. One that saves the model
+while Prophet waits finds everything brought up to date first, as always. In the middle of Prophet's own work, which is
+short and must not be begun anew in its midst, it finds things as they are then, as it would in the middle of an
+optimizer's step().
+
 Modes are a stack, and a program leaves its own by taking the topmost away. So ours lies below all that the program has
 entered or will enter, and only above torch's own for the default device, which insists on the lowest place.
 """
@@ -63,6 +68,7 @@ class _Here(threading.local):
 
     mode: _References | None = None
     blind = 0
+    at_work = 0
 
 
 _here = _Here()
@@ -197,6 +203,38 @@ def blind() -> Iterator[None]:
 
 def is_blind() -> bool:
     return _here.blind > 0
+
+
+@contextlib.contextmanager
+def at_work() -> Iterator[None]:
+    """Within it this thread does Prophet's own work: it is blind, and nothing is brought up to date for a signal's
+    handler.
+    """
+    _here.at_work += 1
+    _here.blind += 1
+    try:
+        yield
+    finally:
+        _here.blind -= 1
+        _here.at_work -= 1
+
+
+def is_at_work() -> bool:
+    return _here.at_work > 0
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """Within it the work at hand only waits, and its state is such that a handler may bring up to date what it likes;
+    where it is a part of other work nothing changes.
+    """
+    before = _here.at_work, _here.blind
+    if before[0] == 1:
+        _here.at_work = _here.blind = 0
+    try:
+        yield
+    finally:
+        _here.at_work, _here.blind = before
 
 
 class _Stack:

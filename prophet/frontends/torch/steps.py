@@ -81,7 +81,7 @@ class ModuleUpdates(Updates):
         self._settle_others()
         late: list[Slot] = []
         local: dict[int, list[torch.Tensor]] = {}
-        with references.blind():
+        with references.at_work():
             for number, position, param in self._freeze_groups():
                 slot = self._awaited(param)
                 if slot is not None and slot.awaited and not slot.staged and slot.grad_unchanged():
@@ -93,15 +93,15 @@ class ModuleUpdates(Updates):
                     local.setdefault(number, []).append(param)
                 if slot is not None and not slot.staged and slot.sent() is None:
                     slot.awaited = False  # cleared or written, and nobody has it any more to look at its average
-        self._order = sorted(late, key=lambda slot: (slot.rounds.number, slot.place))
-        for turn, slot in enumerate(self._order):
-            slot.turn = turn
-        rounds = dict.fromkeys(slot.rounds for slot in self._order)
-        for each in rounds:
-            each.let_go()
-        if rounds:
-            self._wire = _Wire(list(rounds))
-        self._held = self._optimizer
+            self._order = sorted(late, key=lambda slot: (slot.rounds.number, slot.place))
+            for turn, slot in enumerate(self._order):
+                slot.turn = turn
+            rounds = dict.fromkeys(slot.rounds for slot in self._order)
+            for each in rounds:
+                each.let_go()
+            if rounds:
+                self._wire = _Wire(list(rounds))
+            self._held = self._optimizer
         self._defer(self._order, local, barrier=any(each.barrier for each in rounds))
         for each in rounds:
             each.stepped()

@@ -7,6 +7,9 @@ An update runs the optimizer's own step() on a view of its parameter groups that
 whose averages are there, with their averages in place of `.grad`. Every optimizer of torch.optim but LBFGS
 updates parameter by parameter, so the bits are those of one whole step. The groups' hyper-parameters are
 those of the moment step() was called, since a learning rate scheduler runs right after it.
+
+A signal's handler may come back here in the middle of a wait (references.py), and have done what was waited for. One
+that comes in the middle of an update finds the program's optimizer with all of its groups: a stand-in steps.
 """
 
 from __future__ import annotations
@@ -89,13 +92,13 @@ class Updates:
 
         What else is back and comes next in forward order is updated in the same call of the optimizer.
         """
-        with self._lock, references.blind():
+        with self._lock, references.at_work():
             # Each once: a module may have a parameter twice, and its parameters in another order.
             due = sorted({slot for slot in slots if slot.pending}, key=lambda slot: slot.turn)
             if due:
                 if not self._wait_for(due, patience_s):
                     return False
-                self._update(due + self._back_after(due[-1]))
+                self._update([slot for slot in due if slot.pending] + self._back_after(due[-1]))
         if self._pending == 0:
             torch_guards.release(self)
             self._none_pending()
@@ -116,18 +119,19 @@ class Updates:
 
         `local` are parameters by group that are updated at once, with the `.grad` that they have.
         """
-        for streams in {slot.streams for slot in slots}:
-            streams.home = streams.current()
-        for slot in slots:
-            slot.pending = True
-        self._pending = len(slots)
-        # A graph that holds parameters from before this step is void from now on, as it would be after a whole step.
-        _increment_versions([slot.param for slot in slots if slot.group is not None])
-        exposed = torch_guards.keep(self, slots)
-        if local:
-            with references.outside_of_the_program({params[0].device.type for params in local.values()}):
-                self._run_optimizer(local)
-            self._sort_states()
+        with references.at_work():
+            for streams in {slot.streams for slot in slots}:
+                streams.home = streams.current()
+            for slot in slots:
+                slot.pending = True
+            self._pending = len(slots)
+            # A graph that holds parameters from before this step is void from now on, as after a whole step.
+            _increment_versions([slot.param for slot in slots if slot.group is not None])
+            exposed = torch_guards.keep(self, slots)
+            if local:
+                with references.outside_of_the_program({params[0].device.type for params in local.values()}):
+                    self._run_optimizer(local)
+                self._sort_states()
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
 
     def _needs_whole_step(self) -> bool:
@@ -186,7 +190,8 @@ class Updates:
                 if now > complain_at:
                     warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
                 training.waiting(slot.name, now, slot.blocks)
-                self._wire.wait_activity(WAIT_LIMIT_S)
+                with references.waiting():
+                    self._wire.wait_activity(WAIT_LIMIT_S)
         if since is not None:
             training.over(time.monotonic())
         return True
@@ -218,6 +223,8 @@ class Updates:
 
     def _update(self, slots: Sequence[Slot]) -> None:
         """Updates parameters whose averages have arrived, all in one call of the optimizer."""
+        if not slots:
+            return
         used = {slot.streams: None for slot in slots}
         marks: dict[Streams, Event] = {}
         with contextlib.ExitStack() as modes:
@@ -279,14 +286,15 @@ class Updates:
         """The user's own step on these parameters, by number of their group, and on nothing else."""
         if not work:
             return
-        optimizer = self._optimizer
-        groups = optimizer.param_groups
-        optimizer.param_groups = [{**self._groups[number], "params": params} for number, params in work.items()]
-        try:
-            with self._stepping():
-                self._step_without_hooks(optimizer)
-        finally:
-            optimizer.param_groups = groups
+        own = vars(self._optimizer)
+        lent = {**own, "param_groups": [{**self._groups[number], "params": params} for number, params in work.items()]}
+        stand_in = object.__new__(self._user_class)
+        vars(stand_in).update(lent)
+        with self._stepping():
+            self._step_without_hooks(stand_in)
+        for name, value in vars(stand_in).items():
+            if name not in lent or value is not lent[name]:
+                own[name] = value
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:

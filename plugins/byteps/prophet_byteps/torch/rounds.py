@@ -87,9 +87,10 @@ class OptimizerRounds(Updates):
             with self._stepping():
                 self._user_class.step(self._optimizer)
             return loss
-        self._push_missing()
-        local = self._take_groups()
-        self._next_round()
+        with references.at_work():
+            self._push_missing()
+            local = self._take_groups()
+            self._next_round()
         self._defer(self._order, local, barrier=self._probation.barrier or self._keyed.tracing)
         late = self._probation.under_way or self._keyed.tracing or any(slot.pending for slot in self._order)
         self._keyed.iterated(waited=not late)
