@@ -6,8 +6,9 @@ is noticed that somebody holds the memory; the parameter's update must then be i
 the average in its `.grad`, where the engine averages in backward when that returns.
 
 Other processes share a tensor's memory once multiprocessing has sent it or `share_memory_()` was called. NumPy and
-other libraries get the memory of CPU tensors only, by `numpy()` or `__dlpack__()`, which are watched here. Whether they
-still have it, the storage's count of references says: torch counts one for the tensor and one for the object that asks.
+other libraries get the memory of CPU tensors only, by `numpy()`, `__dlpack__()` or `to_dlpack`, which are watched here;
+the last is a function that no mode of torch sees, so it is here that it counts as a use. Whether others still have the
+memory, the storage's count of references says: torch counts one for the tensor and one for the object that asks.
 Nothing was watched before the first optimizer was wrapped, so a storage with more holders then counts as lent.
 
 A gradient comes and goes. Where the program clears it in place, one that was lent counts as lent for as long as it is
@@ -22,7 +23,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils.dlpack
 from torch.multiprocessing.reductions import StorageWeakRef
+
+from prophet.frontends.torch import references
 
 _count_of: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 _ALONE = 2
@@ -93,6 +97,9 @@ def install() -> None:
     """Notices from now on when memory is lent. Without any parameter the patches only look into an empty table."""
     for name in ("numpy", "__dlpack__"):
         setattr(torch.Tensor, name, _lending(getattr(torch.Tensor, name)))
+    exporting = _exporting(_lending(vars(torch)["to_dlpack"]))
+    for module in (torch, torch.utils.dlpack):
+        vars(module)["to_dlpack"] = exporting
 
 
 def _lending(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,6 +108,15 @@ def _lending(original: Callable[..., Any]) -> Callable[..., Any]:
         if not torch.compiler.is_compiling() and self.is_cpu:
             _note(self)
         return original(self, *args, **kwargs)
+
+    return wrapper
+
+
+def _exporting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapper(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        references.look((tensor,))
+        return original(tensor, *args, **kwargs)
 
     return wrapper
 

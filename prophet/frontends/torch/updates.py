@@ -161,7 +161,7 @@ class Updates:
         """Keeps the hyper-parameters of this moment; (group, position, parameter) of all that the optimizer updates."""
         self._states = len(vars(self._optimizer)["state"])
         self._groups = [
-            {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
+            {key: value if key == "params" else _of_now(value) for key, value in group.items()}
             for group in self._optimizer.param_groups
         ]
         for position, (number, param) in enumerate(self._grouped()):
@@ -322,6 +322,13 @@ def unseen_use(slot: Slot, on_probation: bool) -> bool:
             "from now on step() waits for all updates"
         )
     return slot.late
+
+
+def _of_now(value: Any) -> Any:
+    """A hyper-parameter that stays as it is when the program changes its own in place."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return [_of_now(each) for each in value] if isinstance(value, list) else value
 
 
 def _increment_versions(params: list[torch.Tensor]) -> None:

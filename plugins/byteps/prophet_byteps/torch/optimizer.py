@@ -27,9 +27,7 @@ def wrap(
     fusion: bool,
     half: torch.dtype | None = None,
 ) -> torch.optim.Optimizer:
-    """An object of a subclass of the optimizer's own class, sharing its groups and its state. `half`: see
-    OptimizerRounds.
-    """
+    """An object of a subclass of the optimizer's own class, made anew of its groups. `half`: see OptimizerRounds."""
     user_class = type(optimizer)
     # As BytePS names it: broadcast_optimizer_state recognises a wrapped optimizer by its module.
     namespace = {
@@ -37,10 +35,12 @@ def wrap(
         **methods_of(_Methods),
         "__module__": engine.bps.DistributedOptimizer.__module__,
     }
+    # As torch does to the step() of BytePS's class: hooks run around that, and around the inner one as well.
+    namespace["step"] = torch.optim.Optimizer.profile_hook_step(namespace["step"])
+    namespace["step"].hooked = True
     wrapped_class = type(user_class.__name__, (user_class,), namespace)
     wrapped: Any = object.__new__(wrapped_class)
-    # Without a scheduler's wrapper around step(), which is bound to the optimizer it was made for.
-    vars(wrapped).update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    vars(wrapped).update(_made_anew(optimizer))
     trainable = {id(p): p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     chosen = [(name, trainable.pop(id(param))) for name, param in named if id(param) in trainable]
     wrapped._prophet = OptimizerRounds(
@@ -51,6 +51,22 @@ def wrap(
     return wrapped  # type: ignore[no-any-return]
 
 
+def _made_anew(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The attributes of an optimizer that is made of the groups of this one, as BytePS makes its own: what the first
+    has in its state, its defaults and its hooks stays behind.
+
+    Of a class that needs more than groups BytePS makes none; here it takes everything over.
+    """
+    user_class: Any = type(optimizer)
+    anew: torch.optim.Optimizer = object.__new__(user_class)
+    try:
+        user_class.__init__(anew, optimizer.param_groups)
+    except TypeError:
+        # Without a scheduler's wrapper around step(), which is bound to the optimizer it was made for.
+        return {key: value for key, value in vars(optimizer).items() if key != "step"}
+    return vars(anew)
+
+
 class _Methods:
     """What the returned optimizer does otherwise than the class it extends, beside LateMethods."""
 
@@ -59,8 +75,6 @@ class _Methods:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Hands this round's gradients to the network. With a closure, or hooks around it, it also waits."""
         return self._prophet.step(closure)
-
-    step.hooked = True  # type: ignore[attr-defined]  # torch runs step hooks around the inner step, once.
 
     def synchronize(self) -> None:
         """Waits for all averaged gradients and puts them in `.grad`; the next step() uses what is there then."""

@@ -1,0 +1,64 @@
+"""The end of a Gluon job: what MXNet still has to do is done before BytePS goes.
+
+Rule of this file: the order of the two, and nothing about trainers. MXNet waits for all of its operators when the
+process ends, after BytePS's own end; where one of them is a transfer, which BytePS makes no more by then, that wait has
+no end. So MXNet is waited for first: before BytePS is shut down or suspended, and before the process ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from prophet.frontends.ending import at_end
+
+PATIENCE_S = 300.0
+"""No longer than this: where a worker is gone, what others wait for may never come."""
+
+logger = logging.getLogger("prophet")
+
+
+class Settling:
+    """Waits for MXNet, by its `waitall`, before BytePS goes."""
+
+    def __init__(self, waitall: Callable[[], None], patience_s: float = PATIENCE_S) -> None:
+        self._waitall = waitall
+        self._patience_s = patience_s
+
+    def put_before(self, bps: Any) -> None:
+        """Before `shutdown` and `suspend` of `bps`, byteps.mxnet, and the end of a process that calls its `init`."""
+        begin = bps.init
+
+        @functools.wraps(begin)
+        def init(*args: Any, **kwargs: Any) -> Any:
+            result = begin(*args, **kwargs)
+            at_end(self.settle)  # BytePS's init() has just registered its shutdown, so this runs before that.
+            return result
+
+        bps.init = init
+        bps.shutdown, bps.suspend = self._first(bps.shutdown), self._first(bps.suspend)
+
+    def settle(self) -> None:
+        """Returns when MXNet has done all that it was told, or after the patience, with a warning."""
+        waiting = threading.Thread(target=self._wait, name="prophet-end", daemon=True)
+        waiting.start()
+        waiting.join(self._patience_s)
+        if waiting.is_alive():
+            logger.warning("transfers were still to come when the job ended, and %.0f s later", self._patience_s)
+
+    def _wait(self) -> None:
+        try:
+            self._waitall()
+        except Exception as error:
+            logger.warning("when the job ended, MXNet said: %s", str(error).strip().partition("\n")[0])
+
+    def _first(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            self.settle()
+            return original(*args, **kwargs)
+
+        return function
