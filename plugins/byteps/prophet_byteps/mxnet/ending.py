@@ -21,7 +21,7 @@ PATIENCE_S = 300.0
 logger = logging.getLogger("prophet")
 
 
-class Settling:
+class WaitForMXNet:
     """Waits for MXNet, by its `waitall`, before BytePS goes."""
 
     def __init__(self, waitall: Callable[[], None], patience_s: float = PATIENCE_S) -> None:

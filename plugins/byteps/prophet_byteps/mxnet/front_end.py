@@ -47,7 +47,7 @@ from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard, CutControl
 from prophet_byteps.library import UNKNOWN_TRAINER
 from prophet_byteps.mxnet import calls
-from prophet_byteps.mxnet.ending import Settling
+from prophet_byteps.mxnet.ending import WaitForMXNet
 from prophet_byteps.mxnet.names import Names
 
 logger = logging.getLogger("prophet")
@@ -97,7 +97,7 @@ class _FrontEnd:
         bps.byteps_push_pull = _in_place_of(self._push_pull, self.push_pull)
         bps.byteps_declare_tensor = _in_place_of(self._declare, self.declare)
         bps.resume = _in_place_of(self._resume, self.resume)
-        Settling(mx.nd.waitall).put_before(bps)
+        WaitForMXNet(mx.nd.waitall).put_before(bps)
         trainer.__init__ = _in_place_of(self._create, self.create)
         trainer._init_params = _in_place_of(self._init_params, self.init_params)
         trainer._allreduce_grads = _in_place_of(self._allreduce, self.allreduce)
