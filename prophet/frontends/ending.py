@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -20,21 +21,43 @@ STALLED = 75
 """Status where trying again may help (EX_TEMPFAIL), which a cluster's restart policy can tell from the other."""
 
 _status = 0
+_leave = os._exit
+_ends: list[Callable[[], object]] = []
+"""What was registered to be called at the end, and was not called yet."""
 
 
 def at_end(what: Callable[[], object]) -> None:
     """`what` is called when this process ends well, before what was registered sooner; not where a fork of it ends.
 
     A fork has the files and sockets of this process, and none of its threads.
+
+    It is called where the main thread leaves by `os._exit(0)` as well, for which Python runs no handlers: so ends a
+    rank that multiprocessing has forked, when its function returns, and others may wait for what it has to send.
     """
     pid = os.getpid()
 
     @functools.wraps(what)
-    def unless_forked() -> None:
-        if os.getpid() == pid:
+    def once_here() -> None:
+        if once_here in _ends and os.getpid() == pid:
+            _ends.remove(once_here)
             what()
 
-    atexit.register(unless_forked)
+    _ends.append(once_here)
+    atexit.register(once_here)
+    if os._exit is _leave:
+        os._exit = _leave_well
+
+
+def _leave_well(status: int) -> NoReturn:
+    """In place of `os._exit`."""
+    if status == 0 and threading.current_thread() is threading.main_thread():
+        for what in reversed(_ends.copy()):
+            try:
+                what()
+            except Exception as error:
+                say(f"at the end of the process: {type(error).__name__}: {error}")
+        status = _status
+    _leave(status)
 
 
 def fail_at_end(status: int) -> None:
@@ -66,4 +89,4 @@ def end_process(line: str, status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    os._exit(status)
+    _leave(status)

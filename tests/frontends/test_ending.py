@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import os
 from prophet.frontends.ending import at_end
@@ -22,3 +24,42 @@ if child:
 def test_a_fork_that_ends_does_nothing_of_what_its_parent_is_to_do() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.splitlines() == ["the fork has ended", "first True", "second True"]
+
+
+LEAVES = """
+import os, sys, threading
+from prophet.frontends.ending import at_end, fail_at_end
+
+def fails():
+    print("fails", flush=True)
+    raise OSError("no such thing")
+
+at_end(lambda: print("second", flush=True))
+at_end(fails)
+how = sys.argv[1]
+if how == "well":
+    os._exit(0)
+elif how == "badly":
+    os._exit(3)
+elif how == "told":
+    at_end(lambda: fail_at_end(1))
+    os._exit(0)
+thread = threading.Thread(target=os._exit, args=(0,))
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "printed"),
+    [("well", 0, ["fails", "second"]), ("told", 1, ["fails", "second"]), ("badly", 3, []), ("thread", 0, [])],
+)
+def test_who_leaves_well_without_exit_handlers_does_what_is_to_be_done_first(
+    how: str, status: int, printed: list[str]
+) -> None:
+    """As multiprocessing ends what it has forked; not in another thread, nor with another status."""
+    done = subprocess.run([sys.executable, "-c", LEAVES, how], capture_output=True, text=True, timeout=240)
+    assert done.returncode == status
+    assert done.stdout.splitlines() == printed
+    said = "prophet: at the end of the process: OSError: no such thing\n"
+    assert done.stderr == said * bool(printed)

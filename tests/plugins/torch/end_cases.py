@@ -267,6 +267,22 @@ def leaves_first(rank: int) -> None:
     print("gradients", sum(float(param.grad.double().sum()) for param in ddp.parameters() if param.grad is not None))
 
 
+def leaves_at_once(rank: int) -> None:
+    """One rank looks at nothing after its last step, and ends as multiprocessing ends what it has forked: no exit
+    handler runs.
+    """
+    ddp = DistributedDataParallel(model(1000))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        ddp(torch.ones(4, 1000) * (rank + 1)).square().mean().backward()
+        optimizer.step()
+    if rank == 0:
+        mark()
+        os._exit(0)
+    print("weights", sum(float(param.detach().double().sum()) for param in ddp.parameters()))
+
+
 def one_more(rank: int) -> None:
     """One rank has an iteration more than the other, and looks at nothing that comes of it."""
     ddp = DistributedDataParallel(model())

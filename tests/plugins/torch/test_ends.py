@@ -37,6 +37,8 @@ NAMES = (
     "destroyed:plain",
     "leaves_first",
     "leaves_first:plain",
+    "leaves_at_once",
+    "leaves_at_once:plain",
     "one_more",
     "one_more:plain",
     "one_more_destroyed",
@@ -202,7 +204,7 @@ def test_a_rank_may_end_as_soon_as_its_module_is_made(ends: Path) -> None:
     assert [rank.status for rank in ranks(ends, "only_made")] == [0, 0], ranks(ends, "only_made")[0].log
 
 
-@pytest.mark.parametrize("name", ["destroyed", "leaves_first"])
+@pytest.mark.parametrize("name", ["destroyed", "leaves_first", "leaves_at_once"])
 def test_what_is_under_way_at_the_end_arrives(ends: Path, name: str) -> None:
     told, plain = ranks(ends, name), ranks(ends, f"{name}:plain")
     assert [rank.status for rank in told] == [0, 0], told[0].log + told[1].log
