@@ -390,8 +390,9 @@ class Judge:
         """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good.
 
         Next to it is also what follows the largest size that was measured to be as good: on a plateau a job would look
-        no further than one size. Downwards it stops there, since predictions promise too much of small blocks. A cut
-        that was made for this job's pattern is none of a row of sizes, and has no neighbours.
+        no further than one size. Downwards it stops there, and at one of which a larger seems to be better, since
+        predictions promise too much of small blocks. A cut that was made for this job's pattern is none of a row of
+        sizes, and has no neighbours.
         """
         measured_s = self.iteration_s(current.cut)
         if self._tries >= self.recuts.most_tries or measured_s is None:
@@ -399,11 +400,15 @@ class Judge:
         if len(current.cut.segments) > 1 and current.cut != self._used[0]:
             return None
         size = _size(current)
-        alike = {cut for cut, one in self._compared(current.cut).items() if abs(one.share) <= CLEARLY * one.error}
+        compared = self._compared(current.cut)
+        alike = {cut for cut, one in compared.items() if abs(one.share) <= CLEARLY * one.error}
         uniform = [choice for choice in possible if len(choice.cut.segments) == 1 and choice.cut != current.cut]
         further = (choice for choice in uniform if _size(choice) > size and choice.cut not in alike)
         larger = min(further, key=_size, default=None)
         smaller = max((choice for choice in uniform if _size(choice) < size), key=_size, default=None)
+        known = (choice.cut for choice in uniform if _size(choice) > size and choice.cut in compared)
+        if any(compared[cut].share < -WORSE for cut in known):
+            smaller = None
         most_s = current.iteration_s * (1 + CLOSE)
         if self.recuts.believes:
             most_s = min(most_s, measured_s * (1 + CLEARLY * self._times.error(current.cut)))

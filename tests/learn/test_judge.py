@@ -124,6 +124,22 @@ def test_next_to_sizes_that_are_measured_to_be_as_good_is_a_neighbour(larger_s: 
     assert (wanted.cut == uniform(2048)) == next_tried
 
 
+@pytest.mark.parametrize(("larger_s", "tried"), [(0.97, False), (1.0, True)])
+def test_what_is_smaller_is_not_tried_beside_a_size_of_which_a_larger_seems_better(
+    larger_s: float, tried: bool
+) -> None:
+    """BERT's gradients at 2.5 Gbit/s: 512 KiB, back for another look beside 1 MiB, led on to 256 KiB."""
+    scatter = np.tile([0.9, 1.0, 1.1], 6)
+    subject = judge((LEARNING, 2.0))
+    for size_kib, factor in ((512, 1.0), (1024, larger_s), (512, 1.0)):
+        subject.in_force(uniform(size_kib))
+        subject.measured(uniform(size_kib), scatter * factor)
+    assert subject.better_former(uniform(512)) is None, "which is too near to tell"
+    sizes = [choice(uniform(256), 0.97), choice(uniform(512), 0.98), choice(uniform(1024), 0.99)]
+    wanted = subject.wanted([*sizes, choice(LEARNING, 2.0)], uniform(512))
+    assert (wanted.cut == uniform(256)) == tried
+
+
 def test_a_neighbour_that_is_predicted_clearly_worse_is_not_tried() -> None:
     subject = judge((LEARNING, 2.0), (uniform(512), 1.1))
     choices = [choice(uniform(512), 1.0), choice(uniform(1024), 1.2), choice(LEARNING, 2.0)]
