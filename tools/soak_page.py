@@ -76,7 +76,7 @@ def faults_of(data: SoakData) -> list[str]:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    return text(kept_data(results), kept.note(results, "soak-training"))
+    return text(kept_data(results), kept.note(results, "soak-starts"), kept.note(results, "soak-training"))
 
 
 def kept_data(results: Path) -> SoakData:
@@ -85,8 +85,8 @@ def kept_data(results: Path) -> SoakData:
     return SoakData() if stored is None else stored[1]
 
 
-def text(data: SoakData, of_training: str = "") -> str:
-    """The page as Markdown; `of_training` is what was seen besides its figures."""
+def text(data: SoakData, of_starts: str = "", of_training: str = "") -> str:
+    """The page as Markdown; `of_starts` and `of_training` are what was seen besides their figures."""
     about = (
         "What Prophet promises of a job, the test that looks at it in each change, and what was seen where it was"
         f" tried for long. Made by `{COMMAND}`; each part below says when and where it was measured."
@@ -100,6 +100,7 @@ def text(data: SoakData, of_training: str = "") -> str:
         faulty,
         "## Starts",
         starts_text(data) if data.starts else NOT_MEASURED,
+        of_starts,
         "## Tasks",
         tasks_text(data) if data.tasks else NOT_MEASURED,
         "## Long training",
