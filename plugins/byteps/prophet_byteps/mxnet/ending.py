@@ -39,7 +39,8 @@ class WaitForMXNet:
             return result
 
         bps.init = init
-        bps.shutdown, bps.suspend = self._first(bps.shutdown), self._first(bps.suspend)
+        for name in {"shutdown", "suspend"} & set(vars(bps)):
+            setattr(bps, name, self._first(getattr(bps, name)))
 
     def settle(self) -> None:
         """Returns when MXNet has done all that it was told, or after the patience, with a warning."""
