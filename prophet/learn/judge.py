@@ -403,11 +403,10 @@ class Judge:
         compared = self._compared(current.cut)
         alike = {cut for cut, one in compared.items() if abs(one.share) <= CLEARLY * one.error}
         uniform = [choice for choice in possible if len(choice.cut.segments) == 1 and choice.cut != current.cut]
-        further = (choice for choice in uniform if _size(choice) > size and choice.cut not in alike)
-        larger = min(further, key=_size, default=None)
+        above = [choice for choice in uniform if _size(choice) > size]
+        larger = min((choice for choice in above if choice.cut not in alike), key=_size, default=None)
         smaller = max((choice for choice in uniform if _size(choice) < size), key=_size, default=None)
-        known = (choice.cut for choice in uniform if _size(choice) > size and choice.cut in compared)
-        if any(compared[cut].share < -WORSE for cut in known):
+        if any(choice.cut in compared and compared[choice.cut].share < -WORSE for choice in above):
             smaller = None
         most_s = current.iteration_s * (1 + CLOSE)
         if self.recuts.believes:
