@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 WRONG = 2
 """Status where a person has something to mend: a setting, or workers that disagree."""
@@ -46,6 +46,34 @@ def at_end(what: Callable[[], object]) -> None:
     atexit.register(once_here)
     if os._exit is _leave:
         os._exit = _leave_well
+
+
+def finish_first(engine: Any, finish: Callable[[], object], ended: Callable[[], object] = lambda: None) -> None:
+    """`finish` is called before the functions of the module `engine` that end it, `shutdown` and `suspend`, and `ended`
+    after them; and `finish` at the end of a process that has called its `init`.
+    """
+    begin = engine.init
+
+    @functools.wraps(begin)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        result = begin(*args, **kwargs)
+        at_end(finish)  # The engine's init() has just registered its own end, so this runs before that.
+        return result
+
+    def finishing(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            finish()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                ended()
+
+        return function
+
+    engine.init = init
+    for name in {"shutdown", "suspend"} & set(vars(engine)):
+        setattr(engine, name, finishing(getattr(engine, name)))
 
 
 def _leave_well(status: int) -> NoReturn:

@@ -7,13 +7,12 @@ no end. So MXNet is waited for first: before BytePS is shut down or suspended, a
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from prophet.frontends.ending import at_end
+from prophet.frontends.ending import finish_first
 
 PATIENCE_S = 300.0
 """No longer than this: where a worker is gone, what others wait for may never come."""
@@ -30,17 +29,7 @@ class WaitForMXNet:
 
     def put_before(self, bps: Any) -> None:
         """Before `shutdown` and `suspend` of `bps`, byteps.mxnet, and the end of a process that calls its `init`."""
-        begin = bps.init
-
-        @functools.wraps(begin)
-        def init(*args: Any, **kwargs: Any) -> Any:
-            result = begin(*args, **kwargs)
-            at_end(self.settle)  # BytePS's init() has just registered its shutdown, so this runs before that.
-            return result
-
-        bps.init = init
-        for name in {"shutdown", "suspend"} & set(vars(bps)):
-            setattr(bps, name, self._first(getattr(bps, name)))
+        finish_first(bps, self.settle)
 
     def settle(self) -> None:
         """Returns when MXNet has done all that it was told, or after the patience, with a warning."""
@@ -55,11 +44,3 @@ class WaitForMXNet:
             self._waitall()
         except Exception as error:
             logger.warning("when the job ended, MXNet said: %s", str(error).strip().partition("\n")[0])
-
-    def _first(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            self.settle()
-            return original(*args, **kwargs)
-
-        return function

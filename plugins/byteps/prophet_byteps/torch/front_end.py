@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from prophet.core.settings import in_step
-from prophet.frontends.ending import at_end
+from prophet.frontends.ending import finish_first
 from prophet_byteps import agreement, hook
 
 if TYPE_CHECKING:
@@ -185,26 +185,6 @@ def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
                     logger.warning("updates were still to come when the job ended, and nothing moved any more")
                     return
 
-    def finishing(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            finish()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                hook.reset()
-
-        return wrapper
-
-    def beginning(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            at_end(finish)  # BytePS's init() has just registered its shutdown, so this runs before that.
-            return result
-
-        return wrapper
-
     def resuming(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -215,7 +195,5 @@ def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
 
         return wrapper
 
-    bps.init = beginning(bps.init)
-    bps.shutdown = finishing(bps.shutdown)
-    bps.suspend = finishing(bps.suspend)
+    finish_first(bps, finish, hook.reset)
     bps.resume = resuming(bps.resume)

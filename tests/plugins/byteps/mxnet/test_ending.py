@@ -38,7 +38,7 @@ def bps(said: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
 
     for name in ("init", "shutdown", "suspend"):
         setattr(module, name, functools.partial(function, name))
-    monkeypatch.setattr(ending, "at_end", at_end)
+    monkeypatch.setattr("prophet.frontends.ending.at_end", at_end)
     return module
 
 
