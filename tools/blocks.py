@@ -6,13 +6,17 @@ runs it, for about a quarter of an hour.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
+from prophet.core.bound import blocks_bound_s
+from prophet.lab.config import Cell, experiment_of
+from prophet.lab.narrow_link import seconds_per_bit
 from prophet.lab.records import CellResult
 from tools import kept, words
 from tools.cells import simulated
@@ -35,7 +39,11 @@ INTRODUCTION = f"""# Blocks that adapt, simulated
 Made by `make blocks` from `{CONFIG}` with Prophet's simulator: full-size models with published sizes, four workers and
 four servers, the workers' links being the narrow ones, and 0.1 ms for each message. Median iteration times as multiples
 of the lower bound (prophet/core/bound.py), once what learns has learned. `fixed-...` is Prophet with
-`PROPHET_PARTITION_BYTES` set, and so with blocks of one size; bytescheduler has tuned its sizes by 15 short runs."""
+`PROPHET_PARTITION_BYTES` set, and so with blocks of one size; bytescheduler has tuned its sizes by 15 short runs. *Any
+blocks* is what no cut goes below, be its blocks of one size or of many, in whatever order: messages take what they
+take, and a block is pulled once it has been pushed whole ([why](../decisions/blocks-of-one-size.md))."""
+MESSAGES = 4
+"""Latencies between a push and its answer: it arrives, is acknowledged, the pull is asked for, the answer comes."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +58,19 @@ class Gain:
     best_other: str
     over_other: float
     from_bound: dict[str, float]
+    any_blocks: float | None = field(default=None, kw_only=True)
+    """What no cut goes below, as a multiple of the lower bound; None where it is not known."""
+
+    @property
+    def best_possible(self) -> float | None:
+        """By how much any cut could be ahead of the best fixed size."""
+        return None if self.any_blocks is None else 1 - self.any_blocks / self.from_bound[self.best_fixed]
 
 
-def gains(cells: Sequence[CellResult]) -> list[Gain]:
-    """Of each cell in which Prophet and a fixed size ran."""
+def gains(cells: Sequence[CellResult], any_blocks_s: Sequence[float | None] = ()) -> list[Gain]:
+    """Of each cell in which Prophet and a fixed size ran. `any_blocks_s`: of each cell, what no cut goes below."""
     rows = []
-    for cell in cells:
+    for cell, least_s in itertools.zip_longest(cells, any_blocks_s):
         bound_s = cell.lower_bound_s
         times = {name: median_s / bound_s for name, median_s in cell.medians_s.items()} if bound_s else {}
         fixed = {name: seconds for name, seconds in times.items() if name.startswith(FIXED)}
@@ -71,9 +86,21 @@ def gains(cells: Sequence[CellResult]) -> list[Gain]:
                 other,
                 1 - times[ADAPTS] / others[other],
                 times,
+                any_blocks=least_s / bound_s if least_s and bound_s else None,
             )
         )
     return rows
+
+
+def any_blocks_s(cell: Cell) -> float | None:
+    """What no cut goes below in a cell whose workers' links are the narrow ones; None where no profile or rate is
+    known.
+    """
+    links = seconds_per_bit(cell.cluster)
+    if cell.wire is None or "worker uplink" not in links:
+        return None
+    costs = cell.simulator
+    return blocks_bound_s(cell.wire, 1 / links["worker uplink"] / 8, costs.overhead_s, MESSAGES * costs.latency_s)
 
 
 def _setting(cell: CellResult) -> str:
@@ -91,18 +118,20 @@ def page(results: Path) -> str:
 
 def text(data: Study, measured: Provenance) -> str:
     """What was simulated: where Prophet stands, and a row for each cell."""
-    rows = gains([point.cell for point in data.points])
+    least_s = [any_blocks_s(cell) for cell in experiment_of(data.config, CONFIG).cells]
+    rows = gains([point.cell for point in data.points], least_s)
     names = list(rows[0].from_bound) if rows else []
     cells = [
         (
             row.setting,
             *(f"{row.from_bound[name]:.3f}" if name in row.from_bound else "failed" for name in names),
+            "-" if row.any_blocks is None else f"{row.any_blocks:.3f}",
             f"{row.over_fixed:+.1%}",
             f"{row.over_other:+.1%}",
         )
         for row in rows
     ]
-    columns = ("cell", *names, "ahead of the best size", "ahead of the best other")
+    columns = ("cell", *names, "any blocks", "ahead of the best size", "ahead of the best other")
     return kept.joined(measured.line("Simulated"), _said(rows), table(columns, cells))
 
 
@@ -112,10 +141,11 @@ def _said(rows: Sequence[Gain]) -> str:
     worst = min((row.over_fixed for row in rows), default=0.0)
     best = max((row.over_fixed for row in rows), default=0.0)
     others = [row for row in rows if row.over_other < 0]
+    most = max((row.best_possible for row in rows if row.best_possible is not None), default=0.0)
     return words.verdict(
         f"Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best fixed size in {len(behind)}, at "
         f"least {AHEAD:.0%} ahead of it in {len(ahead)} (all: {worst:+.1%} to {best:+.1%}), and behind another policy "
-        f"in {len(others)}.",
+        f"in {len(others)}. No cut could be more than {most:.1%} ahead of the best fixed size in any of them.",
         (f"{row.setting}: {row.over_other:+.1%} against {row.best_other}" for row in others),
     )
 

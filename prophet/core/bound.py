@@ -1,13 +1,20 @@
 """The least iteration time that any schedule could reach for a profile on a network.
 
-Rule of this file: the fluid schedule, the bound and its proof; no scheduler is involved.
+Rule of this file: bounds and their proofs; no scheduler is involved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from prophet.core.cut import MOST_BLOCK_BYTES
 from prophet.core.profile import Profile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def lower_bound_s(profile: Profile, bandwidth: float, round_trip_s: float = 0.0) -> float:
@@ -34,6 +41,47 @@ def lower_bound_s(profile: Profile, bandwidth: float, round_trip_s: float = 0.0)
     transfers_s = [gradient.size_bytes / bandwidth for gradient in profile.gradients]
     ends = zip(completion_times(profile, transfers_s), forward_remaining(profile), strict=True)
     return max(done + forward for done, forward in ends) + round_trip_s
+
+
+def blocks_bound_s(profile: Profile, bandwidth: float, overhead_s: float, answer_s: float = 0.0) -> float:
+    """Seconds of one iteration that no cut into blocks can go below, be they of one size or of many, in any order.
+
+    As `lower_bound_s`, but what travels are blocks of up to MOST_BLOCK_BYTES: each takes `overhead_s` of the worker's
+    link beside its bytes, each way, and is pulled once it has been pushed whole, `answer_s` later at the earliest.
+
+    Take the gradients i to j, N bytes, and the m blocks that have a part of them, of s(1), s(2), ... bytes in the order
+    in which they are pushed. None leaves before c(j). Block k is through when those before it are, and it and those
+    after it are pulled later still. So for every k the last one is back no sooner than
+
+        c(j) + (sum over l <= k of (overhead + s(l)/bandwidth)) + answer + (sum over l >= k of the same)
+            >= c(j) + N/bandwidth + m overhead + answer + overhead + s(k)/bandwidth,
+
+    which has block k twice: the pull lane is as fast as the push lane, so what it is behind after a large block it
+    never makes up, wherever that block is. With k the largest, s(k) >= N/m. Forward still has F(j) to do then. The
+    bound is the greatest of all i and j, with the best m for each.
+    """
+    ends = np.cumsum([float(gradient.size_bytes) for gradient in profile.gradients])
+    remaining_s = forward_remaining(profile)
+    bound_s = lower_bound_s(profile, bandwidth)
+    for last, gradient in enumerate(profile.gradients):
+        size_bytes = ends[last] - np.concatenate(([0], ends[:last]))
+        back_s = size_bytes / bandwidth + _least_lag_s(size_bytes, bandwidth, overhead_s) + answer_s + overhead_s
+        bound_s = max(bound_s, gradient.generation_s + float(back_s.max()) + remaining_s[last])
+    return bound_s
+
+
+def _least_lag_s(size_bytes: NDArray[np.float64], bandwidth: float, overhead_s: float) -> NDArray[np.float64]:
+    """Of so many bytes each, in the best number m of equal blocks: m overheads, and one block once more."""
+    if not overhead_s:
+        return np.zeros_like(size_bytes)
+    least = np.maximum(1, np.ceil(size_bytes / MOST_BLOCK_BYTES))
+    best = np.sqrt(size_bytes / (overhead_s * bandwidth))
+    few, many = (np.maximum(least, rounded) for rounded in (np.floor(best), np.ceil(best)))
+    lags_s: tuple[NDArray[np.float64], ...] = tuple(
+        blocks * overhead_s + size_bytes / (blocks * bandwidth) for blocks in (few, many)
+    )
+    least_s: NDArray[np.float64] = np.minimum(*lags_s)
+    return least_s
 
 
 def forward_remaining(profile: Profile) -> list[float]:

@@ -8,7 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from prophet.core.bound import completion_times, forward_remaining, lower_bound_s
+from prophet.core.bound import blocks_bound_s, completion_times, forward_remaining, lower_bound_s
+from prophet.core.cut import MOST_BLOCK_BYTES
 from prophet.core.profile import Profile
 from prophet.models.profiles import resnet50
 from support.profiles import profile
@@ -61,3 +62,27 @@ def test_when_each_gradient_ends_by_hand() -> None:
     job = profile((1, 5.0, 0.1), (1, 1.0, 0.2), (2, 0.0, 0.4))
     assert completion_times(job, [1.0, 1.0, 2.0]) == [6.0, 2.0, 3.0]
     assert forward_remaining(job) == pytest.approx([0.7, 0.6, 0.4])
+
+
+def test_blocks_by_hand() -> None:
+    # 16 bytes at one a second, 1 s a message: 4 blocks of 4 bytes. 16 + 4 to push all, then one once more, 4 + 1.
+    assert blocks_bound_s(profile((16, 0.0, 0.5)), 1.0, 1.0) == pytest.approx(25.5)
+    # And 2 s until it is answered.
+    assert blocks_bound_s(profile((16, 0.0, 0.5)), 1.0, 1.0, 2.0) == pytest.approx(27.5)
+
+
+def test_blocks_of_a_part_of_the_gradients_by_hand() -> None:
+    # Gradient 0 alone is what takes longest: 3 s until it is there, then one block there and back, and all of forward.
+    assert blocks_bound_s(profile((1, 3.0, 0.5), (1, 0.0, 0.5)), 1.0, 1.0) == pytest.approx(3 + 2 + 2 + 1)
+
+
+def test_blocks_without_overhead_are_a_fluid() -> None:
+    job = profile((1, 2.0, 0.5), (3, 0.0, 0.5))
+    assert blocks_bound_s(job, 1.0, 0.0) == lower_bound_s(job, 1.0)
+    assert blocks_bound_s(profile((MOST_BLOCK_BYTES * 2, 0.0, 0.0)), 1e6, 1e-9) > 8.192 + 2e-9
+
+
+def test_blocks_that_cannot_be_larger() -> None:
+    # Fewer messages would be better, and there are at least two.
+    size = 2 * MOST_BLOCK_BYTES
+    assert blocks_bound_s(profile((size, 0.0, 0.0)), size, 10.0) == pytest.approx(1 + 2 * 10 + 0.5 + 10)

@@ -36,6 +36,8 @@ from prophet_byteps import agreement, hook
 if TYPE_CHECKING:
     from prophet_byteps.cutting import CutBoard
     from prophet_byteps.torch.keys import Engine
+    from prophet_byteps.torch.modules import KeyedModuleRounds
+    from prophet_byteps.torch.rounds import OptimizerRounds
 
 EXIT_PATIENCE_S = 5.0
 """A process that ends waits so long for averages while nothing moves, and longer where it has something to send yet, or
@@ -167,10 +169,17 @@ def _warn_once(message: str) -> None:
     warn_once(message)
 
 
-def _owners() -> list[Any]:
-    """All that wrapped optimizers have under way; none where none was wrapped."""
+def _owners() -> list[OptimizerRounds | KeyedModuleRounds]:
+    """All that has gradients under way over BytePS; none where nothing was wrapped. A process may have modules of
+    another engine besides.
+    """
     guards = sys.modules.get("prophet.frontends.torch.guards")
-    return guards.owners() if guards is not None else []
+    if guards is None:
+        return []
+    from prophet_byteps.torch.modules import KeyedModuleRounds
+    from prophet_byteps.torch.rounds import OptimizerRounds
+
+    return [owner for owner in guards.owners() if isinstance(owner, OptimizerRounds | KeyedModuleRounds)]
 
 
 def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:

@@ -16,7 +16,9 @@ from torch import nn
 
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.frontends import notices
+from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import steps
+from prophet.frontends.torch.awaited import AwaitedRounds
 from prophet.frontends.torch.probation import IN_VAIN, STEPS
 from prophet.frontends.torch.trace import PASSED_OVER, TRACED
 from prophet.learn.barrier import LEAST_ALIKE
@@ -247,6 +249,22 @@ def test_what_cannot_be_honoured_is_bytepss_own_with_one_warning(
     ]
     with pytest.raises(AssertionError, match="BytePS's own"):
         ddp.synchronize()
+
+
+class OfAnotherEngine(AwaitedRounds):
+    """A module of the same process that knows nothing of BytePS."""
+
+
+def test_a_resume_is_nothing_to_modules_of_another_engine(network: Any) -> None:
+    model = make_model()
+    other = OfAnotherEngine(model.named_parameters(), 0)
+    torch_guards.watch(other, list(other.slots))
+    _, _, ddp, optimizer = pair(network)
+    train(ddp, optimizer, steps=2)
+    network.suspend()
+    network.resume()
+    assert other in torch_guards.owners()
+    torch_guards.learned(other)
 
 
 def test_after_a_suspend_rounds_begin_anew(network: Any) -> None:
