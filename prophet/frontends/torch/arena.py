@@ -33,8 +33,6 @@ from prophet.frontends.torch.streams import Event, Streams
 
 _FUSIBLE = (torch.float32, torch.float64)
 """Parameters of half precision have their gradients by themselves."""
-PART_BYTES = 1 << 20
-"""Of a large gradient on a processor, at least so much is copied at a time: in a fraction of what the wire needs."""
 
 
 def fusible_kind(param: torch.Tensor, dtype: torch.dtype) -> Hashable | None:
@@ -213,36 +211,6 @@ def _travels_in(param: torch.Tensor, half: torch.dtype | None) -> torch.dtype:
     return half if half is not None and param.is_floating_point() else param.dtype
 
 
-def _parts(
-    slot: Slot, grad: torch.Tensor | None
-) -> Iterator[tuple[torch.Tensor | None, torch.Tensor, Sequence[ArenaBlock]]]:
-    """A gradient and its place, part by part, each with the blocks that have all of it once the part is copied.
-
-    That of an embedding or of a large linear layer takes a processor tens of milliseconds, in which the wire can be
-    busy with what is there. The last part comes first, as gradients do.
-    """
-    view = slot.view
-    if grad is None or not _comes_in_parts(slot, grad):
-        yield grad, view, slot.blocks
-        return
-    first, stop = view.storage_offset(), view.storage_offset() + view.numel()
-    grad_row, view_row = (tensor.as_strided((tensor.numel(),), (1,)) for tensor in (grad, view))
-    complete: list[ArenaBlock] = []
-    for block in reversed(slot.blocks):
-        complete.append(block)
-        start = max(block.data.storage_offset(), first)
-        if start == first or (stop - start) * view.element_size() >= PART_BYTES:
-            part = slice(start - first, stop - first)
-            yield grad_row[part], view_row[part], complete
-            stop, complete = start, []
-
-
-def _comes_in_parts(slot: Slot, grad: torch.Tensor) -> bool:
-    """On a device copies are made by themselves. Elements must lie as in the arena, where they are dense."""
-    alike = type(grad) is torch.Tensor and grad.stride() == slot.view.stride()
-    return alike and grad.is_cpu and slot.view.is_cpu and slot.view.nbytes >= 2 * PART_BYTES and len(slot.blocks) > 1
-
-
 class _Buffer:
     """The memory of one kind, allocated for all its slots at once; a view for each with the parameter's own strides."""
 
@@ -378,25 +346,24 @@ class Arena:
             raise ValueError(f"the gradient of {slot.name} is {what}, which cannot be sent in blocks")
         if slot.pending or any(block.flight is not None for block in slot.blocks):
             raise RuntimeError(f"the gradient of {slot.name} is there again before its last average was used")
+        if grad is None:
+            slot.view.zero_()
+        elif self.scale is None:
+            slot.view.copy_(grad)
+        else:
+            torch.mul(grad, self.scale, out=slot.view)
+        if self.divisor is not None:
+            slot.view.div_(self.divisor)
         slot.see(grad)
         slot.staged = True
         slot.home = False
-        for part, place, complete in _parts(slot, grad):
-            if part is None:
-                place.zero_()
-            elif self.scale is None:
-                place.copy_(part)
-            else:
-                torch.mul(part, self.scale, out=place)
-            if self.divisor is not None:
-                place.div_(self.divisor)
-            copied = slot.streams.mark()
-            for block in complete:
-                block.copies.append(copied)
-                block.missing -= 1
-                if block.missing == 0:
-                    slot.streams.before_push(block.copies)
-                    block.flight = self._send(block)
+        copied = slot.streams.mark()
+        for block in slot.blocks:
+            block.copies.append(copied)
+            block.missing -= 1
+            if block.missing == 0:
+                slot.streams.before_push(block.copies)
+                block.flight = self._send(block)
 
     def arrived(self, slot: Slot) -> bool:
         """Whether all blocks of the last round that have a part of the gradient are back."""
