@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from prophet.core.bound import blocks_bound_s
 from prophet.lab.config import Cell, experiment_of
 from prophet.lab.narrow_link import seconds_per_bit
 from prophet.lab.records import CellResult
+from prophet.simulate.cluster import MESSAGES_TO_ANSWER
 from tools import kept, words
 from tools.cells import simulated
 from tools.command_line import exit_status, page_parser
@@ -42,8 +43,6 @@ of the lower bound (prophet/core/bound.py), once what learns has learned. `fixed
 `PROPHET_PARTITION_BYTES` set, and so with blocks of one size; bytescheduler has tuned its sizes by 15 short runs. *Any
 blocks* is what no cut goes below, be its blocks of one size or of many, in whatever order: messages take what they
 take, and a block is pulled once it has been pushed whole ([why](../decisions/blocks-of-one-size.md))."""
-MESSAGES = 4
-"""Latencies between a push and its answer: it arrives, is acknowledged, the pull is asked for, the answer comes."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Gain:
     best_other: str
     over_other: float
     from_bound: dict[str, float]
-    any_blocks: float | None = field(default=None, kw_only=True)
+    any_blocks: float | None = None
     """What no cut goes below, as a multiple of the lower bound; None where it is not known."""
 
     @property
@@ -67,10 +66,10 @@ class Gain:
         return None if self.any_blocks is None else 1 - self.any_blocks / self.from_bound[self.best_fixed]
 
 
-def gains(cells: Sequence[CellResult], any_blocks_s: Sequence[float | None] = ()) -> list[Gain]:
-    """Of each cell in which Prophet and a fixed size ran. `any_blocks_s`: of each cell, what no cut goes below."""
+def gains(cells: Sequence[CellResult], leasts_s: Sequence[float | None] = ()) -> list[Gain]:
+    """Of each cell in which Prophet and a fixed size ran. `leasts_s`: of each cell, what no cut goes below."""
     rows = []
-    for cell, least_s in itertools.zip_longest(cells, any_blocks_s):
+    for cell, least_s in itertools.zip_longest(cells, leasts_s):
         bound_s = cell.lower_bound_s
         times = {name: median_s / bound_s for name, median_s in cell.medians_s.items()} if bound_s else {}
         fixed = {name: seconds for name, seconds in times.items() if name.startswith(FIXED)}
@@ -100,7 +99,9 @@ def any_blocks_s(cell: Cell) -> float | None:
     if cell.wire is None or "worker uplink" not in links:
         return None
     costs = cell.simulator
-    return blocks_bound_s(cell.wire, 1 / links["worker uplink"] / 8, costs.overhead_s, MESSAGES * costs.latency_s)
+    return blocks_bound_s(
+        cell.wire, 1 / links["worker uplink"] / 8, costs.overhead_s, MESSAGES_TO_ANSWER * costs.latency_s
+    )
 
 
 def _setting(cell: CellResult) -> str:
@@ -118,8 +119,8 @@ def page(results: Path) -> str:
 
 def text(data: Study, measured: Provenance) -> str:
     """What was simulated: where Prophet stands, and a row for each cell."""
-    least_s = [any_blocks_s(cell) for cell in experiment_of(data.config, CONFIG).cells]
-    rows = gains([point.cell for point in data.points], least_s)
+    leasts_s = [any_blocks_s(cell) for cell in experiment_of(data.config, CONFIG).cells]
+    rows = gains([point.cell for point in data.points], leasts_s)
     names = list(rows[0].from_bound) if rows else []
     cells = [
         (

@@ -18,6 +18,8 @@ from prophet.core.iteration import HEADER_BYTES
 
 RateSteps = tuple[tuple[float, float], ...]
 """A rate over time: (from when, bytes per second), by time, the first from 0. Empty: no limit."""
+MESSAGES_TO_ANSWER = 4
+"""Latencies from a push that has left to its answer: it arrives, is acknowledged, the pull is asked for, answered."""
 
 
 @dataclass(frozen=True)

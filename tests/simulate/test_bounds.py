@@ -11,12 +11,11 @@ from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import GradientProfile, Profile
 from prophet.simulate import Cluster, Costs, Options, simulate
+from prophet.simulate.cluster import MESSAGES_TO_ANSWER
 from prophet.simulate.job import job_of_cut
 
 RATE = 31.25e6
 OVERHEAD_S, LATENCY_S = 2e-4, 1e-4
-MESSAGES = 4
-"""From a push that is through to its answer: it arrives, is acknowledged, the pull is asked for, the answer comes."""
 CLUSTER = Cluster(2, 1, {f"worker{w}": ((0.0, RATE),) for w in range(2)}, Costs(OVERHEAD_S, LATENCY_S))
 sizes = st.integers(1, 40).map(lambda units: units * UNIT_BYTES)
 
@@ -30,7 +29,7 @@ def fastest_s(profile: Profile, cut: Cut, credit: int) -> float:
 
 
 def bound_s(profile: Profile) -> float:
-    return blocks_bound_s(profile, RATE, OVERHEAD_S, MESSAGES * LATENCY_S)
+    return blocks_bound_s(profile, RATE, OVERHEAD_S, MESSAGES_TO_ANSWER * LATENCY_S)
 
 
 @given(
@@ -70,7 +69,7 @@ def test_small_blocks_behind_large_ones_make_up_for_nothing() -> None:
     profile = Profile("one", (GradientProfile("g0", 6_400_000, 0.0, 0.01),))
     unit = 200 << 10
     even = fastest_s(profile, Cut.uniform(unit), 1 << 21)
-    for starts in ((0, 12), (6, 18), (18, 30)):
-        large = [Segment(starts[0] * unit, 4 * unit), Segment(starts[1] * unit, unit)]
-        cut = Cut(tuple(large) if not starts[0] else (Segment(0, unit), *large))
+    for start, stop in ((0, 12), (6, 18), (18, 30)):
+        before = [Segment(0, unit)] if start else []
+        cut = Cut((*before, Segment(start * unit, 4 * unit), Segment(stop * unit, unit)))
         assert fastest_s(profile, cut, 1 << 21) > 1.02 * even

@@ -251,13 +251,9 @@ def test_what_cannot_be_honoured_is_bytepss_own_with_one_warning(
         ddp.synchronize()
 
 
-class OfAnotherEngine(AwaitedRounds):
-    """A module of the same process that knows nothing of BytePS."""
-
-
 def test_a_resume_is_nothing_to_modules_of_another_engine(network: Any) -> None:
     model = make_model()
-    other = OfAnotherEngine(model.named_parameters(), 0)
+    other = AwaitedRounds(model.named_parameters(), 0)
     torch_guards.watch(other, list(other.slots))
     _, _, ddp, optimizer = pair(network)
     train(ddp, optimizer, steps=2)
