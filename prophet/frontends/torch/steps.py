@@ -148,20 +148,21 @@ def _updates_of(optimizer: torch.optim.Optimizer) -> ModuleUpdates | None:
         params = [param for group in optimizer.param_groups for param in group["params"]]
         if not any(torch_guards.slots_of(param) for param in params):
             return None
-        own["_prophet"] = _make(optimizer)
+        _begin(optimizer)
     updates: ModuleUpdates | None = own["_prophet"]
     return updates
 
 
-def _make(optimizer: torch.optim.Optimizer) -> ModuleUpdates | None:
+def _begin(optimizer: torch.optim.Optimizer) -> None:
     if why_not_late(optimizer) is not None:
-        return None
+        vars(optimizer)["_prophet"] = None
+        return
     user_class = type(optimizer)
-    updates = ModuleUpdates(optimizer, user_class)
+    # Before it is of the class that waits: a signal's handler may look at its state at any moment.
+    vars(optimizer)["_prophet"] = ModuleUpdates(optimizer, user_class)
     optimizer.__class__ = late_class(user_class)  # type: ignore[arg-type]
     for group in optimizer.param_groups:
         group["params"] = torch_guards.GroupParameters(group["params"])
-    return updates
 
 
 def install() -> None:

@@ -251,6 +251,24 @@ def test_what_cannot_be_honoured_is_bytepss_own_with_one_warning(
         ddp.synchronize()
 
 
+def test_a_handler_that_comes_while_an_optimizer_begins_to_step_late_finds_its_state(
+    network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth, plain, ddp, optimizer = pair(network)
+    seen: list[Any] = []
+
+    class Interrupted(torch_guards.GroupParameters):
+        def __init__(self, params: Any) -> None:
+            seen.append(optimizer.state_dict())
+            super().__init__(params)
+
+    monkeypatch.setattr(torch_guards, "GroupParameters", Interrupted)
+    train(truth, plain)
+    train(ddp, optimizer)
+    assert len(seen) == len(optimizer.param_groups)
+    assert same_model(ddp.module, truth)
+
+
 def test_a_resume_is_nothing_to_modules_of_another_engine(network: Any) -> None:
     model = make_model()
     other = AwaitedRounds(model.named_parameters(), 0)
