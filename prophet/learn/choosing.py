@@ -5,6 +5,7 @@ Rule of this file: which question is asked when, and when a choice becomes a pla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
-from prophet.learn.judge import CLEARLY, FEW_RECUTS, LARGE, Judge, Recuts, median_error_s
+from prophet.learn.judge import FEW_RECUTS, LARGE, Judge, Recuts
 from prophet.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ FAR_CHANGE = 0.5
 """What differs by more than this share is another, whatever iterations take. Where ranks share processors, computing
 and sending seem to change by a tenth at any time, and the iteration does not; a job with many recuts would try them
 all again each time."""
+SURELY = 3.0
+"""Iterations take another time than before where that differs by more than so many standard errors. They are looked at
+every few seconds for as long as the job lasts, and what seems to be another network makes it try its blocks again."""
 DISPROVED = 0.25
 """A prediction that is off by more than this share of what was measured was made from what does not hold, such as the
 job's first iterations."""
@@ -67,7 +71,7 @@ class Choosing:
         self._wanted: Choice | None = None
         self._recent_s: float | None = None
         self._newest_s: float | None = None
-        self._usual: tuple[Question | None, Cut, float] | None = None
+        self._usual: tuple[Question | None, Cut, NDArray[np.float64]] | None = None
         """What iterations took under this cut when they were first looked at since this question."""
         self._steady = True
         self._credit_known = False
@@ -95,16 +99,24 @@ class Choosing:
         self._steady = self._as_usual(cut, periods_s)
 
     def _as_usual(self, cut: Cut, periods_s: NDArray[np.float64]) -> bool:
-        """Whether the newest iterations take as long as the first under this cut, as far as that is known."""
+        """Whether the newest iterations take as long as the first under this cut, as far as that is known.
+
+        How much they scatter is told from all under this cut, since of a few it may seem little by chance, and from
+        those that follow one another, since that is the same before a change and after it.
+        """
         usual = self._usual
         if usual is None or usual[0] is not self._question or usual[1] != cut:
-            known = len(periods_s) >= 2 * LEAST_RECENT
-            self._usual = (self._question, cut, float(np.median(periods_s))) if known else None
+            self._usual = (self._question, cut, periods_s) if len(periods_s) >= 2 * LEAST_RECENT else None
             return True
-        if self._newest_s is None:
+        if len(periods_s) < 2 * LEAST_RECENT:
             return True
-        error_s = median_error_s(periods_s[-LEAST_RECENT:], self._newest_s)
-        return abs(self._newest_s - usual[2]) <= max(LARGE * usual[2], CLEARLY * error_s)
+        first_s = float(np.median(usual[2]))
+        scatter_s = 1.4826 * float(np.median(np.abs(np.diff(periods_s)))) / math.sqrt(2)
+        for count in (LEAST_RECENT, RECENT):
+            error_s = scatter_s * math.sqrt(math.pi / 2 * (1 / count + 1 / len(usual[2])))
+            if abs(float(np.median(periods_s[-count:])) - first_s) > max(LARGE * first_s, SURELY * error_s):
+                return False
+        return True
 
     def refused(self, refusals: Sequence[Refusal]) -> None:
         """What the engine cannot give the job as things are; all of it, at each turn."""

@@ -387,7 +387,9 @@ class Judge:
         return None
 
     def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
-        """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good.
+        """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good. Larger
+        ones also where they promise less than the measured time of the cut in force: what it takes longer than
+        predicted may be its messages' cost, of which larger blocks have less.
 
         Next to it is also what follows the largest size that was measured to be as good: on a plateau a job would look
         no further than one size. Downwards it stops there, and at one of which a larger seems to be better, since
@@ -408,10 +410,10 @@ class Judge:
         smaller = max((choice for choice in uniform if _size(choice) < size), key=_size, default=None)
         if any(choice.cut in compared and compared[choice.cut].share < -WORSE for choice in above):
             smaller = None
-        most_s = current.iteration_s * (1 + CLOSE)
+        close_s = current.iteration_s * (1 + CLOSE)
         if self.recuts.believes:
-            most_s = min(most_s, measured_s * (1 + CLEARLY * self._times.error(current.cut)))
-        for near in (larger, smaller):
+            close_s = min(close_s, measured_s * (1 + CLEARLY * self._times.error(current.cut)))
+        for near, most_s in ((larger, max(close_s, measured_s)), (smaller, close_s)):
             if near is None or near.cut in self._known or near.iteration_s > most_s:
                 continue
             self._tries += 1

@@ -32,7 +32,8 @@ FIRST_IN_FLIGHT = 3
 PATIENCE = 1
 """A search goes on past so many tries that were no better."""
 NEAR = 1.05
-"""What is predicted to take more than this much of the best is not followed to its end."""
+"""What is predicted to take more than this much of the best is not followed to its end. Larger blocks are, up to what
+the job takes now: where that is more than predicted, messages may cost more than any prediction knows."""
 AS_GOOD = 0.01
 """Predictions within this share of the best are as good. Sizes a factor of eight apart are often predicted to be so
 near, and what is known of a message's cost does not tell them apart."""
@@ -152,16 +153,21 @@ class ChoiceSearch:
         sizes = [size for size in SIZES if size <= max(total, SIZES[0])]
         middle = sizes.index(FIRST_SIZE) if FIRST_SIZE in sizes else len(sizes) - 1
         yield from self._judge(Cut.uniform(sizes[middle]), math.inf)
-        for direction in (1, -1):
+        measured = self.question.measured
+        takes_s = measured.iteration_s if measured is not None else 0.0
+        for direction, least_s in ((1, takes_s), (-1, 0.0)):
             worse, place = 0, middle + direction
             while 0 <= place < len(sizes) and worse <= PATIENCE:
                 before = self._best_s
-                yield from self._judge(Cut.uniform(sizes[place]), NEAR)
+                yield from self._judge(Cut.uniform(sizes[place]), NEAR, least_s)
                 worse = 0 if self._best_s < before else worse + 1
                 place += direction
 
-    def _judge(self, cut: Cut, near: float) -> Spent:
-        """Finds the best credit of a cut: from a few blocks up and down for as long as it gets better."""
+    def _judge(self, cut: Cut, near: float, least_s: float = 0.0) -> Spent:
+        """Finds the best credit of a cut: from a few blocks up and down for as long as it gets better.
+
+        Given up is what takes more than `near` of the best, and more than `least_s`.
+        """
         if cut in self._judged:
             return
         row = self._judged[cut] = _Judged()
@@ -176,7 +182,7 @@ class ChoiceSearch:
                 if credit < least and row.credit:
                     break
                 prediction = self._predictor.begin(cut, credit)
-                yield from self._follow(prediction, min(self._best_s * near, row.iteration_s))
+                yield from self._follow(prediction, min(max(self._best_s * near, least_s), row.iteration_s))
                 if prediction.iteration_s < row.iteration_s:
                     row.credit, row.iteration_s, worse = credit, prediction.iteration_s, 0
                 else:
