@@ -73,6 +73,8 @@ class Choosing:
         self._newest_s: float | None = None
         self._usual: tuple[Question | None, Cut, NDArray[np.float64]] | None = None
         """What iterations took under this cut when they were first looked at since this question."""
+        self._computes_s: dict[Cut, float] = {}
+        """Backward, as it was when first seen under each cut: where cores are short many messages make it longer."""
         self._steady = True
         self._credit_known = False
         self._awaited = False  # the wanted cut is not in force yet
@@ -174,6 +176,7 @@ class Choosing:
             if len(profile.gradients) > 1:  # Of one block alone it is not even known when backward begins.
                 self._finest = None
         profile = self._learned(profile, self._cut)
+        computed_s = self._computes_s.setdefault(self._cut, profile.backward_s)
         credit = self._credit if self._wanted is None else self._wanted.credit
         now_s, changed = self._recent_s, False
         old = self._question
@@ -182,7 +185,7 @@ class Choosing:
             if old.barrier != barrier:
                 # Where iterations wait no more, the cut that was the best before they did.
                 self._before_barrier, self._return_to = (self._cut, None) if barrier else (None, self._before_barrier)
-            changed = old.barrier != barrier or self._is_another(old, profile, network, size)
+            changed = old.barrier != barrier or self._is_another(old, computed_s, profile, network, size)
             moved = _delayed(old.network, network, size) or self._has_moved(old, profile, network, size)
             if not (changed or moved or disproved or self._failed is not self._asked_of_failed):
                 return False
@@ -194,6 +197,7 @@ class Choosing:
                 network = _of_one_size(network, old.network, size)
             if changed:
                 self._judge.new_regime()
+                self._computes_s = {self._cut: profile.backward_s}
                 self._failed = None
                 self._told_of.clear()
                 now_s = self._newest_s  # Of those before, most were of another network.
@@ -215,25 +219,29 @@ class Choosing:
         self._search = self._policy.search(self._question)
         return changed
 
-    def _is_another(self, old: Question, profile: Profile, network: Network, size: int) -> bool:
-        """Whether the job or its network is another than in the last question, far more than they seem to be at times.
+    def _is_another(self, old: Question, computed_s: float, profile: Profile, network: Network, size: int) -> bool:
+        """Whether the job or its network is another than in the last question, far more than they seem to be at times;
+        `computed_s` is what backward took at first under this cut.
 
         Where cores are busy gradients come later the more messages there are, and a recut looks like another model. But
         where what is computed or sent is another, iterations take longer or shorter.
         """
-        if _sends_otherwise(old, profile, network, size, FAR_CHANGE) or _computes_otherwise(old, profile, FAR_CHANGE):
-            return True
-        if self._steady:
-            return False
-        return _sends_otherwise(old, profile, network, size, MATERIAL_CHANGE) or _computes_otherwise(
-            old, profile, MATERIAL_CHANGE
-        )
+
+        def differs(share: float) -> bool:
+            computes = _differ(computed_s, profile.backward_s, share)
+            return computes or _sends_otherwise(old, profile, network, size, share)
+
+        return differs(FAR_CHANGE) or (not self._steady and differs(MATERIAL_CHANGE))
 
     def _has_moved(self, old: Question, profile: Profile, network: Network, size: int) -> bool:
-        """Whether what is sent seems to take another time, though iterations do not: what they took with each cut
-        still holds, but another may be predicted to be better. Where many cuts may be tried, trying tells more.
+        """Whether what is sent seems to take another time, though iterations do not, or backward a far other one with
+        these blocks: what iterations took with each cut still holds, but another may be predicted to be better. Where
+        many cuts may be tried, trying tells more.
         """
-        return self._judge.recuts.waits and _sends_otherwise(old, profile, network, size, MATERIAL_CHANGE)
+        if not self._judge.recuts.waits:
+            return False
+        computes = _differ(old.profile.backward_s, profile.backward_s, FAR_CHANGE)
+        return computes or _sends_otherwise(old, profile, network, size, MATERIAL_CHANGE)
 
     def turn(self) -> Plan | None:
         """Goes on with the search; the plan of a choice that is new."""
@@ -338,11 +346,6 @@ def _sends_otherwise(question: Question, profile: Profile, network: Network, siz
         return True
     count = max(1.0, after / size)
     return _differ(count * question.network.transfer_s(size), count * network.transfer_s(size), share)
-
-
-def _computes_otherwise(question: Question, profile: Profile, share: float) -> bool:
-    """The same of what an iteration computes."""
-    return _differ(question.profile.backward_s, profile.backward_s, share)
 
 
 def _differ(a: float, b: float, share: float) -> bool:

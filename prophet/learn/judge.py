@@ -89,7 +89,7 @@ class Recuts:
     """Whether the first question waits until it is known what the job does now."""
 
 
-FEW_RECUTS = Recuts(most_cuts=8, least_gain=0.03, most_returns=8, most_looks=6, most_tries=2, believes=True, waits=True)
+FEW_RECUTS = Recuts(most_cuts=8, least_gain=0.03, most_returns=8, most_looks=6, most_tries=3, believes=True, waits=True)
 """Where a new cut costs as much as some iterations, and servers keep two copies of the gradients for each. One that was
 had costs next to nothing."""
 MANY_RECUTS = Recuts(
@@ -388,8 +388,8 @@ class Judge:
 
     def _neighbour(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
         """The cut with the next larger blocks, or else the next smaller: untried, and predicted about as good. Larger
-        ones also where they promise less than the measured time of the cut in force: what it takes longer than
-        predicted may be its messages' cost, of which larger blocks have less.
+        ones also where they promise no more than the cut in force may take: what that takes longer than predicted may
+        be its messages' cost, of which larger blocks have less.
 
         Next to it is also what follows the largest size that was measured to be as good: on a plateau a job would look
         no further than one size. Downwards it stops there, and at one of which a larger seems to be better, since
@@ -411,9 +411,10 @@ class Judge:
         if any(choice.cut in compared and compared[choice.cut].share < -WORSE for choice in above):
             smaller = None
         close_s = current.iteration_s * (1 + CLOSE)
+        takes_s = measured_s * (1 + CLEARLY * self._times.error(current.cut))
         if self.recuts.believes:
-            close_s = min(close_s, measured_s * (1 + CLEARLY * self._times.error(current.cut)))
-        for near, most_s in ((larger, max(close_s, measured_s)), (smaller, close_s)):
+            close_s = min(close_s, takes_s)
+        for near, most_s in ((larger, max(close_s, takes_s)), (smaller, close_s)):
             if near is None or near.cut in self._known or near.iteration_s > most_s:
                 continue
             self._tries += 1

@@ -32,8 +32,8 @@ FIRST_IN_FLIGHT = 3
 PATIENCE = 1
 """A search goes on past so many tries that were no better."""
 NEAR = 1.05
-"""What is predicted to take more than this much of the best is not followed to its end. Larger blocks are, up to what
-the job takes now: where that is more than predicted, messages may cost more than any prediction knows."""
+"""What is predicted to take more than this much of the best is not followed to its end. Larger blocks are, up to this
+much of what the job takes now: where that is more than predicted, messages may cost more than any prediction knows."""
 AS_GOOD = 0.01
 """Predictions within this share of the best are as good. Sizes a factor of eight apart are often predicted to be so
 near, and what is known of a message's cost does not tell them apart."""
@@ -154,7 +154,7 @@ class ChoiceSearch:
         middle = sizes.index(FIRST_SIZE) if FIRST_SIZE in sizes else len(sizes) - 1
         yield from self._judge(Cut.uniform(sizes[middle]), math.inf)
         measured = self.question.measured
-        takes_s = measured.iteration_s if measured is not None else 0.0
+        takes_s = NEAR * measured.iteration_s if measured is not None else 0.0
         for direction, least_s in ((1, takes_s), (-1, 0.0)):
             worse, place = 0, middle + direction
             while 0 <= place < len(sizes) and worse <= PATIENCE:
