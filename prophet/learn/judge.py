@@ -411,7 +411,7 @@ class Judge:
         if any(choice.cut in compared and compared[choice.cut].share < -WORSE for choice in above):
             smaller = None
         close_s = current.iteration_s * (1 + CLOSE)
-        takes_s = measured_s * (1 + CLEARLY * self._times.error(current.cut))
+        takes_s = max(measured_s, current.iteration_s) * (1 + CLEARLY * self._times.error(current.cut))
         if self.recuts.believes:
             close_s = min(close_s, takes_s)
         for near, most_s in ((larger, max(close_s, takes_s)), (smaller, close_s)):
