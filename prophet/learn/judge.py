@@ -18,9 +18,12 @@ the next. With stretch k under cut(k),
 
     log(first(k + 1)) - log(last(k)) = effect(cut(k + 1)) - effect(cut(k)) + error
 
-where first and last are medians. All of these together give the effects by generalized least squares (Aitken, 1936): a
-cut that comes back is one more pair of comparisons, and one is compared with another that never was next to it through
-those between them. The errors of two comparisons that share a stretch are correlated, the more the shorter it was.
+where first and last are winsorized means (Dixon, 1960): an iteration that ends late is often followed by one that is as
+much shorter, which a mean makes up for and a median does not. How far iterations that follow one another make up for
+each other, or are slow together, is told from all stretches and counts in the errors. All of these together give the
+effects by generalized least squares (Aitken, 1936): a cut that comes back is one more pair of comparisons, and one is
+compared with another that never was next to it through those between them. The errors of two comparisons that share a
+stretch are correlated, the more the shorter it was.
 """
 
 from __future__ import annotations
@@ -62,6 +65,11 @@ COMPARED = 16
 it were not for the drift."""
 MOST_STRETCHES = 40
 """Of one job; older ones are forgotten."""
+FAR = 3.0
+"""What is farther from the median than so many standard deviations counts as if it were so far."""
+FEW = 20
+"""Of fewer pairs of iterations than about these it is not believed how they go together."""
+MOST_ALIKE, MOST_UNLIKE = 0.8, -0.5
 LEAST_ERROR = 0.002
 """Of a comparison: less than this share says nothing."""
 
@@ -211,11 +219,15 @@ class Comparisons:
             return {}
         # Of few iterations the spread may seem small by chance.
         usual = 1.4826 * float(np.median(np.concatenate([stretch.deviations for stretch in rough])))
-        variance = [math.pi / 2 * max(stretch.spread, usual) ** 2 for stretch in rough]
+        spreads = [max(stretch.spread, usual) for stretch in rough]
+        alike = _correlation(rough, spreads)
+        variance = [spread**2 * (1 + alike) / (1 - alike) for spread in spreads]
+        firsts = [_winsorized(stretch.first_s, spread) for stretch, spread in zip(rough, spreads, strict=True)]
+        lasts = [_winsorized(stretch.last_s, spread) for stretch, spread in zip(rough, spreads, strict=True)]
         steps = len(rough) - 1
         logs, design, covariance = np.zeros(steps), np.zeros((steps, len(numbers))), np.zeros((steps, steps))
         for step, (before, after) in enumerate(itertools.pairwise(rough)):
-            logs[step] = math.log(float(np.median(after.first_s)) / float(np.median(before.last_s)))
+            logs[step] = math.log(float(firsts[step + 1].mean()) / float(lasts[step].mean()))
             design[step, numbers[after.cut, after.count]] += 1
             design[step, numbers[before.cut, before.count]] -= 1
             covariance[step, step] = (
@@ -234,6 +246,31 @@ class Comparisons:
             for (other, count), effect, error in zip(others, effects, np.diag(errors), strict=True)
             if count == self._counts.get(other, 0)
         }
+
+
+def _winsorized(periods_s: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
+    """The same without outliers; `spread` is the standard deviation as a share of the median."""
+    median_s = float(np.median(periods_s))
+    return np.clip(periods_s, median_s * (1 - FAR * spread), median_s * (1 + FAR * spread))
+
+
+def _correlation(stretches: Sequence[Stretch], spreads: Sequence[float]) -> float:
+    """Of one iteration with the next, of all stretches together.
+
+    Within a stretch it is with the mean of the same few, which makes it seem smaller by one part in so many.
+    """
+    together = alone = 0.0
+    pairs = 0
+    for stretch, spread in zip(stretches, spreads, strict=True):
+        off_s = _winsorized(stretch.periods_s, spread)
+        off_s = (off_s - off_s.mean()) / off_s.mean()
+        squares = float(off_s @ off_s)
+        together += float(off_s[:-1] @ off_s[1:]) + squares / len(off_s)
+        alone += squares
+        pairs += len(off_s) - 1
+    if alone == 0:
+        return 0.0
+    return min(MOST_ALIKE, max(MOST_UNLIKE, together / alone * pairs / (pairs + FEW)))
 
 
 class Judge:

@@ -12,14 +12,20 @@ A, B, C = (Cut.uniform(size << 10) for size in (256, 512, 1024))
 TAKES_S = {A: 0.44, B: 0.40, C: 0.42}
 
 
-def job(*stretches: tuple[Cut, int], scatter: float = 0.0, drift: float = 0.0, seed: int = 1) -> Comparisons:
-    """That had these cuts for so many iterations each, the whole of which take longer by `drift` at the end."""
+def job(
+    *stretches: tuple[Cut, int], scatter: float = 0.0, drift: float = 0.0, alike: float = 0.0, seed: int = 1
+) -> Comparisons:
+    """That had these cuts for so many iterations each, the whole of which take longer by `drift` at the end. `alike`:
+    how much of its deviation an iteration has from the one before it; below zero it makes up for that."""
     chance = np.random.default_rng(seed)
     passed, total = 0, sum(count for _, count in stretches)
     subject = Comparisons()
+    off = chance.normal(size=total)
+    for place in range(1, total):
+        off[place] += alike * off[place - 1]
     for cut, count in stretches:
         slower = 1 + drift * np.arange(passed, passed + count) / total
-        times_s = TAKES_S[cut] * slower * (1 + scatter * chance.normal(size=count))
+        times_s = TAKES_S[cut] * slower * (1 + scatter * off[passed : passed + count])
         passed += count
         subject.begins(cut)
         for seen in range(3, count + 1):
@@ -52,12 +58,14 @@ def test_a_cut_that_comes_back_is_known_better_than_before() -> None:
     assert errors[1] == pytest.approx(errors[0] / np.sqrt(5), rel=0.25), "five comparisons instead of one"
 
 
+@pytest.mark.parametrize("alike", [-0.4, 0.0, 0.4])
 @pytest.mark.parametrize("count", [8, 2 * COMPARED])
-def test_the_errors_are_what_they_are_said_to_be(count: int) -> None:
+def test_the_errors_are_what_they_are_said_to_be(count: int, alike: float) -> None:
     """Short stretches too, where the same iterations are compared with those before them and those after them."""
     off = []
     for seed in range(200):
-        compared = job(*[(cut, count) for _ in range(3) for cut in (A, B, C)], scatter=0.05, seed=seed).against(A)
+        stretches = [(cut, count) for _ in range(3) for cut in (A, B, C)]
+        compared = job(*stretches, scatter=0.05, alike=alike, seed=seed).against(A)
         off.append((compared[B].share - np.log(0.40 / 0.44)) / compared[B].error)
     assert np.std(off) == pytest.approx(1.0, abs=0.25)
     assert abs(np.mean(off)) < 0.2
