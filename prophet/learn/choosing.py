@@ -18,7 +18,7 @@ from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
-from prophet.learn.judge import FEW_RECUTS, LARGE, Judge, Recuts
+from prophet.learn.judge import FAR, FEW_RECUTS, LARGE, Judge, Recuts
 from prophet.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ FAR_CHANGE = 0.5
 """What differs by more than this share is another, whatever iterations take. Where ranks share processors, computing
 and sending seem to change by a tenth at any time, and the iteration does not; a job with many recuts would try them
 all again each time."""
-SURELY = 3.0
+SURELY = 4.0
 """Iterations take another time than before where that differs by more than so many standard errors. They are looked at
 every few seconds for as long as the job lasts, and what seems to be another network makes it try its blocks again."""
 DISPROVED = 0.25
@@ -113,7 +113,9 @@ class Choosing:
         if len(periods_s) < 2 * LEAST_RECENT:
             return True
         first_s = float(np.median(usual[2]))
-        scatter_s = 1.4826 * float(np.median(np.abs(np.diff(periods_s)))) / math.sqrt(2)
+        steps_s = np.abs(np.diff(periods_s))
+        usual_s = np.minimum(steps_s, FAR * 1.4826 * np.median(steps_s))  # without outliers, and without the change
+        scatter_s = math.sqrt(float(np.mean(usual_s**2)) / 2)
         for count in (LEAST_RECENT, RECENT):
             error_s = scatter_s * math.sqrt(math.pi / 2 * (1 / count + 1 / len(usual[2])))
             if abs(float(np.median(periods_s[-count:])) - first_s) > max(LARGE * first_s, SURELY * error_s):

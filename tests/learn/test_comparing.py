@@ -67,7 +67,8 @@ def test_the_errors_are_what_they_are_said_to_be(count: int, alike: float) -> No
         stretches = [(cut, count) for _ in range(3) for cut in (A, B, C)]
         compared = job(*stretches, scatter=0.05, alike=alike, seed=seed).against(A)
         off.append((compared[B].share - np.log(0.40 / 0.44)) / compared[B].error)
-    assert np.std(off) == pytest.approx(1.0, abs=0.25)
+    # Of 72 iterations in stretches of 8 it is hard to tell that slow ones come together.
+    assert np.std(off) == pytest.approx(1.0, abs=0.4 if alike > 0 else 0.25)
     assert abs(np.mean(off)) < 0.2
 
 
