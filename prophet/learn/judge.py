@@ -70,6 +70,8 @@ FAR = 3.0
 FEW = 20
 """Of fewer pairs of iterations than about these it is not believed how they go together."""
 MOST_ALIKE, MOST_UNLIKE = 0.8, -0.5
+"""Correlations of neighbours beyond these are not believed either: the first would make any comparison worthless, and
+the second one that is exact."""
 LEAST_ERROR = 0.002
 """Of a comparison: less than this share says nothing."""
 
