@@ -18,7 +18,7 @@ from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
-from prophet.learn.judge import FAR, FEW_RECUTS, LARGE, Judge, Recuts
+from prophet.learn.judge import FAR, FEW_RECUTS, LARGE, Judge, Recuts, robust_deviation
 from prophet.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ class Choosing:
         if len(periods_s) < 2 * LEAST_RECENT:
             return True
         first_s = float(np.median(usual[2]))
-        steps_s = np.abs(np.diff(periods_s))
-        usual_s = np.minimum(steps_s, FAR * 1.4826 * np.median(steps_s))  # without outliers, and without the change
+        steps_s = np.diff(periods_s)
+        usual_s = np.minimum(np.abs(steps_s), FAR * robust_deviation(steps_s))  # without outliers and the change
         scatter_s = math.sqrt(float(np.mean(usual_s**2)) / 2)
         for count in (LEAST_RECENT, RECENT):
             error_s = scatter_s * math.sqrt(math.pi / 2 * (1 / count + 1 / len(usual[2])))

@@ -143,7 +143,7 @@ class Stretch:
     @property
     def spread(self) -> float:
         """The robust standard deviation, as a share of the median."""
-        return 1.4826 * float(np.median(self.deviations))
+        return robust_deviation(self.deviations)
 
     @property
     def deviations(self) -> NDArray[np.float64]:
@@ -220,16 +220,15 @@ class Comparisons:
         if here is None or len(numbers) < 2:
             return {}
         # Of few iterations the spread may seem small by chance.
-        usual = 1.4826 * float(np.median(np.concatenate([stretch.deviations for stretch in rough])))
+        usual = robust_deviation(np.concatenate([stretch.deviations for stretch in rough]))
         spreads = [max(stretch.spread, usual) for stretch in rough]
         alike = _correlation(rough, spreads)
         variance = [spread**2 * (1 + alike) / (1 - alike) for spread in spreads]
-        firsts = [_winsorized(stretch.first_s, spread) for stretch, spread in zip(rough, spreads, strict=True)]
-        lasts = [_winsorized(stretch.last_s, spread) for stretch, spread in zip(rough, spreads, strict=True)]
         steps = len(rough) - 1
         logs, design, covariance = np.zeros(steps), np.zeros((steps, len(numbers))), np.zeros((steps, steps))
         for step, (before, after) in enumerate(itertools.pairwise(rough)):
-            logs[step] = math.log(float(firsts[step + 1].mean()) / float(lasts[step].mean()))
+            first_s, last_s = _winsorized(after.first_s, spreads[step + 1]), _winsorized(before.last_s, spreads[step])
+            logs[step] = math.log(float(first_s.mean()) / float(last_s.mean()))
             design[step, numbers[after.cut, after.count]] += 1
             design[step, numbers[before.cut, before.count]] -= 1
             covariance[step, step] = (
@@ -491,7 +490,12 @@ def _usual_bytes(cut: Cut) -> float:
     return math.exp(sum(math.log(segment.block_bytes) for segment in cut.segments) / len(cut.segments))
 
 
+def robust_deviation(off: NDArray[np.float64]) -> float:
+    """The standard deviation of what is off by so much, whichever way, from the median of it."""
+    return 1.4826 * float(np.median(np.abs(off)))
+
+
 def median_error_s(periods_s: NDArray[np.float64], median_s: float) -> float:
     """The standard error of a median of these, from the median of the distances to it."""
-    spread_s = 1.4826 * float(np.median(np.abs(periods_s - median_s)))
+    spread_s = robust_deviation(periods_s - median_s)
     return math.sqrt(math.pi / 2) * spread_s / math.sqrt(len(periods_s))
