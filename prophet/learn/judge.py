@@ -165,36 +165,48 @@ class Comparisons:
     def __init__(self) -> None:
         self._stretches: list[Stretch] = []
         self._counts: dict[Cut, int] = {}
+        self._against: dict[Cut, dict[Cut, Excess]] = {}
+        """What was asked since anything changed: a decision asks several times, and it takes two milliseconds."""
 
     @property
     def newest(self) -> Stretch | None:
         """That of the cut in force; None before there is one."""
         return self._stretches[-1] if self._stretches else None
 
-    def begins(self, cut: Cut) -> Stretch:
-        """The cut is in force; nothing new where it was. Its stretch."""
+    def begins(self, cut: Cut) -> None:
+        """The cut is in force; nothing new where it was."""
         if not self._stretches or self._stretches[-1].cut != cut:
             self._begin(cut)
-        return self._stretches[-1]
+
+    def take(self, cut: Cut, periods_s: NDArray[np.float64]) -> None:
+        """Iteration times since the cut is in force, without the oldest where there are many."""
+        self.begins(cut)
+        self._stretches[-1].take(periods_s)
+        self._against.clear()
 
     def _begin(self, cut: Cut) -> None:
+        self._against.clear()
         if self._stretches and not self._stretches[-1].rough:
             self._stretches.pop()
         self._stretches = [*self._stretches[1 - MOST_STRETCHES :], Stretch(cut, self._counts.get(cut, 0))]
 
     def left(self, cut: Cut, iteration_s: float) -> None:
         """The cut was in force just now, and nothing else is known of it."""
-        stretch = self.begins(cut)
+        self.begins(cut)
+        stretch = self._stretches[-1]
         stretch.first_s = stretch.periods_s = np.full(COMPARED, iteration_s)
+        self._against.clear()
 
     def forget(self, cut: Cut) -> None:
         """What iterations take under it is another from here on."""
+        self._against.clear()
         self._counts[cut] = self._counts.get(cut, 0) + 1
         if self._stretches and self._stretches[-1].cut == cut:
             self._begin(cut)
 
     def begin_anew(self) -> None:
         """What iterations take is another from here on, whatever the cut."""
+        self._against.clear()
         self._counts.clear()
         self._stretches = [Stretch(stretch.cut) for stretch in self._stretches[-1:]]
 
@@ -212,6 +224,11 @@ class Comparisons:
 
     def against(self, cut: Cut) -> dict[Cut, Excess]:
         """Other cuts compared with this one; none where not enough is known of it."""
+        if cut not in self._against:
+            self._against[cut] = self._compare(cut)
+        return self._against[cut]
+
+    def _compare(self, cut: Cut) -> dict[Cut, Excess]:
         rough = [stretch for stretch in self._stretches if stretch.rough]
         numbers: dict[tuple[Cut, int], int] = {}
         for stretch in rough:
@@ -317,7 +334,7 @@ class Judge:
         """
         if len(periods_s) < LEAST_ROUGH:
             return
-        self._times.begins(cut).take(periods_s)
+        self._times.take(cut, periods_s)
         if len(periods_s) < LEAST_PERIODS:
             return
         self._seen = cut

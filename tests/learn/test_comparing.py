@@ -29,7 +29,7 @@ def job(
         passed += count
         subject.begins(cut)
         for seen in range(3, count + 1):
-            subject.begins(cut).take(times_s[max(0, seen - 49) : seen])
+            subject.take(cut, times_s[max(0, seen - 49) : seen])
     return subject
 
 
@@ -82,7 +82,7 @@ def test_what_is_forgotten_is_measured_anew_and_others_stay() -> None:
     subject = job((A, 10), (B, 10))
     subject.forget(B)
     assert subject.against(B) == {} and subject.median_s(B) is None
-    subject.begins(B).take(np.full(10, 0.44))
+    subject.take(B, np.full(10, 0.44))
     assert subject.against(B)[A].share == pytest.approx(np.log(0.44 / 0.44))
     subject.begin_anew()
     assert subject.against(B) == {} and subject.median_s(B) is None
@@ -90,8 +90,8 @@ def test_what_is_forgotten_is_measured_anew_and_others_stay() -> None:
 
 def test_a_window_that_begins_anew_within_a_stretch_does_no_harm() -> None:
     subject = job((A, 20), (B, 20), scatter=0.05)
-    subject.begins(B).take(np.array([0.5, 0.52, 0.48]))
-    subject.begins(A).take(np.full(10, 0.55))
+    subject.take(B, np.array([0.5, 0.52, 0.48]))
+    subject.take(A, np.full(10, 0.55))
     assert subject.against(A)[B].error > 0
 
 
@@ -99,3 +99,17 @@ def test_old_stretches_are_dropped() -> None:
     subject = job(*[(cut, 5) for _ in range(MOST_STRETCHES) for cut in (A, B)])
     assert len(subject._stretches) == MOST_STRETCHES
     assert subject.against(B)[A].share == pytest.approx(np.log(0.44 / 0.40))
+
+
+def test_what_was_asked_before_is_asked_anew_once_more_is_known() -> None:
+    subject = job((A, 10), (B, 10))
+    before = subject.against(B)[A].share
+    assert subject.against(B)[A].share == before
+    subject.take(B, np.full(20, 0.44))
+    assert subject.against(B)[A].share != before
+    subject.left(C, 0.9)
+    assert C in subject.against(B)
+    subject.forget(A)
+    assert A not in subject.against(B)
+    subject.begin_anew()
+    assert subject.against(B) == {}
