@@ -6,7 +6,7 @@ Rule of this file: immutable values and their validation, in bytes, seconds and 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prophet.core.errors import UserError
 
@@ -32,6 +32,11 @@ class Network:
     def transfer_s(self, size_bytes: float) -> float:
         """The paper's E(i) with Eq. 10's f fitted as a fixed overhead and a rate."""
         return self.overhead_s + size_bytes / self.bandwidth
+
+    @property
+    def one_at_a_time(self) -> Network:
+        """The same for who sends the next message when the one before is acknowledged: each pays for the delay."""
+        return replace(self, overhead_s=self.overhead_s + self.ack_delay_s, ack_delay_s=0.0)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,11 @@ is under way says little: it waits for those before it. While something is alway
 end to the next is what an operation costs, E(s) = overhead + s / bandwidth (paper, Eq. 10), handing it over and waking
 threads included. But those that are under way together have sent their first parts before the first of them sends its
 last. Their ends come in bursts: one seems to cost what all do, and the next ones nothing. So those that are under way
-when one ends are taken together, until the last of them has ended. Those that are issued meanwhile have their parts
-behind theirs, so hardly any of these has been sent by then.
+when one ends are taken together, until the last of them has ended. Most of those that are issued meanwhile have their
+parts behind theirs, but a large one beside small ones has sent half of its bytes when these are back: they seem to cost
+what it does, and it hardly anything. So those that came without a pause are joined to observations of some operations
+at least, until no such one is under way, and an error is a share of what the line has there: as a share of what was
+seen, what seems cheap would count most.
 
 An operation goes to and fro between ranks. Where that takes long, those that are under way at once may be too few to
 keep the wire busy, and while the wire waits nothing is learned of what they cost. How long one of hardly any bytes
@@ -25,6 +28,7 @@ out, as far as they are not the rule.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,9 +43,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TOGETHER = 2
-"""Operations in one observation at least, but for one that is followed by a pause."""
+"""Operations in one stretch at least, but for one that is followed by a pause."""
+JOINED = 4
+"""Operations in one observation at least, of those that came without a pause, where there are enough of them."""
+LARGER = 32
+"""An observation does not end beside an operation under way that has so many times the bytes of what ended last."""
+UNDER_WAY = 16
+"""At an end so many others are under way at most."""
 KEPT = 400
-"""Observations that are kept."""
+"""Stretches that are kept."""
 WINDOW_S = 15.0
 """Those of the last so many seconds count."""
 LEAST = 8
@@ -115,7 +125,7 @@ class SerialMonitor:
             self._close()
 
     def _close(self) -> None:
-        """What has come without a pause is an observation. One operation alone shows its delay too, and counts only in
+        """What has come without a pause is a stretch. One operation alone shows its delay too, and counts only in
         a job that has nothing else.
         """
         if self._stretch:
@@ -168,7 +178,7 @@ class SerialMonitor:
 
     def _fit(self, stretches: Sequence[Sequence[_Operation]]) -> None:
         delay_s = self._delay_s(stretches)
-        rows = _observations(stretches, max(0.0, delay_s - WAKING_S))
+        rows = _observations(_joined(stretches), max(0.0, delay_s - WAKING_S))
         typical = rows[:, 2] / rows[:, 1]
         alike = bool(np.std(typical) < ALIKE * np.mean(typical))
         overhead_s, per_byte = self._of_one_size(rows) if alike else _line(rows)
@@ -196,17 +206,53 @@ class SerialMonitor:
         return 0.5 * each_s, 0.5 * each_s / size
 
 
+def _joined(stretches: Sequence[Sequence[_Operation]]) -> list[list[_Operation]]:
+    """Observations: what came without a pause, until it is JOINED operations, or fewer where LEAST observations would
+    not be left, and nothing LARGER is under way. What is left before a pause belongs to the last.
+    """
+    least = min(JOINED, sum(map(len, stretches)) // LEAST)
+    joined: list[list[_Operation]] = []
+    for run in _runs(stretches):
+        operations = [each for stretch in run for each in stretch]
+        first, end = 0, 0
+        ends = []
+        for stretch in run:
+            end += len(stretch)
+            last = stretch[-1]
+            under_way = (each for each in operations[end : end + UNDER_WAY] if each.start_s < last.end_s)
+            larger = any(each.size_bytes > LARGER * last.size_bytes for each in under_way)
+            if end - first >= least and not larger:
+                ends.append(end)
+                first = end
+        ends = [*ends[:-1], len(operations)] if ends else [len(operations)]
+        joined += [operations[a:b] for a, b in itertools.pairwise([0, *ends])]
+    return joined
+
+
+def _runs(stretches: Sequence[Sequence[_Operation]]) -> list[list[Sequence[_Operation]]]:
+    """Stretches that followed one another without a pause."""
+    runs: list[list[Sequence[_Operation]]] = []
+    for stretch in stretches:
+        if runs and stretch[0].start_s <= stretch[0].before_s == runs[-1][-1][-1].end_s:
+            runs[-1].append(stretch)
+        else:
+            runs.append([stretch])
+    return runs
+
+
 def _line(rows: NDArray[np.float64]) -> tuple[float, float]:
     """(overhead, seconds a byte), neither below 0: the line of the least absolute deviations, by reweighted squares.
 
-    Relative errors count alike, whatever the size.
+    Relative errors count alike, whatever the size: as shares of what the line has, and of what a delay is wrong by.
     """
-    seconds, counts, sizes, error_s = rows.T
-    table, wanted = np.stack([counts, sizes], axis=1) / error_s[:, None], seconds / error_s
-    root = np.ones(len(rows))
+    seconds, counts, sizes, delay_error_s = rows.T
+    table = np.stack([counts, sizes], axis=1)
+    on_line_s, root = seconds, np.ones(len(rows))
     for _ in range(FITS):
-        (overhead_s, per_byte), *_ = np.linalg.lstsq(table * root[:, None], wanted * root, rcond=None)
-        deviation = np.abs(wanted - table @ (overhead_s, per_byte))
+        weight = root / (on_line_s + delay_error_s)
+        (overhead_s, per_byte), *_ = np.linalg.lstsq(table * weight[:, None], seconds * weight, rcond=None)
+        on_line_s = np.maximum(table @ (overhead_s, per_byte), EXACT * seconds)
+        deviation = np.abs(seconds - table @ (overhead_s, per_byte)) / (on_line_s + delay_error_s)
         root = 1.0 / np.sqrt(np.maximum(deviation, EXACT))
     if overhead_s < 0:
         return 0.0, float(np.median(seconds / sizes))
@@ -217,11 +263,11 @@ def _line(rows: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _observations(stretches: Sequence[Sequence[_Operation]], delay_s: float) -> NDArray[np.float64]:
-    """Of each stretch (seconds that its operations cost, how many, their bytes, how exact that is in comparison)."""
+    """Of each (seconds that its operations cost, how many, their bytes, seconds that a delay makes that wrong by)."""
     start_s, before_s, end_s, sizes = np.array([each for stretch in stretches for each in stretch]).T
     counts = np.array([len(stretch) for stretch in stretches])
     added_s = end_s - np.maximum(start_s, before_s)
     cost_s = np.maximum(end_s - np.maximum(start_s + delay_s, before_s), LEAST_COST * added_s)
     first = np.append(0, np.cumsum(counts)[:-1])
     added_s, cost_s, sizes = (np.add.reduceat(row, first) for row in (added_s, cost_s, sizes))
-    return np.stack([cost_s, counts, sizes, cost_s + DELAY_ERROR * (added_s - cost_s)], axis=1)
+    return np.stack([cost_s, counts, sizes, DELAY_ERROR * (added_s - cost_s)], axis=1)

@@ -68,10 +68,7 @@ def learn(
     profiler.observe(run.events)
     monitor.observe(run.events)
     assert profiler.profile is not None  # LEARNING_ITERATIONS are enough
-    network = monitor.network
-    if network is not None:
-        # Such a policy sends one message at a time, so each pays for the delay.
-        network = replace(network, overhead_s=network.overhead_s + network.ack_delay_s, ack_delay_s=0.0)
+    network = monitor.network.one_at_a_time if monitor.network is not None else None
     return with_forward(profiler.profile, run), network, profiler.jitter_s
 
 

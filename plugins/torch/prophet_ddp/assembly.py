@@ -189,7 +189,7 @@ def _agent_by(definition: Definition, parts: Parts, told: Settings) -> Turning:
     partition_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
     policy = policy_from_environ(told.policy, os.environ, partition_bytes)
     if definition.groups:
-        return GroupingAgent(rounds, policy, trace)
+        return GroupingAgent(rounds, policy, trace, parts.alone)
     if definition.of_graph is None or trace is None:
         own = told.policy == "prophet"
         chosen = CollectivePolicy(ForwardOrder(), ArrivalOrder()) if own else CollectivePolicy(policy)

@@ -17,6 +17,7 @@ from prophet_ddp.agent import Turning, WatchingAgent
 from prophet_ddp.control import Decision
 
 if TYPE_CHECKING:
+    from prophet.core.network import Probe
     from prophet.core.policy import Policy
     from prophet.frontends.torch.trace import ForwardTrace
     from prophet_ddp.rounds import ModuleRounds
@@ -27,10 +28,12 @@ logger = logging.getLogger("prophet")
 class GroupingAgent(WatchingAgent):
     """One module's, whose blocks are whole gradients to begin with. Time comes with the call.
 
-    `trace`, where the policy plans with forward times, is waited for.
+    `trace`, where the policy plans with forward times, is waited for. `alone`: what one operation takes by itself.
     """
 
-    def __init__(self, rounds: ModuleRounds, policy: Policy, trace: ForwardTrace | None = None) -> None:
+    def __init__(
+        self, rounds: ModuleRounds, policy: Policy, trace: ForwardTrace | None = None, alone: Probe | None = None
+    ) -> None:
         from prophet.learn.profiler import JobProfiler
         from prophet.learn.serial import SerialMonitor
         from prophet.policies.algorithms import collective_groups
@@ -40,7 +43,7 @@ class GroupingAgent(WatchingAgent):
         self._policy = policy
         # The groups of these systems are neighbours in the order of generation, which the arena's is turned round.
         self.profiler = JobProfiler(forward_ids=True)
-        self.monitor = SerialMonitor()
+        self.monitor = SerialMonitor(alone)
         self._trace = trace
         self.decided = False
         rounds.record.learner = self
@@ -67,7 +70,9 @@ class GroupingAgent(WatchingAgent):
                 profile = profile.with_forward(forward_s)
             else:
                 warn_of_untraced(self._policy.name, self._trace.why_not)
-        made = self._groups.make_grouping(self._policy, profile, network, self.profiler.jitter_s, sizes, kinds)
+        made = self._groups.make_grouping(
+            self._policy, profile, network.one_at_a_time, self.profiler.jitter_s, sizes, kinds
+        )
         together = tuple(len(places) for places in made.collectives)
         order = tuple(itertools.chain(*made.collectives))
         # As in the group of torch's that the policy's authors had.
