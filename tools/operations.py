@@ -67,14 +67,15 @@ WAYS = (
 @dataclass(frozen=True)
 class OnWay:
     """What one way has. Seconds an operation takes: `bare_s` of gloo's, by bytes and how many are under way;
-    `issued_s` of those that Prophet issues, by bytes. Bytes per second that the fastest rank copies, and updates, while
-    the others do as well.
+    `issued_s` of those that Prophet issues, by bytes. Bytes per second that the fastest rank copies, copies to new
+    memory, and updates, while the others do as well.
     """
 
     way: Way
     bare_s: list[tuple[int, int, float]]
     issued_s: list[tuple[int, float]]
     copied_rate: float
+    renewed_rate: float
     updated_rate: float
 
     def bare(self, size_bytes: int, at_once: int) -> float:
@@ -95,6 +96,7 @@ class Follows:
     moved_rate: float
     issue_s: float
     copied_rate: float
+    renewed_rate: float
     updated_rate: float
 
 
@@ -111,6 +113,7 @@ def follows(data: Sequence[OnWay]) -> Follows:
         moved_rate=rounds * LARGE / (plain.bare(LARGE, MOST_AT_ONCE) - small_s),
         issue_s=plain.issued(SMALL) - small_s,
         copied_rate=plain.copied_rate,
+        renewed_rate=plain.renewed_rate,
         updated_rate=plain.updated_rate,
     )
 
@@ -130,6 +133,7 @@ def look(way: Way) -> OnWay:
         [(size, at_once, each_s) for size, at_once, each_s in found["bare"]],
         [(size, each_s) for size, each_s in found["issued"]],
         found["copied"],
+        found["renewed"],
         found["updated"],
     )
 
@@ -173,6 +177,7 @@ job is in them:
 | what they move and add | {so.moved_rate / 1e9:.1f} GB/s |
 | their time for a block that Prophet issues, beside the operation | {so.issue_s * 1e3:.2f} ms |
 | gradients copied by a rank, while the other does | {so.copied_rate / 1e9:.1f} GB/s |
+| gradients of 64 MiB copied to new memory by a rank, while the other does | {so.renewed_rate / 1e9:.1f} GB/s |
 | parameters updated by a rank's SGD, while the other's does | {so.updated_rate / 1e9:.1f} GB/s |"""
 
 

@@ -25,6 +25,8 @@ LONG_S = 0.5
 MOST = 2000
 PARAMETERS, PARAMETER_BYTES = 50, 2 << 20
 """Of the model whose gradients are copied and updated: more than any cache holds."""
+RENEWED_BYTES = 64 << 20
+"""Of a gradient that has new memory each time."""
 PASSES = 8
 WAIT_S = 0.05
 
@@ -43,6 +45,7 @@ def main() -> None:
         "bare": [[size, at_once, timed(group, Bare(group, size, at_once))] for size, at_once in pairs],
         "issued": [[size, timed(group, Issued(issuer, size))] for size in json.loads(sys.argv[2])],
         "copied": greatest(group, PARAMETERS * PARAMETER_BYTES / copied_s()),
+        "renewed": greatest(group, RENEWED_BYTES / renewed_s()),
         "updated": greatest(group, PARAMETERS * PARAMETER_BYTES / updated_s()),
     }
     if rank == 0:
@@ -111,6 +114,12 @@ def copied_s() -> float:
             torch.mul(gradient, 0.5, out=place)
 
     return _passes(once)
+
+
+def renewed_s() -> float:
+    """Seconds to copy a large gradient to memory that was given back after the one before, as autograd does."""
+    gradient = torch.ones(RENEWED_BYTES // 4)
+    return _passes(gradient.clone)
 
 
 def updated_s() -> float:

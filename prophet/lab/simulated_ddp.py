@@ -55,6 +55,10 @@ ISSUE_S = 0.00027
 """What a block takes of two ranks' cores that Prophet issues, beside its operation."""
 COPIED_RATE = 8.9e9
 """Bytes per second of gradients, on their way in and on their way back."""
+RENEWED_BYTES = 32 << 20
+"""What is larger has new memory each time, page by page: the C library's greatest threshold (mallopt, M_MMAP_THRESHOLD)."""
+RENEWED_RATE = 3.0e9
+"""Bytes per second of gradients that are copied to such memory."""
 UPDATED_RATE = 8.0e9
 """Bytes per second of parameters that SGD updates."""
 NOTHING = Contender("fifo", "fifo")
@@ -146,13 +150,16 @@ def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, togethe
 
 
 def handled(profile: Profile, *, back: bool) -> Profile:
-    """`profile` with what processors have to do with gradients: one leaves when it is copied, and a layer computes when
-    its parameters are updated and, with `back`, its averages copied to where its gradients were.
+    """`profile` with what processors have to do with gradients: one leaves when autograd has copied it to where the
+    program finds it, and that is copied to where it is sent from. A layer computes when its parameters are updated and,
+    with `back`, its averages copied to where its gradients were.
     """
     later_s = 1 / UPDATED_RATE + (1 / COPIED_RATE if back else 0.0)
     copied_s, gradients = 0.0, []
     for gradient in reversed(profile.gradients):
-        copied_s = max(copied_s, gradient.generation_s) + gradient.size_bytes / COPIED_RATE
+        kept_rate = RENEWED_RATE if gradient.size_bytes > RENEWED_BYTES else COPIED_RATE
+        taken_s = gradient.size_bytes * (1 / kept_rate + 1 / COPIED_RATE)
+        copied_s = max(copied_s, gradient.generation_s) + taken_s
         forward_s = gradient.forward_s + gradient.size_bytes * later_s
         gradients.append(replace(gradient, generation_s=copied_s, forward_s=forward_s))
     return replace(profile, gradients=tuple(reversed(gradients)))
