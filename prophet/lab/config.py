@@ -138,7 +138,7 @@ def experiment_of(
     config: ExperimentConfig | None = None
     for index, point in enumerate([{}] if points is None else points):
         where = "" if points is None else f"sweep[{index}]."
-        config = _validate(_merge(raw, _checked_point(point, path, where)), path, where)
+        config = _validate(_merge(raw, _checked_point(point, path, where)), path, where, point)
         cells.append(_cell(config, point, path, where, policies))
     assert config is not None
     source = {**raw, **({} if points is None else {"sweep": points})}
@@ -188,18 +188,21 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _validate(raw: Mapping[str, Any], path: Path, where: str) -> ExperimentConfig:
+def _validate(raw: Mapping[str, Any], path: Path, where: str, point: Mapping[str, Any]) -> ExperimentConfig:
     try:
         return ExperimentConfig.model_validate(raw)
     except ValidationError as error:
-        raise UserError(f"{path}: {_first_line(error, where)}") from None
+        raise UserError(f"{path}: {_first_line(error, where, point)}") from None
 
 
-def _first_line(error: ValidationError, where: str) -> str:
-    """The first thing that pydantic found, in the words of a config file."""
+def _first_line(error: ValidationError, where: str, point: Mapping[str, Any]) -> str:
+    """The first thing that pydantic found, in the words of a config file: `where`, or for a key that the `point` of a
+    sweep does not have beside the sweep.
+    """
     # A policy is a name or a mapping, and pydantic reports both readings: that of the mapping says more.
     mistakes = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["loc"][-1:] == ("str",)))
     first = mistakes[0]
+    where = "" if first["loc"] and first["loc"][0] not in point else where
     # The union of jobs adds its tag to the path, the union of policies the name of a type.
     key = key_of(s for s in first["loc"] if s not in (*JOB_KINDS, "str", "ContenderEntry"))
     kind, value = first["type"], first["input"]

@@ -136,6 +136,7 @@ class PolicyResult(_Part):
     narrow_link: str | None = None
     """Where it is another than the cell's."""
     same_weights_as_stock: bool | None = None
+    """None where that was not compared, and where others would say nothing: sums of more than two depend on timing."""
     gradient: GradientTimes | None = None
     convergence: ConvergenceResult | None = None
 

@@ -107,6 +107,8 @@ def _with(policy: PolicyResult, **more: object) -> PolicyResult:
 def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> dict[str, PolicyResult]:
     """Says of each policy whether its model is that of stock in the same framework (they begin differently), where both
     train for as long: of the config's engine, or where that did not run of the policy's own.
+
+    Another one says nothing where sums depend on who comes first: there stock's own is another one each time.
     """
 
     def trained(policy: Contender, base: str) -> tuple[object, ...]:
@@ -123,7 +125,9 @@ def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> di
         stocks = [trained(policy, base) for base in (cell.engine.stock, policy.engine.stock) if base != policy.base]
         reference = next((digests[stock] for stock in stocks if stock in digests), None)
         if policy.base != cell.engine.stock and reference is not None and digest is not None:
-            compared[policy.name] = _with(policies[policy.name], same_weights_as_stock=digest == reference)
+            same = digest == reference
+            if same or not _sums_vary(cell):
+                compared[policy.name] = _with(policies[policy.name], same_weights_as_stock=same)
     return compared
 
 
@@ -223,12 +227,16 @@ def _error(cell: Cell, runs: Sequence[Run], summary: PolicyResult) -> str | None
 
 
 def _models_differ(cell: Cell, runs: Sequence[Run]) -> bool:
-    """Whether workers or repeats came to other models than one seed explains.
-
-    The sum of two is the same in either order. That of more is not, and what comes first is a matter of time.
-    """
+    """Whether workers or repeats came to other models than one seed explains."""
     by_run = [{worker.weights_sha256 for worker in run.workers} for run in runs]
-    return cell.cluster.workers <= 2 or any(len(digests) > 1 for digests in by_run)
+    return not _sums_vary(cell) or any(len(digests) > 1 for digests in by_run)
+
+
+def _sums_vary(cell: Cell) -> bool:
+    """Whether rounding depends on timing. The sum of two is the same in either order. That of more is not, and what
+    comes first is a matter of time.
+    """
+    return cell.cluster.workers > 2
 
 
 def compute_s(cell: Cell) -> float | None:

@@ -47,19 +47,19 @@ WAYS_A_MESSAGE = 2
 """Of gloo: the receiver's word that it waits for it, and the message itself."""
 SEGMENT_BYTES = 1 << 20
 """The largest message of gloo's ring, of which two are under way at a time (gloo/allreduce.cc, maxSegmentSize)."""
-MESSAGE_S = 0.00014
+MESSAGE_S = 0.0000535
 """What a message takes of a machine's two cores."""
-MOVED_RATE = 4.5e9
+MOVED_RATE = 5.3e9
 """Bytes per second that these send, receive and add."""
-ISSUE_S = 0.00027
+ISSUE_S = 0.000364
 """What a block takes of two ranks' cores that Prophet issues, beside its operation."""
-COPIED_RATE = 8.9e9
+COPIED_RATE = 6.6e9
 """Bytes per second of gradients, on their way in and on their way back."""
 RENEWED_BYTES = 32 << 20
-"""What is larger has new memory each time, page by page: the C library's greatest threshold (mallopt, M_MMAP_THRESHOLD)."""
-RENEWED_RATE = 3.0e9
+"""What is larger has new memory each time, page by page: the C library's greatest M_MMAP_THRESHOLD (mallopt)."""
+RENEWED_RATE = 2.7e9
 """Bytes per second of gradients that are copied to such memory."""
-UPDATED_RATE = 8.0e9
+UPDATED_RATE = 7.6e9
 """Bytes per second of parameters that SGD updates."""
 NOTHING = Contender("fifo", "fifo")
 """Under which a cell's cluster is prepared; job and plan are replaced."""

@@ -274,6 +274,12 @@ def test_a_link_need_not_be_shaped(tmp_path: Path) -> None:
     assert describe_setting(first.setting) == "not shaped"
 
 
+def test_what_is_wrong_beside_a_sweep_is_named_there(tmp_path: Path) -> None:
+    points = [{"cluster": {"bandwidth": "1gbit"}}]
+    with pytest.raises(UserError, match=r"yaml: name: it must be a valid string, not False"):
+        loaded({**REPLAY, "name": False, "sweep": points}, tmp_path)
+
+
 def test_a_sweep_over_delays(tmp_path: Path) -> None:
     named = {"default": 0.001, "server0": "5ms"}
     points = [{"cluster": {"delay": delay}} for delay in (0, "5ms", named)]

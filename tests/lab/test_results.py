@@ -150,6 +150,9 @@ def test_training_tells_accuracy_and_whether_the_weights_are_stocks(tmp_path: Pa
     assert cell["policies"]["p3"]["same_weights_as_stock"] is False
     assert cell["lower_bound_s"] is None
     assert cell["policies"]["stock"]["wait_s"] is None
+    three = summary(tmp_path, runs, changed(DIGITS, "cluster.workers", 3))["cells"][0]
+    assert three["policies"]["prophet"]["same_weights_as_stock"] is True
+    assert "same_weights_as_stock" not in three["policies"]["p3"], "the sum of three depends on who comes first"
 
 
 def test_a_model_below_its_target_or_unlike_itself_is_a_failure(tmp_path: Path) -> None:

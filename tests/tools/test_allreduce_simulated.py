@@ -11,7 +11,7 @@ from pydantic_core import to_jsonable_python
 from prophet.core.profile import GradientProfile, Profile
 from prophet.lab.config import Cell
 from prophet.lab.records import CellResult
-from prophet.lab.simulated_ddp import COPIED_RATE, ISSUE_S, MESSAGE_S, UPDATED_RATE, handled, prepared
+from prophet.lab.simulated_ddp import COPIED_RATE, ISSUE_S, MESSAGE_S, RENEWED_RATE, UPDATED_RATE, handled, prepared
 from prophet.policies.ddp import DDP_FIRST_BUCKET_BYTES, MEBIBYTE
 from prophet.simulate import Costs
 from support.configs import REPLAY, loaded
@@ -139,10 +139,12 @@ def test_processors_copy_update_and_issue(tmp_path: Path) -> None:
 
 
 def test_a_gradient_leaves_when_it_is_copied_and_a_layer_waits_for_its_update() -> None:
-    rows = (GradientProfile("a", 89_000_000, 1.0, 0.5), GradientProfile("b", 178_000_000, 1.0, 0.5))
+    small, large = 16 << 20, 64 << 20
+    rows = (GradientProfile("a", small, 1.0, 0.5), GradientProfile("b", large, 1.0, 0.5))
     first, last = handled(Profile("two", rows), back=False).gradients
-    assert last.generation_s == pytest.approx(1.0 + 0.02)
-    assert first.generation_s == pytest.approx(1.0 + 0.02 + 0.01), "one after another, the last layer's first"
-    assert first.forward_s == pytest.approx(0.5 + 89e6 / UPDATED_RATE)
+    large_s = large / RENEWED_RATE + large / COPIED_RATE
+    assert last.generation_s == pytest.approx(1.0 + large_s), "to memory that is new, and to where it leaves from"
+    assert first.generation_s == pytest.approx(1.0 + large_s + 2 * small / COPIED_RATE), "the last layer's comes first"
+    assert first.forward_s == pytest.approx(0.5 + small / UPDATED_RATE)
     back, _ = handled(Profile("two", rows), back=True).gradients
-    assert back.forward_s == pytest.approx(0.5 + 89e6 / UPDATED_RATE + 89e6 / COPIED_RATE)
+    assert back.forward_s == pytest.approx(0.5 + small / UPDATED_RATE + small / COPIED_RATE)
