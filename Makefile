@@ -65,8 +65,8 @@ validate: setup
 replay: setup
 	$(BIN)/python -m tools.replay
 
-# Prophet on DistributedDataParallel beside DDP at its best, on real networks: about two hours on a quiet machine, and
-# it can be interrupted.
+# Prophet on DistributedDataParallel beside DDP at its best, on real networks: three and a half hours on a quiet machine,
+# and it can be interrupted.
 allreduce: setup
 	$(BIN)/python -m tools.allreduce
 
