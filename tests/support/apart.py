@@ -56,7 +56,9 @@ class JobApart:
         self.until(lambda: "listening on" in self.log("replica"))
 
     def log(self, role: str) -> str:
-        return (self.folder / role / "log").read_text()
+        """What it has written; nothing while its process has not come so far as to open the file."""
+        path = self.folder / role / "log"
+        return path.read_text() if path.exists() else ""
 
     def until(self, done: Callable[[], bool]) -> None:
         """Returns when it is done. Fails with all logs where that takes too long."""
