@@ -18,8 +18,7 @@ from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
-from prophet.learn.comparing import FAR, robust_deviation
-from prophet.learn.judge import FEW_RECUTS, LARGE, Judge, Recuts
+from prophet.learn.judge import FAR, FEW_RECUTS, LARGE, Judge, Recuts, robust_deviation
 from prophet.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from prophet.core.cut import Cut
-from prophet.learn.comparing import COMPARED, LEAST_ERROR, MOST_STRETCHES, Comparisons
+from prophet.learn.judge import COMPARED, LEAST_ERROR, MOST_STRETCHES, Comparisons
 
 A, B, C = (Cut.uniform(size << 10) for size in (256, 512, 1024))
 TAKES_S = {A: 0.44, B: 0.40, C: 0.42}

@@ -122,7 +122,7 @@ class Comparison:
 
 def clearly_faster(periods_s: Sequence[float], than_s: Sequence[float]) -> bool:
     """Whether iterations of the first kind are faster, beyond their scatter and by a share that matters."""
-    from prophet.learn.comparing import median_error_s  # The rank that decides needs it, and only in the end.
+    from prophet.learn.judge import median_error_s  # The rank that decides needs it, and only in the end.
 
     ours, others = np.array(periods_s), np.array(than_s)
     ours_s, others_s = float(np.median(ours)), float(np.median(others))
