@@ -171,26 +171,29 @@ class ModuleAgent(WatchingAgent):
         self.learner.profiler.forward_ended(rounds.log.drain_forward_ends())
         self._barrier = rounds.waits.holds
         plan = self.learner.turn(now, events, None, cut=cut, barrier=self._barrier)
+        if self._kept is not None:
+            rounds.record.kept_was_dropped = self.learner.kept_was_dropped
+        if cut is None or (plan is None and not (self.learner.profiler.ready and self._due(cut, now))):
+            return  # Estimates take milliseconds of a core that computes, so they are made where they are looked at.
         network = self.learner.monitor.network
         # In the first rounds under another cut that of the former one, which says enough of any blocks of this arena.
         profile = self.learner.profiler.latest
         if self._kept is not None:
-            rounds.record.kept_was_dropped = self.learner.kept_was_dropped
             network, profile = network or self._kept.network, profile or self._kept.profile
-        if cut is None or network is None or profile is None:
+        if network is None or profile is None:
             return
-        if plan is not None:
-            self._judged_at = now
-            stock_s = stock_iteration_s(profile, network, collectives=True)
-            rounds.record.planned(plan, self.learner.why, predicted_of(self.learner.wanted, stock_s))
-            rounds.record.planned_from = profile
-            self.decided = True
-            wanted = plan.cut if plan.cut is not None else cut
-            sequence = self._sequence(rounds, wanted, profile, self._as_paced(wanted, network))
-            rounds.control.want(sequence.decision(network))
-        elif self.learner.profiler.ready and self._due(cut, now):
-            self._judged_at = now
+        self._judged_at = now
+        if plan is None:
+            self._looked_at = cut
             self._look_again(rounds, cut, profile, network)
+            return
+        stock_s = stock_iteration_s(profile, network, collectives=True)
+        rounds.record.planned(plan, self.learner.why, predicted_of(self.learner.wanted, stock_s))
+        rounds.record.planned_from = profile
+        self.decided = True
+        wanted = plan.cut if plan.cut is not None else cut
+        sequence = self._sequence(rounds, wanted, profile, self._as_paced(wanted, network))
+        rounds.control.want(sequence.decision(network))
 
     def _due(self, cut: Cut, now: float) -> bool:
         """Whether it is time to look at the sequence again: once when it is known how fast the blocks of another cut
@@ -202,10 +205,7 @@ class ModuleAgent(WatchingAgent):
         later = now - self._judged_at >= self._monitor_s
         if cut == self._looked_at:
             return later and self.learner.settled
-        due = later or self._pace_s(cut) is not None
-        if due:
-            self._looked_at = cut
-        return due
+        return later or self._pace_s(cut) is not None
 
     def _pace_s(self, cut: Cut) -> float | None:
         """Seconds from one block to the next, where they are of one size and enough have come lately."""

@@ -291,7 +291,7 @@ class ModuleRounds(AwaitedRounds):
         if self.resting:
             self.came = True
             return
-        with self._lock, references.blind():
+        with self._lock:  # The hook is at work, so nothing here counts as a use.
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
             if slot.param.grad is not None:  # Hooks run for outputs too that have no part in the loss.

@@ -24,6 +24,7 @@ import contextlib
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -191,32 +192,45 @@ def away() -> Iterator[None]:
             _enter(mode)
 
 
-@contextlib.contextmanager
-def blind() -> Iterator[None]:
-    """Within it nothing that this thread does counts as a use."""
-    _here.blind += 1
-    try:
-        yield
-    finally:
+# Every gradient passes through several of these two, between computations that leave nothing of Python's in a cache: so
+# they keep no state, and are no generators.
+
+
+class _Blind:
+    def __enter__(self) -> None:
+        _here.blind += 1
+
+    def __exit__(self, *_error: object) -> None:
         _here.blind -= 1
+
+
+class _AtWork:
+    def __enter__(self) -> None:
+        _here.at_work += 1
+        _here.blind += 1
+
+    def __exit__(self, *_error: object) -> None:
+        _here.blind -= 1
+        _here.at_work -= 1
+
+
+_blind, _at_work = _Blind(), _AtWork()
+
+
+def blind() -> AbstractContextManager[None]:
+    """Within it nothing that this thread does counts as a use."""
+    return _blind
 
 
 def is_blind() -> bool:
     return _here.blind > 0
 
 
-@contextlib.contextmanager
-def at_work() -> Iterator[None]:
+def at_work() -> AbstractContextManager[None]:
     """Within it this thread does Prophet's own work: it is blind, and nothing is brought up to date for a signal's
     handler.
     """
-    _here.at_work += 1
-    _here.blind += 1
-    try:
-        yield
-    finally:
-        _here.blind -= 1
-        _here.at_work -= 1
+    return _at_work
 
 
 def is_at_work() -> bool:

@@ -82,7 +82,7 @@ class KeyedModuleRounds(AwaitedRounds):
             self._keyed.restart()
 
     def _gradient_ready(self, slot: Slot) -> None:
-        with self._lock, references.blind():
+        with self._lock:  # The hook is at work, so nothing here counts as a use.
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
             if not self._syncs():

@@ -154,7 +154,7 @@ class OptimizerRounds(Updates):
             self.finish([slot])
 
     def _gradient_ready(self, slot: Slot) -> None:
-        with self._lock, references.blind():
+        with self._lock:  # The hook is at work, so nothing here counts as a use.
             self._plan()
             if slot.staged:
                 raise AssertionError(
