@@ -3,8 +3,9 @@
 Rule of this file: pure. Iteration times come in, what the ranks should do next comes out; turns.py does it. Times are
 seconds.
 
-Once blocks and their order have settled, torch's reducer gets a short *turn*. Where its fastest iteration is slower
-than Prophet's usual one, as on any network that matters, that was all. Otherwise it gets a longer turn, and Prophet
+Once blocks and their order have settled, torch's reducer gets a short *turn*. Where its fastest iteration is much
+slower than Prophet's usual one, as on any network that matters, that was all. Where iterations are long, the next turn
+is of a few more, and all is over if the fastest of those is slower at all. Otherwise it gets a longer turn, and Prophet
 iterates as long once more. torch's reducer stays only where it was clearly faster than Prophet both before and after:
 what else the machine does for a while must not decide.
 """
@@ -29,6 +30,8 @@ LEAST_LOOK, LOOK_S = 2, 0.3
 """And so many are in the first turn, but no more than are compared."""
 NO_RIVAL = 1.1
 """torch's reducer is given up whose fastest iteration of the first turn took more than this times Prophet's usual."""
+LONG_S, TRIED = 4.0, 4
+"""Before a longer turn of more seconds than LONG_S there is one in which so many iterations count."""
 CLEARLY, ERRORS = 0.05, 3.0
 """It is faster where Prophet takes more by this share and by so many standard errors."""
 MOST_COMPARISONS = 3
@@ -38,6 +41,7 @@ MOST_COMPARISONS = 3
 class _Stage(Enum):
     WATCH = auto()  # until enough iterations of one cut and order are known
     LOOK = auto()  # the first turn was asked for
+    TRY = auto()  # a second one was, of few iterations
     TURN = auto()  # the longer one was
     AFTER = auto()  # Prophet iterates once more
     KEPT = auto()  # Prophet is as fast
@@ -94,6 +98,10 @@ class Comparison:
         turn, self._torch = self._torch, []
         self._skip = WARM_UP
         if self._stage is _Stage.LOOK and turn and min(turn) <= NO_RIVAL * self.own_s:
+            long = _count(self._own) * self.own_s > LONG_S
+            self._stage = _Stage.TRY if long else _Stage.TURN
+            return WARM_UP + (TRIED if long else _count(self._own))
+        if self._stage is _Stage.TRY and turn and min(turn[WARM_UP:], default=math.inf) <= self.own_s:
             self._stage = _Stage.TURN
             return WARM_UP + _count(self._own)
         before, self._own = self._own, []
