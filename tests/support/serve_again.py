@@ -1,9 +1,23 @@
-"""A scheduler or server of BytePS that runs LIVES times, one after another: serve_again.py LIVES"""
+"""A scheduler or server of BytePS that runs LIVES times, one after another: serve_again.py LIVES BEGUN
+
+The file BEGUN says how many schedulers have begun. The next one of anything else waits for the next scheduler: what
+registers with the last one while that is about to end is lost, and waits for ever.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
-for _ in range(int(sys.argv[1])):
+lives, begun = int(sys.argv[1]), Path(sys.argv[2])
+for life in range(lives):
+    if os.environ["DMLC_ROLE"] == "scheduler":
+        new = begun.with_suffix(".new")
+        new.write_text(str(life + 1))
+        new.replace(begun)
+    while not begun.exists() or int(begun.read_text()) <= life:
+        time.sleep(0.01)
     subprocess.run([sys.executable, "-c", "import byteps.server"], check=True)

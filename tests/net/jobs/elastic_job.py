@@ -3,7 +3,8 @@
 elastic_job.py SUSPENSIONS [RANK]
 
 Where a rank is named, that worker is another one after each suspension: its process becomes a new one, which has never
-trained, and the others give it their parameters.
+trained, and the others give it their parameters. Each waits for the scheduler that is started anew, as whoever resumes
+workers does: the last one may still be there for a moment, and who registers with that is lost.
 
 Rule of this file: an ordinary program. It knows nothing of Prophet and runs in a process of its own.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
+from pathlib import Path
 
 import byteps.torch as bps
 import torch
@@ -23,6 +26,15 @@ turns = int(sys.argv[1]) + 1
 replaced = int(sys.argv[2]) if len(sys.argv) > 2 else None
 begun = int(os.environ.get("TURNS_BEGUN", "0"))
 
+
+def await_scheduler(number: int) -> None:
+    """Returns when so many have begun."""
+    while int(Path(os.environ["SCHEDULERS_BEGUN"]).read_text()) < number:
+        time.sleep(0.01)
+
+
+if begun:
+    await_scheduler(begun + 1)
 bps.init()
 workers, rank = bps.size(), bps.rank()
 torch.manual_seed(10 * begun + rank)
@@ -36,6 +48,7 @@ for turn in range(begun, turns):
         if rank == replaced:
             os.environ["TURNS_BEGUN"] = str(turn)
             os.execv(sys.executable, [sys.executable, "-P", *sys.argv])
+        await_scheduler(turn + 1)
         bps.resume(workers, 1, rank)
     bps.broadcast_parameters(model.state_dict(), root_rank=0)
     for _ in range(STEPS):
