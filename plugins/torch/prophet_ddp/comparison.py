@@ -5,7 +5,7 @@ seconds.
 
 Once blocks and their order have settled, torch's reducer gets a short *turn*. Where its fastest iteration is much
 slower than Prophet's usual one, as on any network that matters, that was all. Where iterations are long, the next turn
-is of a few more, and all is over if the fastest of those is slower at all. Otherwise it gets a longer turn, and Prophet
+is of a few more, and all is over if the fastest of those is hardly faster. Otherwise it gets a longer turn, and Prophet
 iterates as long once more. torch's reducer stays only where it was clearly faster than Prophet both before and after:
 what else the machine does for a while must not decide.
 """
@@ -34,6 +34,9 @@ LONG_S, TRIED = 4.0, 4
 """Before a longer turn of more seconds than LONG_S there is one in which so many iterations count."""
 CLEARLY, ERRORS = 0.05, 3.0
 """It is faster where Prophet takes more by this share and by so many standard errors."""
+HARDLY = CLEARLY / 2
+"""Where the fastest iteration of that turn is faster than Prophet's usual one by less than this share, torch's reducer
+will not be found to be clearly faster."""
 MOST_COMPARISONS = 3
 """Of one module. After the first, each is due to blocks that were not compared before."""
 
@@ -101,7 +104,7 @@ class Comparison:
             long = _count(self._own) * self.own_s > LONG_S
             self._stage = _Stage.TRY if long else _Stage.TURN
             return WARM_UP + (TRIED if long else _count(self._own))
-        if self._stage is _Stage.TRY and turn and min(turn[WARM_UP:], default=math.inf) <= self.own_s:
+        if self._stage is _Stage.TRY and turn and min(turn[WARM_UP:], default=math.inf) <= (1 - HARDLY) * self.own_s:
             self._stage = _Stage.TURN
             return WARM_UP + _count(self._own)
         before, self._own = self._own, []
