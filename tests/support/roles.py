@@ -172,9 +172,9 @@ def run_job(
     What still runs then is killed. Where time has run out, each role first writes into its log where its Python threads
     are, and the ends of all logs are printed, which pytest shows. `settings`: more environment, by worker. `lives`: how
     often the scheduler and the server run, one after another, since they end when all workers have suspended; workers
-    have SCHEDULERS_BEGUN, a file that says how many have begun. `forked`:
-    the workers begin where torch is imported already, which takes longer than most jobs. `late`: their sleeps may end
-    late, for stock BytePS. Returns how the workers ended, in their order.
+    have SCHEDULERS_BEGUN, a file that says how many have begun. `forked`: the workers begin where torch is imported
+    already, which takes longer than most jobs. `late`: their sleeps may end late, for stock BytePS. Returns how the
+    workers ended, in their order.
     """
     settings = settings or {}
     with Job(testbed, folder, port) as job:

@@ -4,10 +4,10 @@ Rule of this file: pure. Iteration times come in, what the ranks should do next 
 seconds.
 
 Once blocks and their order have settled, torch's reducer gets a short *turn*. Where its fastest iteration is much
-slower than Prophet's usual one, as on any network that matters, that was all. Where iterations are long, the next turn
-is of a few more, and all is over if the fastest of those is hardly faster. Otherwise it gets a longer turn, and Prophet
-iterates as long once more. torch's reducer stays only where it was clearly faster than Prophet both before and after:
-what else the machine does for a while must not decide.
+slower than Prophet's usual one, as on any network that matters, that was all. Where iterations are long and scatter
+little, the next turn is of a few more, and all is over if the fastest of those is hardly faster. Otherwise it gets a
+longer turn, and Prophet iterates as long once more. torch's reducer stays only where it was clearly faster than Prophet
+both before and after: what else the machine does for a while must not decide.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ LEAST_LOOK, LOOK_S = 2, 0.3
 NO_RIVAL = 1.1
 """torch's reducer is given up whose fastest iteration of the first turn took more than this times Prophet's usual."""
 LONG_S, TRIED = 4.0, 4
-"""Before a longer turn of more seconds than LONG_S there is one in which so many iterations count."""
+"""Before a longer turn of more seconds than LONG_S there may be one in which so many iterations count."""
 CLEARLY, ERRORS = 0.05, 3.0
 """It is faster where Prophet takes more by this share and by so many standard errors."""
 HARDLY = CLEARLY / 2
 """Where the fastest iteration of that turn is faster than Prophet's usual one by less than this share, torch's reducer
-will not be found to be clearly faster."""
+will not be found to be clearly faster. Where iterations scatter by more than it, the fastest of a few does not tell."""
 MOST_COMPARISONS = 3
 """Of one module. After the first, each is due to blocks that were not compared before."""
 
@@ -101,12 +101,9 @@ class Comparison:
         turn, self._torch = self._torch, []
         self._skip = WARM_UP
         if self._stage is _Stage.LOOK and turn and min(turn) <= NO_RIVAL * self.own_s:
-            long = _count(self._own) * self.own_s > LONG_S
-            self._stage = _Stage.TRY if long else _Stage.TURN
-            return WARM_UP + (TRIED if long else _count(self._own))
+            return self._next_turn(_Stage.TRY if self._few_tell() else _Stage.TURN)
         if self._stage is _Stage.TRY and turn and min(turn[WARM_UP:], default=math.inf) <= (1 - HARDLY) * self.own_s:
-            self._stage = _Stage.TURN
-            return WARM_UP + _count(self._own)
+            return self._next_turn(_Stage.TURN)
         before, self._own = self._own, []
         self._torch = turn[WARM_UP:]
         if self._stage is _Stage.TURN and self._torch and clearly_faster(self._torch, before):
@@ -114,6 +111,17 @@ class Comparison:
         else:
             self._keep()
         return 0
+
+    def _next_turn(self, stage: _Stage) -> int:
+        self._stage = stage
+        return WARM_UP + (TRIED if stage is _Stage.TRY else _count(self._own))
+
+    def _few_tell(self) -> bool:
+        """Whether the longer turn would take long, and a few iterations may do instead."""
+        from prophet.learn.judge import robust_deviation  # As in `clearly_faster`.
+
+        scatter_s = robust_deviation(np.array(self._own) - self.own_s)
+        return _count(self._own) * self.own_s > LONG_S and scatter_s < HARDLY * self.own_s
 
     @property
     def own_s(self) -> float:

@@ -26,15 +26,6 @@ turns = int(sys.argv[1]) + 1
 replaced = int(sys.argv[2]) if len(sys.argv) > 2 else None
 begun = int(os.environ.get("TURNS_BEGUN", "0"))
 
-
-def await_scheduler(number: int) -> None:
-    """Returns when so many have begun."""
-    while int(Path(os.environ["SCHEDULERS_BEGUN"]).read_text()) < number:
-        time.sleep(0.01)
-
-
-if begun:
-    await_scheduler(begun + 1)
 bps.init()
 workers, rank = bps.size(), bps.rank()
 torch.manual_seed(10 * begun + rank)
@@ -45,10 +36,11 @@ optimizer = bps.DistributedOptimizer(
 for turn in range(begun, turns):
     if turn > begun:
         bps.suspend()
+        while int(Path(os.environ["SCHEDULERS_BEGUN"]).read_text()) <= turn:
+            time.sleep(0.01)
         if rank == replaced:
             os.environ["TURNS_BEGUN"] = str(turn)
             os.execv(sys.executable, [sys.executable, "-P", *sys.argv])
-        await_scheduler(turn + 1)
         bps.resume(workers, 1, rank)
     bps.broadcast_parameters(model.state_dict(), root_rank=0)
     for _ in range(STEPS):
