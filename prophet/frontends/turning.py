@@ -88,9 +88,9 @@ class TurningThread:
 
 
 @functools.cache
-def keep_heap_small() -> None:
-    """From now on free pages of the C library's heap go back to the machine where they have become many. Once in a
-    process, and never an error.
+def tend_heap() -> None:
+    """From the first look on, the C library's heap keeps what an iteration frees for the next one, and its free pages
+    go back to the machine where they have become many. Once in a process, and never an error.
     """
 
     def look() -> None:

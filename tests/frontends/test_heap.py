@@ -1,13 +1,20 @@
-"""Free pages of the heap go back to the machine, where the C library is glibc."""
+"""What is freed stays for the next iteration, and many free pages of the heap go back to the machine, where the C
+library is glibc.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
 
 import pytest
 
 from prophet.frontends import heap
-from prophet.frontends.heap import HeapGrowth, find_trim, resident_bytes
+from prophet.frontends.heap import HeapGrowth, find_trim, resident_bytes, told_by_environment
 
 PIECE_BYTES, PIECES = 100_000, 600
 """Less than what glibc takes from elsewhere than its heap."""
@@ -58,7 +65,92 @@ def test_a_look_calls_where_the_process_has_grown(monkeypatch: pytest.MonkeyPatc
     resident = iter([100, 400, 200])
     monkeypatch.setattr(heap, "_growth", HeapGrowth())
     monkeypatch.setattr(heap, "find_trim", lambda: calls.append)
+    monkeypatch.setattr(heap, "keep_end", lambda: None)
     monkeypatch.setattr(heap, "resident_bytes", lambda: next(resident) << 20)
     for _ in range(3):
         heap.look()
     assert calls == [0]
+
+
+ITERATIONS = """
+    import ctypes, resource
+    from prophet.frontends import heap
+
+    libc = ctypes.CDLL(None)
+    libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    libc.free.argtypes = [ctypes.c_void_p]
+
+    def faults_of_an_iteration():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        pieces = [libc.malloc(4 << 20) for _ in range(20)]
+        for piece in pieces:
+            ctypes.memset(piece, 1, 4 << 20)
+        for piece in pieces:
+            libc.free(piece)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    for _ in range(2):
+        faults_of_an_iteration()
+    without = faults_of_an_iteration()
+    heap.keep_end()
+    faults_of_an_iteration()
+    print(without, faults_of_an_iteration())
+"""
+
+
+def faults_without_and_with(**environment: str) -> tuple[int, int]:
+    """Pages that an iteration takes anew, of 20,480 that it uses."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    program = [sys.executable, "-c", textwrap.dedent(ITERATIONS)]
+    done = subprocess.run(program, env=ours | environment, capture_output=True, text=True, check=True)
+    without, with_it = map(int, done.stdout.split())
+    return without, with_it
+
+
+@pytest.fixture
+def glibc() -> None:
+    if not hasattr(ctypes.CDLL(None), "mallopt"):
+        pytest.skip("the C library is not glibc")
+
+
+def test_what_an_iteration_frees_is_there_for_the_next_one(glibc: None) -> None:
+    without, with_it = faults_without_and_with()
+    assert without > 10_000
+    assert with_it < 100
+
+
+def test_a_heap_that_the_user_has_set_is_left_as_it_is(glibc: None) -> None:
+    without, with_it = faults_without_and_with(MALLOC_TRIM_THRESHOLD_="1000000")
+    assert min(without, with_it) > 10_000
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({}, False),
+        ({"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2"}, False),
+        ({"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2:glibc.malloc.trim_threshold=1000"}, True),
+        ({"MALLOC_TRIM_THRESHOLD_": "1000"}, True),
+        ({"MALLOC_ARENA_MAX": "2"}, True),
+    ],
+)
+def test_what_the_environment_says_of_the_heap(environment: dict[str, str], told: bool) -> None:
+    assert told_by_environment(environment) is told
+
+
+def test_without_the_size_of_pieces_the_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """glibc takes it as an end of its own search for sizes: small ones would have pages of their own for good."""
+
+    class Refusing:
+        def __init__(self) -> None:
+            self.calls: list[int] = []
+
+        def __call__(self, option: int, value: int) -> int:
+            self.calls.append(option)
+            return 0
+
+    refusing: Any = Refusing()
+    monkeypatch.setattr(heap, "told_by_environment", lambda environment: False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: type("library", (), {"mallopt": refusing}))
+    heap.keep_end.__wrapped__()
+    assert refusing.calls == [heap.M_MMAP_THRESHOLD]

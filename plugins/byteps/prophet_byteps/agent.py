@@ -38,7 +38,7 @@ from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_enviro
 from prophet.core.status import AgentStatus, HookStatus, LaneStatus
 from prophet.frontends.ending import STALLED, at_end, end_process
 from prophet.frontends.records import event_buffer, require_records, write_records
-from prophet.frontends.turning import TurningThread, keep_heap_small
+from prophet.frontends.turning import TurningThread, tend_heap
 from prophet.policies import get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
@@ -318,7 +318,7 @@ class Agent:
         """
         if not self._begun:
             self._begun = True
-            keep_heap_small()
+            tend_heap()
             self._begin_to_observe()
         if self._hook is None or self._learner is not None:
             return

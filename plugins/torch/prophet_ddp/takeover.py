@@ -33,7 +33,7 @@ from prophet.frontends.records import require_records
 from prophet.frontends.torch import steps
 from prophet.frontends.torch.guards import call_before
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
-from prophet.frontends.turning import keep_heap_small
+from prophet.frontends.turning import tend_heap
 from prophet.policies import get_definition, policy_from_environ
 from prophet_ddp import ends
 from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
@@ -235,7 +235,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: Sequence
     ddp.reducer, ddp.logger = LateReducer(rounds), SilentLogger()
     _taken.add(ddp)
     steps.install()
-    keep_heap_small()
+    tend_heap()
     weakref.finalize(ddp, rounds.retire).atexit = False
     rounds.record.decides = decides
     rounds.record.drain = rounds.log.drain if heard else None
