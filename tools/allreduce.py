@@ -1,7 +1,7 @@
 """Prophet on DistributedDataParallel, on real networks: the cells of configs/allreduce.yaml and their page.
 
 Rule of this file: what is counted, and the page docs/results/allreduce.md. `make allreduce` runs it, for about
-three and a half hours on a quiet machine: three repeats.
+two hours on a quiet machine: three repeats.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def said(rows: Sequence[Standing]) -> str:
     return verdict(
         f"Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best DDP in {len(behind)}. It is "
         f"{min(stock):.2f} to {max(stock):.2f} times as fast as DDP as it comes, and {min(best):.2f} to "
-        f"{max(best):.2f} times as fast as DDP with its best bucket size, which is found by measuring all six.",
+        f"{max(best):.2f} times as fast as DDP with its best bucket size, which is found by measuring each.",
         (f"{row.setting}: {row.over_best - 1:+.1%} against {row.best}" for row in behind),
     )
 
