@@ -65,7 +65,7 @@ validate: setup
 replay: setup
 	$(BIN)/python -m tools.replay
 
-# Prophet on DistributedDataParallel beside DDP at its best, on real networks: two hours on a quiet machine,
+# Prophet on DistributedDataParallel beside DDP at its best, on real networks: two and a half hours on a quiet machine,
 # and it can be interrupted.
 allreduce: setup
 	$(BIN)/python -m tools.allreduce

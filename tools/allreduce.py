@@ -1,7 +1,7 @@
 """Prophet on DistributedDataParallel, on real networks: the cells of configs/allreduce.yaml and their page.
 
 Rule of this file: what is counted, and the page docs/results/allreduce.md. `make allreduce` runs it, for about
-two hours on a quiet machine: three repeats.
+two and a half hours on a quiet machine: three repeats.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
@@ -140,17 +140,13 @@ def test_what_the_environment_says_of_the_heap(environment: dict[str, str], told
 
 def test_without_the_size_of_pieces_the_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """glibc takes it as an end of its own search for sizes: small ones would have pages of their own for good."""
+    calls: list[int] = []
 
-    class Refusing:
-        def __init__(self) -> None:
-            self.calls: list[int] = []
+    def refusing(option: int, value: int) -> int:
+        calls.append(option)
+        return 0
 
-        def __call__(self, option: int, value: int) -> int:
-            self.calls.append(option)
-            return 0
-
-    refusing: Any = Refusing()
     monkeypatch.setattr(heap, "told_by_environment", lambda environment: False)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: type("library", (), {"mallopt": refusing}))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=refusing))
     heap.keep_end.__wrapped__()
-    assert refusing.calls == [heap.M_MMAP_THRESHOLD]
+    assert calls == [heap.M_MMAP_THRESHOLD]
