@@ -57,7 +57,7 @@ lint: setup
 bench: setup
 	$(BIN)/python -m tools.bench build/bench.json
 
-# The simulator against real runs: about an hour on a quiet machine. With --allreduce it takes those of `make allreduce`.
+# The simulator against real runs: about an hour on a quiet machine. With --allreduce it takes the all-reduces that are kept.
 validate: setup
 	$(BIN)/python -m tools.validate --out build
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from prophet.core.files import write_whole
 from prophet.lab.simulator_error import FILE
-from tools import allreduce, kept, validate
+from tools import kept, validate
 from tools.allreduce_simulated import cells_of
 from tools.command_line import exit_status, page_parser
 from tools.kept import Study
 
-STUDIES = (validate.NAME, allreduce.NAME)
+STUDIES = (validate.NAME, *(study.NAME for study in validate.ALL_REDUCES))
 """Kept results whose cells were simulated as well."""
 
 

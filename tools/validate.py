@@ -2,7 +2,7 @@
 
 Rule of this file: running both, the comparison and its page; what is within bounds is said, not enforced by tuning.
 `make validate` runs it, for about an hour; with --real it takes results that are there, and leaves the page alone. With
---allreduce it simulates the cells of data/allreduce.json (`make allreduce`), in minutes, and measures nothing.
+--allreduce it simulates the cells that `make allreduce` and `make eighth` have kept, in seconds, and measures nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from prophet.lab.results_view import describe_setting
 from prophet.lab.session import run_session
 from prophet.lab.simulated_session import simulate_session
 from prophet.lab.simulator_config import SimulatorConfig
-from tools import allreduce, kept, replay_page
+from tools import allreduce, eighth, kept, replay_page
 from tools.allreduce_simulated import simulated_study
 from tools.command_line import exit_status, page_parser
 from tools.kept import Point, Study
@@ -45,9 +45,11 @@ Made by `make validate` from `{CONFIG}`: median iteration times, real ones from 
 LEFT_OUT = """What the simulator leaves out: that workers, server and network share a few cores. That shows where
 messages are many."""
 
+ALL_REDUCES = (allreduce, eighth)
+"""Those who measure real all-reduces: all policies are in the second, of which the first has most in few cells."""
 ALL_REDUCE = f"""## All-reduces
 
-Real ones from `{allreduce.COMMAND}` ([its page](allreduce.md)), simulated ones from
+Real ones from {" and ".join(f"`{study.COMMAND}` ([its page]({study.PAGE}))" for study in ALL_REDUCES)}, simulated ones from
 `python -m tools.validate --allreduce`: the same cells as a ring (prophet/simulate/collectives.py) with the numbers
 above, and with what gloo's operations take besides, which was [measured](operations.md) without any job. Operations in
 flight take turns. DDP waits for all averages; under Prophet blocks are those that its search finds for the job's
@@ -126,14 +128,17 @@ def text(data: Study, measured: Provenance) -> str:
 
 def all_reduces(results: Path) -> list[str]:
     """The page's part on all-reduces; nothing where none were measured."""
-    stored = kept.kept(results, allreduce.NAME, Study)
-    if stored is None:
+    stored = {study.COMMAND: kept.kept(results, study.NAME, Study) for study in ALL_REDUCES}
+    parts, compared = [], []
+    for command, each in stored.items():
+        if each is not None and (cells := compare(each[1].points)):
+            compared += cells
+            parts += [f"`{command}`. {each[0].line()}", *_shown(cells)]
+    if not any(stored.values()):
         return []
-    measured, data = stored
-    cells = compare(data.points)
-    if not cells:
+    if not compared:
         return [ALL_REDUCE, "Not simulated yet: `python -m tools.validate --allreduce`."]
-    return [ALL_REDUCE, measured.line(), *_shown(cells), ALL_REDUCE_LEFT_OUT]
+    return [ALL_REDUCE, f"Together: {_said(verdict(compared))}", *parts, ALL_REDUCE_LEFT_OUT]
 
 
 def _shown(cells: Sequence[Compared]) -> list[str]:
@@ -173,7 +178,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("build"), help="folder for the runs and validation.json")
     parser.add_argument("--real", type=Path, help="results.json of a `prophet run` of the config")
     parser.add_argument("--repeats", type=int, help="of the real runs, in place of the config's")
-    parser.add_argument("--allreduce", action="store_true", help="simulate what `make allreduce` has kept, alone")
+    parser.add_argument("--allreduce", action="store_true", help="simulate all-reduces that are kept, alone")
     options = parser.parse_args(arguments)
     if options.allreduce:
         return exit_status(lambda: validate_all_reduces(options.results))
@@ -211,15 +216,19 @@ def validate(
 
 
 def validate_all_reduces(results: Path) -> int:
-    """Simulates the cells that `make allreduce` has kept, keeps that with them and writes the page; an exit status."""
-    stored = kept.kept(results, allreduce.NAME, Study)
-    if stored is None:
-        raise UserError(f"{kept.data_file(results, allreduce.NAME)} is missing; measure first: {allreduce.COMMAND}")
-    measured, data = stored
-    data = simulated_study(data)
-    kept.keep(results, allreduce.NAME, Study, data, measured)
+    """Simulates the cells of ALL_REDUCES that are kept, keeps that with them and writes the page; an exit status."""
+    cells: list[Compared] = []
+    for study in ALL_REDUCES:
+        stored = kept.kept(results, study.NAME, Study)
+        if stored is not None:
+            measured, data = stored
+            data = simulated_study(data)
+            kept.keep(results, study.NAME, Study, data, measured)
+            cells += compare(data.points)
+    if not cells:
+        missing = kept.data_file(results, allreduce.NAME)
+        raise UserError(f"{missing} is missing; measure first: {allreduce.COMMAND}")
     kept.write_page(results, PAGE, page)
-    cells = compare(data.points)
     summary = verdict(cells)
     _print(cells, summary)
     return 0 if summary.good else 1

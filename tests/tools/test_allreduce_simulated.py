@@ -17,7 +17,7 @@ from prophet.simulate import Costs
 from support.configs import REPLAY, loaded
 from support.results import cell as result
 from support.results import failed, policy
-from tools import allreduce, kept, validate
+from tools import allreduce, eighth, kept, validate
 from tools.allreduce_simulated import simulated_cell
 from tools.kept import Point, Study
 from tools.provenance import Provenance
@@ -118,6 +118,10 @@ def test_what_is_kept_is_simulated_and_makes_a_part_of_the_page(
     assert stored is not None and stored[0] == where
     assert [point.simulated is not None for point in stored[1].points] == [True, True]
     assert [point.cell for point in stored[1].points] == [point.cell for point in points], "what was measured stays"
+
+    kept.keep(tmp_path, eighth.NAME, Study, study, where)
+    assert validate.main(arguments) == 1
+    assert "Together: " in (text := validate.page(tmp_path)) and "of 10 cells are within 10%" in text
 
 
 def test_processors_copy_update_and_issue(tmp_path: Path) -> None:
