@@ -49,8 +49,8 @@ ALL_REDUCES = (allreduce, eighth)
 """Those who measure real all-reduces: all policies are in the second, of which the first has most in few cells."""
 ALL_REDUCE = f"""## All-reduces
 
-Real ones from {" and ".join(f"`{study.COMMAND}` ([its page]({study.PAGE}))" for study in ALL_REDUCES)}, simulated ones from
-`python -m tools.validate --allreduce`: the same cells as a ring (prophet/simulate/collectives.py) with the numbers
+Real ones from {" and ".join(f"`{study.COMMAND}` ([its page]({study.PAGE}))" for study in ALL_REDUCES)},
+simulated ones from `python -m tools.validate --allreduce`: the same cells as a ring (prophet/simulate/collectives.py) with the numbers
 above, and with what gloo's operations take besides, which was [measured](operations.md) without any job. Operations in
 flight take turns. DDP waits for all averages; under Prophet blocks are those that its search finds for the job's
 profile and the ring's cost. BytePS under Prophet, where a cell has it, is the simulator's as above. Training for real

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from prophet.core.arena import completions_at, generations_at
 from prophet.core.cut import Block, Cut
-from prophet.core.events import DRAIN_S
+from prophet.core.events import DRAIN_S, EventKind
 from prophet.core.network import Network, Probe
 from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
 from prophet.frontends.ending import at_end
 from prophet.frontends.turning import TurningThread
 from prophet.policies.algorithms.sequence import (
+    MOST_AT_ONCE,
     IssueOrder,
     iteration_s,
     make_sequence,
@@ -37,7 +38,6 @@ from prophet.policies.algorithms.stock import stock_iteration_s
 from prophet.watch.status import predicted_of
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.wide_gloo import THREADS
 
 if TYPE_CHECKING:
     from prophet.frontends.warm import WarmStart
@@ -123,6 +123,11 @@ class ModuleAgent(WatchingAgent):
         self._looked_at: Cut | None = None
         """The cut whose sequence was looked at since it is in force."""
         self._barrier = False
+        self._divides = False
+        """Whether blocks are to travel in two phases."""
+        self._divided_before = False
+        self._worth: tuple[Cut | None, bool] = None, False
+        """Whether that is worth it, as it was found under this cut."""
         self._seen: tuple[Cut | None, tuple[int, ...]] = None, ()
         self._ranks: tuple[Cut | None, Mapping[int, int]] = None, {}
         self.decided = False
@@ -160,7 +165,9 @@ class ModuleAgent(WatchingAgent):
         cut, order = rounds.cut, rounds.order
         if self._seen[0] == cut and self._seen[1] != order:
             self.learner.reordered(now)
-        self._seen = cut, order
+            if rounds.divided != self._divided_before:
+                self.learner.profiler.restart()  # Its blocks have other ids from here on.
+        self._seen, self._divided_before = (cut, order), rounds.divided
         warm = self._warm
         if warm is not None and cut is not None:
             if not warm.asked:
@@ -169,11 +176,16 @@ class ModuleAgent(WatchingAgent):
         events = rounds.log.drain()
         rounds.record.keep(events)
         self.learner.profiler.forward_ended(rounds.log.drain_forward_ends())
-        self._barrier = rounds.waits.holds
+        # With two phases forward waits for what it needs, and not for all.
+        self._divides = rounds.clips.holds and rounds.divisible and self._is_worth_dividing(rounds, cut)
+        self._barrier = rounds.waits.holds and not self._divides
+        if rounds.divided:
+            # What operations take says something of the network where they are all-reduces.
+            events = events[events["kind"] != EventKind.START]
         plan = self.learner.turn(now, events, None, cut=cut, barrier=self._barrier)
         if self._kept is not None:
             rounds.record.kept_was_dropped = self.learner.kept_was_dropped
-        if cut is None or (plan is None and not (self.learner.profiler.ready and self._due(cut, now))):
+        if cut is None or (plan is None and not (self.learner.profiler.ready and self._due(rounds, cut, now))):
             return  # Estimates take milliseconds of a core that computes, so they are made where they are looked at.
         network = self.learner.monitor.network
         # In the first rounds under another cut that of the former one, which says enough of any blocks of this arena.
@@ -192,17 +204,50 @@ class ModuleAgent(WatchingAgent):
         rounds.record.planned_from = profile
         self.decided = True
         wanted = plan.cut if plan.cut is not None else cut
-        sequence = self._sequence(rounds, wanted, profile, self._as_paced(wanted, network))
-        rounds.control.want(sequence.decision(network))
+        rounds.control.want(self._decision(rounds, wanted, profile, network))
 
-    def _due(self, cut: Cut, now: float) -> bool:
+    def _decision(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> Decision:
+        """Blocks of this cut, on the network on which they come back as fast as they have done lately."""
+        if self._divides:
+            return self._divided(rounds, cut, profile, network)
+        return self._sequence(rounds, cut, profile, self._as_paced(cut, network)).decision(network)
+
+    def _divided(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> Decision:
+        from prophet_ddp.phases import AT_ONCE, orders_of
+
+        division = rounds.division(cut)
+        sequence = self._blocks(rounds, division.cut, profile)
+        rows = zip(sequence.profile.gradient_ids, sequence.profile.gradients, strict=True)
+        ready_s = {id_: gradient.generation_s for id_, gradient in rows}
+        blocks = rounds.blocks_under(division.cut)
+        ready = [ready_s[block.id] for block in blocks]
+        order, gathers = orders_of(blocks, division.owners, ready, sequence.as_needed, network.bandwidth, AT_ONCE)
+        return Decision(cut, order, at_once=AT_ONCE * rounds.ranks, gathers=gathers)
+
+    def _is_worth_dividing(self, rounds: ModuleRounds, cut: Cut | None) -> bool:
+        """Whether what forward hides of the gathering is more than what the wire waits for who owns the most.
+
+        Half of what is sent can be hidden, and no more than forward takes.
+        """
+        if self._worth[0] == cut or cut is None:
+            return self._worth[1]
+        profile, network = self.learner.profiler.latest, self.learner.monitor.network
+        if profile is not None and network is not None:
+            wire_s = profile.total_bytes / network.bandwidth
+            lost_s = (rounds.division(cut).imbalance - 1) * wire_s
+            self._worth = cut, lost_s < min(profile.forward_s, wire_s / 2)
+        return self._worth[1]
+
+    def _due(self, rounds: ModuleRounds, cut: Cut, now: float) -> bool:
         """Whether it is time to look at the sequence again: once when it is known how fast the blocks of another cut
-        come back, and then now and then.
+        come back, and then now and then; and at once where rounds are to have two phases, or no more.
 
         Not before it is known what comes of the last one, though: a cut whose sequence changed every few iterations
         would never be measured, and never be left.
         """
         later = now - self._judged_at >= self._monitor_s
+        if self.decided and rounds.decision is not None and self._divides != bool(rounds.decision.gathers):
+            return True
         if cut == self._looked_at:
             return later and self.learner.settled
         return later or self._pace_s(cut) is not None
@@ -236,6 +281,10 @@ class ModuleAgent(WatchingAgent):
         held = rounds.decision
         if held is None or held.cut != cut:
             return  # It was cut anew meanwhile.
+        if self._divides or held.gathers:
+            if self._divides != bool(held.gathers):
+                rounds.control.want(self._decision(rounds, cut, profile, network))
+            return  # In two phases both orders follow from owners more than from times.
         paced = self._as_paced(cut, network)
         other = self._sequence(rounds, cut, profile, paced)
         present = other.as_issued(held.order, paced)
@@ -269,13 +318,19 @@ class BlockSequence:
         assert self.issued is not None
         return iteration_s(self.profile, self.issued, barrier)
 
+    @property
+    def as_needed(self) -> tuple[int, ...]:
+        """Places of the blocks in the order in which forward needs them."""
+        places = {id_: place for place, id_ in enumerate(self.ids)}
+        return tuple(places[id_] for id_ in self.profile.gradient_ids)
+
     def decision(self, network: Network) -> Decision:
         """As many under way as keep the wire busy."""
         assert self.issued is not None
         places = {id_: place for place, id_ in enumerate(self.ids)}
         order = tuple(places[self.profile.gradient_ids[rank]] for rank in self.issued.order)
         size_bytes = self.profile.total_bytes / len(self.ids)
-        return Decision(self.cut, order, at_once=operations_at_once(network, size_bytes, THREADS))
+        return Decision(self.cut, order, at_once=operations_at_once(network, size_bytes, MOST_AT_ONCE))
 
 
 def learned_ranks(blocks: Sequence[Block], profile: Profile, before: Mapping[int, int]) -> Mapping[int, int]:

@@ -1,4 +1,4 @@
-"""The arena of a DistributedDataParallel's gradients: its blocks travel as all-reduces.
+"""The arena of a DistributedDataParallel's gradients: its blocks travel as all-reduces, at once or in two phases.
 
 Rule of this file: which blocks one operation carries, and when it may start. What an arena is, is
 prophet/frontends/torch/arena.py's, in which order operations are issued issuer.py's, and a GPU's arena
@@ -8,8 +8,8 @@ device_arena.py's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,9 +18,12 @@ from prophet.frontends.torch.streams import Streams
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 
+if TYPE_CHECKING:
+    from prophet_ddp.phases import TwoPhases
+
 
 class DdpArena(Arena):
-    """Blocks that travel as all-reduces."""
+    """Blocks that travel as all-reduces; those of phases.py do so in two halves."""
 
     def __init__(
         self,
@@ -35,18 +38,28 @@ class DdpArena(Arena):
         self._issuer = issuer
         self._log = log
         self._operations: dict[ArenaBlock, JointOperation] = {}
+        self._last: Mapping[ArenaBlock, JointOperation] = self._operations
+        """Those with whose end a block is back, be it another one."""
         self._incomplete: dict[JointOperation, int] = {}
         """Of the round's operations, how many blocks are not there yet."""
 
     def operations(self, collectives: Iterable[Sequence[int]]) -> list[JointOperation]:
         """The round's, one for the blocks at each of these places, in this order."""
         self._operations, self._incomplete = {}, {}
+        self._last = self._operations
         for places in collectives:
             blocks = [self.blocks[place] for place in places]
             operation = self._operation(blocks)
             self._operations.update(dict.fromkeys(blocks, operation))
             self._incomplete[operation] = len(blocks)
         return list(self._incomplete)
+
+    def operations_in(self, phases: TwoPhases) -> list[JointOperation]:
+        """The round's, of blocks that are reduced first and gathered later."""
+        operations = phases.operations()
+        self._operations, self._last = dict(phases.reduces), phases.gatherings
+        self._incomplete = dict.fromkeys(self._operations.values(), 1)
+        return operations
 
     def _operation(self, blocks: Sequence[ArenaBlock]) -> JointOperation:
         parts = [block.data for block in blocks]
@@ -83,7 +96,7 @@ class DdpArena(Arena):
         self._incomplete[operation] -= 1
         if not self._incomplete[operation]:
             self._issuer.ready(operation)
-        return operation
+        return self._last[block]
 
     def _back(self, block: ArenaBlock) -> bool:
         return bool(block.flight.done)

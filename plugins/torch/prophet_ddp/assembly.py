@@ -31,7 +31,7 @@ from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE
 from prophet_ddp import ends
 from prophet_ddp.agent import ModuleAgent, Turning
 from prophet_ddp.arena import DdpArena
-from prophet_ddp.control import Control
+from prophet_ddp.control import MOST_OWNERS, Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.rounds import Channel, Hardware, ModuleRounds, RoundTerms
@@ -126,6 +126,7 @@ def assemble(
     log = EventLog(open=heard)
     issuer = Issuer(own, log)
     issuer.closing = hardware.closing
+    issuer.new_group = lambda number: hardware.new_group(group, PrefixStore(f"apart {number}", store), timeout)
     ends.issuers.append(issuer)
     channel = Channel(issuer, Control(issuer, group.rank()), log, group.size())
     adapts = told.partition_bytes is None and get_definition(told.policy).blocks is Blocks.ADAPTIVE
@@ -138,6 +139,7 @@ def assemble(
         uses_vary=ddp.find_unused_parameters or ddp.static_graph,
         counted=ddp.static_graph,
         arranges=whole and told.policy == "prophet",
+        divides=whole and 1 < group.size() <= MOST_OWNERS,
     )
     rounds = ModuleRounds(named, number, channel, terms, hardware)
     if get_definition(told.policy).waits:

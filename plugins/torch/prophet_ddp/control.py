@@ -31,7 +31,10 @@ EARLY_ROUNDS = 32
 TRIED_ROUNDS = 8
 """And so many that follow a decision."""
 
-_HEADER = struct.Struct("<IIII")
+MOST_OWNERS = 8
+"""More ranks have no rounds in two phases, in which each sends to each owner by itself, over connections of its own."""
+
+_HEADER = struct.Struct("<IIIII")
 _PAGE = 4
 """Numbers in a page: of the decision, and how many bytes it has; of the turn of torch's reducer, and its length."""
 
@@ -41,19 +44,23 @@ class Decision:
     """A cut, and the places of its blocks in the order in which they are issued.
 
     `together`: how many of them, one after another in the order, travel as one collective each time; empty for each by
-    itself. `at_once`: how many collectives are under way at most.
+    itself. `at_once`: how many collectives are under way at most. `gathers`: rounds have two phases (phases.py), and in
+    this order of their places blocks are gathered that were reduced in `order`; empty for all-reduces.
     """
 
     cut: Cut
     order: tuple[int, ...]
     together: tuple[int, ...] = ()
     at_once: int = LEAST_AT_ONCE
+    gathers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.order))):
             raise ValueError("a decision has no order of blocks")
         if self.together and (sum(self.together) != len(self.order) or min(self.together) < 1):
             raise ValueError("a decision does not say which blocks travel together")
+        if self.gathers and (self.together or sorted(self.gathers) != sorted(self.order)):
+            raise ValueError("a decision does not say in which order each block is gathered")
         if self.at_once < 1:
             raise ValueError("a decision lets nothing travel")
 
@@ -66,22 +73,23 @@ class Decision:
     def encode(self) -> bytes:
         """For `decode`."""
         cut = self.cut.encode()
-        numbers = (*self.order, *self.together)
-        header = _HEADER.pack(len(cut), len(self.order), len(self.together), self.at_once)
+        numbers = (*self.order, *self.together, *self.gathers)
+        header = _HEADER.pack(len(cut), len(self.order), len(self.together), len(self.gathers), self.at_once)
         return header + cut + struct.pack(f"<{len(numbers)}I", *numbers)
 
     @classmethod
     def decode(cls, data: bytes) -> Decision:
         """Raises ValueError for what `encode` did not write."""
         try:
-            length, count, joined, at_once = _HEADER.unpack_from(data)
+            length, count, joined, gathered, at_once = _HEADER.unpack_from(data)
             cut = Cut.decode(data[_HEADER.size : _HEADER.size + length])
-            numbers = struct.unpack_from(f"<{count + joined}I", data, _HEADER.size + length)
+            numbers = struct.unpack_from(f"<{count + joined + gathered}I", data, _HEADER.size + length)
         except struct.error:
             raise ValueError("a decision is cut short") from None
         if cut is None:
             raise ValueError("a decision has no cut")
-        return cls(cut, numbers[:count], numbers[count:], at_once)
+        together, gathers = numbers[count : count + joined], numbers[count + joined :]
+        return cls(cut, numbers[:count], together, at_once, gathers)
 
 
 class Control:
@@ -89,6 +97,7 @@ class Control:
 
     def __init__(self, issuer: Issuer, rank: int) -> None:
         self._issuer = issuer
+        self.rank = rank
         self._decides = rank == 0
         self._lock = threading.Lock()
         self._wanted: Decision | None = None

@@ -1,11 +1,13 @@
 """What happened to blocks, as the profiler reads it: the record of prophet/core/events.py, written by all-reduces.
 
 What belongs here: the log between the threads that write and the one that learns. Times are seconds of the steady
-clock, sizes bytes. An all-reduce is a push and its pull at once: it starts as the one and ends as both.
+clock, sizes bytes. An all-reduce is a push and its pull at once: it starts as the one and ends as both. One in two
+phases (phases.py) is a push, which an all-reduce of half the bytes takes as long as, and then a pull.
 """
 
 from __future__ import annotations
 
+import enum
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -17,10 +19,19 @@ from prophet.core.events import EVENT_DTYPE, MOST_FORWARDS, EventKind, QueueKind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+
+class Phase(enum.IntEnum):
+    """What part of an all-reduce an operation is."""
+
+    BOTH = 0
+    REDUCE = 1
+    GATHER = 2
+
+
 MOST_EVENTS = 1 << 20
-_FIELDS = 4
-"""Of one that is kept: time, id, bytes and kind, one after another in a list of numbers. An array comes of that several
-times sooner than of rows, and each iteration has a hundred events and more."""
+_FIELDS = 5
+"""Of one that is kept: time, id, bytes, kind and phase, one after another in a list of numbers. An array comes of that
+several times sooner than of rows, and each iteration has a hundred events and more."""
 
 
 class EventLog:
@@ -41,13 +52,13 @@ class EventLog:
 
     def added(self, id: int, size_bytes: int, now: float) -> None:
         """The block is complete."""
-        self._write((now, id, size_bytes, EventKind.ADD))
+        self._write((now, id, size_bytes, EventKind.ADD, Phase.BOTH))
 
-    def started(self, id: int, size_bytes: int, now: float) -> None:
-        self._write((now, id, size_bytes, EventKind.START))
+    def started(self, id: int, size_bytes: int, now: float, phase: Phase = Phase.BOTH) -> None:
+        self._write((now, id, size_bytes, EventKind.START, phase))
 
-    def finished(self, id: int, size_bytes: int, now: float) -> None:
-        self._write((now, id, size_bytes, EventKind.FINISH))
+    def finished(self, id: int, size_bytes: int, now: float, phase: Phase = Phase.BOTH) -> None:
+        self._write((now, id, size_bytes, EventKind.FINISH, phase))
 
     def forward_ended(self, now: float) -> None:
         """A forward pass has, whose backward pass makes gradients that are averaged."""
@@ -82,7 +93,7 @@ class EventLog:
         """When forward passes have ended, in order. To be asked for after the events, or an iteration's may lack."""
         return [self._forward_ends.popleft() for _ in range(len(self._forward_ends))]
 
-    def _write(self, event: tuple[float, int, int, int]) -> None:
+    def _write(self, event: tuple[float, int, int, int, int]) -> None:
         if not self._open:
             return
         if len(self._numbers) < MOST_EVENTS * _FIELDS:
@@ -93,12 +104,12 @@ class EventLog:
 
 
 def _events_of(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Of rows of _FIELDS. An end is that of a push and of its pull."""
-    kinds = numbers[:, 3].astype(np.uint8)
-    times = np.where(kinds == EventKind.FINISH, 2, 1)
+    """Of rows of _FIELDS. The end of an all-reduce is that of a push and of its pull."""
+    kinds, phases = numbers[:, 3].astype(np.uint8), numbers[:, 4]
+    times = np.where((kinds == EventKind.FINISH) & (phases == Phase.BOTH), 2, 1)
     events = np.zeros(times.sum(), EVENT_DTYPE)
     for place, field in enumerate(("time_s", "gradient", "bytes", "kind")):
         events[field] = np.repeat(numbers[:, place], times)
-    events["queue"] = QueueKind.PUSH
+    events["queue"] = np.repeat(np.where(phases == Phase.GATHER, QueueKind.PULL, QueueKind.PUSH), times)
     events["queue"][np.cumsum(times)[times == 2] - 1] = QueueKind.PULL
     return events

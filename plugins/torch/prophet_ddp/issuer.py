@@ -24,19 +24,20 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
-from prophet_ddp.events import EventLog
+from prophet_ddp.events import EventLog, Phase
 
 
 class JointOperation:
     """Something that all ranks do together. `start()` issues it and returns torch's Work; `then()` runs when it has
-    ended, in a thread of torch's. `id` and `size_bytes` are those of its block, 0 bytes for what is none.
+    ended, in a thread of torch's. `id` and `size_bytes` are those of its block, 0 bytes for what is none; `phase` is
+    the part of an all-reduce that it is of.
     `coming`: its data is under way on a device, and becomes ready without anything more that the program does.
     """
 
@@ -46,8 +47,10 @@ class JointOperation:
         id: int = 0,
         size_bytes: int = 0,
         then: Callable[[], None] | None = None,
+        phase: Phase = Phase.BOTH,
     ) -> None:
         self.start = start
+        self.phase = phase
         self.id = id
         self.size_bytes = size_bytes
         self.then = then
@@ -83,6 +86,9 @@ class Issuer:
         self._last_back_s = 0.0
         self.gone = False
         """Its module is: nothing more is appended."""
+        self.new_group: Callable[[int], Any] | None = None
+        """Makes another group of the same ranks, which has this number among them; where there may be others."""
+        self._apart: list[Any] = []
         self.closing: Callable[[], None] | None = None
         """What else ends when the group does."""
 
@@ -91,12 +97,35 @@ class Issuer:
         assert self._group is not None
         return self._group.allreduce([tensor])
 
-    def broadcast(self, tensor: torch.Tensor) -> Any:
-        """torch's Work of a broadcast from the group's first rank, in place."""
+    def broadcast(self, tensor: torch.Tensor, root: int = 0, connection: int | None = None) -> Any:
+        """torch's Work of a broadcast from that rank, in place."""
         options = dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = 0, 0
+        options.rootRank, options.rootTensor = root, 0
+        return self._over(connection).broadcast([tensor], options)
+
+    def all_to_all(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        receives: Sequence[int],
+        sends: Sequence[int],
+        connection: int | None = None,
+    ) -> Any:
+        """torch's Work of each rank sending `sends[r]` elements of `input`, which lie in order of ranks, to rank r, and
+        getting `receives[r]` of `output` from it.
+        """
+        options = dist.AllToAllOptions()
+        return self._over(connection).alltoall_base(output, input, list(receives), list(sends), options)
+
+    def _over(self, connection: int | None) -> Any:
+        """The process group; with a number that of such groups which is made for it, by all ranks together."""
         assert self._group is not None
-        return self._group.broadcast([tensor], options)
+        return self._group if connection is None else self._apart[connection]
+
+    def connect_apart(self, count: int) -> None:
+        """So many groups more, made by all ranks, who do nothing else meanwhile."""
+        assert self.new_group is not None
+        self._apart += [self.new_group(len(self._apart)) for _ in range(count - len(self._apart))]
 
     def append(self, operations: list[JointOperation]) -> None:
         """What comes next in the sequence; ready or not."""
@@ -173,6 +202,7 @@ class Issuer:
                 # Where the program has not destroyed all that torch.distributed knows itself.
                 dist.destroy_process_group(group)
         del group
+        self._apart.clear()
         if self.closing is not None:
             self.closing()
 
@@ -204,7 +234,7 @@ class Issuer:
             self._queue.popleft()
             self._in_flight += 1
             if operation.size_bytes:
-                self._log.started(operation.id, operation.size_bytes, time.monotonic())
+                self._log.started(operation.id, operation.size_bytes, time.monotonic(), operation.phase)
             operation.work = operation.start()
             operation.work.get_future().add_done_callback(lambda future: self._ended(operation, future))
         except BaseException as error:
@@ -236,7 +266,7 @@ class Issuer:
                 self._moves += 1
                 operation.done = True
                 if operation.size_bytes:
-                    self._log.finished(operation.id, operation.size_bytes, now)
+                    self._log.finished(operation.id, operation.size_bytes, now, operation.phase)
                     self._blocks_left -= 1
                     self._last_back_s = now
                 self._issue()

@@ -25,6 +25,7 @@ from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet.frontends.torch.streams import Streams
 from prophet.frontends.torch.updates import unseen_use
+from prophet.learn.barrier import BarrierWatch
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
 from prophet.watch import training
 from prophet_ddp.arena import DdpArena
@@ -36,6 +37,7 @@ from prophet_ddp.records import ModuleRecord
 
 if TYPE_CHECKING:
     from prophet.frontends.torch.trace import ForwardTrace
+    from prophet_ddp.phases import Division, TwoPhases
     from prophet_ddp.trials import CutTrial
     from prophet_ddp.turns import Turns
 
@@ -59,6 +61,7 @@ class RoundTerms:
     (find_unused_parameters), and then what no rank used keeps its `.grad`. `counted`: the graph is static, and a
     parameter may get several gradients in a backward pass. `arranges`: from the second round on gradients lie in the
     arena as those of the first were generated, the last one first; the order of registration is but a guess at that.
+    `divides`: rounds may have two phases (phases.py).
     """
 
     first_cut: Callable[[Sequence[int]], Cut]
@@ -67,6 +70,7 @@ class RoundTerms:
     uses_vary: bool = False
     counted: bool = False
     arranges: bool = False
+    divides: bool = False
 
 
 class Hardware(Protocol):
@@ -137,6 +141,11 @@ class ModuleRounds(AwaitedRounds):
         self._without: list[Slot] = []
         """Slots that had no gradient in the round, of which it is to be found out what others had."""
         self.waits = self.record.waits
+        self.clips = BarrierWatch()
+        """Whether iterations ask for norms of all averages, before they look at any."""
+        self._asked_for_norms = False
+        self._phases: TwoPhases | None = None
+        """Of the rounds under the decision in force, where they have two."""
         self._round_seen = 0
         self.watch()
 
@@ -174,18 +183,31 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def cut(self) -> Cut | None:
-        """In force; None before the first round, and until gradients are arranged."""
-        return self._arena.cut if self._arena is not None and not self._arranges else None
+        """In force; None before the first round, and until gradients are arranged. With two phases that which blocks
+        were made of (phases.divide).
+        """
+        return self._decision.cut if self._decision is not None and not self._arranges else None
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Places of the blocks in the sequence that is in force."""
-        return self._decision.order if self._decision is not None else ()
+        """Places of the blocks in the sequence that is in force, with two phases those of both."""
+        return (*self._decision.order, *self._decision.gathers) if self._decision is not None else ()
 
     @property
     def decision(self) -> Decision | None:
         """In force; None before the first round."""
         return self._decision
+
+    @property
+    def divided(self) -> bool:
+        """Whether rounds have two phases."""
+        return self._phases is not None
+
+    @property
+    def divisible(self) -> bool:
+        """Whether rounds may have two phases. The same on all ranks."""
+        plain = self.plain and self._comm_hook is None and self.begun
+        return self.terms.divides and plain and all(slot.param.dtype == torch.float32 for slot in self._slots)
 
     @property
     def layout(self) -> tuple[Sequence[int], Sequence[Hashable | None]]:
@@ -196,6 +218,12 @@ class ModuleRounds(AwaitedRounds):
     def blocks_under(self, cut: Cut) -> list[Block]:
         """What the blocks would be."""
         return blocks_of(*self.layout, cut)
+
+    def division(self, cut: Cut) -> Division:
+        """What two phases would make of this cut."""
+        from prophet_ddp.phases import divide  # Few jobs need it.
+
+        return divide(cut, self.layout[0], self.ranks)
 
     def keep_counts(self) -> None:
         """The graph is static: the first backward pass says how many gradients each parameter gets in every one."""
@@ -252,6 +280,8 @@ class ModuleRounds(AwaitedRounds):
         if self.ended != self._round_seen:
             self._round_seen = self.ended
             self.waits.iteration(self._iterated())
+            self.clips.iteration(self._asked_for_norms)
+            self._asked_for_norms = False
         if self.turns is not None and self.turns.forward_begins():
             return
         if self.trace is not None:
@@ -356,7 +386,10 @@ class ModuleRounds(AwaitedRounds):
                 self._clear(self._arena)
                 self._take_up(decision)
         assert self._decision is not None and self._arena is not None
-        operations = self._arena.operations(self._decision.collectives)
+        if self._phases is not None:
+            operations = self._arena.operations_in(self._phases)
+        else:
+            operations = self._arena.operations(self._decision.collectives)
         if self._uses_vary:
             used = self._used = torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
             self._used_known = JointOperation(lambda: self._issuer.all_reduce(used))
@@ -408,6 +441,7 @@ class ModuleRounds(AwaitedRounds):
             slot.place = place
         # Its memory goes before other is taken; what operations keep would go when garbage is next collected.
         self._arena.operations(())
+        self._phases = None
         self._arena = None
         for slot in self._slots:
             slot.blocks = ()
@@ -417,15 +451,24 @@ class ModuleRounds(AwaitedRounds):
 
     def _take_up(self, decision: Decision) -> None:
         assert self._arena is not None
-        self._arena.recut(decision.cut)
+        division = self.division(decision.cut) if decision.gathers else None
+        self._arena.recut(decision.cut if division is None else division.cut)
         self.record.took_up(decision.cut)
         count = len(self._arena.blocks)
         if len(decision.order) != count:
             raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
         self._decision = decision
+        self._phases = self._in_phases(self._arena, decision, division) if division is not None else None
         self._issuer.at_once = decision.at_once
         if self.trial is not None:
             self.trial.took_up(decision)
+
+    def _in_phases(self, arena: DdpArena, decision: Decision, division: Division) -> TwoPhases:
+        from prophet_ddp.phases import TwoPhases
+
+        self._issuer.connect_apart(self.ranks)
+        orders = division.owners, decision.order, decision.gathers
+        return TwoPhases(self._issuer, self._slots, arena.blocks, *orders, self.control.rank, self.ranks)
 
     def _end(self) -> None:
         """All gradients of the round are there."""
@@ -477,6 +520,13 @@ class ModuleRounds(AwaitedRounds):
                 self._wait_for(slot)
                 slot.put_in_grad()
             self._without = []
+
+    def norms(self, slots: Sequence[Slot]) -> list[torch.Tensor] | None:
+        self._asked_for_norms = True
+        if self._phases is None:
+            return None
+        with references.waiting():
+            return self._phases.norms(slots, self._wait)
 
     def keep_barrier(self) -> None:
         if self.trace is not None:

@@ -59,6 +59,7 @@ class Slot:
     `touched`: the program reached the parameter in a way that is watched since the last step.
     `group`: the parameter group whose hyper-parameters the pending update takes, None for no update.
     `position`: the parameter's place among all that the optimizer updates.
+    `scaling`: what the average is still to be multiplied by, a number on its device; None for nothing.
     `updated`: on devices with streams, the end of the last use of `view` by an update.
     `watched`: what all optimizers of this parameter share (guards.py).
     """
@@ -84,6 +85,7 @@ class Slot:
         self.touched = False
         self.group: int | None = None
         self.position = 0
+        self.scaling: torch.Tensor | None = None
         self.updated: Event = None
         self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
         self.watched: Any = None
@@ -151,6 +153,7 @@ class Slot:
 
     def average(self) -> torch.Tensor:
         """`view` in the parameter's own type: itself, or a copy of its own where less than that travels."""
+        self._scale()
         return self.view.to(self.param.dtype)
 
     def put_in_grad(self) -> None:
@@ -159,6 +162,7 @@ class Slot:
         In torch.no_grad(), where nothing watches the program. `bring_home` instead serves a gradient that was sent.
         """
         self.streams.before_average(self.ends())
+        self._scale()
         if self.param.grad is None:
             self.param.grad = self.view.to(self.param.dtype, copy=True)
         else:
@@ -168,11 +172,19 @@ class Slot:
 
     def bring_home(self) -> None:
         """Copies the average to the gradient that was staged."""
+        self._scale()
         grad = self.sent()
         if grad is not None:
             with torch.no_grad():
                 grad.copy_(self.view)
             self.see(grad)
+
+    def _scale(self) -> None:
+        """Once a round, before anything reads the average."""
+        if self.scaling is not None:
+            with torch.no_grad():
+                self.view.mul_(self.scaling)
+            self.scaling = None
 
     def grad_as_seen(self) -> bool:
         """True while `.grad` is as the last step left it, which may be nothing."""
@@ -357,6 +369,7 @@ class Arena:
         slot.see(grad)
         slot.staged = True
         slot.home = False
+        slot.scaling = None
         copied = slot.streams.mark()
         for block in slot.blocks:
             block.copies.append(copied)

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from prophet.frontends.notices import warn_once
+from prophet.frontends.torch import clipping, references
 from prophet.frontends.torch import guards as torch_guards
-from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.probation import Probation
 from prophet.frontends.torch.updates import COMPLAIN_S
@@ -62,6 +62,7 @@ class AwaitedRounds:
     def watch(self) -> None:
         """From now on gradients that backward makes come here. Once everything is there that they need."""
         watch_backward()
+        clipping.install()
         _living.add(self)
         torch_guards.watch(self, self._slots)
         if torch_guards.after_compilation():
@@ -114,6 +115,12 @@ class AwaitedRounds:
     def progress(self) -> object:
         """Differs from what it was before where something has moved since."""
         raise NotImplementedError
+
+    def norms(self, slots: Sequence[Slot]) -> list[torch.Tensor] | None:
+        """The norm of each of these averages, which are awaited, in the bits that torch would have for it; None where
+        only who has them all can tell. Waits for norms, and for no average.
+        """
+        return None
 
     # What backward says.
 

@@ -190,6 +190,14 @@ def _add_sent(slot: Slot) -> references.StorageKey:
     return key
 
 
+def awaited_by(gradient: torch.Tensor) -> Slot | None:
+    """Whose average is under way to this `.grad`, where it is of one parameter of one module alone."""
+    found = [slot for slot in _pending.get(references.storage_key(gradient), ()) if slot.sent() is gradient]
+    if len(found) != 1 or not found[0].awaited or found[0].staged or found[0].home:
+        return None
+    return found[0] if len(found[0].watched.slots) == 1 else None
+
+
 def owners() -> list[Any]:
     """The `owner` of each `watch` that still lives."""
     return list(_owners)

@@ -1,0 +1,224 @@
+"""A round in two phases: gradients are summed by the ranks that own them, and what they come to is gathered later.
+
+Rule of this file: who owns what, and the operations of such a round. When a job has such rounds is agent.py's, the
+order in which operations are issued issuer.py's.
+
+An all-reduce is a reduce-scatter and an all-gather, and brings every average to every rank. A program that clips
+gradients by the norm of all of them needs no average for that, but one number of each: whoever owns a gradient can tell
+its norm when it has been summed, with half of the bytes sent. So all blocks are *reduced* first, in the order in which
+backward generates them; then ranks tell each other the norms; then all are *gathered*, in the order in which the next
+forward pass needs them, and while it runs. The program waits for the first half alone (ZeRO, Rajbhandari et al. 2020,
+section 5, sends the same halves for its own reasons, and waits for both).
+
+A gradient has one owner, since the norm of two halves is not that of the whole to the last bit, and so has a block. The
+owner adds up in the order of ranks, and what it has is what all get, so with two ranks the bits are those of an
+all-reduce.
+
+What goes to one owner, or comes from it, goes over connections of its own. Gloo sends when the receiver has said that
+it waits, and where data went both ways over one connection that word would come behind what is on its way.
+
+Nothing here waits for the program: all is sent as soon as it can be, whoever looks at it and whether anybody clips.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from prophet.core.cut import UNIT_BYTES, Block, Borders, Cut, arena_places
+from prophet.frontends.torch.arena import ArenaBlock, Slot
+from prophet_ddp.events import Phase
+from prophet_ddp.issuer import Issuer, JointOperation
+
+AT_ONCE = 4
+"""Operations under way at most, for each owner."""
+NORM = 2.0
+"""The order of the norms."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """Blocks, each of one owner as far as their kinds allow. `owners` has a rank for each gradient; `imbalance` is how
+    many times its part the rank has that owns the most, 1 where all own as much.
+    """
+
+    cut: Borders
+    owners: tuple[int, ...]
+    imbalance: float
+
+
+def divide(cut: Cut, sizes: Sequence[int], ranks: int) -> Division:
+    """Gradients of these sizes (bytes, as they lie in the arena) among ranks, in blocks of about the cut's size.
+
+    Neighbours that are smaller than a block stay together. The next largest of such groups goes to the rank that has
+    the least (Graham 1969, LPT). The same on all ranks.
+    """
+    places = arena_places(sizes)
+    groups: list[tuple[int, int]] = []
+    first = 0
+    for gradient in range(len(sizes)):
+        whole = places[gradient + 1] - places[first] >= cut.block_bytes_at(places[first])
+        if whole or gradient + 1 == len(sizes):
+            groups.append((first, gradient + 1))
+            first = gradient + 1
+    loads = [0] * ranks
+    owners = [0] * len(sizes)
+    borders: list[int] = []
+    for first, last in sorted(groups, key=lambda group: (places[group[0]] - places[group[1]], group)):
+        size_bytes = places[last] - places[first]
+        owner = min(range(ranks), key=loads.__getitem__)
+        loads[owner] += size_bytes
+        owners[first:last] = [owner] * (last - first)
+        count = max(1, round(size_bytes / cut.block_bytes_at(places[first])))
+        borders += [
+            places[first] + size_bytes * number // count // UNIT_BYTES * UNIT_BYTES for number in range(1, count)
+        ]
+        borders.append(places[first])
+    return Division(Borders.at(borders, places[-1]), tuple(owners), max(loads) * ranks / max(1, sum(loads)))
+
+
+def orders_of(
+    blocks: Sequence[Block],
+    owners: Sequence[int],
+    ready_s: Sequence[float],
+    needed: Sequence[int],
+    bandwidth: float,
+    at_once: int,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Places of `blocks` in the order in which they are reduced, and in that in which they are gathered.
+
+    `owners` are those of the gradients; `ready_s`, by place, is when each block is generated, `needed` are their places
+    as forward needs them; bytes per second. So many an owner are under way `at_once`. What goes to one owner shares its
+    link, and other links would idle if all that is under way went the same way. So what would wait for its link for
+    long lets others pass.
+    """
+    ways = [owners[block.pieces[0].gradient] for block in blocks]
+    takes_s = [block.size_bytes / bandwidth for block in blocks]
+    lead_s = at_once / 2 * sum(takes_s) / len(takes_s)
+    by_time = sorted(range(len(blocks)), key=lambda place: (ready_s[place], -place))
+
+    def ordered(wanted: Sequence[int], ready_s: Sequence[float]) -> tuple[int, ...]:
+        free_s: dict[int, float] = {}
+        issue_s: dict[int, float] = {}
+        for place in wanted:
+            begin_s = max(ready_s[place], free_s.get(ways[place], 0.0))
+            free_s[ways[place]] = begin_s + takes_s[place]
+            issue_s[place] = max(ready_s[place], begin_s - lead_s)
+        return tuple(sorted(wanted, key=issue_s.__getitem__))
+
+    return ordered(by_time, ready_s), ordered(needed, [0.0] * len(blocks))
+
+
+class TwoPhases:
+    """The rounds of a module under one decision. `order` has the places of `blocks` as they are reduced, `gathers` as
+    they are gathered; `owners` are those of the gradients.
+    """
+
+    def __init__(
+        self,
+        issuer: Issuer,
+        slots: Sequence[Slot],
+        blocks: Sequence[ArenaBlock],
+        owners: Sequence[int],
+        order: Sequence[int],
+        gathers: Sequence[int],
+        rank: int,
+        ranks: int,
+    ) -> None:
+        self._issuer = issuer
+        self._ranks = ranks
+        self._blocks = blocks
+        self._order, self._gathers = order, gathers
+        self._own = [slot for slot, owner in zip(slots, owners, strict=True) if owner == rank]
+        self._slots = len(slots)
+        self._rank = rank
+        self._owners = {block: owners[block.slots[0].place] for block in blocks}
+        self.reduces: dict[ArenaBlock, JointOperation] = {}
+        """The round's, by block; to be made ready when all of a block is there."""
+        self.gatherings: dict[ArenaBlock, JointOperation] = {}
+        """And those with whose end it is back."""
+        self._lock = threading.Lock()
+        self._left: dict[Slot, int] = {}
+        """Of the gradients that this rank owns, how many blocks are to be reduced yet."""
+        self._without_norm = 0
+        self._norms = torch.zeros(0)
+        self._known = JointOperation(lambda: None)
+
+    def operations(self) -> list[JointOperation]:
+        """A round's, in order."""
+        self._norms = torch.zeros(self._slots + self._ranks, dtype=torch.float32, device="cpu")
+        norms = self._norms
+        self._known = JointOperation(lambda: self._issuer.all_reduce(norms))
+        self._left = {slot: len(slot.blocks) for slot in self._own}
+        self._without_norm = len(self._own)
+        self.gatherings = {block: self._gathering(block) for block in self._blocks}
+        self.reduces = {block: self._reduction(block) for block in self._blocks}
+        if not self._own:
+            self._tell_norms()
+        reduces = [self.reduces[self._blocks[place]] for place in self._order]
+        return [*reduces, self._known, *(self.gatherings[self._blocks[place]] for place in self._gathers)]
+
+    def _reduction(self, block: ArenaBlock) -> JointOperation:
+        """After it the block is the sum of all ranks' at its owner."""
+        owner, data = self._owners[block], block.data
+        received: list[torch.Tensor] = []
+        own = data.numel() if owner == self._rank else 0
+
+        def start() -> Any:
+            received.append(data.new_empty(own * self._ranks))
+            sends = [data.numel() if rank == owner else 0 for rank in range(self._ranks)]
+            return self._issuer.all_to_all(received[0], data, [own] * self._ranks, sends, owner)
+
+        def then() -> None:
+            from_all = received.pop()
+            if own:
+                with torch.no_grad():
+                    first, *others = from_all.view(self._ranks, own)
+                    data.copy_(first)
+                    for other in others:
+                        data.add_(other)
+            self._reduced(block)
+
+        return JointOperation(start, block.id, data.nbytes // 2, then, Phase.REDUCE)
+
+    def _gathering(self, block: ArenaBlock) -> JointOperation:
+        """After it the block is everywhere what its owner has."""
+        owner, data = self._owners[block], block.data
+        return JointOperation(
+            lambda: self._issuer.broadcast(data, owner, owner), block.id, data.nbytes // 2, None, Phase.GATHER
+        )
+
+    def _reduced(self, block: ArenaBlock) -> None:
+        """In a thread of torch's."""
+        with self._lock:
+            own = [slot for slot in block.slots if slot in self._left]
+            for slot in own:
+                self._left[slot] -= 1
+            summed = [slot for slot in own if not self._left[slot]]
+        for slot in summed:
+            self._norms[slot.place] = torch.linalg.vector_norm(slot.view, NORM)
+        with self._lock:
+            self._without_norm -= len(summed)
+            all_known = bool(summed) and not self._without_norm
+        if all_known:
+            self._tell_norms()
+        self._issuer.ready(self.gatherings[block])
+
+    def _tell_norms(self) -> None:
+        # Of many threads each adds up a part, so the bits are another number's with another number of them.
+        self._norms[self._slots + self._rank] = torch.get_num_threads()
+        self._issuer.ready(self._known)
+
+    def norms(self, slots: Sequence[Slot], wait: Callable[[JointOperation], None]) -> list[torch.Tensor] | None:
+        """Of these gradients' averages in this round, each the bits that torch would have for it in this thread; None
+        where it might have others.
+        """
+        wait(self._known)
+        threads = {int(count) for count in self._norms[self._slots :]}
+        if threads != {torch.get_num_threads()}:
+            return None
+        return [self._norms[slot.place].clone() for slot in slots]
