@@ -210,9 +210,10 @@ class ChangingCuts:
         if choices.random() < 0.5:
             segments.append(Segment(UNIT_BYTES * choices.randint(1, 40), second))
         cut = Cut(tuple(segments))
-        order = list(range(len(rounds.blocks_under(cut))))
-        choices.shuffle(order)
-        rounds.control.want(Decision(cut, tuple(order)))
+        two_phases = rounds.divisible and choices.random() < 0.5
+        count = len(rounds.blocks_under(rounds.division(cut).cut if two_phases else cut))
+        order, gathers = (tuple(choices.sample(range(count), count)) for _ in range(2))
+        rounds.control.want(Decision(cut, order, gathers=gathers if two_phases else ()))
 
 
 def run_rank(jobs: Sequence[StressJob], rank: int, port: int, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 Rule of this file: what makes a missing wait show, put in from outside. It is imported before a script starts, in its
 process. Averages take longer than the compute beside them, for a time of its own on each rank; every other round all
-ranks are given another cut and another order of blocks, by chance; and now and then torch's own reducer has a turn of a
+ranks are given another cut and another order of blocks, by chance, in two phases where they can be; and now and then torch's own reducer has a turn of a
 few iterations. When the script ends, `rough.json` in its folder says what Prophet did.
 """
 
@@ -36,11 +36,13 @@ BYTES_PER_S = 20e6
 SIZES = (512, 4096, 20_000, 1 << 20)
 """Largest blocks in bytes, of which a decision takes one."""
 
+TWO_PHASES = 0.5
+"""How likely a decision has them, where rounds may."""
 TURNS = 0.2
 """Of torch's reducer: how likely one is wanted, in a round."""
 MOST_TURN = 3
 
-_counts = {"operations": 0, "late": 0, "decisions": 0, "turns": 0}
+_counts = {"operations": 0, "late": 0, "decisions": 0, "in two phases": 0, "turns": 0}
 
 
 class _SlowWork:
@@ -82,12 +84,20 @@ class _Wire:
 def _slow(name: str) -> None:
     original = getattr(Issuer, name)
 
-    def slow(self: Any, tensor: torch.Tensor) -> _SlowWork:
+    def slow(self: Any, *args: Any) -> _SlowWork:
         wire: _Wire = vars(self).setdefault("wire", None) or _Wire()
         self.wire = wire
-        return wire.put(lambda: original(self, tensor), tensor.nbytes)
+        return wire.put(lambda: original(self, *args), args[0].nbytes)
 
     setattr(Issuer, name, slow)
+
+
+def _by_chance(rounds: ModuleRounds, chance: random.Random) -> Decision:
+    cut = Cut.uniform(chance.choice(SIZES))
+    two = rounds.divisible and chance.random() < TWO_PHASES
+    count = len(rounds.blocks_under(rounds.division(cut).cut if two else cut))
+    order, gathers = (tuple(chance.sample(range(count), count)) for _ in range(2))
+    return Decision(cut, order, gathers=gathers if two else ())
 
 
 def _decide_often() -> None:
@@ -97,10 +107,7 @@ def _decide_often() -> None:
 
     def end(self: Any) -> None:
         if self.control._decides and self.cut is not None:
-            cut = Cut.uniform(chance.choice(SIZES))
-            order = list(range(len(self.blocks_under(cut))))
-            chance.shuffle(order)
-            self.control.want(Decision(cut, tuple(order)))
+            self.control.want(_by_chance(self, chance))
             if turns.random() < TURNS and not torch_guards.after_compilation():
                 self.control.want_turn(turns.randint(1, MOST_TURN))
         original(self)
@@ -111,6 +118,7 @@ def _decide_often() -> None:
         first = self.decision is None
         take_up(self, decision)
         _counts["decisions"] += not first
+        _counts["in two phases"] += self.divided
 
     ModuleRounds._end = end  # type: ignore[method-assign]
     ModuleRounds._take_up = count  # type: ignore[method-assign]
@@ -146,6 +154,7 @@ def _tell() -> None:
 
 _slow("all_reduce")
 _slow("broadcast")
+_slow("all_to_all")
 _decide_often()
 _count_turns()
 _count_late()

@@ -126,8 +126,8 @@ class ModuleAgent(WatchingAgent):
         self._divides = False
         """Whether blocks are to travel in two phases."""
         self._divided_before = False
-        self._worth: tuple[Cut | None, bool] = None, False
-        """Whether that is worth it, as it was found under this cut."""
+        self._worth: tuple[Cut | None, bool] = None, True
+        """Whether that is worth it, as it was found under this cut; it is until that is known."""
         self._seen: tuple[Cut | None, tuple[int, ...]] = None, ()
         self._ranks: tuple[Cut | None, Mapping[int, int]] = None, {}
         self.decided = False
@@ -177,7 +177,7 @@ class ModuleAgent(WatchingAgent):
         rounds.record.keep(events)
         self.learner.profiler.forward_ended(rounds.log.drain_forward_ends())
         # With two phases forward waits for what it needs, and not for all.
-        self._divides = rounds.clips.holds and rounds.divisible and self._is_worth_dividing(rounds, cut)
+        self._divides = rounds.asks_norms.holds and rounds.divisible and self._is_worth_dividing(rounds, cut)
         self._barrier = rounds.waits.holds and not self._divides
         if rounds.divided:
             # What operations take says something of the network where they are all-reduces.

@@ -122,10 +122,15 @@ class Issuer:
         assert self._group is not None
         return self._group if connection is None else self._apart[connection]
 
+    @property
+    def connected_apart(self) -> bool:
+        """Whether there are connections with numbers."""
+        return bool(self._apart)
+
     def connect_apart(self, count: int) -> None:
-        """So many groups more, made by all ranks, who do nothing else meanwhile."""
+        """So many groups more, made by all ranks, who have all come to this and wait for nothing else meanwhile."""
         assert self.new_group is not None
-        self._apart += [self.new_group(len(self._apart)) for _ in range(count - len(self._apart))]
+        self._apart = [self.new_group(number) for number in range(count)]
 
     def append(self, operations: list[JointOperation]) -> None:
         """What comes next in the sequence; ready or not."""

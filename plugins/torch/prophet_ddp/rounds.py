@@ -141,7 +141,7 @@ class ModuleRounds(AwaitedRounds):
         self._without: list[Slot] = []
         """Slots that had no gradient in the round, of which it is to be found out what others had."""
         self.waits = self.record.waits
-        self.clips = BarrierWatch()
+        self.asks_norms = BarrierWatch()
         """Whether iterations ask for norms of all averages, before they look at any."""
         self._asked_for_norms = False
         self._phases: TwoPhases | None = None
@@ -280,7 +280,7 @@ class ModuleRounds(AwaitedRounds):
         if self.ended != self._round_seen:
             self._round_seen = self.ended
             self.waits.iteration(self._iterated())
-            self.clips.iteration(self._asked_for_norms)
+            self.asks_norms.iteration(self._asked_for_norms)
             self._asked_for_norms = False
         if self.turns is not None and self.turns.forward_begins():
             return
@@ -466,7 +466,15 @@ class ModuleRounds(AwaitedRounds):
     def _in_phases(self, arena: DdpArena, decision: Decision, division: Division) -> TwoPhases:
         from prophet_ddp.phases import TwoPhases
 
-        self._issuer.connect_apart(self.ranks)
+        if not self._issuer.connected_apart:
+            # Whoever connects keeps Python from all threads of its process until the others do. So first all come to
+            # this, with everything issued that any of them waits for.
+            here = torch.zeros(1, device="cpu")
+            operation = JointOperation(lambda: self._issuer.all_reduce(here))
+            operation.ready = True
+            self._issuer.append([operation])
+            self._wait(operation)
+            self._issuer.connect_apart(self.ranks)
         orders = division.owners, decision.order, decision.gathers
         return TwoPhases(self._issuer, self._slots, arena.blocks, *orders, self.control.rank, self.ranks)
 

@@ -74,6 +74,8 @@ class Job:
         self.control = Wanted()
         self.waits = BarrierWatch()
         self.trial: CutTrial | None = None
+        self.asks_norms = BarrierWatch()
+        self.divisible = self.divided = False
         self.clips = False
         """Whether its iterations wait for all averages."""
         self.now_s = 100.0
