@@ -2,8 +2,9 @@
 
 Rule of this file: what makes a missing wait show, put in from outside. It is imported before a script starts, in its
 process. Averages take longer than the compute beside them, for a time of its own on each rank; every other round all
-ranks are given another cut and another order of blocks, by chance, in two phases where they can be; and now and then torch's own reducer has a turn of a
-few iterations. When the script ends, `rough.json` in its folder says what Prophet did.
+ranks are given another cut and another order of blocks, by chance, in two phases where they can be; and now and then
+torch's own reducer has a turn of a few iterations. When the script ends, `rough.json` in its folder says what Prophet
+did.
 """
 
 from __future__ import annotations

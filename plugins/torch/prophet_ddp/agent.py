@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from prophet.core.arena import completions_at, generations_at
 from prophet.core.cut import Block, Cut
 from prophet.core.events import DRAIN_S, EventKind
@@ -34,7 +36,6 @@ from prophet.policies.algorithms.sequence import (
     operations_at_once,
     play_sequence,
 )
-from prophet.policies.algorithms.stock import stock_iteration_s
 from prophet.watch.status import predicted_of
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import ModuleRounds
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 BETTER = 0.005
 """A sequence is changed for one that is predicted to save this share of the iteration."""
 
+RECENT, ANOTHER = 5, 0.25
+"""A job in two phases has become slower or faster where the median of so many iterations differs by this share,"""
+MEASURED_PERIODS, MEASURED_AGAIN_S = 2, 60.0
+"""and then goes without them for so many periods of the monitor, and not again before so many seconds more."""
 FIRST_DRAIN_S = 0.25
 """Between two turns until a module has its first decision: it began with blocks that nobody chose."""
 END_LIMIT_S = 5.0
@@ -126,6 +131,8 @@ class ModuleAgent(WatchingAgent):
         self._divides = False
         """Whether blocks are to travel in two phases."""
         self._divided_before = False
+        self._divided_since_s = self._measures_until_s = -float("inf")
+        self._usual_s: float | None = None
         self._worth: tuple[Cut | None, bool] = None, True
         """Whether that is worth it, as it was found under this cut; it is until that is known."""
         self._seen: tuple[Cut | None, tuple[int, ...]] = None, ()
@@ -167,6 +174,7 @@ class ModuleAgent(WatchingAgent):
             self.learner.reordered(now)
             if rounds.divided != self._divided_before:
                 self.learner.profiler.restart()  # Its blocks have other ids from here on.
+                self._divided_since_s = now
         self._seen, self._divided_before = (cut, order), rounds.divided
         warm = self._warm
         if warm is not None and cut is not None:
@@ -177,7 +185,7 @@ class ModuleAgent(WatchingAgent):
         rounds.record.keep(events)
         self.learner.profiler.forward_ended(rounds.log.drain_forward_ends())
         # With two phases forward waits for what it needs, and not for all.
-        self._divides = rounds.asks_norms.holds and rounds.divisible and self._is_worth_dividing(rounds, cut)
+        self._divides = self._may_divide(rounds, cut, now)
         self._barrier = rounds.waits.holds and not self._divides
         if rounds.divided:
             # What operations take says something of the network where they are all-reduces.
@@ -199,6 +207,8 @@ class ModuleAgent(WatchingAgent):
             self._looked_at = cut
             self._look_again(rounds, cut, profile, network)
             return
+        from prophet.policies.algorithms.stock import stock_iteration_s  # Of all ranks one needs it.
+
         stock_s = stock_iteration_s(profile, network, collectives=True)
         rounds.record.planned(plan, self.learner.why, predicted_of(self.learner.wanted, stock_s))
         rounds.record.planned_from = profile
@@ -223,6 +233,28 @@ class ModuleAgent(WatchingAgent):
         ready = [ready_s[block.id] for block in blocks]
         order, gathers = orders_of(blocks, division.owners, ready, sequence.as_needed, network.bandwidth, AT_ONCE)
         return Decision(cut, order, at_once=AT_ONCE * rounds.ranks, gathers=gathers)
+
+    def _may_divide(self, rounds: ModuleRounds, cut: Cut | None, now: float) -> bool:
+        """Whether rounds are to have two phases: where iterations ask for norms, and now and then not even there.
+
+        What operations take tells of the network where they are all-reduces. So where iterations do not take as long as
+        they did, these are measured again.
+        """
+        if not (rounds.asks_norms.holds and rounds.divisible and self._is_worth_dividing(rounds, cut)):
+            return False
+        if rounds.divided and not self._is_as_usual() and now > self._measures_until_s + MEASURED_AGAIN_S:
+            self._measures_until_s = now + MEASURED_PERIODS * self._monitor_s
+            self._usual_s = None
+        return now >= self._measures_until_s
+
+    def _is_as_usual(self) -> bool:
+        """Whether iterations in two phases take about as long as the first ones did."""
+        periods_s = self.learner.profiler.periods_since(self._divided_since_s)[-RECENT:]
+        if len(periods_s) < RECENT:
+            return True
+        recent_s = float(np.median(periods_s))
+        self._usual_s = self._usual_s or recent_s
+        return abs(recent_s - self._usual_s) <= ANOTHER * self._usual_s
 
     def _is_worth_dividing(self, rounds: ModuleRounds, cut: Cut | None) -> bool:
         """Whether what forward hides of the gathering is more than what the wire waits for who owns the most.

@@ -40,7 +40,8 @@ from prophet_ddp import agent as agent_module
 from prophet_ddp.agent import Agents, ModuleAgent, profile_of
 from prophet_ddp.comparison import FOR_GOOD, Comparison
 from prophet_ddp.control import Decision
-from prophet_ddp.events import EventLog
+from prophet_ddp.events import EventLog, Phase
+from prophet_ddp.phases import Division, divide
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.trials import CutTrial
 
@@ -117,6 +118,50 @@ class Job:
         return took_s
 
 
+class Clipping(Job):
+    """One that asks for norms in every iteration; in two phases each block is a push and a pull of half the bytes."""
+
+    def __init__(self, network: Network = NETWORK, profile: Profile = PROFILE) -> None:
+        super().__init__(network, None, profile)
+        self.divisible = self.asks = True
+
+    @property
+    def divided(self) -> bool:  # type: ignore[override]
+        return bool(self.control.decisions and self.control.decisions[-1].gathers)
+
+    @divided.setter
+    def divided(self, _value: bool) -> None:
+        """As a job begins."""
+
+    def division(self, cut: Cut) -> Division:
+        return divide(cut, self.sizes, self.ranks)
+
+    def iterate(self, count: int = 1) -> float:
+        self.asks_norms.iteration(self.asks)
+        self.clips = not self.divided
+        if self.clips:
+            return super().iterate(count)
+        self.waits.iteration(False)
+        decision = self.control.decisions[-1]
+        self.cut, self.order = decision.cut, (*decision.order, *decision.gathers)
+        blocks = profile_under(self.profile, self.division(decision.cut).cut)
+        assert sorted(decision.order) == sorted(decision.gathers) == list(range(len(blocks.gradients)))
+        end_s = self.now_s
+        for phase, order in ((Phase.REDUCE, decision.order), (Phase.GATHER, decision.gathers)):
+            for place in order:
+                id_, gradient = blocks.ids[place], blocks.gradients[place]
+                if phase is Phase.REDUCE:
+                    ready_s = self.now_s + gradient.generation_s
+                    self.log.added(id_, gradient.size_bytes, ready_s)
+                    end_s = max(end_s, ready_s)
+                self.log.started(id_, gradient.size_bytes // 2, end_s, phase)
+                end_s += self.network.transfer_s(gradient.size_bytes // 2)
+                self.log.finished(id_, gradient.size_bytes // 2, end_s, phase)
+        took_s = end_s - self.now_s
+        self.now_s = end_s
+        return took_s
+
+
 def module_agent(
     job: Any,
     policy: ChoosingPolicy | None = None,
@@ -126,6 +171,44 @@ def module_agent(
 ) -> ModuleAgent:
     chosen: Any = policy or CollectivePolicy(ForwardOrder(), ArrivalOrder())
     return ModuleAgent(job, chosen, SETTINGS, adapts, warm, alone)
+
+
+def test_a_job_that_asks_for_norms_gets_two_phases_and_its_network_is_measured_without_them() -> None:
+    job = Clipping()
+    agent = module_agent(job)
+    whole_s = trained(job, agent, 3)
+    trained(job, agent, 30)
+    assert job.divided and not job.decision.together
+    assert trained(job, agent, 10) < whole_s
+    measured = agent.learner.monitor.network
+    assert measured is not None and measured.bandwidth == pytest.approx(NETWORK.bandwidth, rel=0.05)
+    assert agent.learner.monitor.network == measured, "what two phases take says nothing of it"
+    job.network = Network(NETWORK.bandwidth / 3, NETWORK.overhead_s)
+    had = []
+    for _ in range(60):
+        trained(job, agent, 1)
+        had.append(job.divided)
+    slower = agent.learner.monitor.network
+    assert slower is not None and slower.bandwidth == pytest.approx(job.network.bandwidth, rel=0.05)
+    assert not all(had) and had[-1], "it went without them to measure, and has them again"
+
+
+def test_a_job_that_asks_no_more_has_all_reduces_again() -> None:
+    job = Clipping()
+    agent = module_agent(job)
+    trained(job, agent, 30)
+    assert job.divided
+    job.asks = False
+    trained(job, agent, 20)
+    assert not job.divided and job.decision.cut == job.cut
+
+
+def test_one_gradient_that_is_nearly_all_is_not_worth_two_phases() -> None:
+    gradients = [GradientProfile("small", 4096, 0.1, 0.01), GradientProfile("large", 20_000_000, 0.0, 0.2)]
+    job = Clipping(profile=Profile("one", tuple(gradients)))
+    agent = module_agent(job)
+    trained(job, agent, 30)
+    assert agent.decided and not job.divided, "one rank would own it, and the other's link idle"
 
 
 def trained(job: Job, agent: ModuleAgent, iterations: int) -> float:

@@ -21,8 +21,9 @@ CUTS = st.one_of(
 @st.composite
 def decisions(draw: st.DrawFn) -> Decision:
     together = tuple(draw(st.lists(st.integers(1, 5), max_size=20)))
-    order = tuple(draw(st.permutations(range(sum(together)))))
-    return Decision(draw(CUTS), order, together if draw(st.booleans()) else (), draw(st.integers(1, 8)))
+    order, gathers = (tuple(draw(st.permutations(range(sum(together))))) for _ in range(2))
+    ways = draw(st.sampled_from(({}, {"together": together}, {"gathers": gathers})))
+    return Decision(draw(CUTS), order, at_once=draw(st.integers(1, 8)), **ways)
 
 
 @given(decisions())
@@ -47,3 +48,9 @@ def test_its_collectives_are_its_blocks_in_their_order(decision: Decision) -> No
 def test_what_is_no_decision_is_refused(order: tuple[int, ...], together: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="a decision"):
         Decision(Cut.uniform(4096), order, together)
+
+
+@pytest.mark.parametrize(("together", "gathers"), [((), (0,)), ((), (0, 0)), ((2,), (1, 0))])
+def test_each_block_is_gathered_once_and_by_itself(together: tuple[int, ...], gathers: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="is gathered"):
+        Decision(Cut.uniform(4096), (0, 1), together, gathers=gathers)

@@ -7,7 +7,7 @@ import pytest
 
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
 from prophet_ddp import events
-from prophet_ddp.events import EventLog
+from prophet_ddp.events import EventLog, Phase
 
 
 def test_an_all_reduce_is_a_push_and_its_pull() -> None:
@@ -24,6 +24,17 @@ def test_an_all_reduce_is_a_push_and_its_pull() -> None:
     assert rows["queue"].tolist() == [QueueKind.PUSH] * 3 + [QueueKind.PULL]
     assert not rows["gap"].any()
     assert len(log.drain()) == 0
+
+
+def test_one_in_two_phases_is_a_push_and_then_a_pull() -> None:
+    log = EventLog(open=True)
+    for now, phase in ((1.0, Phase.REDUCE), (3.0, Phase.GATHER)):
+        log.started(7, 2048, now, phase)
+        log.finished(7, 2048, now + 1, phase)
+    rows = log.drain()
+    assert rows["time_s"].tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert rows["kind"].tolist() == [EventKind.START, EventKind.FINISH] * 2
+    assert rows["queue"].tolist() == [QueueKind.PUSH] * 2 + [QueueKind.PULL] * 2
 
 
 def test_rows_come_in_order_of_time_whoever_wrote_them_first() -> None:

@@ -1,0 +1,191 @@
+"""Rounds in two phases: who owns which gradient, in which order blocks travel, and what comes of them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prophet.core.cut import UNIT_BYTES, Cut, blocks_of
+from prophet.frontends.torch.arena import ArenaBlock, Slot
+from prophet_ddp.events import EventLog
+from prophet_ddp.issuer import Issuer
+from prophet_ddp.phases import TwoPhases, divide, orders_of
+from support.collectives import Work
+
+SIZES = st.lists(st.integers(1, 60_000).map(lambda count: 4 * count), min_size=1, max_size=40)
+
+
+@given(SIZES, st.integers(1, 40), st.integers(2, 8))
+def test_each_block_has_one_owner_and_all_own_about_as_much(sizes: list[int], units: int, ranks: int) -> None:
+    size_bytes = units * UNIT_BYTES
+    division = divide(Cut.uniform(size_bytes), sizes, ranks)
+    blocks = blocks_of(sizes, [0] * len(sizes), division.cut)
+    for block in blocks:
+        assert len({division.owners[piece.gradient] for piece in block.pieces}) == 1
+    loads = [sum(itertools.compress(sizes, (owner == rank for owner in division.owners))) for rank in range(ranks)]
+    assert division.imbalance == pytest.approx(max(loads) * ranks / sum(sizes))
+    assert max(loads) <= sum(sizes) / ranks + size_bytes + max(sizes), "the next one goes to who has the least"
+    assert max(block.size_bytes for block in blocks) <= 2 * size_bytes + 2 * UNIT_BYTES
+
+
+def test_what_waits_for_its_link_lets_others_pass() -> None:
+    sizes = [64 * UNIT_BYTES] * 4
+    blocks = blocks_of(sizes, [0] * 4, Cut.uniform(16 * UNIT_BYTES))
+    owners = (0, 0, 1, 1)
+    at_once = orders_of(blocks, owners, [0.0] * 16, range(16), 16 * UNIT_BYTES, 1)
+    for order in at_once:
+        assert sorted(order) == list(range(16))
+        ways = [owners[blocks[place].pieces[0].gradient] for place in order]
+        assert all({0, 1} == set(pair) for pair in itertools.pairwise(ways[1:-1])), "both links are in use all the time"
+    assert [place for place in at_once[1] if place < 8] == list(range(8)), "those of one owner as they are needed"
+
+
+def test_nothing_waits_in_the_order_for_what_is_generated_later() -> None:
+    sizes = [16 * UNIT_BYTES] * 8
+    blocks = blocks_of(sizes, [0] * 8, Cut.uniform(16 * UNIT_BYTES))
+    ready_s = [10.0 * (8 - place) for place in range(8)]
+    order, _ = orders_of(blocks, (0,) * 8, ready_s, range(8), 16 * UNIT_BYTES, 4)
+    assert order == tuple(reversed(range(8)))
+
+
+class Together:
+    """Ranks in one process: an operation takes place when all of them have issued it, each over its own groups."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self.issued: list[list[tuple[str, int, Any, Work]]] = [[] for _ in range(ranks)]
+
+    def group(self, rank: int, connection: int) -> Any:
+        return _Group(self, rank, connection)
+
+    def issue(self, rank: int, kind: str, connection: int, what: Any) -> Work:
+        work = Work()
+        self.issued[rank].append((kind, connection, what, work))
+        return work
+
+    def go_on(self) -> bool:
+        """Lets the first operation take place that all have issued; whether there was one."""
+        if not all(self.issued):
+            return False
+        rows = [issued.pop(0) for issued in self.issued]
+        assert len({row[:2] for row in rows}) == 1, "ranks issued different operations"
+        what = [row[2] for row in rows]
+        if rows[0][0] == "all_reduce":
+            total = sum(tensor.clone() for tensor in what)
+            for tensor in what:
+                tensor.copy_(total)
+        elif rows[0][0] == "broadcast":
+            for tensor, _ in what:
+                tensor.copy_(what[what[0][1]][0])
+        else:
+            sent = [inputs.split(sends) for _, inputs, _, sends in what]
+            for rank, (output, _, receives, _) in enumerate(what):
+                for part, each in zip(output.split(receives), sent, strict=True):
+                    part.copy_(each[rank])
+        for *_, work in rows:
+            work.future.end()
+        return True
+
+
+class _Group:
+    def __init__(self, together: Together, rank: int, connection: int) -> None:
+        self._issue: Callable[[str, Any], Work] = lambda kind, what: together.issue(rank, kind, connection, what)
+
+    def allreduce(self, tensors: Sequence[torch.Tensor]) -> Work:
+        return self._issue("all_reduce", tensors[0])
+
+    def broadcast(self, tensors: Sequence[torch.Tensor], options: Any) -> Work:
+        return self._issue("broadcast", (tensors[0], options.rootRank))
+
+    def alltoall_base(
+        self, output: torch.Tensor, inputs: torch.Tensor, receives: list[int], sends: list[int], _options: object
+    ) -> Work:
+        return self._issue("all_to_all", (output, inputs, receives, sends))
+
+
+class Rank:
+    """One rank's gradients in blocks, each with its place in one memory, in two phases."""
+
+    def __init__(
+        self, together: Together, rank: int, sizes: Sequence[int], order: Sequence[int], gathers: Sequence[int]
+    ) -> None:
+        numbers = torch.Generator().manual_seed(rank)
+        division = divide(Cut.uniform(UNIT_BYTES), sizes, together.ranks)
+        memory = torch.rand(sum(sizes) // 4, generator=numbers)
+        self.sent = memory.clone()
+        self.slots = []
+        for place, part in enumerate(memory.split([size // 4 for size in sizes])):
+            slot = Slot(None, f"p{place}", torch.zeros(len(part)), place)
+            slot.view = part
+            self.slots.append(slot)
+        self.blocks, at = [], 0
+        for block in blocks_of(sizes, [0] * len(sizes), division.cut):
+            slots = tuple(self.slots[piece.gradient] for piece in block.pieces)
+            self.blocks.append(ArenaBlock(memory[at : at + block.size_bytes // 4], slots))
+            self.blocks[-1].id = block.id
+            at += block.size_bytes // 4
+        for slot in self.slots:
+            slot.blocks = tuple(block for block in self.blocks if slot in block.slots)
+        self.issuer = Issuer(together.group(rank, -1), EventLog(open=True))
+        self.issuer.new_group = lambda number: together.group(rank, number)
+        self.issuer.connect_apart(together.ranks)
+        self.issuer.at_once = 3
+        who = rank, together.ranks
+        self.phases = TwoPhases(self.issuer, self.slots, self.blocks, division.owners, order, gathers, *who)
+        self.issuer.append(self.phases.operations())
+
+
+def count_of(sizes: Sequence[int], ranks: int) -> int:
+    return len(blocks_of(sizes, [0] * len(sizes), divide(Cut.uniform(UNIT_BYTES), sizes, ranks).cut))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("seed", range(6))
+def test_all_get_the_sum_and_every_norm(ranks: int, seed: int) -> None:
+    chance = random.Random(seed)
+    sizes = [4 * chance.choice((1, 10, 700, 1500, 5000)) for _ in range(chance.choice((1, 2, 9)))]
+    count = count_of(sizes, ranks)
+    orders = [chance.sample(range(count), count) for _ in range(2)]
+    together = Together(ranks)
+    members = [Rank(together, rank, sizes, *orders) for rank in range(ranks)]
+    to_come = [(member, block) for member in members for block in member.blocks]
+    for member, block in chance.sample(to_come, len(to_come)):
+        member.issuer.ready(member.phases.reduces[block])
+        while chance.random() < 0.5 and together.go_on():
+            pass
+    while together.go_on():
+        pass
+    total = members[0].sent.clone()
+    for member in members[1:]:
+        total += member.sent
+    told = [member.phases.norms(member.slots, lambda operation: None) for member in members]
+    for member, norms in zip(members, told, strict=True):
+        assert all(operation.done for operation in member.phases.gatherings.values())
+        assert torch.equal(torch.cat([slot.view for slot in member.slots]), total), "to the last bit, in order of ranks"
+        assert norms is not None
+        for slot, norm in zip(member.slots, norms, strict=True):
+            assert torch.equal(norm, torch.linalg.vector_norm(slot.view))
+    assert not any(together.issued)
+
+
+def test_norms_of_another_number_of_threads_are_not_told() -> None:
+    together = Together(2)
+    members = [Rank(together, rank, [400], [0], [0]) for rank in range(2)]
+    for member in members:
+        member.issuer.ready(member.phases.reduces[member.blocks[0]])
+    while together.go_on():
+        pass
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        assert members[0].phases.norms(members[0].slots, lambda operation: None) is None
+    finally:
+        torch.set_num_threads(threads)
+    assert members[0].phases.norms(members[0].slots, lambda operation: None) is not None
