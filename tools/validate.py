@@ -53,8 +53,8 @@ Real ones from {" and ".join(f"`{study.COMMAND}` ([its page]({study.PAGE}))" for
 simulated ones from `python -m tools.validate --allreduce`: the same cells as a ring (prophet/simulate/collectives.py)
 with the numbers above, and with what gloo's operations take besides, which was [measured](operations.md) without any
 job. Operations in flight take turns. DDP waits for all averages; under Prophet blocks are those that its search finds
-for the job's profile and the ring's cost. BytePS under Prophet, where a cell has it, is the simulator's as above. Training for real
-has no profile to simulate."""
+for the job's profile and the ring's cost. BytePS under Prophet, where a cell has it, is the simulator's as above.
+Training for real has no profile to simulate."""
 ALL_REDUCE_LEFT_OUT = """What the ring leaves out: that two operations share a link, that ranks which compute and
 send at the same time share two cores, and TCP, whose window on a link with a delay opens anew after a pause."""
 COLUMNS = ("cell", "policy", "real (s)", "simulated (s)", "error")

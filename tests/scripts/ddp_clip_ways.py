@@ -30,6 +30,9 @@ for iteration in range(60):
     inputs, labels = torch.randn(16, 16), torch.randint(10, (16,))
     way = iteration % 20
     optimizer.zero_grad(set_to_none=iteration % 3 > 0)
+    if way == 18:
+        with ddp.no_sync():
+            nn.functional.cross_entropy(ddp(inputs * 2), labels).backward()
     loss = nn.functional.cross_entropy(ddp(inputs), labels)
     if way == 11:
         loss = loss * (float("inf") if iteration == 11 else 1e30)
@@ -76,9 +79,7 @@ for iteration in range(60):
     elif way == 17:
         seen.append(clip_grad_norm_([*params, params[0]], 0.3))
     elif way == 18:
-        with ddp.no_sync():
-            nn.functional.cross_entropy(ddp(inputs), labels).backward()
-        seen.append(clip_grad_norm_(params, 0.3))
+        seen.append(clip_grad_norm_(params, 0.3))  # of two passes together
     elif way == 19:
         nn.functional.cross_entropy(ddp(inputs * 2), labels).backward()  # a second round on top of the first
         seen.append(clip_grad_norm_(params, 0.3))

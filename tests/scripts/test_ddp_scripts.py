@@ -138,7 +138,7 @@ def test_a_script_ends_with_the_bits_of_plain_ddp(jobs: Jobs, name: str, ranks: 
         assert name in SELDOM or counts["operations"] > 0, "Prophet averaged nothing"
         assert name != "ddp_long" or counts["turns"] > 0, "torch's reducer had no turn"
         assert name != "ddp_compile_blocks" or counts["late"] > 0, "no update outlasted step()"
-        assert name != "ddp_clip_ways" or (counts["late"] > 0 and counts["in two phases"] > 0), "nothing was clipped late"
+        assert name != "ddp_clip_ways" or min(counts["late"], counts["in two phases"]) > 0, "nothing was clipped late"
     if "fall_back" not in name:
         assert "goes on with DistributedDataParallel" not in (place / "rank0" / "log").read_text()
 

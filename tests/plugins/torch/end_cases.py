@@ -103,6 +103,27 @@ def killed_in_forward(rank: int) -> None:
     trained(DistributedDataParallel(inner), 10)
 
 
+def killed_in_two_phases(rank: int) -> None:
+    """A rank dies after backward, while others wait for norms and for what it owns."""
+
+    def die(step: int) -> None:
+        if prophet() and step == 1 and rank == 0:
+            from prophet.core.cut import UNIT_BYTES, Cut
+            from prophet_ddp.control import Decision
+
+            rounds, cut = ddp.reducer.rounds, Cut.uniform(UNIT_BYTES)
+            places = tuple(range(len(rounds.blocks_under(rounds.division(cut).cut))))
+            rounds.control.want(Decision(cut, places, gathers=places))
+        if rank == 1 and step == 8:
+            assert not prophet() or ddp.reducer.rounds.divided
+            mark()
+            os.kill(os.getpid(), signal.SIGKILL)
+        nn.utils.clip_grad_norm_(ddp.parameters(), 0.01)
+
+    ddp: Any = DistributedDataParallel(model())
+    trained(ddp, 12, die)
+
+
 def late(rank: int) -> None:
     """A rank is later than the process group allows; it ends once the other has."""
 

@@ -18,6 +18,8 @@ NAMES = (
     "killed_in_backward:plain",
     "killed_in_forward",
     "killed_in_forward:plain",
+    "killed_in_two_phases",
+    "killed_in_two_phases:plain",
     "late",
     "without",
     "differing",
@@ -96,7 +98,7 @@ def test_no_rank_hangs(ends: Path, name: str) -> None:
         assert rank.status is not None, rank.log
 
 
-@pytest.mark.parametrize("name", ["killed_in_backward", "killed_in_forward"])
+@pytest.mark.parametrize("name", ["killed_in_backward", "killed_in_forward", "killed_in_two_phases"])
 def test_a_killed_rank_ends_the_others_with_torchs_error_no_later_than_without_prophet(ends: Path, name: str) -> None:
     survivor, plain = ranks(ends, name)[0], ranks(ends, f"{name}:plain")[0]
     assert survivor.status == plain.status == 1
