@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from prophet.core.arena import completions_at, generations_at
 from prophet.core.cut import Block, Cut
 from prophet.core.events import DRAIN_S, EventKind
@@ -44,14 +42,13 @@ if TYPE_CHECKING:
     from prophet.frontends.warm import WarmStart
     from prophet.learn.kept import Kept
     from prophet.policies.algorithms.collective import CollectivePolicy
+    from prophet_ddp.dividing import DividingRule
 
 BETTER = 0.005
 """A sequence is changed for one that is predicted to save this share of the iteration."""
 
-RECENT, ANOTHER = 5, 0.25
-"""A job in two phases has become slower or faster where the median of so many iterations differs by this share,"""
-MEASURED_PERIODS, MEASURED_AGAIN_S = 2, 60.0
-"""and then goes without them for so many periods of the monitor, and not again before so many seconds more."""
+MEASURED_PERIODS = 2
+"""Of the monitor, after which it knows another network."""
 FIRST_DRAIN_S = 0.25
 """Between two turns until a module has its first decision: it began with blocks that nobody chose."""
 END_LIMIT_S = 5.0
@@ -131,8 +128,9 @@ class ModuleAgent(WatchingAgent):
         self._divides = False
         """Whether blocks are to travel in two phases."""
         self._divided_before = False
-        self._divided_since_s = self._measures_until_s = -float("inf")
-        self._usual_s: float | None = None
+        self._rule: DividingRule | None = None
+        self._compares = False
+        """Whether it goes without them for a while, to compare."""
         self._worth: tuple[Cut | None, bool] = None, True
         """Whether that is worth it, as it was found under this cut; it is until that is known."""
         self._seen: tuple[Cut | None, tuple[int, ...]] = None, ()
@@ -174,7 +172,6 @@ class ModuleAgent(WatchingAgent):
             self.learner.reordered(now)
             if rounds.divided != self._divided_before:
                 self.learner.profiler.restart()  # Its blocks have other ids from here on.
-                self._divided_since_s = now
         self._seen, self._divided_before = (cut, order), rounds.divided
         warm = self._warm
         if warm is not None and cut is not None:
@@ -186,7 +183,7 @@ class ModuleAgent(WatchingAgent):
         self.learner.profiler.forward_ended(rounds.log.drain_forward_ends())
         # With two phases forward waits for what it needs, and not for all.
         self._divides = self._may_divide(rounds, cut, now)
-        self._barrier = rounds.waits.holds and not self._divides
+        self._barrier = rounds.waits.holds and not (self._divides or self._compares)
         if rounds.divided:
             # What operations take says something of the network where they are all-reduces.
             events = events[events["kind"] != EventKind.START]
@@ -231,30 +228,25 @@ class ModuleAgent(WatchingAgent):
         ready_s = {id_: gradient.generation_s for id_, gradient in rows}
         blocks = rounds.blocks_under(division.cut)
         ready = [ready_s[block.id] for block in blocks]
-        order, gathers = orders_of(blocks, division.owners, ready, sequence.as_needed, network.bandwidth, AT_ONCE)
-        return Decision(cut, order, at_once=AT_ONCE * rounds.ranks, gathers=gathers)
+        rate, ranks = network.bandwidth, rounds.ranks
+        order, gathers = orders_of(blocks, division.owners, ready, sequence.as_needed, rate, ranks, AT_ONCE)
+        return Decision(cut, order, at_once=AT_ONCE * ranks, gathers=gathers)
 
     def _may_divide(self, rounds: ModuleRounds, cut: Cut | None, now: float) -> bool:
-        """Whether rounds are to have two phases: where iterations ask for norms, and now and then not even there.
-
-        What operations take tells of the network where they are all-reduces. So where iterations do not take as long as
-        they did, these are measured again.
-        """
+        """Whether rounds are to have two phases: in a job that asks for norms, where they are found to be better."""
+        self._compares = False
         if not (rounds.asks_norms.holds and rounds.divisible and self._is_worth_dividing(rounds, cut)):
             return False
-        if rounds.divided and not self._is_as_usual() and now > self._measures_until_s + MEASURED_AGAIN_S:
-            self._measures_until_s = now + MEASURED_PERIODS * self._monitor_s
-            self._usual_s = None
-        return now >= self._measures_until_s
+        from prophet_ddp.dividing import DividingRule  # Few jobs need it.
 
-    def _is_as_usual(self) -> bool:
-        """Whether iterations in two phases take about as long as the first ones did."""
-        periods_s = self.learner.profiler.periods_since(self._divided_since_s)[-RECENT:]
-        if len(periods_s) < RECENT:
-            return True
-        recent_s = float(np.median(periods_s))
-        self._usual_s = self._usual_s or recent_s
-        return abs(recent_s - self._usual_s) <= ANOTHER * self._usual_s
+        if self._rule is None:
+            self._rule = DividingRule(MEASURED_PERIODS * self._monitor_s)
+        network = self.learner.monitor.network
+        if not self.decided or network is None:
+            return self._rule.wanted
+        wanted = self._rule.turn(now, rounds.divided, list(rounds.periods_s), network.bandwidth)
+        self._compares = self._rule.compares
+        return wanted
 
     def _is_worth_dividing(self, rounds: ModuleRounds, cut: Cut | None) -> bool:
         """Whether what forward hides of the gathering is more than what the wire waits for who owns the most.

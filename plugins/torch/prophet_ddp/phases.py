@@ -55,7 +55,8 @@ def divide(cut: Cut, sizes: Sequence[int], ranks: int) -> Division:
     """Gradients of these sizes (bytes, as they lie in the arena) among ranks, in blocks of about the cut's size.
 
     Neighbours that are smaller than a block stay together. The next largest of such groups goes to the rank that has
-    the least (Graham 1969, LPT). The same on all ranks.
+    the least (Graham 1969, LPT), where what differs by less than a factor of two counts as equal: of these each rank
+    has one in turn, in the order in which they are generated. The same on all ranks.
     """
     places = arena_places(sizes)
     groups: list[tuple[int, int]] = []
@@ -68,7 +69,9 @@ def divide(cut: Cut, sizes: Sequence[int], ranks: int) -> Division:
     loads = [0] * ranks
     owners = [0] * len(sizes)
     borders: list[int] = []
-    for first, last in sorted(groups, key=lambda group: (places[group[0]] - places[group[1]], group)):
+    for first, last in sorted(
+        groups, key=lambda group: (-(places[group[1]] - places[group[0]]).bit_length(), -group[0])
+    ):
         size_bytes = places[last] - places[first]
         owner = min(range(ranks), key=loads.__getitem__)
         loads[owner] += size_bytes
@@ -87,6 +90,7 @@ def orders_of(
     ready_s: Sequence[float],
     needed: Sequence[int],
     bandwidth: float,
+    ranks: int,
     at_once: int,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Places of `blocks` in the order in which they are reduced, and in that in which they are gathered.
@@ -97,7 +101,7 @@ def orders_of(
     long lets others pass.
     """
     ways = [owners[block.pieces[0].gradient] for block in blocks]
-    takes_s = [block.size_bytes / bandwidth for block in blocks]
+    takes_s = [block.size_bytes * (ranks - 1) / bandwidth for block in blocks]
     lead_s = at_once / 2 * sum(takes_s) / len(takes_s)
     by_time = sorted(range(len(blocks)), key=lambda place: (ready_s[place], -place))
 

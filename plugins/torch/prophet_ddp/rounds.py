@@ -12,6 +12,7 @@ hooks does it (compression.py), and what comes back is the sum.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from prophet_ddp.phases import Division, TwoPhases
     from prophet_ddp.trials import CutTrial
     from prophet_ddp.turns import Turns
+
+
+KEPT_PERIODS = 16
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,9 @@ class ModuleRounds(AwaitedRounds):
         self.asks_norms = BarrierWatch()
         """Whether iterations ask for norms of all averages, before they look at any."""
         self._asked_for_norms = False
+        self.periods_s: deque[float] = deque(maxlen=KEPT_PERIODS)
+        """From one round's beginning to the next one's, since they have two phases or have none."""
+        self._began_s: float | None = None
         self._phases: TwoPhases | None = None
         """Of the rounds under the decision in force, where they have two."""
         self._round_seen = 0
@@ -247,6 +254,7 @@ class ModuleRounds(AwaitedRounds):
         training.paused()
         if self.trial is not None:
             self.trial.paused()
+        self._began_s = None
         for slot in self._slots:
             slot.touched = slot.late = False
 
@@ -395,6 +403,10 @@ class ModuleRounds(AwaitedRounds):
             self._used_known = JointOperation(lambda: self._issuer.all_reduce(used))
             operations.append(self._used_known)
         self._issuer.append(operations)
+        now, before_s = time.monotonic(), self._began_s
+        if before_s is not None:
+            self.periods_s.append(now - before_s)
+        self._began_s = now
         self._open = True
 
     def _fill_arena(self) -> None:
@@ -458,6 +470,9 @@ class ModuleRounds(AwaitedRounds):
         if len(decision.order) != count:
             raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
         self._decision = decision
+        if (division is not None) != self.divided:
+            self.periods_s.clear()
+            self._began_s = None
         self._phases = self._in_phases(self._arena, decision, division) if division is not None else None
         self._issuer.at_once = decision.at_once
         if self.trial is not None:

@@ -39,7 +39,7 @@ def test_what_waits_for_its_link_lets_others_pass() -> None:
     sizes = [64 * UNIT_BYTES] * 4
     blocks = blocks_of(sizes, [0] * 4, Cut.uniform(16 * UNIT_BYTES))
     owners = (0, 0, 1, 1)
-    at_once = orders_of(blocks, owners, [0.0] * 16, range(16), 16 * UNIT_BYTES, 1)
+    at_once = orders_of(blocks, owners, [0.0] * 16, range(16), 16 * UNIT_BYTES, 2, 1)
     for order in at_once:
         assert sorted(order) == list(range(16))
         ways = [owners[blocks[place].pieces[0].gradient] for place in order]
@@ -51,7 +51,7 @@ def test_nothing_waits_in_the_order_for_what_is_generated_later() -> None:
     sizes = [16 * UNIT_BYTES] * 8
     blocks = blocks_of(sizes, [0] * 8, Cut.uniform(16 * UNIT_BYTES))
     ready_s = [10.0 * (8 - place) for place in range(8)]
-    order, _ = orders_of(blocks, (0,) * 8, ready_s, range(8), 16 * UNIT_BYTES, 4)
+    order, _ = orders_of(blocks, (0,) * 8, ready_s, range(8), 16 * UNIT_BYTES, 2, 4)
     assert order == tuple(reversed(range(8)))
 
 
