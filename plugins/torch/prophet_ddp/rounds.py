@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 
 KEPT_PERIODS = 16
+"""Of the newest rounds it is kept what they took."""
 
 
 @dataclass(frozen=True)
