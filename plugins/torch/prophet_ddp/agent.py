@@ -351,8 +351,8 @@ class BlockSequence:
     def decision(self, network: Network) -> Decision:
         """As many under way as keep the wire busy."""
         assert self.issued is not None
-        places = {id_: place for place, id_ in enumerate(self.ids)}
-        order = tuple(places[self.profile.gradient_ids[rank]] for rank in self.issued.order)
+        needed = self.as_needed
+        order = tuple(needed[rank] for rank in self.issued.order)
         size_bytes = self.profile.total_bytes / len(self.ids)
         return Decision(self.cut, order, at_once=operations_at_once(network, size_bytes, MOST_AT_ONCE))
 

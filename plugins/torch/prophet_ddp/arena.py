@@ -57,7 +57,7 @@ class DdpArena(Arena):
     def operations_in(self, phases: TwoPhases) -> list[JointOperation]:
         """The round's, of blocks that are reduced first and gathered later."""
         operations = phases.operations()
-        self._operations, self._last = dict(phases.reduces), phases.gatherings
+        self._operations, self._last = phases.reduces, phases.gatherings
         self._incomplete = dict.fromkeys(self._operations.values(), 1)
         return operations
 

@@ -131,6 +131,7 @@ def assemble(
     channel = Channel(issuer, Control(issuer, group.rank()), log, group.size())
     adapts = told.partition_bytes is None and get_definition(told.policy).blocks is Blocks.ADAPTIVE
     whole = told.fusion and hardware.tried
+    ours = whole and told.policy == "prophet"  # Other policies are what their papers say.
     delay_s = alone.seconds if alone is not None else 0.0  # The same on all ranks.
     terms = RoundTerms(
         _first_cut(told, adapts, delay_s),
@@ -138,8 +139,8 @@ def assemble(
         fusion=told.fusion,
         uses_vary=ddp.find_unused_parameters or ddp.static_graph,
         counted=ddp.static_graph,
-        arranges=whole and told.policy == "prophet",
-        divides=whole and 1 < group.size() <= MOST_OWNERS,
+        arranges=ours,
+        divides=ours and 1 < group.size() <= MOST_OWNERS,
     )
     rounds = ModuleRounds(named, number, channel, terms, hardware)
     if get_definition(told.policy).waits:

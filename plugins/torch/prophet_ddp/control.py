@@ -171,8 +171,5 @@ class Control:
         data = torch.zeros(length, dtype=torch.uint8, device="cpu")
         if self._decides:
             data.copy_(torch.frombuffer(bytearray(self._sent[1]), dtype=torch.uint8))
-        operation = JointOperation(lambda: self._issuer.broadcast(data))
-        operation.ready = True
-        self._issuer.append([operation])
-        wait(operation)
+        wait(self._issuer.put(lambda: self._issuer.broadcast(data)))
         return Decision.decode(data.numpy().tobytes())

@@ -94,8 +94,7 @@ class Issuer:
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
         """torch's Work of a sum over all ranks, in place."""
-        assert self._group is not None
-        return self._group.allreduce([tensor])
+        return self._over(None).allreduce([tensor])
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0, connection: int | None = None) -> Any:
         """torch's Work of a broadcast from that rank, in place."""
@@ -138,6 +137,13 @@ class Issuer:
             self._queue.extend(operations)
             self._blocks_left += sum(operation.size_bytes > 0 for operation in operations)
             self._issue()
+
+    def put(self, start: Callable[[], Any]) -> JointOperation:
+        """Comes next in the sequence, of no block, with its data there."""
+        operation = JointOperation(start)
+        operation.ready = True
+        self.append([operation])
+        return operation
 
     def ready(self, operation: JointOperation) -> None:
         """Its data is there."""

@@ -31,13 +31,12 @@ import torch
 
 from prophet.core.cut import UNIT_BYTES, Block, Borders, Cut, arena_places
 from prophet.frontends.torch.arena import ArenaBlock, Slot
+from prophet.frontends.torch.clipping import NORM
 from prophet_ddp.events import Phase
 from prophet_ddp.issuer import Issuer, JointOperation
 
 AT_ONCE = 4
 """Operations under way at most, for each owner."""
-NORM = 2.0
-"""The order of the norms."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,7 @@ def divide(cut: Cut, sizes: Sequence[int], ranks: int) -> Division:
         loads[owner] += size_bytes
         owners[first:last] = [owner] * (last - first)
         count = max(1, round(size_bytes / cut.block_bytes_at(places[first])))
-        borders += [
-            places[first] + size_bytes * number // count // UNIT_BYTES * UNIT_BYTES for number in range(1, count)
-        ]
-        borders.append(places[first])
+        borders += [places[first] + size_bytes * part // count // UNIT_BYTES * UNIT_BYTES for part in range(count)]
     return Division(Borders.at(borders, places[-1]), tuple(owners), max(loads) * ranks / max(1, sum(loads)))
 
 
@@ -217,7 +213,7 @@ class TwoPhases:
         self._norms[self._slots + self._rank] = torch.get_num_threads()
         self._issuer.ready(self._known)
 
-    def norms(self, slots: Sequence[Slot], wait: Callable[[JointOperation], None]) -> list[torch.Tensor] | None:
+    def norms(self, slots: Sequence[Slot], wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
         """Of these gradients' averages in this round, each the bits that torch would have for it in this thread; None
         where it might have others.
         """
@@ -225,4 +221,4 @@ class TwoPhases:
         threads = {int(count) for count in self._norms[self._slots :]}
         if threads != {torch.get_num_threads()}:
             return None
-        return [self._norms[slot.place].clone() for slot in slots]
+        return self._norms[[slot.place for slot in slots]]

@@ -442,10 +442,7 @@ class ModuleRounds(AwaitedRounds):
         assert self._arena is not None
         self._clear(self._arena)
         places = torch.tensor([slot.place for slot in reversed(self._first_came)], dtype=torch.int64, device="cpu")
-        operation = JointOperation(lambda: self._issuer.broadcast(places))
-        operation.ready = True
-        self._issuer.append([operation])
-        self._wait(operation)
+        self._wait(self._issuer.put(lambda: self._issuer.broadcast(places)))
         former = places.tolist()
         self._slots = [self._slots[place] for place in former]
         self._fired = [self._fired[place] for place in former]
@@ -486,10 +483,7 @@ class ModuleRounds(AwaitedRounds):
             # Whoever connects keeps Python from all threads of its process until the others do. So first all come to
             # this, with everything issued that any of them waits for.
             here = torch.zeros(1, device="cpu")
-            operation = JointOperation(lambda: self._issuer.all_reduce(here))
-            operation.ready = True
-            self._issuer.append([operation])
-            self._wait(operation)
+            self._wait(self._issuer.put(lambda: self._issuer.all_reduce(here)))
             self._issuer.connect_apart(self.ranks)
         orders = division.owners, decision.order, decision.gathers
         return TwoPhases(self._issuer, self._slots, arena.blocks, *orders, self.control.rank, self.ranks)
@@ -545,7 +539,7 @@ class ModuleRounds(AwaitedRounds):
                 slot.put_in_grad()
             self._without = []
 
-    def norms(self, slots: Sequence[Slot]) -> list[torch.Tensor] | None:
+    def norms(self, slots: Sequence[Slot]) -> torch.Tensor | None:
         self._asked_for_norms = True
         if self._phases is None:
             return None

@@ -116,9 +116,9 @@ class AwaitedRounds:
         """Differs from what it was before where something has moved since."""
         raise NotImplementedError
 
-    def norms(self, slots: Sequence[Slot]) -> list[torch.Tensor] | None:
-        """The norm of each of these averages, which are awaited, in the bits that torch would have for it; None where
-        only who has them all can tell. Waits for norms, and for no average.
+    def norms(self, slots: Sequence[Slot]) -> torch.Tensor | None:
+        """The norms of these averages, which are awaited, shape [slots], in the bits that torch would have for each;
+        None where only who has them all can tell. Waits for norms, and for no average.
         """
         return None
 

@@ -93,10 +93,10 @@ def _total_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
     if not slots:
         return None
     with references.at_work(), torch.no_grad():
-        norms: list[torch.Tensor] | None = slots[0].rounds.norms(slots)
+        norms: torch.Tensor | None = slots[0].rounds.norms(slots)
         if norms is None:
             return None
-        total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), NORM)
+        total: torch.Tensor = torch.linalg.vector_norm(norms, NORM)
     _told = weakref.ref(total), slots
     return total
 

@@ -68,6 +68,12 @@ def test_step_waits_where_the_system_does_that_it_is_named_after(
     assert runs[0][name]["waits"] == get_definition(name).waits
 
 
+@pytest.mark.parametrize("name", collective_policies())
+def test_two_phases_are_prophets_own(runs: list[dict[str, dict[str, Any]]], name: str) -> None:
+    """A paper's policy that clips is what the paper says, and waits for all averages."""
+    assert all(of_rank[name]["divides"] == (name == "prophet") for of_rank in runs)
+
+
 def test_groups_are_larger_than_a_parameter_servers_blocks_and_cuts_smaller(
     runs: list[dict[str, dict[str, Any]]],
 ) -> None:
