@@ -449,7 +449,7 @@ class Judge:
         Next to it is also what follows the largest size that was measured to be as good: on a plateau a job would look
         no further than one size. Downwards it stops there, and at one of which a larger seems to be better, since
         predictions promise too much of small blocks. A cut that was made for this job's pattern is none of a row of
-        sizes, and has no neighbours.
+        sizes, and has no neighbours; where a recut is cheap, it is one itself of what has smaller blocks.
         """
         measured_s = self.iteration_s(current.cut)
         if self._tries >= self.recuts.most_tries or measured_s is None:
@@ -469,12 +469,18 @@ class Judge:
         takes_s = max(measured_s, current.iteration_s) * (1 + CLEARLY * self._times.error(current.cut))
         if self.recuts.believes:
             close_s = min(close_s, takes_s)
-        for near, most_s in ((larger, max(close_s, takes_s)), (smaller, close_s)):
+        made = None if self.recuts.believes else self._made_larger(possible, current)
+        for near, most_s in ((made, max(close_s, takes_s)), (larger, max(close_s, takes_s)), (smaller, close_s)):
             if near is None or near.cut in self._known or near.iteration_s > most_s:
                 continue
             self._tries += 1
             return near
         return None
+
+    def _made_larger(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
+        """The best cut that was made for the pattern, of those with larger blocks than the one in force."""
+        larger = (choice for choice in possible if _usual_bytes(choice.cut) > _usual_bytes(current.cut))
+        return next((choice for choice in larger if len(choice.cut.segments) > 1), None)
 
     def _rival(self, possible: Sequence[Choice], current: Choice) -> Choice | None:
         """A former cut that may be the better one for all that is known.
