@@ -171,12 +171,11 @@ class Slot:
         self.updated = self.streams.mark()
 
     def bring_home(self) -> None:
-        """Copies the average to the gradient that was staged."""
+        """Copies the average to the gradient that was staged. In torch.no_grad()."""
         self._scale()
         grad = self.sent()
         if grad is not None:
-            with torch.no_grad():
-                grad.copy_(self.view)
+            grad.copy_(self.view)
             self.see(grad)
 
     def _scale(self) -> None:

@@ -164,14 +164,18 @@ class AwaitedRounds:
         it does in torch: a later backward pass makes the rest.
         """
         with self._lock, references.at_work(), torch.no_grad():
-            for slot in slots:
-                if slot.awaited and not slot.staged:
-                    if not slot.home:
-                        self._wait_for(slot)
-                    if not slot.home:  # A signal's handler may have come in between, and looked at it.
-                        self._land(slot)
-                    slot.awaited = False
-                    slot.streams.before_look(slot.updated)
+            due = [slot for slot in slots if slot.awaited and not slot.staged]
+            there: list[Slot] = []
+            for slot in due:
+                if not slot.home and not self.arrived(slot):
+                    self._land(there)
+                    there = []
+                    self._wait_for(slot)
+                there.append(slot)
+            self._land(there)
+            for slot in due:
+                slot.awaited = False
+                slot.streams.before_look(slot.updated)
             self.let_go()
 
     def let_go(self) -> None:
@@ -180,25 +184,28 @@ class AwaitedRounds:
         if not any(slot.awaited for slot in reversed(self._slots)):
             torch_guards.release(self)
 
-    def _land(self, slot: Slot) -> None:
-        slot.streams.before_average(slot.ends())
-        slot.bring_home()
-        slot.home = True
-        slot.updated = slot.streams.mark()
+    def _land(self, slots: Sequence[Slot]) -> None:
+        with references.unhandled():
+            for slot in slots:
+                if not slot.home:  # A signal's handler may have come while another was waited for, and looked at it.
+                    slot.streams.before_average(slot.ends())
+                    slot.bring_home()
+                    slot.home = True
+                    slot.updated = slot.streams.mark()
 
     def _land_meanwhile(self) -> bool:
         """While another is waited for: copies what has landed to its `.grad`, up to the first that has not. Whether any
         has. Nobody has asked for these yet, so they stay awaited.
         """
-        any_landed = False
+        landed: list[Slot] = []
         for slot in reversed(self._slots):  # as they are generated, as a rule
             if slot.home or not slot.awaited or slot.staged or len(slot.watched.slots) > 1:
                 continue
             if not self.landed(slot):
                 break
-            self._land(slot)
-            any_landed = True
-        return any_landed
+            landed.append(slot)
+        self._land(landed)
+        return bool(landed)
 
     def flush(self, patience_s: float | None = None) -> bool:
         """Brings home every average that is under way to a `.grad`, and every update of these parameters."""

@@ -88,13 +88,15 @@ def _total_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
     _told = None
     if torch.compiler.is_compiling():
         return None
-    with references.at_work():
+    with references.at_work(), references.unhandled():
         slots = _awaited(gradients)
     if not slots:
         return None
     with references.at_work(), torch.no_grad():
-        norms: torch.Tensor | None = slots[0].rounds.norms(slots)
+        rounds = slots[0].rounds
+        norms: torch.Tensor | None = rounds.norms(slots)
         if norms is None:
+            rounds.settle(slots)  # torch reads them all, and is watched no more where nothing else is awaited.
             return None
         total: torch.Tensor = torch.linalg.vector_norm(norms, NORM)
     _told = weakref.ref(total), slots
@@ -123,7 +125,7 @@ def _told_of(total_norm: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Se
     told, _told = _told, None
     if told is None or told[0]() is not total_norm:
         return ()
-    with references.at_work():
+    with references.at_work(), references.unhandled():
         gradients = [param.grad for param in parameters if param.grad is not None]
         return told[1] if _awaited(gradients) == told[1] else ()
 

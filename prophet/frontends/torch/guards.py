@@ -104,7 +104,7 @@ def note_uses(owner: Any, wanted: bool) -> None:
         _watch_references()
     else:
         del _learning[id(owner)]
-        _leave_references()
+        leave_references()
 
 
 def _forget(identity: int, _reference: Any) -> None:
@@ -177,7 +177,7 @@ def release(owner: Any) -> None:
                 _pending[key] = others
         for key in _sent.keys() - _pending.keys():
             del _sent[key]
-    _leave_references()
+    leave_references()
 
 
 def _add_sent(slot: Slot) -> references.StorageKey:
@@ -268,7 +268,7 @@ def _use(used: Watched | tuple[Slot, ...]) -> None:
             _reach(slot)
         return
     awaited: dict[Any, list[Slot]] = {}
-    for slot in used:
+    for slot in dict.fromkeys(used):
         if slot.awaited:
             # Not the parameter is used, of which no update is pending, but its gradient.
             awaited.setdefault(slot.rounds, []).append(slot)
@@ -304,7 +304,7 @@ def _before_forward(module: nn.Module) -> bool:
     if references.is_at_work():
         return compiled.is_compiled(module)
     if references.watching_here() and not _kept:
-        _leave_references()
+        leave_references()
     if isinstance(module, torch.jit.ScriptModule):
         _flush_all()
     if compiled.is_compiled(module):
@@ -342,7 +342,8 @@ def _watch_references() -> None:
     references.watch_here(_pending, _watched, _learning, _use)
 
 
-def _leave_references() -> None:
+def leave_references() -> None:
+    """Uses in this thread cost nothing from here on, where there is nothing that one would wait for, nor be noted."""
     if not _kept and not _learning:
         references.stop_here()
 
@@ -352,7 +353,7 @@ def _call_compiled(call: Callable[..., Any], module: nn.Module, args: Any, kwarg
     _tell_of_whole(module)
     with references.away(), compiled.at_work(module, _python_between):
         result = call(module, *args, **kwargs)
-    _leave_references()
+    leave_references()
     return result
 
 

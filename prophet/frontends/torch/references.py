@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -54,6 +55,7 @@ _grad, _requires_grad = (inspect.getattr_static(torch.Tensor, name) for name in 
 _READS_NOTHING = _METADATA | {_grad.__get__, _grad.__set__, _grad.__delete__, _requires_grad.__set__}
 
 StorageKey = int
+Pending = Mapping[StorageKey, tuple[Any, ...]]
 
 
 def storage_key(tensor: torch.Tensor) -> StorageKey:
@@ -76,7 +78,7 @@ _here = _Here()
 
 
 class _References(TorchFunctionMode):
-    def __init__(self, pending: Mapping[StorageKey, Any], watched: Mapping[int, Any], learning: Any, use: Use) -> None:
+    def __init__(self, pending: Pending, watched: Mapping[int, Any], learning: Any, use: Use) -> None:
         super().__init__()
         self._pending = pending
         self._watched = watched
@@ -112,10 +114,11 @@ class _References(TorchFunctionMode):
         self._look(values)
 
     def _look(self, values: Iterable[Any]) -> None:
-        for tensor in _tensors(values):
-            pending = self._pending.get(storage_key(tensor))
-            if pending is not None:
-                self._use(pending)
+        entries = (self._pending.get(storage_key(tensor)) for tensor in _tensors(values))
+        # At once, since what a function gets many of, such as all gradients, costs one wait then and not one each.
+        together = tuple(itertools.chain.from_iterable(entry for entry in entries if entry is not None))
+        if together:
+            self._use(together)
 
     def _note(self, values: Iterable[Any]) -> None:
         for tensor in _tensors(values):
@@ -141,10 +144,11 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 Use = Callable[[Any], None]
 
 
-def watch_here(pending: Mapping[StorageKey, Any], watched: Mapping[int, Any], learning: Any, use: Use) -> None:
+def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use: Use) -> None:
     """From now on, in this thread, `use` is called with the entry of each tensor that is used, before it is.
 
-    `pending` has entries by `storage_key`; `watched`, which counts only while `learning` is true, by id.
+    `pending` has entries by `storage_key`, which are tuples, and of the tensors that are used together `use` gets one
+    of all; `watched`, which counts only while `learning` is true, by id.
     """
     if _here.mode is None:
         _enter(_References(pending, watched, learning, use))
@@ -231,6 +235,14 @@ def at_work() -> AbstractContextManager[None]:
     handler.
     """
     return _at_work
+
+
+def unhandled() -> AbstractContextManager[None]:
+    """Within it torch asks no mode, ours or another, which takes a microsecond at each call: for work on many tensors
+    that waits for nothing.
+    """
+    context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
+    return context
 
 
 def is_at_work() -> bool:

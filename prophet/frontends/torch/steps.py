@@ -207,6 +207,7 @@ def _stand_before(kind: type[torch.optim.Optimizer]) -> None:
         if kind is step_owner(type(self)) and not (args[1:] or set(kwargs) - {"closure"}):
             updates = _updates_of(self)
             if updates is not None and not updates.stepping:
+                torch_guards.leave_references()  # Who looked at all gradients waited for the last average.
                 closure = args[0] if args else kwargs.get("closure")
                 if closure is None and updates.idle():
                     return updates.step_at_once(original)

@@ -48,7 +48,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for table in (guards._kept, guards._pending, guards._learning):
         table.clear()  # type: ignore[attr-defined]
-    guards._leave_references()
+    guards.leave_references()
 
 
 def make_model() -> nn.Sequential:
