@@ -1,0 +1,133 @@
+"""Gradients whose averages are under way: what looking at all of them costs, with an engine that is a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from prophet.frontends.torch import guards, references, steps
+from prophet.frontends.torch.arena import Slot
+from prophet.frontends.torch.awaited import AwaitedRounds
+from prophet.frontends.torch.streams import streams_of
+
+
+class Rounds(AwaitedRounds):
+    """Averages are twice the gradients; in `missing` are names of those that come only when somebody waits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.named_parameters(), 1)
+        self.missing: set[str] = set()
+        self.settled: list[list[str]] = []
+        self.while_waiting: list[Callable[[], None]] = []
+        for slot in self.slots:
+            slot.view = torch.zeros_like(slot.param)
+            slot.streams = streams_of(torch.device("cpu"))
+        self.watch()
+        self.wait_in_step()  # It is known how the program reaches its parameters.
+
+    def _gradient_ready(self, slot: Slot) -> None:
+        grad = slot.param.grad
+        assert grad is not None
+        torch.mul(grad, 2, out=slot.view)
+        slot.see(grad)
+        slot.awaited, slot.home, self._fresh = True, False, True
+
+    def arrived(self, slot: Slot) -> bool:
+        return slot.name not in self.missing
+
+    def wait_activity(self, limit_s: float) -> None:
+        for call in self.while_waiting:
+            call()
+        self.missing.clear()
+
+    def settle(self, slots: Sequence[Slot]) -> None:  # type: ignore[override]
+        self.settled.append([slot.name for slot in slots])
+        super().settle(slots)
+
+
+@pytest.fixture
+def _clean() -> Iterator[None]:
+    """What these tests leave behind is nothing to the next."""
+    yield
+    for table in (guards._kept, guards._pending, guards._learning):
+        table.clear()  # type: ignore[attr-defined]
+    guards.leave_references()
+
+
+@pytest.fixture
+def job(_clean: None) -> tuple[nn.Module, Rounds]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    steps.install()
+    return model, Rounds(model)
+
+
+def backward(model: nn.Module) -> list[torch.Tensor]:
+    """Their gradients, and those without Prophet are half of what is to come."""
+    model(torch.ones(2, 3)).square().sum().backward()
+    assert references.watching_here()
+    return [gradient for param in model.parameters() if (gradient := param.grad) is not None]
+
+
+def expected(model: nn.Module) -> list[torch.Tensor]:
+    loss = model(torch.ones(2, 3)).square().sum()
+    return [2 * gradient for gradient in torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def test_who_looks_at_all_gradients_waits_once_and_nothing_is_watched_after_it(job: tuple[nn.Module, Rounds]) -> None:
+    model, rounds = job
+    whole = expected(model)
+    gradients = backward(model)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    assert rounds.settled == [["0.weight", "0.bias", "2.weight", "2.bias"]]
+    assert not references.watching_here()
+    torch.testing.assert_close(norm, torch.linalg.vector_norm(torch.cat([each.flatten() for each in whole])))
+    for gradient, wanted in zip(gradients, whole, strict=True):
+        torch.testing.assert_close(gradient, wanted * (0.5 / norm))
+
+
+@pytest.mark.parametrize("look", [torch._foreach_norm, torch._foreach_neg], ids=["norm", "neg"])
+def test_a_function_of_many_gradients_waits_for_them_together(
+    job: tuple[nn.Module, Rounds], look: Callable[[list[torch.Tensor]], object]
+) -> None:
+    model, rounds = job
+    whole = expected(model)
+    gradients = backward(model)
+    look(gradients)
+    assert rounds.settled == [["0.weight", "0.bias", "2.weight", "2.bias"]]
+    for gradient, wanted in zip(gradients, whole, strict=True):
+        torch.testing.assert_close(gradient, wanted)
+
+
+def test_the_optimizer_computes_unwatched_where_all_was_looked_at(job: tuple[nn.Module, Rounds]) -> None:
+    model, _ = job
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    torch._foreach_norm(backward(model))
+    assert references.watching_here(), "a mode does not go while it handles a call"
+    optimizer.step()
+    assert not references.watching_here()
+
+
+def test_a_signals_handler_that_saves_while_others_wait_finds_averages_and_nothing_is_brought_home_twice(
+    job: tuple[nn.Module, Rounds],
+) -> None:
+    model, rounds = job
+    whole = expected(model)
+    gradients = backward(model)
+    rounds.missing = {"2.weight"}
+    seen: list[torch.Tensor] = []
+
+    def handler() -> None:
+        rounds.missing.clear()
+        model.state_dict()
+        seen.extend(gradient.clone() for gradient in gradients)
+        gradients[0].mul_(3)  # A second copy of the average would undo it.
+
+    rounds.while_waiting = [handler]
+    torch._foreach_norm(gradients)
+    for gradient, wanted in zip(seen, whole, strict=True):
+        torch.testing.assert_close(gradient, wanted)
+    torch.testing.assert_close(gradients[0], 3 * whole[0])
