@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
 
 import pytest
 import torch
@@ -131,3 +134,65 @@ def test_a_signals_handler_that_saves_while_others_wait_finds_averages_and_nothi
     for gradient, wanted in zip(seen, whole, strict=True):
         torch.testing.assert_close(gradient, wanted)
     torch.testing.assert_close(gradients[0], 3 * whole[0])
+
+
+class Interruption:
+    """A signal that comes at one line of the front end, counted from 1; its handler is `handle`. 0 for none."""
+
+    def __init__(self, number: int, handle: Callable[[], object]) -> None:
+        self.lines = 0
+        self._number = number
+        self._handle = handle
+
+    def __enter__(self) -> Interruption:
+        self._before = sys.gettrace()
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        sys.settrace(self._before)
+
+    def _call(self, frame: FrameType, _event: str, _value: Any) -> Any:
+        return self._line if "/prophet/frontends/torch/" in frame.f_code.co_filename else None
+
+    def _line(self, _frame: FrameType, event: str, _value: Any) -> Any:
+        if event == "line":
+            self.lines += 1
+            if self.lines == self._number:
+                self._handle()  # Nothing in here is traced.
+        return self._line
+
+
+STRIDE = 3
+"""Of so many lines one is interrupted."""
+
+
+def trained(number: int) -> tuple[int, list[torch.Tensor]]:
+    """Lines that the front end has in two iterations, and the weights after them."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    rounds = Rounds(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    saved: list[object] = []
+    with Interruption(number, lambda: saved.append((model.state_dict(), optimizer.state_dict()))) as interruption:
+        for clips in (False, True):
+            rounds.missing = {"2.weight"}
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).square().sum().backward()
+            if clips:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+        model.state_dict()
+    assert bool(saved) == bool(number)
+    return interruption.lines, [param.detach().clone() for param in model.parameters()]
+
+
+@pytest.mark.usefixtures("_clean")
+def test_a_handler_may_save_at_any_line() -> None:
+    """It once came between two owners that are looked at, and there were fewer of them after it."""
+    steps.install()
+    lines, weights = trained(0)
+    for number in range(1, lines, STRIDE):
+        _, others = trained(number)
+        for weight, other in zip(weights, others, strict=True):
+            assert torch.equal(weight, other), f"after a handler at line {number}"

@@ -92,13 +92,13 @@ def _total_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
         slots = _awaited(gradients)
     if not slots:
         return None
+    rounds = slots[0].rounds
     with references.at_work(), torch.no_grad():
-        rounds = slots[0].rounds
         norms: torch.Tensor | None = rounds.norms(slots)
-        if norms is None:
-            rounds.settle(slots)  # torch reads them all, and is watched no more where nothing else is awaited.
-            return None
-        total: torch.Tensor = torch.linalg.vector_norm(norms, NORM)
+        total = torch.linalg.vector_norm(norms, NORM) if norms is not None else None
+    if total is None:
+        rounds.settle(slots)  # torch reads them all, and is watched no more where nothing else is awaited.
+        return None
     _told = weakref.ref(total), slots
     return total
 

@@ -166,17 +166,18 @@ def _add_pending(key: references.StorageKey, slot: Slot) -> None:
 
 def release(owner: Any) -> None:
     """Nothing of `owner` is pending any more."""
-    if _kept.pop(owner, None) is not None:
-        if not _kept:
-            _pending.clear()
-        for key, slots in list(_pending.items()):
-            others = tuple(slot for slot in slots if slot.pending or slot.awaited)
-            if not others:
-                del _pending[key]
-            elif len(others) < len(slots):
-                _pending[key] = others
-        for key in _sent.keys() - _pending.keys():
-            del _sent[key]
+    with references.at_work():  # A signal's handler that releases another owner does so before or after.
+        if _kept.pop(owner, None) is not None:
+            if not _kept:
+                _pending.clear()
+            for key, slots in list(_pending.items()):
+                others = tuple(slot for slot in slots if slot.pending or slot.awaited)
+                if not others:
+                    del _pending[key]
+                elif len(others) < len(slots):
+                    _pending[key] = others
+            for key in _sent.keys() - _pending.keys():
+                del _sent[key]
     leave_references()
 
 
@@ -205,7 +206,7 @@ def owners() -> list[Any]:
 
 def settle(params: Iterable[torch.Tensor], owner: Any) -> None:
     """Finishes what optimizers other than `owner` still have to do to these parameters."""
-    if not any(other is not owner for other in _kept):
+    if not any(other is not owner for other in list(_kept)):  # A signal's handler may change it meanwhile.
         return
     for param in params:
         watched = _watched.get(id(param))
