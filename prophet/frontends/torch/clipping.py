@@ -95,7 +95,7 @@ def _total_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
     rounds = slots[0].rounds
     with references.at_work(), torch.no_grad():
         norms: torch.Tensor | None = rounds.norms(slots)
-        total = torch.linalg.vector_norm(norms, NORM) if norms is not None else None
+        total: torch.Tensor | None = None if norms is None else torch.linalg.vector_norm(norms, NORM)
     if total is None:
         rounds.settle(slots)  # torch reads them all, and is watched no more where nothing else is awaited.
         return None
