@@ -1,13 +1,13 @@
 """Process groups that a test drives, in place of torch's, on a virtual clock: several ranks in one process.
 
-`Wire` matches operations as gloo does, by the order in which each rank submits them, and raises where ranks submit
-different ones. An operation ends on each rank at a time of its own, once all ranks have submitted it.
+`Wire` matches operations as gloo does, by the order in which each rank submits them over one connection, and raises
+where ranks submit different ones. An operation ends on each rank at a time of its own, once all have submitted it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,24 +50,51 @@ class Work:
 
 
 @dataclass
-class _Submitted:
-    kind: str
+class Operation:
+    """One rank's part. `tensor` is what comes of it; all that ranks must say alike is in `kind`."""
+
+    kind: tuple[object, ...]
     tensor: torch.Tensor
+    results: Callable[[Sequence[Operation]], Sequence[torch.Tensor]]
+    """What comes of it on each rank, by the parts of all."""
+    parts: Sequence[torch.Tensor] = ()
+    """What each rank gets of this one, where that differs."""
     work: Work = field(default_factory=Work)
 
 
 class Group:
     """One rank's process group."""
 
-    def __init__(self, wire: Wire, rank: int) -> None:
-        self._wire = wire
-        self._rank = rank
+    def __init__(self, wire: Wire, rank: int, connection: int) -> None:
+        self._submit = functools.partial(wire.submit, rank, connection)
 
     def allreduce(self, tensors: list[torch.Tensor]) -> Work:
-        return self._wire.submit(self._rank, "all-reduce", tensors[0])
+        (tensor,) = tensors
+        return self._submit(Operation(("all-reduce", tensor.shape), tensor, _sums))
 
-    def broadcast(self, tensors: list[torch.Tensor], _options: object) -> Work:
-        return self._wire.submit(self._rank, "broadcast", tensors[0])
+    def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Work:
+        (tensor,) = tensors
+        root = options.rootRank
+        return self._submit(Operation(("broadcast", tensor.shape, root), tensor, functools.partial(_copies, root)))
+
+    def alltoall_base(
+        self, output: torch.Tensor, given: torch.Tensor, receives: list[int], sends: list[int], _options: object
+    ) -> Work:
+        assert sum(receives) == len(output)
+        return self._submit(Operation(("all-to-all",), output, _exchanged, given.split(sends)))
+
+
+def _sums(ranks: Sequence[Operation]) -> Sequence[torch.Tensor]:
+    total: Any = sum(each.tensor.clone() for each in ranks)
+    return [total] * len(ranks)
+
+
+def _copies(root: int, ranks: Sequence[Operation]) -> Sequence[torch.Tensor]:
+    return [ranks[root].tensor.clone()] * len(ranks)
+
+
+def _exchanged(ranks: Sequence[Operation]) -> Sequence[torch.Tensor]:
+    return [torch.cat([each.parts[rank] for each in ranks]) for rank in range(len(ranks))]
 
 
 Program = Generator["float | JointOperation", None, None]
@@ -79,28 +106,38 @@ class Wire:
 
     def __init__(self, ranks: int, duration_s: Callable[[int, int], float]) -> None:
         self.now_s = 0.0
-        self.groups: list[Any] = [Group(self, rank) for rank in range(ranks)]
-        self.submitted: list[list[_Submitted]] = [[] for _ in range(ranks)]
+        self.ranks = ranks
+        self.groups = [self.group(rank) for rank in range(ranks)]
+        self._connections: dict[int, list[list[Operation]]] = {}
         self.failing: int | None = None
-        """The operation of this number ends with an error on every rank."""
+        """The operation of this number, over the first connection, ends with an error on every rank."""
         self.in_flight = [0] * ranks
         self.most_in_flight = 0
         self._duration_s = duration_s
         self._agenda = Agenda()
         self._blocked: list[tuple[JointOperation, Program]] = []
 
-    def submit(self, rank: int, kind: str, tensor: torch.Tensor) -> Work:
-        number = len(self.submitted[rank])
-        mine = _Submitted(kind, tensor)
-        self.submitted[rank].append(mine)
+    def group(self, rank: int, connection: int = 0) -> Any:
+        """That rank's part of a group, of which there may be several with the same ranks."""
+        return Group(self, rank, connection)
+
+    def submitted(self, connection: int = 0) -> list[list[Operation]]:
+        """By rank, all that came over that connection."""
+        return self._connections.setdefault(connection, [[] for _ in range(self.ranks)])
+
+    def submit(self, rank: int, connection: int, mine: Operation) -> Work:
+        by_rank = self.submitted(connection)
+        number = len(by_rank[rank])
+        by_rank[rank].append(mine)
         self.in_flight[rank] += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight[rank])
-        if all(len(rows) > number for rows in self.submitted):
-            same = [rows[number] for rows in self.submitted]
-            assert len({(each.kind, each.tensor.shape) for each in same}) == 1, "ranks submitted different operations"
-            result = same[0].tensor.clone() if kind == "broadcast" else sum(each.tensor for each in same)
-            for other, each in enumerate(same):
-                self.at(self._duration_s(other, number), functools.partial(self._end, other, each, result, number))
+        if all(len(rows) > number for rows in by_rank):
+            same = [rows[number] for rows in by_rank]
+            assert len({each.kind for each in same}) == 1, "ranks submitted different operations"
+            fails = connection == 0 and number == self.failing
+            for other, (each, result) in enumerate(zip(same, mine.results(same), strict=True)):
+                end = functools.partial(self._end, other, each, result, fails)
+                self.at(self._duration_s(other, number), end)
         return mine.work
 
     def at(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -131,9 +168,9 @@ class Wire:
                 self._blocked.append((wanted, program))
                 return
 
-    def _end(self, rank: int, each: _Submitted, result: Any, number: int) -> None:
+    def _end(self, rank: int, each: Operation, result: torch.Tensor, fails: bool) -> None:
         self.in_flight[rank] -= 1
-        if number == self.failing:
+        if fails:
             each.work.future.end(ConnectionError("Connection closed by peer"))
             return
         each.tensor.copy_(result)

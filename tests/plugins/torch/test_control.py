@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +17,7 @@ from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Segment
 from prophet_ddp.control import EARLY_ROUNDS, TRIED_ROUNDS, Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
-from support.collectives import Wire
+from support.collectives import Operation, Wire
 
 CUTS = st.builds(
     lambda steps, sizes: Cut(
@@ -69,9 +68,9 @@ class ThreadedWire(Wire):
         self._thread = threading.Thread(target=self._deliver, daemon=True)
         self._thread.start()
 
-    def submit(self, rank: int, kind: str, tensor: torch.Tensor) -> Any:
+    def submit(self, rank: int, connection: int, mine: Operation) -> Any:
         with self._lock:
-            return super().submit(rank, kind, tensor)
+            return super().submit(rank, connection, mine)
 
     def at(self, delay_s: float, action: Any) -> None:
         self._ends.put(action)
@@ -183,10 +182,10 @@ def test_after_a_decision_the_next_page_is_sent_when_it_is_asked_for_and_others_
     for number in range(1, EARLY_ROUNDS + 4 * RECUT_ROUNDS + 1):
         if number == EARLY_ROUNDS + RECUT_ROUNDS:
             control.want(Decision(Cut.uniform(UNIT_BYTES), (0,)))
-        before = len(wire.submitted[0])
+        before = len(wire.submitted()[0])
         if control.round_begins(wait) is not None:
             taken = number
-        sent.append((number, len(wire.submitted[0]) - before))
+        sent.append((number, len(wire.submitted()[0]) - before))
         operations = control.round_ends()
         pages += [number] if operations else []
         issuer.append(operations)

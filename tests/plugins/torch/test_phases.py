@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from prophet.frontends.torch.arena import ArenaBlock, Slot
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.phases import TwoPhases, divide, orders_of
-from support.collectives import Work
+from support.collectives import Wire
 
 SIZES = st.lists(st.integers(1, 60_000).map(lambda count: 4 * count), min_size=1, max_size=40)
 
@@ -55,69 +55,14 @@ def test_nothing_waits_in_the_order_for_what_is_generated_later() -> None:
     assert order == tuple(reversed(range(8)))
 
 
-class Together:
-    """Ranks in one process: an operation takes place when all of them have issued it, each over its own groups."""
-
-    def __init__(self, ranks: int) -> None:
-        self.ranks = ranks
-        self.issued: list[list[tuple[str, int, Any, Work]]] = [[] for _ in range(ranks)]
-
-    def group(self, rank: int, connection: int) -> Any:
-        return _Group(self, rank, connection)
-
-    def issue(self, rank: int, kind: str, connection: int, what: Any) -> Work:
-        work = Work()
-        self.issued[rank].append((kind, connection, what, work))
-        return work
-
-    def go_on(self) -> bool:
-        """Lets the first operation take place that all have issued; whether there was one."""
-        if not all(self.issued):
-            return False
-        rows = [issued.pop(0) for issued in self.issued]
-        assert len({row[:2] for row in rows}) == 1, "ranks issued different operations"
-        what = [row[2] for row in rows]
-        if rows[0][0] == "all_reduce":
-            total = sum(tensor.clone() for tensor in what)
-            for tensor in what:
-                tensor.copy_(total)
-        elif rows[0][0] == "broadcast":
-            for tensor, _ in what:
-                tensor.copy_(what[what[0][1]][0])
-        else:
-            sent = [inputs.split(sends) for _, inputs, _, sends in what]
-            for rank, (output, _, receives, _) in enumerate(what):
-                for part, each in zip(output.split(receives), sent, strict=True):
-                    part.copy_(each[rank])
-        for *_, work in rows:
-            work.future.end()
-        return True
-
-
-class _Group:
-    def __init__(self, together: Together, rank: int, connection: int) -> None:
-        self._issue: Callable[[str, Any], Work] = lambda kind, what: together.issue(rank, kind, connection, what)
-
-    def allreduce(self, tensors: Sequence[torch.Tensor]) -> Work:
-        return self._issue("all_reduce", tensors[0])
-
-    def broadcast(self, tensors: Sequence[torch.Tensor], options: Any) -> Work:
-        return self._issue("broadcast", (tensors[0], options.rootRank))
-
-    def alltoall_base(
-        self, output: torch.Tensor, inputs: torch.Tensor, receives: list[int], sends: list[int], _options: object
-    ) -> Work:
-        return self._issue("all_to_all", (output, inputs, receives, sends))
-
-
 class Rank:
     """One rank's gradients in blocks, each with its place in one memory, in two phases."""
 
     def __init__(
-        self, together: Together, rank: int, sizes: Sequence[int], order: Sequence[int], gathers: Sequence[int]
+        self, wire: Wire, rank: int, sizes: Sequence[int], order: Sequence[int], gathers: Sequence[int]
     ) -> None:
         numbers = torch.Generator().manual_seed(rank)
-        division = divide(Cut.uniform(UNIT_BYTES), sizes, together.ranks)
+        division = divide(Cut.uniform(UNIT_BYTES), sizes, wire.ranks)
         memory = torch.rand(sum(sizes) // 4, generator=numbers)
         self.sent = memory.clone()
         self.slots = []
@@ -133,11 +78,11 @@ class Rank:
             at += block.size_bytes // 4
         for slot in self.slots:
             slot.blocks = tuple(block for block in self.blocks if slot in block.slots)
-        self.issuer = Issuer(together.group(rank, -1), EventLog(open=True))
-        self.issuer.new_group = lambda number: together.group(rank, number)
-        self.issuer.connect_apart(together.ranks)
+        self.issuer = Issuer(wire.group(rank), EventLog(open=True))
+        self.issuer.new_group = lambda number: wire.group(rank, 1 + number)
+        self.issuer.connect_apart(wire.ranks)
         self.issuer.at_once = 3
-        who = rank, together.ranks
+        who = rank, wire.ranks
         self.phases = TwoPhases(self.issuer, self.slots, self.blocks, division.owners, order, gathers, *who)
         self.issuer.append(self.phases.operations())
 
@@ -153,15 +98,12 @@ def test_all_get_the_sum_and_every_norm(ranks: int, seed: int) -> None:
     sizes = [4 * chance.choice((1, 10, 700, 1500, 5000)) for _ in range(chance.choice((1, 2, 9)))]
     count = count_of(sizes, ranks)
     orders = [chance.sample(range(count), count) for _ in range(2)]
-    together = Together(ranks)
-    members = [Rank(together, rank, sizes, *orders) for rank in range(ranks)]
-    to_come = [(member, block) for member in members for block in member.blocks]
-    for member, block in chance.sample(to_come, len(to_come)):
-        member.issuer.ready(member.phases.reduces[block])
-        while chance.random() < 0.5 and together.go_on():
-            pass
-    while together.go_on():
-        pass
+    wire = Wire(ranks, lambda rank, number: chance.choice([0.0, chance.random()]))
+    members = [Rank(wire, rank, sizes, *orders) for rank in range(ranks)]
+    for member in members:
+        for block in member.blocks:
+            wire.at(10 * chance.random(), functools.partial(member.issuer.ready, member.phases.reduces[block]))
+    wire.run()
     total = members[0].sent.clone()
     for member in members[1:]:
         total += member.sent
@@ -172,16 +114,15 @@ def test_all_get_the_sum_and_every_norm(ranks: int, seed: int) -> None:
         assert norms is not None
         for slot, norm in zip(member.slots, norms, strict=True):
             assert torch.equal(norm, torch.linalg.vector_norm(slot.view))
-    assert not any(together.issued)
+    assert not any(wire.in_flight)
 
 
 def test_norms_of_another_number_of_threads_are_not_told() -> None:
-    together = Together(2)
-    members = [Rank(together, rank, [400], [0], [0]) for rank in range(2)]
+    wire = Wire(2, lambda rank, number: 0.0)
+    members = [Rank(wire, rank, [400], [0], [0]) for rank in range(2)]
     for member in members:
         member.issuer.ready(member.phases.reduces[member.blocks[0]])
-    while together.go_on():
-        pass
+    wire.run()
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(threads + 1)
