@@ -37,4 +37,6 @@ def test_what_is_gone_is_forgotten_and_what_is_held_is_not() -> None:
         thread.join()
     assert not errors
     assert all(aliases.lent(key_of(tensor)) for tensor in held)
-    assert len(aliases._lent) <= aliases._most_lent + len(threads)
+    # Of threads that look for what is gone at once, one may have set the limit by a count of before.
+    aliases._note(torch.zeros(3))
+    assert len(aliases._lent) <= aliases._most_lent + 1
