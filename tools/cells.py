@@ -83,7 +83,11 @@ def page_writer(name: str, file: str, page: Callable[[Path], str]) -> Callable[[
 
     def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> int:
         """Runs what is missing of the config, keeps what came out and writes the page. Raises UserError and OSError."""
-        kept.publish(results, name, Study, measured(config, out, repeats, Console()), file, page)
+        study = measured(config, out, repeats, Console())
+        former = kept.kept(results, name, Study)
+        if former is not None:
+            study = kept.still_simulated(study, former[1])
+        kept.publish(results, name, Study, study, file, page)
         return 0
 
     return write_page

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,6 +65,20 @@ def study_of(experiment: Experiment, results: Results, simulated: Results | None
         for cell, place, other in zip(results.cells, experiment.cells, others, strict=True)
     ]
     return Study(results.config, points)
+
+
+def still_simulated(study: Study, former: Study) -> Study:
+    """`study`, with what was simulated of the cells that are measured as they were in the `former` one."""
+
+    def simulated(point: Point) -> CellResult | None:
+        alike = (other for other in former.points if _measured_alike(point.cell, other.cell))
+        return next((other.simulated for other in alike), point.simulated)
+
+    return replace(study, points=[replace(point, simulated=simulated(point)) for point in study.points])
+
+
+def _measured_alike(cell: CellResult, other: CellResult) -> bool:
+    return dict(cell.setting) == dict(other.setting) and cell.medians_s == other.medians_s
 
 
 def small(cell: CellResult) -> CellResult:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from prophet.lab.config import load_experiment
 from prophet.lab.records import read_results, write_results
 from support.configs import REPLAY, written
 from support.results import Session, cell, failed, policy
-from tools import cells
+from tools import cells, kept
+from tools.kept import Study
 
 POINT = cell(stock=policy(1.7), prophet=policy(0.93))
 
@@ -59,3 +62,25 @@ def test_results_of_another_config_or_with_a_failure_are_not_taken(session: Sess
     broken = POINT.model_copy(update={"policies": {**POINT.policies, "p3": failed("hung")}})
     write_results(results.model_copy(update={"cells": [broken]}), out / "cell0" / "results.json")
     assert cells.earlier(load_experiment(config(tmp_path, "250mbit")), out / "cell0") is None
+
+
+def test_a_cell_that_is_measured_anew_leaves_what_was_simulated_of_the_others(session: Session, tmp_path: Path) -> None:
+    """The page that holds the simulator against one config's cells once lost them all, since one was run again."""
+    file, out = config(tmp_path, "250mbit", "1gbit"), tmp_path / "out"
+    write_page = cells.page_writer("study", "page.md", lambda _: "a page")
+    write_page(file, out, tmp_path, None)
+    stored = kept.kept(tmp_path, "study", Study)
+    assert stored is not None
+    where, study = stored
+    simulated = replace(study, points=[replace(point, simulated=point.cell) for point in study.points])
+    kept.keep(tmp_path, "study", Study, simulated, where)
+
+    shutil.rmtree(out / "cell1")
+    session.point = cell(stock=policy(1.5), prophet=policy(0.9))
+    write_page(file, out, tmp_path, None)
+    stored = kept.kept(tmp_path, "study", Study)
+    assert stored is not None
+    first, second = stored[1].points
+    assert first == simulated.points[0]
+    assert second.cell.medians_s == {"stock": 1.5, "prophet": 0.9}
+    assert second.simulated is None
