@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from prophet.frontends.torch import guards, references, steps
+from prophet.frontends.torch import references, steps
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.awaited import AwaitedRounds
 from prophet.frontends.torch.streams import streams_of
+from support.front_end import forget
 
 
 class Rounds(AwaitedRounds):
@@ -55,9 +56,7 @@ class Rounds(AwaitedRounds):
 def _clean() -> Iterator[None]:
     """What these tests leave behind is nothing to the next."""
     yield
-    for table in (guards._kept, guards._pending, guards._learning):
-        table.clear()  # type: ignore[attr-defined]
-    guards.leave_references()
+    forget()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from prophet.core.cut import Borders, Cut
 from prophet.core.events import EventKind
-from prophet.frontends.torch import guards, references, steps
+from prophet.frontends.torch import references, steps
 from prophet.frontends.torch.updates import Updates
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp import device_arena, issuer
@@ -33,6 +33,7 @@ from prophet_ddp.device_arena import DeviceArena, DeviceOperation
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_ddp.rounds import Channel, ModuleRounds, RoundTerms
+from support.front_end import forget
 from support.lazy_device import Device, HostWait, LazyGroup, LazyMode, LazyStreams, LazyWatch, NcclWork, peers
 
 RANKS = 2
@@ -46,9 +47,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Updates stay on the device, which is a mode here, and a job that failed leaves nothing to the next test."""
     monkeypatch.setattr(references, "outside_of_the_program", lambda types: contextlib.nullcontext())
     yield
-    for table in (guards._kept, guards._pending, guards._learning):
-        table.clear()  # type: ignore[attr-defined]
-    guards.leave_references()
+    forget()
 
 
 def make_model() -> nn.Sequential:
