@@ -32,9 +32,13 @@ MOST_TRANSFERS = 20_000
 LEAST_TRANSFERS = 20
 """Of fewer nothing is concluded. On a link where these take longer than the window the network would never be known."""
 MOST_FITTED = 2000
-"""The newest of them are fitted, which takes some 10 ms."""
+"""The newest of them are fitted, which takes some 10 ms, and 30 where cores are busy."""
 REFIT_S = 2.5
 """A fit holds for so long, however often it is asked for."""
+SETTLED_S = 10.0
+"""And for so long where the last ones were alike, unless pushes have become slower or faster."""
+ALIKE = 0.1
+"""They were where a push of the usual size took the same by all, but for this share."""
 DELAYS = 3
 """The acknowledgement delay is the median of so many fits: where the wire is hardly ever idle, as with much in flight,
 a single fit may find none at all."""
@@ -115,6 +119,18 @@ class TransferFit:
             transfers["start_s"] = np.maximum(transfers["start_s"], transfers["finish_s"][first - 1])
         self._transfers = transfers[first:]
 
+    @property
+    def usual_bytes(self) -> float:
+        """What a push has, of those that count; 0 where none does."""
+        return float(self._transfers["bytes"].mean()) if len(self._transfers) else 0.0
+
+    @property
+    def changed(self) -> bool:
+        """Whether the newest pushes are slower or faster than those before, by what was found last: a glance at what
+        `fit` looks into.
+        """
+        return self.likely is not None and _change(self._transfers, self.likely) > 0
+
     def fit(self) -> Network | None:
         """The network as these transfers saw it, or None while there are too few."""
         wire = _fit(self._transfers, self.likely)
@@ -194,9 +210,10 @@ class BandwidthMonitor:
         self._own = {QueueKind.PUSH: 0, QueueKind.PULL: 0}
         self._readings: deque[_Reading] = deque()
         self._fitted: Network | None = None
-        self._delays: deque[float] = deque(maxlen=DELAYS)
+        self._fits: deque[Network] = deque(maxlen=DELAYS)
         self._newest_s = -np.inf  # when the newest transfer ended
         self._fitted_s = -np.inf  # and the newest of those that were fitted
+        self._glanced_s = -np.inf  # or looked at since
         self._other_then = 0.0  # while the newest transfers were made
 
     def observe(self, events: NDArray[Any]) -> None:
@@ -263,15 +280,35 @@ class BandwidthMonitor:
         return Network(bandwidth, fitted.overhead_s, fitted.ack_delay_s)
 
     def _fit_now(self) -> Network | None:
-        if self._newest_s >= self._fitted_s + (REFIT_S if self._fitted else 0.0):
+        if self._due:
             fitted = self._fit.fit()
             if fitted is not None:
-                self._delays.append(fitted.ack_delay_s)
+                self._fits.append(fitted)
                 # Of two the larger: too much in flight costs less than a wire that runs dry.
-                usual_s = sorted(self._delays)[len(self._delays) // 2]
+                usual_s = sorted(each.ack_delay_s for each in self._fits)[len(self._fits) // 2]
                 self._fitted = replace(fitted, ack_delay_s=usual_s)
-            self._fitted_s = np.nextafter(self._newest_s, np.inf)
+            self._fitted_s = self._glanced_s = np.nextafter(self._newest_s, np.inf)
         return self._fitted
+
+    @property
+    def _due(self) -> bool:
+        """Whether pushes have ended since the last fit, and it holds no more."""
+        if self._fitted is None:
+            return self._newest_s >= self._fitted_s
+        if self._newest_s < self._fitted_s + REFIT_S or self._newest_s < self._glanced_s:
+            return False
+        if self._newest_s >= self._fitted_s + SETTLED_S or not self._alike:
+            return True
+        self._glanced_s = np.nextafter(self._newest_s, np.inf)
+        return self._fit.changed
+
+    @property
+    def _alike(self) -> bool:
+        if len(self._fits) < DELAYS:
+            return False
+        size = self._fit.usual_bytes
+        takes_s = [each.transfer_s(size) + each.ack_delay_s for each in self._fits]
+        return max(takes_s) - min(takes_s) <= ALIKE * min(takes_s)
 
     def _other(self) -> float:
         if len(self._readings) < 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -241,19 +242,57 @@ def test_what_is_expected_of_the_overhead_gives_way_to_what_is_measured() -> Non
     assert network is not None and network.overhead_s == pytest.approx(0.0005, rel=0.05)
 
 
-def test_a_fit_holds_for_a_while_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    fits = []
+def count_fits(monkeypatch: pytest.MonkeyPatch) -> list[Network]:
+    """What is fitted from here on, as it is."""
+    fits: list[Network] = []
+    fit = TransferFit.fit
 
-    def fit(self: TransferFit) -> Network:
-        fits.append(self)
-        return Network(1e9)
+    def counting(self: TransferFit) -> Network | None:
+        network = fit(self)
+        if network is not None:
+            fits.append(network)
+        return network
 
-    monkeypatch.setattr(TransferFit, "fit", fit)
-    monitor = BandwidthMonitor()
-    for tenth in range(100):
-        monitor.observe(transfers([1000] * 4, bandwidth=30e6, overhead_s=0.0, began=tenth / 10))
+    monkeypatch.setattr(TransferFit, "fit", counting)
+    return fits
+
+
+def seconds_of(monitor: BandwidthMonitor, began_s: int, ends_s: int, bandwidth: float) -> None:
+    """A job that sends all the time, and is asked for its network ten times a second."""
+    for tenth in range(began_s * 10, ends_s * 10):
+        sizes = [131072] * int(bandwidth / 131072 / 10)
+        monitor.observe(transfers(sizes, bandwidth=bandwidth, overhead_s=0.0, began=tenth / 10))
         assert monitor.network is not None
-    assert len(fits) == 4
+
+
+def test_a_fit_holds_for_a_while_and_longer_where_the_last_ones_were_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = count_fits(monkeypatch)
+    monitor = BandwidthMonitor()
+    seconds_of(monitor, 0, 6, 30e6)
+    assert len(fits) == 3
+    seconds_of(monitor, 6, 36, 30e6)
+    assert len(fits) == 6
+
+
+@pytest.mark.parametrize("factor", [1 / 3, 2])
+def test_a_fit_that_would_hold_for_long_does_not_where_pushes_are_slower_or_faster(
+    monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    monitor = BandwidthMonitor()
+    seconds_of(monitor, 0, 6, 30e6)  # Without a change the next would be at 15 s.
+    fits = count_fits(monkeypatch)
+    seconds_of(monitor, 6, 11, 30e6 * factor)
+    assert fits
+    assert monitor.network is not None
+    assert monitor.network.bandwidth == pytest.approx(30e6 * factor, rel=0.05)
+
+
+def test_fits_that_differ_do_not_hold_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = itertools.count()
+    monkeypatch.setattr(TransferFit, "fit", lambda self: Network(1e9 if next(seen) % 2 else 1.2e9))
+    monitor = BandwidthMonitor()
+    seconds_of(monitor, 0, 20, 30e6)
+    assert next(seen) == 8
 
 
 def test_a_delay_that_one_fit_does_not_see_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -365,8 +365,8 @@ class Agent:
             credit=board.credit,
             barrier=board.barrier,
         )
-        if learner.monitor.network is not None:
-            board.measured(learner.monitor.network)
+        if (network := learner.monitor.network) is not None:
+            board.measured(network)
         if warm is not None:
             warm.turn(now, board.in_force, lambda: (learner.profiler.profile, learner.monitor.network))
         if plan is not None:
