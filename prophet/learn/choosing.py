@@ -76,6 +76,9 @@ class Choosing:
         self._computes_s: dict[Cut, float] = {}
         """Backward, as it was when first seen under each cut: where cores are short many messages make it longer."""
         self._steady = True
+        self._ended = 0
+        self._moved_at: int | None = None
+        """How many iterations had ended when what is sent first seemed to take another time."""
         self._credit_known = False
         self._awaited = False  # the wanted cut is not in force yet
         self._doubted: set[Cut] = set()
@@ -87,10 +90,12 @@ class Choosing:
         self._refusals: Sequence[Refusal] = ()
         self.why = ""
 
-    def in_force(self, cut: Cut, periods_s: NDArray[np.float64]) -> None:
-        """The cut that holds, and the iterations since it does."""
+    def in_force(self, cut: Cut, periods_s: NDArray[np.float64], ended: int) -> None:
+        """The cut that holds, and the iterations since it does: what the newest took, and how many have `ended`."""
+        self._ended = ended
         if cut != self._cut:
             self._cut = cut
+            self._moved_at = None
             self._judge.in_force(cut)
             if self._wanted is None or cut != self._wanted.cut:
                 self._question = None
@@ -188,8 +193,9 @@ class Choosing:
                 # Where iterations wait no more, the cut that was the best before they did.
                 self._before_barrier, self._return_to = (self._cut, None) if barrier else (None, self._before_barrier)
             changed = old.barrier != barrier or self._is_another(old, computed_s, profile, network, size)
-            moved = _delayed(old.network, network, size) or self._has_moved(old, profile, network, size)
-            if not (changed or moved or disproved or self._failed is not self._asked_of_failed):
+            moved = self._shown(self._has_moved(old, profile, network, size))
+            delayed = _delayed(old.network, network, size)
+            if not (changed or moved or delayed or disproved or self._failed is not self._asked_of_failed):
                 return False
             if old.barrier == barrier and self._judge.better_former(self._cut) is not None:
                 return False  # What seems to be another network may be how this cut shows it: first back to that one.
@@ -218,7 +224,7 @@ class Choosing:
             failed=self._failed,
             barrier=barrier,
         )
-        self._search = self._policy.search(self._question)
+        self._search, self._moved_at = self._policy.search(self._question), None
         return changed
 
     def _is_another(self, old: Question, computed_s: float, profile: Profile, network: Network, size: int) -> bool:
@@ -244,6 +250,17 @@ class Choosing:
             return False
         computes = _differ(old.profile.backward_s, profile.backward_s, FAR_CHANGE)
         return computes or _sends_otherwise(old, profile, network, size, MATERIAL_CHANGE)
+
+    def _shown(self, moved: bool) -> bool:
+        """Whether what is sent has seemed to take another time for as many iterations as show whether it does. What they
+        took before would else be put down to the cut that is chosen next.
+        """
+        if not moved:
+            self._moved_at = None
+            return False
+        if self._moved_at is None:
+            self._moved_at = self._ended
+        return self._ended - self._moved_at >= LEAST_RECENT
 
     def turn(self) -> Plan | None:
         """Goes on with the search; the plan of a choice that is new."""

@@ -196,7 +196,7 @@ class Learner:
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
             choosing.refused(refusals)
-            choosing.in_force(cut, self._periods_s())
+            choosing.in_force(cut, self._periods_s(), self.profiler.iterations)
             due = due and choosing.may_ask(warm=self._prior is not None)
         unsure = self._prior is not None and not self._prior.over
         # Estimates take milliseconds, so they are made where they are looked at.

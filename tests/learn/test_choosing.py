@@ -14,7 +14,7 @@ from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import GradientProfile, Profile
-from prophet.learn.choosing import Choosing
+from prophet.learn.choosing import LEAST_RECENT, Choosing
 from prophet.learn.judge import Judge
 
 KIB = 1024
@@ -65,15 +65,17 @@ class Job:
         self.takes_s: dict[Cut, float] = {}
         self.network, self.profile = NETWORK, PROFILE
         self.profiles: dict[Cut, Profile] = {}
+        self.ended = 0
 
     def turns(self, count: int) -> list[Cut]:
-        """What was wanted at the end of each."""
+        """What was wanted at the end of each, in each of which an iteration ends."""
         wanted = []
         for _ in range(count):
             if not any(refusal.cut == self.wanted for refusal in self.refusals):
                 self.cut = self.wanted
             self.choosing.refused(self.refusals)
-            self.choosing.in_force(self.cut, np.full(20, self.takes_s.get(self.cut, 1.0)))
+            self.ended += 1
+            self.choosing.in_force(self.cut, np.full(20, self.takes_s.get(self.cut, 1.0)), self.ended)
             if self.choosing.may_ask(warm=False):
                 self.choosing.ask(self.profiles.get(self.cut, self.profile), self.network, 0.0)
             plan = self.choosing.turn()
@@ -196,7 +198,7 @@ def test_how_much_iterations_scatter_is_told_from_more_than_the_newest(longer: f
         periods_s = np.random.default_rng(seed).normal(1.0, 0.1, 120)
         periods_s[100:] *= longer
         for count in range(1, len(periods_s) + 1):
-            job.choosing.in_force(job.cut, periods_s[:count])
+            job.choosing.in_force(job.cut, periods_s[:count], count)
             if not job.choosing._steady:
                 break
         noticed.append(count)
@@ -215,18 +217,44 @@ def test_a_rate_that_iterations_do_not_show_begins_no_other_regime(rate: float, 
     job = Job(uniform(1024))
     job.turns(8)
     job.network = Network(rate, NETWORK.overhead_s, NETWORK.ack_delay_s)
-    job.turns(1)
+    job.turns(1 + LEAST_RECENT)
     question = job.choosing._question
     assert question is not None
     assert (question.network.bandwidth == rate) == asked
     assert (job.choosing._judge.iteration_s(uniform(1024)) is None) == forgotten
 
 
+def test_iterations_are_waited_for_that_show_whether_the_rate_is_another() -> None:
+    """What they took before would be put down to the blocks that are chosen for it."""
+    job = Job(uniform(1024))
+    job.turns(8)
+    job.network = Network(25e6, NETWORK.overhead_s, NETWORK.ack_delay_s)
+    job.turns(LEAST_RECENT)
+    question = job.choosing._question
+    assert question is not None and question.network == NETWORK
+    job.takes_s[job.cut] = 1.2
+    job.turns(1)
+    question = job.choosing._question
+    assert question is not None and question.network == job.network
+    assert question.measured is not None and question.measured.iteration_s == 1.2
+    assert job.choosing._judge.iteration_s(uniform(1024)) is None, "it is another regime"
+
+
+def test_a_rate_that_seems_to_be_another_for_a_moment_begins_nothing() -> None:
+    job = Job(uniform(1024))
+    job.turns(8)
+    for network in (Network(25e6, NETWORK.overhead_s, NETWORK.ack_delay_s), NETWORK) * 10:
+        job.network = network
+        job.turns(LEAST_RECENT)
+    question = job.choosing._question
+    assert question is not None and question.network == NETWORK
+
+
 def test_another_barrier_begins_one_regime_though_a_former_cut_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which one is better is to be found out anew, so there is nothing to go back to first."""
     job = Job(uniform(1024))
     job.turns(1)
-    job.choosing.in_force(uniform(128), np.full(20, 2.0))
+    job.choosing.in_force(uniform(128), np.full(20, 2.0), 2)
     assert job.choosing._judge.better_former(uniform(128)) == uniform(1024)
     begun, begin = [], Judge.new_regime
 

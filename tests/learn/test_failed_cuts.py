@@ -61,7 +61,7 @@ def test_a_job_is_back_within_a_few_iterations_and_then_finds_the_better_cut() -
     for _ in range(60):
         since += 1
         had[cut] += 1
-        choosing.in_force(cut, scattered(TAKES_S[cut], since))
+        choosing.in_force(cut, scattered(TAKES_S[cut], since), since)
         if choosing.may_ask(warm=False):
             choosing.ask(PROFILE, NETWORK, 0.0)
         plan = choosing.turn()
