@@ -252,8 +252,9 @@ class Choosing:
         return computes or _sends_otherwise(old, profile, network, size, MATERIAL_CHANGE)
 
     def _shown(self, moved: bool) -> bool:
-        """Whether what is sent has seemed to take another time for as many iterations as show whether it does. What they
-        took before would else be put down to the cut that is chosen next.
+        """Whether what is sent has seemed to take another time for so many iterations that they show whether it does.
+
+        What they took before would else be put down to the cut that is chosen next.
         """
         if not moved:
             self._moved_at = None
