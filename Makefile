@@ -82,7 +82,7 @@ scaling: setup
 blocks: setup
 	$(BIN)/python -m tools.blocks
 
-# The same on real networks: about two hours on a quiet machine, and it can be interrupted.
+# The same on real networks: a little over two hours on a quiet machine, and it can be interrupted.
 real-blocks: setup
 	$(BIN)/python -m tools.real_blocks
 
@@ -90,7 +90,7 @@ real-blocks: setup
 ablation: setup
 	$(BIN)/python -m tools.ablation
 
-# The same on real networks: about two hours on a quiet machine, and it can be interrupted.
+# The same on real networks: a little over two hours on a quiet machine, and it can be interrupted.
 real-ablation: setup
 	$(BIN)/python -m tools.ablation --real
 
@@ -107,7 +107,7 @@ papers: setup
 mlfabric: setup
 	$(BIN)/python -m tools.mlfabric_real
 
-# The paper's experiments on real engines: about two hours on a quiet machine, and it can be interrupted.
+# The paper's experiments on real engines: a little over two hours on a quiet machine, and it can be interrupted.
 results: setup
 	$(BIN)/python -m tools.results
 

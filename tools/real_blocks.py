@@ -1,6 +1,6 @@
 """Blocks that adapt beside blocks of one size, on real networks: the cells of configs/blocks.yaml and their page.
 
-Rule of this file: what is counted, and the page docs/results/blocks.md. `make real-blocks` runs it, for about two
+Rule of this file: what is counted, and the page docs/results/blocks.md. `make real-blocks` runs it, for a little over two
 hours on a quiet machine.
 """
 

@@ -213,7 +213,7 @@ class BandwidthMonitor:
         self._fits: deque[Network] = deque(maxlen=DELAYS)
         self._newest_s = -np.inf  # when the newest transfer ended
         self._fitted_s = -np.inf  # and the newest of those that were fitted
-        self._glanced_s = -np.inf  # or looked at since
+        self._looked_s = -np.inf  # before this one there is nothing new
         self._other_then = 0.0  # while the newest transfers were made
 
     def observe(self, events: NDArray[Any]) -> None:
@@ -280,27 +280,27 @@ class BandwidthMonitor:
         return Network(bandwidth, fitted.overhead_s, fitted.ack_delay_s)
 
     def _fit_now(self) -> Network | None:
-        if self._due:
-            fitted = self._fit.fit()
-            if fitted is not None:
-                self._fits.append(fitted)
-                # Of two the larger: too much in flight costs less than a wire that runs dry.
-                usual_s = sorted(each.ack_delay_s for each in self._fits)[len(self._fits) // 2]
-                self._fitted = replace(fitted, ack_delay_s=usual_s)
-            self._fitted_s = self._glanced_s = np.nextafter(self._newest_s, np.inf)
+        if self._newest_s >= self._looked_s:
+            self._looked_s = np.nextafter(self._newest_s, np.inf)
+            if self._outdated:
+                self._refit()
         return self._fitted
 
+    def _refit(self) -> None:
+        self._fitted_s = self._newest_s
+        fitted = self._fit.fit()
+        if fitted is not None:
+            self._fits.append(fitted)
+            # Of two the larger: too much in flight costs less than a wire that runs dry.
+            usual_s = sorted(each.ack_delay_s for each in self._fits)[len(self._fits) // 2]
+            self._fitted = replace(fitted, ack_delay_s=usual_s)
+
     @property
-    def _due(self) -> bool:
-        """Whether pushes have ended since the last fit, and it holds no more."""
+    def _outdated(self) -> bool:
         if self._fitted is None:
-            return self._newest_s >= self._fitted_s
-        if self._newest_s < self._fitted_s + REFIT_S or self._newest_s < self._glanced_s:
-            return False
-        if self._newest_s >= self._fitted_s + SETTLED_S or not self._alike:
             return True
-        self._glanced_s = np.nextafter(self._newest_s, np.inf)
-        return self._fit.changed
+        age_s = self._newest_s - self._fitted_s
+        return age_s >= SETTLED_S or (age_s >= REFIT_S and (not self._alike or self._fit.changed))
 
     @property
     def _alike(self) -> bool:
