@@ -82,7 +82,7 @@ scaling: setup
 blocks: setup
 	$(BIN)/python -m tools.blocks
 
-# The same on real networks: a little over two hours on a quiet machine, and it can be interrupted.
+# The same on real networks: two and a half hours on a quiet machine, and it can be interrupted.
 real-blocks: setup
 	$(BIN)/python -m tools.real_blocks
 

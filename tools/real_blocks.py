@@ -1,7 +1,7 @@
 """Blocks that adapt beside blocks of one size, on real networks: the cells of configs/blocks.yaml and their page.
 
-Rule of this file: what is counted, and the page docs/results/blocks.md. `make real-blocks` runs it, for a little
-over two hours on a quiet machine.
+Rule of this file: what is counted, and the page docs/results/blocks.md. `make real-blocks` runs it, for some two
+and a half hours on a quiet machine.
 """
 
 from __future__ import annotations
