@@ -3,11 +3,9 @@
 Rule of this file: what is tried, in which order, and when it is enough. Pure; a host gives it a number of events at a
 time, so that a decision never holds a thread for long. Sizes are bytes, times seconds.
 
-Blocks of one size along the arena are tried, and credits with each: a middle size, all larger ones, and smaller ones
-for as long as it gets better. Large blocks cost fewer messages and stand longer in the way of what is more urgent; what
-that comes to, the prediction says. It leaves out what messages take where cores are short, so a larger size may be
-better that is not predicted to be; there are few, of few messages, and whoever judges by what iterations take must
-find them.
+Blocks of one size along the arena are tried, from a middle size up and down for as long as it gets better, and credits
+with each. Large blocks cost fewer messages and stand longer in the way of what is more urgent; what that comes to,
+the prediction says.
 
 Two things that were tried here are not here any more, since they were worth nothing (docs/results/ablation.md):
 blocks of several sizes along the stepwise pattern, and holding back what is less urgent when gradient 0 is due.
@@ -157,15 +155,13 @@ class ChoiceSearch:
         yield from self._judge(Cut.uniform(sizes[middle]), math.inf)
         measured = self.question.measured
         takes_s = NEAR * measured.iteration_s if measured is not None else 0.0
-        for size in sizes[middle + 1 :]:
-            yield from self._judge(Cut.uniform(size), NEAR, takes_s)
-        worse = 0
-        for size in reversed(sizes[:middle]):
-            before = self._best_s
-            yield from self._judge(Cut.uniform(size), NEAR)
-            worse = 0 if self._best_s < before else worse + 1
-            if worse > PATIENCE:
-                return
+        for direction, least_s in ((1, takes_s), (-1, 0.0)):
+            worse, place = 0, middle + direction
+            while 0 <= place < len(sizes) and worse <= PATIENCE:
+                before = self._best_s
+                yield from self._judge(Cut.uniform(sizes[place]), NEAR, least_s)
+                worse = 0 if self._best_s < before else worse + 1
+                place += direction
 
     def _judge(self, cut: Cut, near: float, least_s: float = 0.0) -> Spent:
         """Finds the best credit of a cut: from a few blocks up and down for as long as it gets better.

@@ -181,16 +181,6 @@ def test_larger_blocks_are_predicted_up_to_what_the_job_takes_now() -> None:
     assert len(slow) > len(usual)
 
 
-def test_the_next_larger_blocks_are_predicted_whatever_the_job_has_had() -> None:
-    """What it has had is predicted first, and of the rest none need be better than that."""
-    had = [Cut.uniform(size) for size in (1 << 20, 2 << 20)]
-    usual = {choice.cut: choice.iteration_s for choice in searched(question()).choices}
-    measured = Measured(had[-1], 4 << 20, 3 * min(usual.values()))
-    asked = question(measured=measured)
-    choices = searched(replace(asked, cuts=(*asked.cuts, *had))).choices
-    assert Cut.uniform(MOST_BLOCK_BYTES) in [choice.cut for choice in choices]
-
-
 def test_a_longer_delay_makes_the_credit_larger() -> None:
     cut = Cut.uniform(128 * KIB)
     near, far = (
