@@ -87,6 +87,7 @@ class Choosing:
         self._return_to: Cut | None = None
         self._asked_of_failed: Measured | None = None
         self._told_of: set[Cut] = set()
+        self._disbelieved = False  # what the last question's answers promise of blocks that are yet to be tried
         self._refusals: Sequence[Refusal] = ()
         self.why = ""
 
@@ -224,7 +225,7 @@ class Choosing:
             failed=self._failed,
             barrier=barrier,
         )
-        self._search, self._moved_at = self._policy.search(self._question), None
+        self._search, self._moved_at, self._disbelieved = self._policy.search(self._question), None, False
         return changed
 
     def _is_another(self, old: Question, computed_s: float, profile: Profile, network: Network, size: int) -> bool:
@@ -287,6 +288,9 @@ class Choosing:
             return None
         question = self._question
         possible = [choice for choice in self._choices if self._to_be_had(choice.cut, question)]
+        if self._disbelieved:
+            # The others would cost as much. What the network is known to be by then is asked about first.
+            possible = [choice for choice in possible if choice.cut in self._judge.used]
         wanted = self._judge.wanted(possible, self._cut) if self._adapts else current
         if self._return_to is not None:
             wanted = next((choice for choice in possible if choice.cut == self._return_to), wanted)
@@ -300,6 +304,7 @@ class Choosing:
             # asked about for ever.
             self._failed = Measured(self._cut, current.credit, took_s)
             self._told_of.add(self._cut)
+            self._disbelieved = took_s > current.iteration_s * (1 + FAR_CHANGE)
         self._wanted = wanted
         self._awaited = wanted.cut != self._cut
         if not self._awaited:

@@ -15,7 +15,7 @@ import numpy as np
 
 from prophet.core.plan import Plan
 from prophet.learn.bandwidth import BandwidthMonitor, NicSample
-from prophet.learn.profiler import JobProfiler
+from prophet.learn.profiler import WARM_UP, JobProfiler
 from prophet.learn.ranks import ranks_of
 from prophet.learn.replan import plan_changed
 
@@ -38,6 +38,8 @@ LEAST_AFTER = 5
 """After a change so many iterations tell whether they take as long as before."""
 ANOTHER = 0.05
 """They do not where their median is another by more than this share."""
+WATCHED = 2
+"""What was measured of the network counts once so many whole iterations have been watched."""
 
 
 class Monitor(Protocol):
@@ -86,7 +88,7 @@ class Learner:
         self._changed_s: float | None = None
         self._knows_network = False
         self._barrier = False
-        self._watches = False
+        self._watches = self._has_watched = False
         self._prior: Prior | None = None
         self._cut: Cut | None = None
         self._learns_order = False
@@ -123,6 +125,15 @@ class Learner:
         self.profiler.traced(forward_s)
         self.policy = policy
         self._judged_at = -float("inf")
+
+    @property
+    def network(self) -> Network | None:
+        """What was measured of it, once whole iterations have been watched; None before.
+
+        In a part of one, a fast wire behind a long delay may look like a slow one without any. With the blocks and the
+        credit for that, iterations took four times as long.
+        """
+        return self.monitor.network if self._has_watched else None
 
     @property
     def kept_was_dropped(self) -> str:
@@ -179,8 +190,8 @@ class Learner:
     ) -> Plan | None:
         """Takes in what happened since the last turn; a new plan where one is due.
 
-        `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs. The slowest is
-        planned for, since every iteration waits for it. `refusals` are cuts that the engine cannot give the job as
+        `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs. Planned for is
+        what every iteration waits for. `refusals` are cuts that the engine cannot give the job as
         things are: another is chosen then. `credit` is what the one that chooses wants in flight, in bytes; None while
         it has not said. `barrier`: iterations wait for all averages, as far as is known.
         """
@@ -202,7 +213,7 @@ class Learner:
         # Estimates take milliseconds, so they are made where they are looked at.
         looked_at = due or unsure or (choosing is None and not self._knows_network)
         profile = self.profiler.profile if looked_at and self.profiler.ready else None
-        network = self.monitor.network if looked_at else None
+        network = self.network if looked_at else None
         if self._prior is not None and unsure:
             profile, network = self._prior.fill(profile, network)
             due = due or bool(self._prior.dropped)
@@ -210,7 +221,7 @@ class Learner:
         if choosing is not None:
             if due and profile is not None and network is not None:
                 self._judged_at, self._barrier = now, barrier
-                if choosing.ask(profile, _slowest(network, networks), self.profiler.jitter_s, barrier):
+                if choosing.ask(profile, _waited_for(network, networks), self.profiler.jitter_s, barrier):
                     self._changed_s = now
             plan = choosing.turn()
         elif self._follows and cut is not None:
@@ -218,7 +229,7 @@ class Learner:
             self._judged_at, self._barrier = now if due else self._judged_at, barrier
         elif profile is not None and (due or (not self._knows_network and network is not None)):
             self._barrier = barrier
-            plan = self._plan(now, profile, _slowest(network, networks) if network is not None else None)
+            plan = self._plan(now, profile, _waited_for(network, networks) if network is not None else None)
         if self._learns_order and cut is not None:
             plan = self._in_order(cut, plan or self.plan, due)
         if plan is None or not plan_changed(self.plan, plan):
@@ -265,6 +276,7 @@ class Learner:
                 return
             self._watches = True
             events = events[events["time_s"] >= since_s]
+        self._has_watched = self._has_watched or self.profiler.iterations >= WARM_UP + WATCHED
         self.monitor.disregard(math.inf if since_s is None else since_s)
         self.monitor.observe(events)
         if nic is not None:
@@ -281,5 +293,8 @@ class Learner:
         return self.policy.plan(profile, network, jitter_s=self.profiler.jitter_s)
 
 
-def _slowest(own: Network, networks: Sequence[Network]) -> Network:
-    return min([own, *networks], key=lambda network: network.bandwidth)
+def _waited_for(own: Network, networks: Sequence[Network]) -> Network:
+    """The slowest of all, with the longest delay: whoever has too little in flight for that is the slowest then."""
+    everywhere = [own, *networks]
+    slowest = min(everywhere, key=lambda network: network.bandwidth)
+    return replace(slowest, ack_delay_s=max(network.ack_delay_s for network in everywhere))

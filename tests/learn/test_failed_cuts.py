@@ -73,6 +73,36 @@ def test_a_job_is_back_within_a_few_iterations_and_then_finds_the_better_cut() -
     assert failed is not None and failed.cut == SMALL and failed.iteration_s == pytest.approx(0.8, rel=0.2)
 
 
+class Misled(Policy):
+    """Promises much of small blocks, the smaller the more, until it is asked with the delay that there is."""
+
+    def search(self, question: Question) -> Search:
+        search = super().search(question)
+        if question.network.ack_delay_s == 0:
+            sizes = sorted([*TAKES_S, Cut.uniform(1 << 15), Cut.uniform(1 << 17)], key=lambda cut: cut.block_bytes_at(0))
+            search.choices = [Choice(cut, 1 << 18, 0.2 + 0.02 * place) for place, cut in enumerate(sizes)]
+        else:
+            search.choices = [Choice(cut, 1 << 20, 0.4 + 0.1 * place) for place, cut in enumerate((LARGE, LEARNING))]
+        return search
+
+
+def test_after_one_that_is_far_worse_than_promised_no_other_is_tried_on_the_same_promises() -> None:
+    """They were made from what did not hold; and what is known now is looked at only now and then."""
+    policy = Misled()
+    choosing = Choosing(policy, Shape(2, 1), adapts=True, arena=True, credit=1 << 20)
+    cut, since, had = LEARNING, 0, [LEARNING]
+    for number in range(120):
+        since += 1
+        choosing.in_force(cut, scattered(TAKES_S.get(cut, 2.0), since), since)
+        if choosing.may_ask(warm=False) and number % 30 == 10:
+            choosing.ask(PROFILE, NETWORK if number < 30 else Network(300e6, 1e-6, 0.02), 0.0)
+        plan = choosing.turn()
+        if plan is not None and plan.cut is not None and plan.cut != cut:
+            cut, since = plan.cut, 0
+            had.append(cut)
+    assert had == [LEARNING, Cut.uniform(1 << 15), LEARNING, LARGE]
+
+
 def test_a_cut_that_was_left_before_it_was_known_well_is_still_gone_back_to() -> None:
     judge = Judge()
     judge.in_force(LEARNING)

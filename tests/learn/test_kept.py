@@ -165,7 +165,7 @@ def kept(fast: list[NDArray[Any]]) -> Kept:
     learner = Learner(get_policy("prophet"), MONITOR_S)
     run(learner, fast)
     assert learner.profiler.profile is not None
-    return kept_from_json(kept_to_json(Kept(learner.profiler.profile, learner.monitor.network)))
+    return kept_from_json(kept_to_json(Kept(learner.profiler.profile, learner.network)))
 
 
 def test_the_second_run_is_planned_before_its_first_event(fast: list[NDArray[Any]], kept: Kept) -> None:

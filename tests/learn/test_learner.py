@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from prophet.core.choice import Shape
 from prophet.core.cut import Cut
+from prophet.core.network import Network
 from prophet.learn.learner import Learner
 from prophet.policies import get_policy
 from prophet.policies.tictac import TicTac
@@ -83,7 +84,7 @@ def test_a_worker_that_follows_has_in_flight_what_the_one_that_decides_wants() -
             assert plan is None or plan.cut is None, "it has no say in that"
             credits.append(subject.plan.push.credit)
     assert credits == [said[number] or begun_with for number in range(4) for _ in range(8)]
-    assert subject.monitor.network is not None, "which all workers are to know"
+    assert subject.network is not None, "which all workers are to know"
     assert subject.plan.push.order == {}, "blocks are ranked by their ids, whatever order they came in"
 
 
@@ -133,10 +134,33 @@ def test_the_first_rounds_of_new_keys_say_nothing_of_the_network() -> None:
         turn = np.concatenate([some_iterations(1, float(second)), sent])
         turn.sort(order="time_s", kind="stable")
         subject.turn(second + 1.0, turn, None, cut=Cut.uniform(size))
-        if subject.monitor.network is not None:
-            rates.append(subject.monitor.network.bandwidth)
+        if subject.network is not None:
+            rates.append(subject.network.bandwidth)
     assert len(rates) > 20
     assert rates == pytest.approx([30e6] * len(rates), rel=0.02)
+
+
+def test_what_a_part_of_an_iteration_tells_of_the_network_does_not_count() -> None:
+    """It may look like a slow wire without a delay where there is a fast one behind a long delay."""
+    subject = learner()
+    known = []
+    for second in range(6):
+        sent = transfers([131072, 4000] * 20, 30e6, 0.0005, began=second + 0.4)
+        turn = np.concatenate([some_iterations(1, float(second)), sent])
+        turn.sort(order="time_s", kind="stable")
+        subject.turn(second + 1.0, turn, None)
+        known.append(subject.network is not None)
+    assert known == [False] * 4 + [True] * 2, "two to warm up, and two that have ended, with the next one's begin"
+
+
+def test_planned_for_is_the_slowest_rate_and_the_longest_delay() -> None:
+    """One that is far away is the slowest of all where too little is in flight for it."""
+    subject = learner()
+    subject.turn(1.0, some_iterations(8), None)
+    measured = transfers([131072, 4000] * 60, 30e6, 0.0005, began=9.0)
+    others = Network(20e6, 0.001), Network(90e6, ack_delay_s=0.04)
+    plan = subject.turn(9.5, measured, None, networks=others)
+    assert plan is not None and plan.network == Network(20e6, 0.001, 0.04)
 
 
 def test_a_slower_network_is_seen_though_it_came_with_another_cut() -> None:
@@ -147,8 +171,8 @@ def test_a_slower_network_is_seen_though_it_came_with_another_cut() -> None:
         turn = np.concatenate([some_iterations(1, float(second)), sent])
         turn.sort(order="time_s", kind="stable")
         subject.turn(second + 1.0, turn, None, cut=Cut.uniform(size))
-    assert subject.monitor.network is not None
-    assert subject.monitor.network.bandwidth == pytest.approx(15e6, rel=0.02)
+    assert subject.network is not None
+    assert subject.network.bandwidth == pytest.approx(15e6, rel=0.02)
 
 
 def test_the_order_of_blocks_that_come_back_is_known_at_once() -> None:

@@ -365,10 +365,10 @@ class Agent:
             credit=board.credit,
             barrier=board.barrier,
         )
-        if (network := learner.monitor.network) is not None:
+        if (network := learner.network) is not None:
             board.measured(network)
         if warm is not None:
-            warm.turn(now, board.in_force, lambda: (learner.profiler.profile, learner.monitor.network))
+            warm.turn(now, board.in_force, lambda: (learner.profiler.profile, learner.network))
         if plan is not None:
             self._plan = plan
             self._take_up(hook, plan)
@@ -388,7 +388,7 @@ class Agent:
         from prophet.policies.algorithms.stock import stock_iteration_s
         from prophet.watch.status import predicted_of
 
-        profile, network = learner.profiler.latest, learner.monitor.network
+        profile, network = learner.profiler.latest, learner.network
         self._planned_from = profile
         if profile is not None and network is not None:
             self._predicted = predicted_of(learner.wanted, stock_iteration_s(profile, network, collectives=False))
@@ -445,7 +445,7 @@ class Agent:
         if self._observer is not None:
             self._observer.close()
         if learner is not None and self._warm and not self._aside:
-            self._warm.keep(self._board.in_force, learner.profiler.profile, learner.monitor.network)
+            self._warm.keep(self._board.in_force, learner.profiler.profile, learner.network)
         write_records(self._settings, self._status, self._learned, self._happened)
 
     def _take_last_events(self) -> None:
@@ -480,7 +480,7 @@ class Agent:
             push_credit=self._plan.push.credit,
             pull_credit=self._plan.pull.credit,
             deadlines=tuple(self._plan.push.deadlines),
-            network=self._learner.monitor.network if self._learner else None,
+            network=self._learner.network if self._learner else None,
             hook=self._hook.status() if self._hook else None,
             cut=cut.segments if cut is not None else (),
             recuts=self._board.recuts,

@@ -148,7 +148,7 @@ class ModuleAgent(WatchingAgent):
     def leave(self) -> None:
         """The module or the process ends: what was learned is kept for the next start."""
         if self._warm is not None:
-            self._warm.keep(self._record.cut, self.learner.profiler.latest, self.learner.monitor.network)
+            self._warm.keep(self._record.cut, self.learner.profiler.latest, self.learner.network)
 
     def _begin_warm(self, rounds: ModuleRounds, warm: WarmStart) -> None:
         """Once it is known what there is to send: where the last run of the job ended, this one begins."""
@@ -177,7 +177,7 @@ class ModuleAgent(WatchingAgent):
         if warm is not None and cut is not None:
             if not warm.asked:
                 self._begin_warm(rounds, warm)
-            warm.turn(now, cut, lambda: (self.learner.profiler.latest, self.learner.monitor.network))
+            warm.turn(now, cut, lambda: (self.learner.profiler.latest, self.learner.network))
         events = rounds.log.drain()
         rounds.record.keep(events)
         self.learner.profiler.forward_ended(rounds.log.drain_forward_ends())
@@ -192,7 +192,7 @@ class ModuleAgent(WatchingAgent):
             rounds.record.kept_was_dropped = self.learner.kept_was_dropped
         if cut is None or (plan is None and not (self.learner.profiler.ready and self._due(rounds, cut, now))):
             return  # Estimates take milliseconds of a core that computes, so they are made where they are looked at.
-        network = self.learner.monitor.network
+        network = self.learner.network
         # In the first rounds under another cut that of the former one, which says enough of any blocks of this arena.
         profile = self.learner.profiler.latest
         if self._kept is not None:
@@ -241,7 +241,7 @@ class ModuleAgent(WatchingAgent):
 
         if self._rule is None:
             self._rule = DividingRule(MEASURED_PERIODS * self._monitor_s)
-        network = self.learner.monitor.network
+        network = self.learner.network
         if not self.decided or network is None:
             return self._rule.wanted
         wanted = self._rule.turn(now, rounds.divided, list(rounds.periods_s), network.bandwidth)
@@ -255,7 +255,7 @@ class ModuleAgent(WatchingAgent):
         """
         if self._worth[0] == cut or cut is None:
             return self._worth[1]
-        profile, network = self.learner.profiler.latest, self.learner.monitor.network
+        profile, network = self.learner.profiler.latest, self.learner.network
         if profile is not None and network is not None:
             wire_s = profile.total_bytes / network.bandwidth
             lost_s = (rounds.division(cut).imbalance - 1) * wire_s

@@ -211,7 +211,7 @@ class Records:
             partition_bytes=self._settings.partition_bytes or MOST_BLOCK_BYTES,
             push_credit=plan.push.credit if plan is not None else None,
             deadlines=tuple(plan.push.deadlines) if plan is not None else (),
-            network=learner.monitor.network if learner is not None else None,
+            network=learner.network if learner is not None else None,
             cut=module.cut.segments if module.cut is not None else (),
             recuts=module.recuts,
             last_recut_s=module.last_recut_s,

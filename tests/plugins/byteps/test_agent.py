@@ -309,16 +309,17 @@ def test_a_learner_that_cannot_be_made_is_one_warning(
 
 @pytest.mark.parametrize("policy", ["p3", "prophet"])
 def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, clock: list[float]) -> None:
-    cut, network = Cut.uniform(1 << 20), Network(1e8)
+    cut = Cut.uniform(1 << 20)
     asked: list[tuple[Cut | None, tuple[Network, ...]]] = []
     refused: list[Refusal] = []
     said: list[int | None] = []
     plan = Plan(cut=cut)
 
     class Learner:
-        monitor, profiler = SimpleNamespace(network=network), SimpleNamespace(profile=None)
+        profiler = SimpleNamespace(profile=None)
         why, credit = "larger blocks cost less", 3 << 20
         wanted = SimpleNamespace(iteration_s=0.25)
+        network = Network(1e8)
 
         def turn(self, now: float, events: Any, nic: Any, **others: Any) -> Plan:
             asked.append((others["cut"], others["networks"]))
@@ -330,7 +331,7 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     scheduled._take_up = lambda hook, plan: None  # type: ignore[method-assign]
     scheduled._learn(Hook(), Learner(), 3.0, [])  # type: ignore[arg-type]
     board = scheduled._board
-    assert board.said() == (Wish(cut, 3 << 20), network)
+    assert board.said() == (Wish(cut, 3 << 20), Network(1e8))
     first = None if policy == "prophet" and board.fixed is None else Cut.uniform(128 * 1024)
     assert asked == [(first, ())]
     for number in range(2):
