@@ -17,7 +17,7 @@ from prophet_ddp.agent import Turning, WatchingAgent
 from prophet_ddp.control import Decision
 
 if TYPE_CHECKING:
-    from prophet.core.network import Probe
+    from prophet.core.network import Network, Probe
     from prophet.core.policy import Policy
     from prophet.frontends.torch.trace import ForwardTrace
     from prophet_ddp.rounds import ModuleRounds
@@ -43,10 +43,15 @@ class GroupingAgent(WatchingAgent):
         self._policy = policy
         # The groups of these systems are neighbours in the order of generation, which the arena's is turned round.
         self.profiler = JobProfiler(forward_ids=True)
-        self.monitor = SerialMonitor(alone)
+        self._monitor = SerialMonitor(alone)
         self._trace = trace
         self.decided = False
         rounds.record.learner = self
+
+    @property
+    def network(self) -> Network | None:
+        """What was measured of it."""
+        return self._monitor.network
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         events = rounds.log.drain()
@@ -56,9 +61,9 @@ class GroupingAgent(WatchingAgent):
         self.profiler.forward_ended(rounds.log.drain_forward_ends())
         self.profiler.observe(events)
         if self.profiler.warmed_up_s is not None:
-            self.monitor.observe(events[events["time_s"] >= self.profiler.warmed_up_s])
+            self._monitor.observe(events[events["time_s"] >= self.profiler.warmed_up_s])
         profile = self.profiler.profile
-        network = self.monitor.network
+        network = self.network
         if self.profiler.iterations < self._groups.LEARNING_ITERATIONS or profile is None or network is None:
             return
         sizes, kinds = rounds.layout

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from prophet.core.event_record import EventRecord, RecordBuffer
+    from prophet.core.network import Network
     from prophet.core.plan import Plan
     from prophet.core.profile import Profile
-    from prophet.learn.learner import Monitor
     from prophet.learn.profiler import JobProfiler
 
 logger = logging.getLogger("prophet")
@@ -46,7 +46,7 @@ class Learned(Protocol):
     @property
     def profiler(self) -> JobProfiler: ...
     @property
-    def monitor(self) -> Monitor: ...
+    def network(self) -> Network | None: ...
 
 
 class ModuleRecord:
