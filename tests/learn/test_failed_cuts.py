@@ -79,8 +79,8 @@ class Misled(Policy):
     def search(self, question: Question) -> Search:
         search = super().search(question)
         if question.network.ack_delay_s == 0:
-            sizes = sorted([*TAKES_S, Cut.uniform(1 << 15), Cut.uniform(1 << 17)], key=lambda cut: cut.block_bytes_at(0))
-            search.choices = [Choice(cut, 1 << 18, 0.2 + 0.02 * place) for place, cut in enumerate(sizes)]
+            sizes = [1 << 15, 1 << 16, 1 << 17, 1 << 18, 1 << 20]
+            search.choices = [Choice(Cut.uniform(size), 1 << 18, 0.2 + 0.02 * n) for n, size in enumerate(sizes)]
         else:
             search.choices = [Choice(cut, 1 << 20, 0.4 + 0.1 * place) for place, cut in enumerate((LARGE, LEARNING))]
         return search
