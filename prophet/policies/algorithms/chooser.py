@@ -164,7 +164,8 @@ class ChoiceSearch:
                 place += direction
 
     def _judge(self, cut: Cut, near: float, least_s: float = 0.0) -> Spent:
-        """Finds the best credit of a cut: from a few blocks up and down for as long as it gets better.
+        """Finds the best credit of a cut: from a few blocks up and down for as long as it gets better, or from as many as
+        leave while an acknowledgement comes: with far fewer all are too bad to tell which way it gets better.
 
         Given up is what takes more than `near` of the best, and more than `least_s`.
         """
@@ -172,9 +173,11 @@ class ChoiceSearch:
             return
         row = self._judged[cut] = _Judged()
         block_bytes = cut.typical_bytes(self.question.profile.total_bytes)
-        least = LEAST_IN_FLIGHT_S * self.question.network.bandwidth
-        enough = (place for place, count in enumerate(IN_FLIGHT) if count * block_bytes >= least)
-        middle = max(IN_FLIGHT.index(FIRST_IN_FLIGHT), next(enough, len(IN_FLIGHT) - 1))
+        network = self.question.network
+        least = LEAST_IN_FLIGHT_S * network.bandwidth
+        covers = 1 + network.ack_delay_s / network.transfer_s(block_bytes)
+        first = max(FIRST_IN_FLIGHT, least / block_bytes, covers)
+        middle = next((place for place, count in enumerate(IN_FLIGHT) if count >= first), len(IN_FLIGHT) - 1)
         for direction in (1, -1):
             worse, place = 0, middle if direction > 0 else middle - 1
             while 0 <= place < len(IN_FLIGHT) and worse <= PATIENCE:
