@@ -158,14 +158,16 @@ class ChoiceSearch:
         for direction, least_s in ((1, takes_s), (-1, 0.0)):
             worse, place = 0, middle + direction
             while 0 <= place < len(sizes) and worse <= PATIENCE:
-                before = self._best_s
-                yield from self._judge(Cut.uniform(sizes[place]), NEAR, least_s)
-                worse = 0 if self._best_s < before else worse + 1
+                cut, before = Cut.uniform(sizes[place]), self._best_s
                 place += direction
+                if cut in self._judged:
+                    continue  # It was looked at as one that the job has had, which says nothing of those beyond it.
+                yield from self._judge(cut, NEAR, least_s)
+                worse = 0 if self._best_s < before else worse + 1
 
     def _judge(self, cut: Cut, near: float, least_s: float = 0.0) -> Spent:
-        """Finds the best credit of a cut: from a few blocks up and down for as long as it gets better, or from as many as
-        leave while an acknowledgement comes: with far fewer all are too bad to tell which way it gets better.
+        """Finds the best credit of a cut, from a few blocks up and down for as long as it gets better; or from as many
+        as leave while an acknowledgement comes, since with far fewer all are too bad to tell which way it gets better.
 
         Given up is what takes more than `near` of the best, and more than `least_s`.
         """
