@@ -33,6 +33,12 @@ class Network:
         """The paper's E(i) with Eq. 10's f fitted as a fixed overhead and a rate."""
         return self.overhead_s + size_bytes / self.bandwidth
 
+    def to_cover_delay(self, size_bytes: float) -> float:
+        """How many messages of so many bytes keep the wire busy: one that leaves is replaced when its acknowledgement
+        comes, and the others take at least that long.
+        """
+        return 1 + self.ack_delay_s / self.transfer_s(size_bytes)
+
     @property
     def one_at_a_time(self) -> Network:
         """The same for who sends the next message when the one before is acknowledged: each pays for the delay."""

@@ -191,9 +191,9 @@ class Learner:
         """Takes in what happened since the last turn; a new plan where one is due.
 
         `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs. Planned for is
-        what every iteration waits for. `refusals` are cuts that the engine cannot give the job as
-        things are: another is chosen then. `credit` is what the one that chooses wants in flight, in bytes; None while
-        it has not said. `barrier`: iterations wait for all averages, as far as is known.
+        what every iteration waits for. `refusals` are cuts that the engine cannot give the job as things are: another
+        is chosen then. `credit` is what the one that chooses wants in flight, in bytes; None while it has not said.
+        `barrier`: iterations wait for all averages, as far as is known.
         """
         if cut != self._cut and self._cut is not None:
             # Ids are others from here on, and these events are of both.

@@ -81,8 +81,7 @@ class Prophet:
         """
         if network is None:
             return max(UNMEASURED_BYTES, self._partition_bytes)
-        others = math.ceil(network.ack_delay_s / network.transfer_s(self._partition_bytes))
-        return (1 + max(1, others)) * self._partition_bytes
+        return max(2, math.ceil(network.to_cover_delay(self._partition_bytes))) * self._partition_bytes
 
 
 def _forward_ids(profile: Profile) -> bool:

@@ -177,8 +177,7 @@ class ChoiceSearch:
         block_bytes = cut.typical_bytes(self.question.profile.total_bytes)
         network = self.question.network
         least = LEAST_IN_FLIGHT_S * network.bandwidth
-        covers = 1 + network.ack_delay_s / network.transfer_s(block_bytes)
-        first = max(FIRST_IN_FLIGHT, least / block_bytes, covers)
+        first = max(FIRST_IN_FLIGHT, least / block_bytes, network.to_cover_delay(block_bytes))
         middle = next((place for place, count in enumerate(IN_FLIGHT) if count >= first), len(IN_FLIGHT) - 1)
         for direction in (1, -1):
             worse, place = 0, middle if direction > 0 else middle - 1

@@ -187,14 +187,14 @@ def test_larger_blocks_are_predicted_up_to_what_the_job_takes_now() -> None:
     assert len(slow) > len(usual)
 
 
-def test_sizes_beyond_those_that_the_job_has_had_are_looked_at() -> None:
-    """On a fast network larger blocks are better the larger they are, and a job comes to them step by step."""
-    fast = Network(2e9, 1e-4, 2.8e-4)
-    had = [Cut.uniform(size * KIB) for size in (512, 1024, 2048)]
-    credit = 3 * had[-1].block_bytes_at(0)
-    longer = Measured(had[-1], credit, 0.5)
-    search = searched(Question(PROFILE, fast, SHAPE, tuple(had), anew=True, measured=longer))
-    assert Cut.uniform(MOST_BLOCK_BYTES) in [choice.cut for choice in search.choices]
+def test_the_next_larger_blocks_are_predicted_whatever_the_job_has_had() -> None:
+    """What it has had is predicted first, and of the rest none need be better than that."""
+    had = [Cut.uniform(size) for size in (1 << 20, 2 << 20)]
+    usual = {choice.cut: choice.iteration_s for choice in searched(question()).choices}
+    measured = Measured(had[-1], 4 << 20, 3 * min(usual.values()))
+    asked = question(measured=measured)
+    choices = searched(replace(asked, cuts=(*asked.cuts, *had))).choices
+    assert Cut.uniform(MOST_BLOCK_BYTES) in [choice.cut for choice in choices]
 
 
 def test_a_longer_delay_makes_the_credit_larger() -> None:
