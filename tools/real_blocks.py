@@ -1,17 +1,19 @@
 """Blocks that adapt beside blocks of one size, on real networks: the cells of configs/blocks.yaml and their page.
 
-Rule of this file: what is counted, and the page docs/results/blocks.md. `make real-blocks` runs it, for some two
-and a half hours on a quiet machine.
+Rule of this file: what is counted, and the page docs/results/blocks.md. `make real-blocks` runs it, for some
+two hours on a quiet machine.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prophet.lab.records import CellResult
+from prophet.lab.config import experiment_of
+from prophet.lab.records import CellResult, PolicyResult
 from prophet.lab.results_view import describe_setting
 from tools import kept
 from tools.blocks import ADAPTS, FIXED
@@ -29,6 +31,10 @@ COMMAND = "make real-blocks"
 STOCK = "stock"
 BEHIND = 0.02
 """Never more behind the best of the fixed sizes."""
+CLEARLY = 2.0
+"""Standard errors by which it is behind where that is no matter of chance."""
+P10_TO_P90 = 2.563
+"""Standard deviations of a normal distribution."""
 
 INTRODUCTION = f"""# Blocks that adapt, on real networks
 
@@ -36,13 +42,18 @@ Made by `{COMMAND}` from `{CONFIG}`. Real here: BytePS, MXNet's KVStore, PyTorch
 the network (shaped veth pairs between namespaces on one machine). In a *replay* computing is sleeping; ResNet-18
 computes for real. The narrow link is each worker's, both ways. `fixed-...` is Prophet with `PROPHET_PARTITION_BYTES`
 set, and so with blocks of one size; `{ADAPTS}` has nothing set. [blocks-simulated.md](blocks-simulated.md) has larger
-clusters and faster networks."""
+clusters and faster networks.
+
+What stands behind ± is the standard error of the difference, from how much single iterations scatter. Of sizes that are
+equally good the best is picked here after they were measured, so Prophet with that very size would be behind it, by
+about as much."""
 
 
 @dataclass(frozen=True)
 class BlocksStanding:
     """One cell: seconds an iteration of Prophet, of stock, of Prophet with the best one size, and of the fastest
-    contender that is none of these; None where there is no such.
+    contender that is none of these; None where there is no such. `error_s`: standard error of the difference between
+    Prophet and the best size.
     """
 
     setting: str
@@ -53,17 +64,34 @@ class BlocksStanding:
     best_s: float
     other: str | None
     other_s: float | None
+    error_s: float
 
     @property
     def ahead(self) -> float:
         """Of the best one size, as a part of its time; below 0 where it is behind."""
         return 1 - self.ours_s / self.best_s
 
+    @property
+    def ahead_words(self) -> str:
+        """The same, with its standard error."""
+        return f"{self.ahead:+.1%} ± {self.error_s / self.best_s:.1%}"
 
-def standings(cells: Sequence[CellResult]) -> list[BlocksStanding]:
-    """Of each cell in which Prophet and a fixed size were measured."""
+
+def median_error_s(result: PolicyResult, counted: int) -> float:
+    """Standard error of a median iteration time of which `counted` iterations of each repeat count, in seconds.
+
+    As if they came one by one from a normal distribution: a machine that drifts between repeats is not in it.
+    """
+    times, counted = result.iteration_s, counted * len(result.repeats)
+    if times is None or counted == 0:
+        return 0.0
+    return math.sqrt(math.pi / 2 / counted) * (times.p90 - times.p10) / P10_TO_P90
+
+
+def standings(cells: Sequence[CellResult], counted: Sequence[int]) -> list[BlocksStanding]:
+    """Of each cell in which Prophet and a fixed size were measured; `counted` iterations of each repeat."""
     rows = []
-    for cell in cells:
+    for cell, count in zip(cells, counted, strict=True):
         times = cell.medians_s
         fixed = {name: seconds for name, seconds in times.items() if name.startswith(FIXED)}
         others = {name: seconds for name, seconds in times.items() if name not in {*fixed, ADAPTS, STOCK}}
@@ -80,6 +108,7 @@ def standings(cells: Sequence[CellResult]) -> list[BlocksStanding]:
                 fixed[best],
                 other,
                 None if other is None else others[other],
+                math.hypot(*(median_error_s(cell.policies[name], count) for name in (ADAPTS, best))),
             )
         )
     return rows
@@ -94,7 +123,9 @@ def page(results: Path) -> str:
 
 def text(data: Study, provenance: Provenance) -> str:
     """What was measured: where Prophet stands, and all cells."""
-    rows = standings([point.cell for point in data.points])
+    places = experiment_of(data.config, CONFIG).cells
+    counted = [place.job.iterations - place.job.warmup for place in places]
+    rows = standings([point.cell for point in data.points], counted)
     return kept.joined(
         provenance.line(),
         said(rows),
@@ -109,16 +140,18 @@ def said(rows: Sequence[BlocksStanding]) -> str:
     if not rows:
         return "Nothing was measured in which Prophet and a fixed size both ran."
     behind = [row for row in rows if row.ahead < -BEHIND]
+    clearly = [row for row in behind if -row.ahead > CLEARLY * row.error_s / row.best_s]
     slower = [row for row in rows if row.stock_s is not None and row.ours_s > row.stock_s]
     others = [row for row in rows if row.other_s is not None and row.ours_s > row.other_s]
-    cases = [f"{row.setting}: {row.ahead:+.1%} against {row.best}" for row in behind]
+    cases = [f"{row.setting}: {row.ahead_words} against {row.best}" for row in behind]
     cases += [
         f"{row.setting}: takes {row.ours_s / (row.other_s or 1) - 1:.1%} longer than {row.other}" for row in others
     ]
     return verdict(
         f"Of {len(rows)} cells Prophet is more than {BEHIND:.0%} behind the best of the fixed sizes in {len(behind)} "
-        f"(all: {min(row.ahead for row in rows):+.1%} to {max(row.ahead for row in rows):+.1%}), behind stock "
-        f"in {len(slower)}, and behind another engine or scheduler in {len(others)}.",
+        f"(all: {min(row.ahead for row in rows):+.1%} to {max(row.ahead for row in rows):+.1%}), by more than two "
+        f"standard errors in {len(clearly)} of them, behind stock in {len(slower)}, and behind another engine or "
+        f"scheduler in {len(others)}.",
         cases,
     )
 
@@ -132,7 +165,7 @@ def summary(rows: Sequence[BlocksStanding]) -> str:
             f"{row.ours_s:.3f}",
             "-" if row.bound_s is None else f"{row.ours_s / row.bound_s:.2f}",
             f"{row.best_s:.3f} ({row.best})",
-            f"{row.ahead:+.1%}",
+            row.ahead_words,
             shown(row.stock_s),
             shown(row.other_s) if row.other is None else f"{shown(row.other_s)} ({row.other})",
         )
