@@ -15,6 +15,7 @@ from pathlib import Path
 from prophet.lab.config import experiment_of
 from prophet.lab.records import CellResult, PolicyResult
 from prophet.lab.results_view import describe_setting
+from prophet.learn.judge import error_of_median
 from tools import kept
 from tools.blocks import ADAPTS, FIXED
 from tools.cells import page_writer, study_main
@@ -52,8 +53,7 @@ about as much."""
 @dataclass(frozen=True)
 class BlocksStanding:
     """One cell: seconds an iteration of Prophet, of stock, of Prophet with the best one size, and of the fastest
-    contender that is none of these; None where there is no such. `error_s`: standard error of the difference between
-    Prophet and the best size.
+    contender that is none of these; None where there is no such. `error`: standard error of `ahead`.
     """
 
     setting: str
@@ -64,7 +64,7 @@ class BlocksStanding:
     best_s: float
     other: str | None
     other_s: float | None
-    error_s: float
+    error: float
 
     @property
     def ahead(self) -> float:
@@ -74,18 +74,17 @@ class BlocksStanding:
     @property
     def ahead_words(self) -> str:
         """The same, with its standard error."""
-        return f"{self.ahead:+.1%} ± {self.error_s / self.best_s:.1%}"
+        return f"{self.ahead:+.1%} ± {self.error:.1%}"
 
 
 def median_error_s(result: PolicyResult, counted: int) -> float:
-    """Standard error of a median iteration time of which `counted` iterations of each repeat count, in seconds.
+    """Standard error of the median iteration time of one that was measured, of each repeat of which `counted` count.
 
     As if they came one by one from a normal distribution: a machine that drifts between repeats is not in it.
     """
-    times, counted = result.iteration_s, counted * len(result.repeats)
-    if times is None or counted == 0:
-        return 0.0
-    return math.sqrt(math.pi / 2 / counted) * (times.p90 - times.p10) / P10_TO_P90
+    times = result.iteration_s
+    assert times is not None
+    return error_of_median((times.p90 - times.p10) / P10_TO_P90, counted * len(result.repeats))
 
 
 def standings(cells: Sequence[CellResult], counted: Sequence[int]) -> list[BlocksStanding]:
@@ -108,7 +107,7 @@ def standings(cells: Sequence[CellResult], counted: Sequence[int]) -> list[Block
                 fixed[best],
                 other,
                 None if other is None else others[other],
-                math.hypot(*(median_error_s(cell.policies[name], count) for name in (ADAPTS, best))),
+                math.hypot(*(median_error_s(cell.policies[name], count) for name in (ADAPTS, best))) / fixed[best],
             )
         )
     return rows
@@ -123,8 +122,7 @@ def page(results: Path) -> str:
 
 def text(data: Study, provenance: Provenance) -> str:
     """What was measured: where Prophet stands, and all cells."""
-    places = experiment_of(data.config, CONFIG).cells
-    counted = [place.job.iterations - place.job.warmup for place in places]
+    counted = [place.job.counted for place in experiment_of(data.config, CONFIG).cells]
     rows = standings([point.cell for point in data.points], counted)
     return kept.joined(
         provenance.line(),
@@ -140,7 +138,7 @@ def said(rows: Sequence[BlocksStanding]) -> str:
     if not rows:
         return "Nothing was measured in which Prophet and a fixed size both ran."
     behind = [row for row in rows if row.ahead < -BEHIND]
-    clearly = [row for row in behind if -row.ahead > CLEARLY * row.error_s / row.best_s]
+    clearly = [row for row in behind if -row.ahead > CLEARLY * row.error]
     slower = [row for row in rows if row.stock_s is not None and row.ours_s > row.stock_s]
     others = [row for row in rows if row.other_s is not None and row.ours_s > row.other_s]
     cases = [f"{row.setting}: {row.ahead_words} against {row.best}" for row in behind]

@@ -38,6 +38,11 @@ class _Job(Strict):
             )
         return self
 
+    @property
+    def counted(self) -> int:
+        """How many iterations of a worker the statistics are of."""
+        return self.iterations - 1 - self.warmup
+
 
 class ScoredJob(_Job):
     """Real training that comes to something: what it has learned is counted at its end."""

@@ -520,5 +520,9 @@ def robust_deviation(off: NDArray[np.float64]) -> float:
 
 def median_error_s(periods_s: NDArray[np.float64], median_s: float) -> float:
     """The standard error of a median of these, from the median of the distances to it."""
-    spread_s = robust_deviation(periods_s - median_s)
-    return math.sqrt(math.pi / 2) * spread_s / math.sqrt(len(periods_s))
+    return error_of_median(robust_deviation(periods_s - median_s), len(periods_s))
+
+
+def error_of_median(deviation: float, count: int) -> float:
+    """The standard error of the median of so many with this standard deviation."""
+    return math.sqrt(math.pi / 2) * deviation / math.sqrt(count)
