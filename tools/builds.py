@@ -1,8 +1,8 @@
-"""Jobs on either build of BytePS: with the corrections, as installed, and with the faults that it was released with.
+"""Jobs that maintainers time, and either build of BytePS: with the corrections, as installed, and as it was released.
 
 Rule of this file: where a build is, one job on it from start to end, and how that ended. What is counted is the tools'
-that run them (backlog.py, memory.py). A job that stands still differs from a slow one in its network: nothing of
-note has gone through any worker's interface for a while.
+that run them (backlog.py, memory.py, gpu.py). A job that stands still differs from a slow one in its network: nothing
+of note has gone through any worker's interface for a while.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from rich.console import Console
 
@@ -43,6 +43,19 @@ Process = subprocess.Popen[bytes]
 End = Literal["trained", "failed", "stopped", "late", "ended"]
 
 
+class Script(Protocol):
+    """What workers run: a program that says the marks."""
+
+    @property
+    def command(self) -> Sequence[str]:
+        """The script's path and its arguments."""
+        ...
+
+    def settings(self, node: str) -> Mapping[str, str]:
+        """More environment of this node, beside that of the engine and the policy."""
+        ...
+
+
 @dataclass(frozen=True)
 class ManyGradientsJob:
     """What tools/many_gradients.py trains: `gradients` of `size_bytes` each, for so many iterations."""
@@ -50,6 +63,16 @@ class ManyGradientsJob:
     gradients: int
     size_bytes: int
     iterations: int
+
+    @property
+    def command(self) -> Sequence[str]:
+        """As a Script's."""
+        sizes = (self.gradients, self.size_bytes, self.iterations)
+        return [str(Path(__file__).with_name("many_gradients.py")), *map(str, sizes)]
+
+    def settings(self, node: str) -> Mapping[str, str]:
+        """As a Script's."""
+        return ONE_THREAD
 
 
 @dataclass(frozen=True)
@@ -137,7 +160,7 @@ def run_job(
     testbed: Testbed,
     cluster: ClusterConfig,
     policy: Contender,
-    job: ManyGradientsJob,
+    job: Script,
     folder: Path,
     port: int,
     limits: Limits,
@@ -148,8 +171,7 @@ def run_job(
     nodes = nodes_of(policy.engine, cluster)
     workers = [node for node in nodes if is_worker(node)]
     addresses = {node: testbed.address(node) for node in cluster.nodes}
-    sizes = (str(job.gradients), str(job.size_bytes), str(job.iterations))
-    script = [sys.executable, str(Path(__file__).with_name("many_gradients.py")), *sizes]
+    script = [sys.executable, *job.command]
     with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:  # names of UNIX sockets are short
         processes: dict[str, Process] = {}
         try:
@@ -157,7 +179,7 @@ def run_job(
                 Path(sockets, node).mkdir()
                 interface, place = testbed.interface(node), str(Path(sockets, node))
                 network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, port, place)
-                env = {**environment(policy, node, network, os.environ), **ONE_THREAD}
+                env = {**environment(policy, node, network, os.environ), **job.settings(node)}
                 argv = script if node in workers else server_command(policy.engine, node)
                 started = testbed.popen(node, argv, env=env, log=folder / f"{node}.log", cwd=Path(sockets, node))
                 processes[node] = started

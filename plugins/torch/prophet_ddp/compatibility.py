@@ -88,7 +88,7 @@ def _findings() -> Iterator[tuple[str, bool, str]]:
     else:
         count = len(_METHODS) + len(_ATTRIBUTES) + len(_OF_DISTRIBUTED) + len(_OF_C10D)
         yield "Prophet for DDP", True, f"all {count} names of torch that it relies on are there; gloo on processors"
-        yield "NCCL", True, f"not yet run on a GPU: modules there keep DistributedDataParallel, unless {DDP_NCCL}=1"
+        yield "NCCL", True, f"tried on one GPU only: modules there keep DistributedDataParallel, unless {DDP_NCCL}=1"
         return
     yield "Prophet for DDP", False, line
 

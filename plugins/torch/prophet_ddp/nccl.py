@@ -1,7 +1,8 @@
 """DistributedDataParallel on GPUs: when Prophet takes its reducer's place there, and with what.
 
 Rule of this file: that decision, and the parts of one module (process group, threads, arena) put together. It stays off
-unless PROPHET_DDP_NCCL asks for it, since none of it has been run on a GPU yet. Why it is as it is:
+unless PROPHET_DDP_NCCL asks for it, since it has been run on one GPU that two ranks
+shared (docs/results/gpu.md), and never on several. Why it is as it is:
 docs/decisions/nccl.md.
 
 One process group of ours has both backends, and torch picks by tensor: gradients go over NCCL, in one communicator, and
@@ -34,8 +35,8 @@ SERVED = ("nccl", "cuda:nccl", BACKEND)
 END_LIMIT_S = 2.0
 """How long the end of the process waits for each thread."""
 NOTICE = (
-    "Prophet schedules this module's gradients over NCCL, which is not yet run on a GPU: compare the weights of a "
-    "short job with those of one without PROPHET_SCHEDULER before you rely on it"
+    "Prophet schedules this module's gradients over NCCL, which has been run on one shared GPU only: compare the "
+    "weights of a short job with those of one without PROPHET_SCHEDULER before you rely on it"
 )
 
 logger = logging.getLogger("prophet")
@@ -56,7 +57,7 @@ def why_not(
     if kinds != {"cuda"}:
         return f"parameters are on {' and '.join(sorted(kinds))}, and only gloo on processors has been tried"
     if not told.nccl:
-        return f"parameters are on GPUs, where Prophet has not been run yet; {DDP_NCCL}=1 lets it try"
+        return f"parameters are on GPUs, of which Prophet has been tried on a single one; {DDP_NCCL}=1 lets it try"
     if len(devices) > 1:
         return f"parameters are on {len(devices)} GPUs, and only one for each process is served"
     if backend not in SERVED:

@@ -34,7 +34,7 @@ def test_this_torch_has_all_that_is_needed() -> None:
         ("NCCL", True),
     ]
     assert torch.__version__ in findings[0][2]
-    assert "not yet run on a GPU" in findings[2][2]
+    assert "tried on one GPU only" in findings[2][2]
 
 
 def test_an_attribute_that_was_renamed_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

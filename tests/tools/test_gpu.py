@@ -1,0 +1,91 @@
+"""Jobs on a GPU: what is timed and compared, the page, and the worker's program, which runs on a processor as well."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from prophet.core.settings import DDP_NCCL
+from tools import gpu, gpu_job
+from tools.gpu import GpuJob, OnFirstGpu, Run
+from tools.ports import free_port
+from tools.provenance import Provenance
+
+JOB = GpuJob("ddp", "resnet50", "2.5gbit", 40, ("clips",))
+STOCK = Run(JOB, "ddp-gloo", 102_000_000, [9.0] * 30 + [0.5] * 10, "aa", 1)
+PROPHET = replace(STOCK, policy="ddp-prophet", seconds=[9.0] * 30 + [0.4] * 10)
+
+
+def rows(*runs: Run) -> list[list[str]]:
+    """The table's, without its head."""
+    lines = gpu.text(runs, Provenance("2026-11-27", "abc", "a GPU", 16)).splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")][1:]
+
+
+def test_the_last_quarter_counts_and_at_least_five() -> None:
+    assert PROPHET.iteration_s == 0.4
+    assert replace(STOCK, seconds=[9.0] * 3 + [1.0, 2.0, 3.0, 4.0, 5.0]).iteration_s == 3.0
+
+
+def test_a_row_for_each_job_that_ran_both_ways() -> None:
+    alone = replace(STOCK, job=replace(JOB, bandwidth="none"))
+    assert rows(STOCK, PROPHET, alone) == [
+        ["DDP, NCCL", "ResNet-50, SGD, clips", "102", "2.5gbit", "0.500", "0.400", "1.25", "yes"]
+    ]
+
+
+def test_other_weights_are_told_and_runs_of_another_length_not_compared() -> None:
+    assert rows(STOCK, replace(PROPHET, digest="bb"))[0][-1] == "**no**"
+    assert rows(STOCK, replace(PROPHET, digest="bb", seconds=[1.0] * 9))[0][-1] == "-"
+
+
+def test_two_ranks_are_two_hosts_to_nccl() -> None:
+    scripts = {node: OnFirstGpu(JOB, Path("out"), "eth0").settings(node) for node in gpu.WORKERS}
+    assert len({settings["NCCL_HOSTID"] for settings in scripts.values()}) == 2
+    assert all(settings[DDP_NCCL] == "1" and settings["NCCL_SOCKET_IFNAME"] == "eth0" for settings in scripts.values())
+
+
+def test_every_job_has_a_name_of_its_own_and_both_policies() -> None:
+    assert len({job.name for job in gpu.JOBS}) == len(gpu.JOBS)
+    assert {job.engine for job in gpu.JOBS} == set(gpu.BASES)
+
+
+def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert gpu.main(["--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_program_trains_with_the_same_bits_on_all_ranks(tmp_path: Path) -> None:
+    port = str(free_port())
+    job = GpuJob("ddp", "small", "none", 7, ("clips", "looks"))
+    command = [sys.executable, *OnFirstGpu(job, tmp_path, "lo").command]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": ""}
+    ranks = [
+        subprocess.Popen(command, env=os.environ | shared | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    results = [json.loads((tmp_path / f"{worker}.json").read_text()) for worker in gpu.WORKERS]
+    for lines, result in zip(said, results, strict=True):
+        assert lines[0] == "connected" and lines[-1].startswith(f"weights {result['digest']}")
+        assert len(result["seconds"]) == 7 and result["device_bytes"] == 0
+    looks = len([0, 3, 6]) + len([0, 4])
+    assert len(results[0]["seen"]) == 7 + looks
+    assert results[0]["seen"][0] == results[1]["seen"][0], "both look at the same average"
+    assert results[0]["seen"][2] != results[1]["seen"][2], "each has a loss of its own"
+
+
+def test_ranks_have_other_batches() -> None:
+    first, second = (gpu_job.batch_of("small", 0, rank)[0] for rank in (0, 1))
+    assert first.shape == second.shape and not first.equal(second)

@@ -1,0 +1,219 @@
+"""Jobs on a GPU, with Prophet and without: iteration times and weights, on BytePS and on DDP over NCCL.
+
+Rule of this file: which jobs, what is kept of a run, and the page made of it, docs/results/gpu.md. What a worker does
+is gpu_job.py's. A run that is there already is not made again, so it can be interrupted.
+
+Two workers share one GPU; each is in a network namespace of its own, with a link of its own. NCCL refuses two ranks on
+one GPU of one host, so each is told that it is another host (NCCL_HOSTID), and they talk over sockets, as two machines
+with a GPU each. BytePS must be a CUDA build (docs/engine.md).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import TypeAdapter
+from rich.console import Console
+
+from prophet.core.errors import UserError
+from prophet.core.files import write_whole
+from prophet.core.settings import DDP_NCCL
+from prophet.core.units import parse_rate
+from prophet.engines.spec import STOCK
+from prophet.lab.cluster_config import ClusterConfig
+from prophet.lab.contenders import Contender
+from prophet.lab.records import read
+from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from tools import kept
+from tools.builds import Limits, run_job
+from tools.command_line import exit_status, page_parser
+from tools.markdown import table
+from tools.provenance import Provenance, here
+
+PAGE = "gpu.md"
+NAME = "gpu"
+WORKERS = ("worker0", "worker1")
+BASES: Mapping[str, tuple[str, str]] = {"byteps": (STOCK, "prophet"), "ddp": ("ddp-gloo", "ddp-prophet")}
+"""Without Prophet and with it. What is named after gloo uses NCCL here, since the script asks for it."""
+ENGINES = {"byteps": "BytePS", "ddp": "DDP, NCCL"}
+MODELS = {"resnet50": "ResNet-50, SGD", "transformer": "a transformer, AdamW", "small": "a small one"}
+COUNTED, LEAST_COUNTED = 1 / 4, 5
+"""The last iterations of a run are timed: this share, and no fewer than so many."""
+FIRST_PORT = 24900
+NCCL = {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"}
+"""Nothing that two machines with a network between them would not have."""
+
+
+@dataclass(frozen=True)
+class GpuJob:
+    """`how` are the words that gpu_job.py knows; `bandwidth` is that of each worker's link, or `none`."""
+
+    engine: Literal["byteps", "ddp"]
+    model: str
+    bandwidth: str
+    iterations: int
+    how: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return "-".join((self.engine, self.model, self.bandwidth, *self.how))
+
+
+JOBS = (
+    GpuJob("byteps", "resnet50", "2.5gbit", 100),
+    GpuJob("byteps", "resnet50", "2.5gbit", 60, ("half",)),
+    GpuJob("byteps", "transformer", "2.5gbit", 50),
+    GpuJob("byteps", "transformer", "2.5gbit", 25, ("clips",)),
+    GpuJob("byteps", "resnet50", "none", 100),
+    GpuJob("byteps", "transformer", "none", 20, ("looks",)),
+    GpuJob("ddp", "resnet50", "2.5gbit", 100),
+    GpuJob("ddp", "resnet50", "1gbit", 50),
+    GpuJob("ddp", "transformer", "2.5gbit", 50),
+    GpuJob("ddp", "transformer", "2.5gbit", 40, ("clips",)),
+    GpuJob("ddp", "resnet50", "none", 150),
+    GpuJob("ddp", "transformer", "none", 24, ("looks",)),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One worker's, of `gradient_bytes`: seconds of all iterations, and a digest of its weights and all it saw."""
+
+    job: GpuJob
+    policy: str
+    gradient_bytes: int
+    seconds: list[float]
+    digest: str
+    device_bytes: int
+
+    @property
+    def iteration_s(self) -> float:
+        """The median of those that count."""
+        return statistics.median(self.seconds[-max(LEAST_COUNTED, round(COUNTED * len(self.seconds))) :])
+
+
+@dataclass(frozen=True)
+class OnFirstGpu:
+    """What a worker runs, as a Script of builds.py."""
+
+    job: GpuJob
+    folder: Path
+    interface: str
+
+    @property
+    def command(self) -> Sequence[str]:
+        """The script and its arguments."""
+        job = self.job
+        script = str(Path(__file__).with_name("gpu_job.py"))
+        return [script, job.engine, job.model, str(job.iterations), str(self.folder.resolve()), *job.how]
+
+    def settings(self, node: str) -> Mapping[str, str]:
+        """What lets two workers share a GPU, and gives the same bits in each run."""
+        same = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        return same | NCCL | {"NCCL_HOSTID": node, "NCCL_SOCKET_IFNAME": self.interface, DDP_NCCL: "1"}
+
+
+def run_of(job: GpuJob, policy: str, out: Path, port: int) -> Run:
+    """One run. Raises UserError where it failed or stood still."""
+    rate = None if job.bandwidth == "none" else parse_rate(job.bandwidth)
+    cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": "none"})
+    folder = out / f"{job.name}-{policy}"
+    specs = [NodeSpec(node, rate if node in WORKERS else None) for node in cluster.nodes]
+    with Testbed(specs) as testbed:
+        script = OnFirstGpu(job, folder, testbed.interface(WORKERS[0]))
+        ended = run_job(testbed, cluster, Contender(policy, policy), script, folder, port, Limits(60.0, 400.0))
+    if ended.end != "trained":
+        raise UserError(f"{job.name} {policy}: {ended.why}; {folder} has the logs; run it again, the others are kept")
+    result = json.loads((folder / f"{WORKERS[0]}.json").read_text())
+    return Run(job, policy, result["gradient_bytes"], result["seconds"], result["digest"], result["device_bytes"])
+
+
+def page(results: Path) -> str:
+    """The page, from what is kept."""
+    seen = kept.note(results, "gpu-seen")
+    return kept.joined("# On a GPU", kept.section(results, NAME, list[Run], "python -m tools.gpu", text), seen)
+
+
+def text(runs: Sequence[Run], measured: Provenance) -> str:
+    """What was measured, as Markdown."""
+    rows = []
+    for job in dict.fromkeys(run.job for run in runs):
+        of = {run.policy: run for run in runs if run.job == job}
+        pair = [of.get(policy) for policy in BASES[job.engine]]
+        if pair[0] is None or pair[1] is None:
+            continue
+        without, under = pair[0], pair[1]
+        alike = len(without.seconds) == len(under.seconds)
+        rows.append(
+            (
+                ENGINES[job.engine],
+                f"{MODELS[job.model]}{''.join(f', {word}' for word in job.how)}",
+                f"{without.gradient_bytes / 1e6:.0f}",
+                job.bandwidth,
+                f"{without.iteration_s:.3f}",
+                f"{under.iteration_s:.3f}",
+                f"{without.iteration_s / under.iteration_s:.2f}",
+                ("yes" if without.digest == under.digest else "**no**") if alike else "-",
+            )
+        )
+    columns = (
+        *("engine", "what is trained", "MB of gradients", "link", "without Prophet (s)", "with Prophet (s)"),
+        *("times as fast", "the same weights"),
+    )
+    return f"""Made by `python -m tools.gpu`, where PyTorch and [BytePS](../engine.md#a-cuda-build) are built for CUDA.
+{measured.line()}
+
+Two workers train on **one GPU that they share**, each in a network namespace of its own. Engines, computing and
+transfers are real; what is emulated is that there are two machines, and the links. NCCL is told that the two ranks are
+on two hosts, and goes over sockets. Seconds an iteration are the median of a run's last quarter, one run each. *half*:
+gradients travel in half precision; *clips*: the norm of all gradients is limited; *looks*: two backward passes make a
+gradient, the device is waited for in each iteration, and a second stream looks at gradients and weights. Weights are
+compared bit for bit after as many iterations, with all losses and whatever was looked at; `-` where the two runs were
+not of the same length.
+
+{table(columns, rows)}"""
+
+
+def run(out: Path, results: Path, jobs: Sequence[GpuJob]) -> int:
+    """Makes the runs that are not there yet, and the page of all. Raises UserError."""
+    console = Console()
+    if not torch.cuda.is_available():
+        raise UserError("there is no GPU here that PyTorch can use")
+    reexec_in_user_namespace()
+    out.mkdir(parents=True, exist_ok=True)
+    runs: list[Run] = []
+    for job in jobs:
+        for policy in BASES[job.engine]:
+            path = out / f"{job.name}-{policy}.json"
+            if not path.exists():
+                console.print(f"{job.name} {policy}: {job.iterations} iterations")
+                ran = run_of(job, policy, out, FIRST_PORT + len(runs))
+                write_whole(json.dumps(asdict(ran)), path)
+            runs.append(read(path, TypeAdapter(Run).validate_python, "a run"))
+    own = here()
+    gpu = Provenance(own.date, own.commit, torch.cuda.get_device_name(0), own.cores)
+    kept.keep(results, NAME, list[Run], runs, gpu)
+    kept.write_page(results, PAGE, page)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs and writes; exit status 2 with one line for an error of the user's."""
+    parser = page_parser("gpu", __doc__)
+    parser.add_argument("--out", type=Path, default=Path("build/gpu"), help="folder for the runs")
+    parser.add_argument("--engine", choices=BASES, help="only jobs of this one; both where left out")
+    options = parser.parse_args(arguments)
+    jobs = [job for job in JOBS if options.engine in (None, job.engine)]
+    return exit_status(lambda: run(options.out, options.results, jobs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""A worker that trains on the machine's first GPU, on BytePS or with DistributedDataParallel: what tools/gpu.py times.
+
+    gpu_job.py ENGINE MODEL ITERATIONS FOLDER [half] [clips] [looks]
+
+Rule of this file: an ordinary program, which knows nothing of Prophet. It says how far it is (`connected`,
+`iteration N`, `weights DIGEST`) and leaves FOLDER/workerN.json: seconds of each iteration, what it saw, and a digest
+of both. ENGINE is byteps or ddp. `half`: gradients travel in half precision; `clips`: the norm of all gradients is
+limited; `looks`: two backward passes make a gradient, the device is waited for in each iteration, and now and then a
+second stream looks at gradients and weights. Without a GPU the processor trains, over gloo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+BATCHES = 8
+"""Which the iterations take in turn, on the device before the first."""
+CLIPPED_TO = 1.0
+
+
+class Transformer(nn.Module):
+    """A small language model: tokens in, logits out."""
+
+    def __init__(self, layers: int, width: int, words: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True)
+            for _ in range(layers)
+        )
+        self.head = nn.Linear(width, words)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        flow = self.embedding(tokens)
+        for layer in self.layers:
+            flow = layer(flow)
+        out: torch.Tensor = self.head(flow)
+        return out.flatten(0, 1)
+
+
+def model_of(name: str) -> nn.Module:
+    """`resnet50` is torchvision's, `transformer` has six layers 768 wide, `small` is for tests."""
+    if name == "resnet50":
+        from torchvision.models import resnet50
+
+        model: nn.Module = resnet50(weights=None)
+        return model
+    return Transformer(6, 768, 8192) if name == "transformer" else Transformer(1, 64, 128)
+
+
+def batch_of(name: str, number: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(inputs, classes), other ones on each rank."""
+    generator = torch.Generator().manual_seed(1000 * number + rank)
+    if name == "resnet50":
+        images = torch.randn(32, 3, 224, 224, generator=generator)
+        return images, torch.randint(0, 1000, (32,), generator=generator)
+    tokens = torch.randint(0, 8192 if name == "transformer" else 128, (32, 128), generator=generator)
+    return tokens, tokens.roll(-1, 1).flatten()
+
+
+class OnByteps:
+    """BytePS as its examples use it."""
+
+    def __init__(self) -> None:
+        import byteps.torch as bps
+
+        bps.init()
+        self._bps = bps
+        self.rank: int = bps.rank()
+
+    def begin(self, model: nn.Module, optimizer: Any, passes: int, half: bool) -> tuple[nn.Module, Any]:
+        more: dict[str, Any] = {"compression": self._bps.Compression.fp16} if half else {}
+        named = model.named_parameters()
+        distributed = self._bps.DistributedOptimizer(
+            optimizer, named_parameters=named, backward_passes_per_step=passes, **more
+        )
+        self._bps.broadcast_parameters(model.state_dict(), root_rank=0)
+        self._bps.broadcast_optimizer_state(distributed, root_rank=0)
+        return model, distributed
+
+    def unsynchronized(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def sums(self, device: torch.device) -> None:
+        """Sums of tensors on the device and on the host, each time new ones under the same name."""
+        for step in range(10):
+            for where in dict.fromkeys([device, torch.device("cpu")]):
+                own = torch.full((300_000,), float(self.rank + step), device=where)
+                both = self._bps.push_pull(own, average=False, name=f"sums of {where.type}")
+                if not (both.eq(2 * step + 1).all() and own.eq(self.rank + step).all()):
+                    raise SystemExit(f"a sum on {where.type} is wrong in step {step}")
+
+    def gradients(self, optimizer: Any) -> None:
+        optimizer.synchronize()
+
+    def step_synchronized(self, optimizer: Any) -> None:
+        with optimizer.skip_synchronize():
+            optimizer.step()
+
+    def end(self) -> None:
+        pass
+
+
+class OnDdp:
+    """DistributedDataParallel, over NCCL where there is a GPU."""
+
+    def __init__(self) -> None:
+        torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        self.rank = torch.distributed.get_rank()
+
+    def begin(self, model: nn.Module, optimizer: Any, passes: int, half: bool) -> tuple[nn.Module, Any]:
+        on_gpu = next(model.parameters()).is_cuda
+        ddp = nn.parallel.DistributedDataParallel(model, device_ids=[0] if on_gpu else None)
+        if half:
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+            ddp.register_comm_hook(None, fp16_compress_hook)
+        return ddp, optimizer
+
+    def unsynchronized(self, model: Any) -> contextlib.AbstractContextManager[Any]:
+        context: contextlib.AbstractContextManager[Any] = model.no_sync()
+        return context
+
+    def sums(self, device: torch.device) -> None:
+        pass
+
+    def gradients(self, optimizer: Any) -> None:
+        pass
+
+    def step_synchronized(self, optimizer: Any) -> None:
+        optimizer.step()
+
+    def end(self) -> None:
+        torch.distributed.destroy_process_group()
+
+
+def norms(values: Sequence[torch.Tensor], beside: torch.cuda.Stream | None) -> float:
+    """The sum of norms, as the stream `beside` sees the values after the current one."""
+    if beside is None:
+        return float(torch.stack([value.norm() for value in values]).sum())
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        total = torch.stack([value.norm() for value in values]).sum()
+    beside.synchronize()
+    return float(total)
+
+
+def main() -> None:
+    name, kind, iterations, folder, *how = sys.argv[1:]
+    half, clips, looks = (word in how for word in ("half", "clips", "looks"))
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(0)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    engine = OnByteps() if name == "byteps" else OnDdp()
+    torch.manual_seed(engine.rank if name == "byteps" else 0)  # BytePS broadcasts what rank 0 begins with.
+    model = model_of(kind).to(device)
+    params = list(model.parameters())
+    size = sum(param.numel() * param.element_size() for param in params)
+    engine.sums(device)
+    print("connected", flush=True)
+    own: Any = (
+        torch.optim.SGD(params, lr=0.05, momentum=0.9) if kind == "resnet50" else torch.optim.AdamW(params, lr=1e-4)
+    )
+    passes = 2 if looks else 1
+    trained, optimizer = engine.begin(model, own, passes, half)
+    batches = [tuple(part.to(device) for part in batch_of(kind, n, engine.rank)) for n in range(BATCHES)]
+    beside = torch.cuda.Stream() if on_gpu else None
+    loss_of = nn.CrossEntropyLoss()
+    seconds, seen = list[float](), list[float]()
+    if on_gpu:
+        torch.cuda.synchronize()
+    began = time.monotonic()
+    for iteration in range(int(iterations)):
+        inputs, classes = batches[iteration % BATCHES]
+        optimizer.zero_grad()
+        for n in range(passes):
+            with contextlib.nullcontext() if n == passes - 1 else engine.unsynchronized(trained):
+                loss = loss_of(trained(inputs), classes)
+                loss.backward()
+        looks_now = looks and iteration % 3 == 0
+        if clips or looks_now:
+            engine.gradients(optimizer)
+        if looks_now:
+            seen.append(norms([param.grad for param in params if param.grad is not None], beside))
+        if clips:
+            nn.utils.clip_grad_norm_(params, CLIPPED_TO)
+        if clips or looks_now:
+            engine.step_synchronized(optimizer)
+        else:
+            optimizer.step()
+        if looks and iteration % 4 == 0:
+            seen.append(norms(params, beside))
+        if looks and on_gpu:
+            torch.cuda.synchronize()
+        seen.append(float(loss))
+        now = time.monotonic()
+        seconds.append(now - began)
+        began = now
+        print("iteration", iteration + 1, flush=True)
+    digest = hashlib.sha256(repr(seen).encode())
+    for value in model.state_dict().values():
+        digest.update(value.cpu().numpy().tobytes())
+    result = {
+        "gradient_bytes": size,
+        "seconds": seconds,
+        "seen": seen,
+        "digest": digest.hexdigest()[:12],
+        "device_bytes": torch.cuda.max_memory_allocated() if on_gpu else 0,
+    }
+    Path(folder, f"worker{engine.rank}.json").write_text(json.dumps(result))
+    print("weights", digest.hexdigest(), flush=True)
+    engine.end()
+
+
+if __name__ == "__main__":
+    main()
