@@ -16,7 +16,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from pydantic import TypeAdapter
@@ -26,6 +25,7 @@ from prophet.core.errors import UserError
 from prophet.core.files import write_whole
 from prophet.core.settings import DDP_NCCL
 from prophet.core.units import parse_rate
+from prophet.engines.registry import engines, scheduled_engine
 from prophet.engines.spec import STOCK
 from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.contenders import Contender
@@ -39,10 +39,15 @@ from tools.provenance import Provenance, here
 
 PAGE = "gpu.md"
 NAME = "gpu"
+PROPHET = "prophet"
 WORKERS = ("worker0", "worker1")
-BASES: Mapping[str, tuple[str, str]] = {"byteps": (STOCK, "prophet"), "ddp": ("ddp-gloo", "ddp-prophet")}
-"""Without Prophet and with it. What is named after gloo uses NCCL here, since the script asks for it."""
-ENGINES = {"byteps": "BytePS", "ddp": "DDP, NCCL"}
+SCHEDULED, REDUCING = scheduled_engine(), engines()["ddp"]
+BASES: Mapping[str, tuple[str, str]] = {
+    SCHEDULED.name: (STOCK, PROPHET),
+    REDUCING.name: (REDUCING.variants[0].name, next(one.name for one in REDUCING.variants if one.policy == PROPHET)),
+}
+"""Without Prophet and with it, by engine. What is named after gloo uses NCCL here, since the script asks for it."""
+ENGINES = {SCHEDULED.name: SCHEDULED.words, REDUCING.name: "DDP, NCCL"}
 MODELS = {"resnet50": "ResNet-50, SGD", "transformer": "a transformer, AdamW", "small": "a small one"}
 COUNTED, LEAST_COUNTED = 1 / 4, 5
 """The last iterations of a run are timed: this share, and no fewer than so many."""
@@ -55,7 +60,7 @@ NCCL = {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"
 class GpuJob:
     """`how` are the words that gpu_job.py knows; `bandwidth` is that of each worker's link, or `none`."""
 
-    engine: Literal["byteps", "ddp"]
+    engine: str
     model: str
     bandwidth: str
     iterations: int
@@ -68,23 +73,23 @@ class GpuJob:
 
 
 JOBS = (
-    GpuJob("byteps", "resnet50", "2.5gbit", 100),
-    GpuJob("byteps", "resnet50", "2.5gbit", 60, ("half",)),
-    GpuJob("byteps", "transformer", "2.5gbit", 50),
-    GpuJob("byteps", "transformer", "2.5gbit", 25, ("clips",)),
-    GpuJob("byteps", "resnet50", "none", 100),
-    GpuJob("byteps", "transformer", "none", 20, ("looks",)),
-    GpuJob("ddp", "resnet50", "2.5gbit", 100),
-    GpuJob("ddp", "resnet50", "1gbit", 50),
-    GpuJob("ddp", "transformer", "2.5gbit", 50),
-    GpuJob("ddp", "transformer", "2.5gbit", 40, ("clips",)),
-    GpuJob("ddp", "resnet50", "none", 150),
-    GpuJob("ddp", "transformer", "none", 24, ("looks",)),
+    GpuJob(SCHEDULED.name, "resnet50", "2.5gbit", 100),
+    GpuJob(SCHEDULED.name, "resnet50", "2.5gbit", 60, ("half",)),
+    GpuJob(SCHEDULED.name, "transformer", "2.5gbit", 50),
+    GpuJob(SCHEDULED.name, "transformer", "2.5gbit", 25, ("clips",)),
+    GpuJob(SCHEDULED.name, "resnet50", "none", 100),
+    GpuJob(SCHEDULED.name, "transformer", "none", 20, ("looks",)),
+    GpuJob(REDUCING.name, "resnet50", "2.5gbit", 100),
+    GpuJob(REDUCING.name, "resnet50", "1gbit", 50),
+    GpuJob(REDUCING.name, "transformer", "2.5gbit", 50),
+    GpuJob(REDUCING.name, "transformer", "2.5gbit", 40, ("clips",)),
+    GpuJob(REDUCING.name, "resnet50", "none", 150),
+    GpuJob(REDUCING.name, "transformer", "none", 24, ("looks",)),
 )
 
 
 @dataclass(frozen=True)
-class Run:
+class GpuRun:
     """One worker's, of `gradient_bytes`: seconds of all iterations, and a digest of its weights and all it saw."""
 
     job: GpuJob
@@ -121,7 +126,7 @@ class OnFirstGpu:
         return same | NCCL | {"NCCL_HOSTID": node, "NCCL_SOCKET_IFNAME": self.interface, DDP_NCCL: "1"}
 
 
-def run_of(job: GpuJob, policy: str, out: Path, port: int) -> Run:
+def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
     """One run. Raises UserError where it failed or stood still."""
     rate = None if job.bandwidth == "none" else parse_rate(job.bandwidth)
     cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": "none"})
@@ -133,16 +138,16 @@ def run_of(job: GpuJob, policy: str, out: Path, port: int) -> Run:
     if ended.end != "trained":
         raise UserError(f"{job.name} {policy}: {ended.why}; {folder} has the logs; run it again, the others are kept")
     result = json.loads((folder / f"{WORKERS[0]}.json").read_text())
-    return Run(job, policy, result["gradient_bytes"], result["seconds"], result["digest"], result["device_bytes"])
+    return GpuRun(job, policy, result["gradient_bytes"], result["seconds"], result["digest"], result["device_bytes"])
 
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
     seen = kept.note(results, "gpu-seen")
-    return kept.joined("# On a GPU", kept.section(results, NAME, list[Run], "python -m tools.gpu", text), seen)
+    return kept.joined("# On a GPU", kept.section(results, NAME, list[GpuRun], "python -m tools.gpu", text), seen)
 
 
-def text(runs: Sequence[Run], measured: Provenance) -> str:
+def text(runs: Sequence[GpuRun], measured: Provenance) -> str:
     """What was measured, as Markdown."""
     rows = []
     for job in dict.fromkeys(run.job for run in runs):
@@ -189,7 +194,7 @@ def run(out: Path, results: Path, jobs: Sequence[GpuJob]) -> int:
         raise UserError("there is no GPU here that PyTorch can use")
     reexec_in_user_namespace()
     out.mkdir(parents=True, exist_ok=True)
-    runs: list[Run] = []
+    runs: list[GpuRun] = []
     for job in jobs:
         for policy in BASES[job.engine]:
             path = out / f"{job.name}-{policy}.json"
@@ -197,10 +202,10 @@ def run(out: Path, results: Path, jobs: Sequence[GpuJob]) -> int:
                 console.print(f"{job.name} {policy}: {job.iterations} iterations")
                 ran = run_of(job, policy, out, FIRST_PORT + len(runs))
                 write_whole(json.dumps(asdict(ran)), path)
-            runs.append(read(path, TypeAdapter(Run).validate_python, "a run"))
+            runs.append(read(path, TypeAdapter(GpuRun).validate_python, "a run"))
     own = here()
     gpu = Provenance(own.date, own.commit, torch.cuda.get_device_name(0), own.cores)
-    kept.keep(results, NAME, list[Run], runs, gpu)
+    kept.keep(results, NAME, list[GpuRun], runs, gpu)
     kept.write_page(results, PAGE, page)
     return 0
 

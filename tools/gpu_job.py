@@ -4,7 +4,7 @@
 
 Rule of this file: an ordinary program, which knows nothing of Prophet. It says how far it is (`connected`,
 `iteration N`, `weights DIGEST`) and leaves FOLDER/workerN.json: seconds of each iteration, what it saw, and a digest
-of both. ENGINE is byteps or ddp. `half`: gradients travel in half precision; `clips`: the norm of all gradients is
+of both. ENGINE is ddp, or else BytePS. `half`: gradients travel in half precision; `clips`: the norm of all of them is
 limited; `looks`: two backward passes make a gradient, the device is waited for in each iteration, and now and then a
 second stream looks at gradients and weights. Without a GPU the processor trains, over gloo.
 """
@@ -28,7 +28,7 @@ BATCHES = 8
 CLIPPED_TO = 1.0
 
 
-class Transformer(nn.Module):
+class LanguageModel(nn.Module):
     """A small language model: tokens in, logits out."""
 
     def __init__(self, layers: int, width: int, words: int) -> None:
@@ -55,7 +55,7 @@ def model_of(name: str) -> nn.Module:
 
         model: nn.Module = resnet50(weights=None)
         return model
-    return Transformer(6, 768, 8192) if name == "transformer" else Transformer(1, 64, 128)
+    return LanguageModel(6, 768, 8192) if name == "transformer" else LanguageModel(1, 64, 128)
 
 
 def batch_of(name: str, number: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -165,8 +165,8 @@ def main() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    engine = OnByteps() if name == "byteps" else OnDdp()
-    torch.manual_seed(engine.rank if name == "byteps" else 0)  # BytePS broadcasts what rank 0 begins with.
+    engine = OnDdp() if name == "ddp" else OnByteps()
+    torch.manual_seed(engine.rank)  # What rank 0 begins with is broadcast.
     model = model_of(kind).to(device)
     params = list(model.parameters())
     size = sum(param.numel() * param.element_size() for param in params)

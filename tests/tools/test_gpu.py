@@ -14,16 +14,16 @@ import torch
 
 from prophet.core.settings import DDP_NCCL
 from tools import gpu, gpu_job
-from tools.gpu import GpuJob, OnFirstGpu, Run
+from tools.gpu import GpuJob, GpuRun, OnFirstGpu
 from tools.ports import free_port
 from tools.provenance import Provenance
 
 JOB = GpuJob("ddp", "resnet50", "2.5gbit", 40, ("clips",))
-STOCK = Run(JOB, "ddp-gloo", 102_000_000, [9.0] * 30 + [0.5] * 10, "aa", 1)
+STOCK = GpuRun(JOB, "ddp-gloo", 102_000_000, [9.0] * 30 + [0.5] * 10, "aa", 1)
 PROPHET = replace(STOCK, policy="ddp-prophet", seconds=[9.0] * 30 + [0.4] * 10)
 
 
-def rows(*runs: Run) -> list[list[str]]:
+def rows(*runs: GpuRun) -> list[list[str]]:
     """The table's, without its head."""
     lines = gpu.text(runs, Provenance("2026-11-27", "abc", "a GPU", 16)).splitlines()
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")][1:]
