@@ -19,8 +19,8 @@ from tools.ports import free_port
 from tools.provenance import Provenance
 
 JOB = GpuJob("ddp", "resnet50", "2.5gbit", 40, ("clips",))
-STOCK = GpuRun(JOB, "ddp-gloo", 102_000_000, [9.0] * 30 + [0.5] * 10, "aa", 1)
-PROPHET = replace(STOCK, policy="ddp-prophet", seconds=[9.0] * 30 + [0.4] * 10)
+STOCK = GpuRun(JOB, "ddp-gloo", 102_000_000, [9.0] * 30 + [0.5] * 10, "aa", 3_100_000_000)
+PROPHET = replace(STOCK, policy="ddp-prophet", seconds=[9.0] * 30 + [0.4] * 10, device_bytes=3_200_000_000)
 
 
 def rows(*runs: GpuRun) -> list[list[str]]:
@@ -37,7 +37,7 @@ def test_the_last_quarter_counts_and_at_least_five() -> None:
 def test_a_row_for_each_job_that_ran_both_ways() -> None:
     alone = replace(STOCK, job=replace(JOB, bandwidth="none"))
     assert rows(STOCK, PROPHET, alone) == [
-        ["DDP, NCCL", "ResNet-50, SGD, clips", "102", "2.5gbit", "0.500", "0.400", "1.25", "yes"]
+        ["DDP, NCCL", "ResNet-50, SGD, clips", "102", "2.5gbit", "0.500", "0.400", "1.25", "3,100, 3,200", "yes"]
     ]
 
 
@@ -67,7 +67,7 @@ def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path, capsys: pytest.Captu
 
 def test_the_program_trains_with_the_same_bits_on_all_ranks(tmp_path: Path) -> None:
     port = str(free_port())
-    job = GpuJob("ddp", "small", "none", 7, ("clips", "looks"))
+    job = GpuJob("ddp", "small", "none", 7, ("half", "clips", "looks"))
     command = [sys.executable, *OnFirstGpu(job, tmp_path, "lo").command]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": ""}
     ranks = [

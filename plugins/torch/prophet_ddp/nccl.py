@@ -1,9 +1,8 @@
 """DistributedDataParallel on GPUs: when Prophet takes its reducer's place there, and with what.
 
 Rule of this file: that decision, and the parts of one module (process group, threads, arena) put together. It stays off
-unless PROPHET_DDP_NCCL asks for it, since it has been run on one GPU that two ranks
-shared (docs/results/gpu.md), and never on several. Why it is as it is:
-docs/decisions/nccl.md.
+unless PROPHET_DDP_NCCL asks for it, since it has been run on one GPU that two ranks shared (docs/results/gpu.md), and
+never on several. Why it is as it is: docs/decisions/nccl.md.
 
 One process group of ours has both backends, and torch picks by tensor: gradients go over NCCL, in one communicator, and
 what the ranks agree on (pages, decisions, which parameters were used) over gloo, in tensors on the CPU that the host
