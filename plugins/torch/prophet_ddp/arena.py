@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class DdpArena(Arena):
     """Blocks that travel as all-reduces; those of phases.py do so in two halves."""
 
+    graphs = True
+
     def __init__(
         self,
         slots: Sequence[Slot],

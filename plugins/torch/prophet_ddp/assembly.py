@@ -143,6 +143,7 @@ def assemble(
         divides=ours and 1 < group.size() <= MOST_OWNERS,
     )
     rounds = ModuleRounds(named, number, channel, terms, hardware)
+    rounds.module = weakref.ref(ddp.module)
     if get_definition(told.policy).waits:
         rounds.wait_in_step()
     return Parts(rounds, channel, alone, dist.get_process_group_ranks(group), adapts, may_leave=whole and adapts)

@@ -205,6 +205,11 @@ class Issuer:
         with self._lock:
             return self.gone and not self._queue and not self._in_flight
 
+    @property
+    def error(self) -> BaseException | None:
+        """What ended it; None where nothing has."""
+        return self._error
+
     def close(self) -> None:
         """Ends the group's threads, which must not come back to Python when it is no more. Nothing may follow."""
         group, self._group = self._group, None

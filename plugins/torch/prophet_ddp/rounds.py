@@ -11,6 +11,7 @@ hooks does it (compression.py), and what comes back is the sum.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -18,8 +19,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import nn
 
 from prophet.core.cut import Block, Cut, blocks_of
+from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
@@ -34,6 +37,7 @@ from prophet_ddp.compression import CommHook
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_ddp.reach import is_cut_off, not_reached
 from prophet_ddp.records import ModuleRecord
 
 if TYPE_CHECKING:
@@ -122,6 +126,8 @@ class ModuleRounds(AwaitedRounds):
         """Of each cut that is taken up, on the rank that decides."""
         self.trace: ForwardTrace | None = None
         """Of the forward passes, while there is to be one."""
+        self.module: Callable[[], nn.Module | None] = lambda: None
+        """The module that is wrapped, while it lives."""
         self.turns: Turns | None = None
         """Of torch's reducer, where it may have some."""
         self.resting = False
@@ -132,8 +138,11 @@ class ModuleRounds(AwaitedRounds):
         self._open = False
         self._staged = 0
         self._expects = False
+        self._ends_with_backward = False
+        """All gradients of the round are there, and the backward pass that made the last one has not returned."""
         self._counts: list[int] | None = None
         self._fired = [0] * len(self._slots)
+        """By place: gradients in this round."""
         self._has_part = [False] * len(self._slots)
         """By place: a gradient came since the last round ended, be it within no_sync()."""
         self._registered = tuple(self._slots)
@@ -276,8 +285,7 @@ class ModuleRounds(AwaitedRounds):
         """The wrapper is gone: nothing more is gathered, and what is under way comes home. Waits for nothing."""
         if self.trace is not None:
             self.trace.abandon()
-        for hook in self._ends:
-            hook.remove()
+        self._leave()
         self._issuer.gone = True
 
     # What the module's forward says.
@@ -305,13 +313,29 @@ class ModuleRounds(AwaitedRounds):
         self.log.forward_ended(time.monotonic())
         self._expects = True
         self._fired = [0] * len(self._slots)
-        self._unused = self._not_reached(outputs) if self._uses_vary and outputs else []
+        self._unused = not_reached(outputs, self._slots) if self._uses_vary and outputs else []
         for slot in self._unused:  # No gradient comes, but what they have is sent.
             self._bring_home(slot)
 
     def _gathered(self) -> None:
+        if self._ends_with_backward:
+            self._expects = self._ends_with_backward = False
         if self._without and self._staged == 0:
             self._settle_unused()
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether gradients come here no more. One parameter tells: where some are cut off, the next forward pass is
+        refused.
+        """
+        return is_cut_off(self._slots[0], self.module())
+
+    def _nothing_came(self) -> None:
+        if self._expects and not self._open and self.cut_off:
+            warn_once(
+                f"{self._slots[0].name} and others were replaced or moved to another type or device after "
+                "DistributedDataParallel was made: their gradients are not averaged, with Prophet or without"
+            )
 
     def static_backward_ends(self) -> None:
         """The first backward pass of a static graph: what it made is what every later one makes."""
@@ -322,14 +346,16 @@ class ModuleRounds(AwaitedRounds):
 
     # Gradients on their way out.
 
-    def _gradient_comes(self, slot: Slot) -> None:
+    def _gradient_comes(self, slot: Slot, *_gradient: Any) -> None:
         if not self.resting:
             super()._gradient_comes(slot)
 
-    def _gradient_ready(self, slot: Slot) -> None:
+    def _gradient_ready(self, slot: Slot, *gradients: Any) -> None:
         if self.resting:
             self.came = True
             return
+        if slot.param.grad is None:
+            self._lacks(slot, gradients[-1])
         with self._lock:  # The hook is at work, so nothing here counts as a use.
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
@@ -339,16 +365,27 @@ class ModuleRounds(AwaitedRounds):
                 return  # within no_sync(), or a pass that no forward of the module belongs to
             self._fired[slot.place] += 1
             if self._counted:
-                if self._counts is None or self._fired[slot.place] < self._counts[slot.place]:
+                if self._counts is None:
                     return
-                self._stage_all([slot, *(s for s in self._slots if not s.staged and not self._counts[s.place])])
+                missing = self._counts[slot.place] - self._fired[slot.place]
+                if missing < 0:
+                    raise RuntimeError(
+                        "Your training graph has changed in this iteration, e.g., one parameter is unused in first "
+                        "iteration, but then got used in the second iteration. this is not compatible with "
+                        f"static_graph set to True. (Prophet: {slot.name} has {self._fired[slot.place]} gradients, "
+                        f"and had {self._counts[slot.place]})"
+                    )
+                if missing == 0:
+                    self._stage_all([slot, *(s for s in self._slots if not s.staged and not self._counts[s.place])])
                 return
-            if slot.staged:
+            if self._fired[slot.place] > 1:
                 raise RuntimeError(
                     "Expected to mark a variable ready only once: DistributedDataParallel has a second gradient of "
                     f"{slot.name} in one backward pass, as where re-entrant checkpoints share it, or where it is used "
                     "outside of forward. Pass static_graph=True where the graph does not change"
                 )
+            for unused in self._unused:
+                self._fired[unused.place] = 1
             self._stage_all([slot, *self._unused])
             self._unused = []
 
@@ -375,7 +412,7 @@ class ModuleRounds(AwaitedRounds):
             slot.awaited = True
         else:
             self._without.append(slot)
-        self._fresh = True
+        self._left(slot)
         self._staged += 1
         if self._staged == len(self._slots):
             self._end()
@@ -493,7 +530,7 @@ class ModuleRounds(AwaitedRounds):
         assert self._arena is not None
         self.ended += 1
         training.iteration_ended(self.number, time.monotonic())
-        self._expects = False
+        self._ends_with_backward = True
         self._open = False
         self._has_part = [False] * len(self._slots)
         self._staged = 0
@@ -506,24 +543,6 @@ class ModuleRounds(AwaitedRounds):
         if device not in self._streams:
             self._streams[device] = self._hardware.streams(device)
         return self._streams[device]
-
-    def _not_reached(self, outputs: Sequence[torch.Tensor]) -> list[Slot]:
-        """Slots whose parameters have no part in these outputs."""
-        seen: set[Any] = set()
-        reached: set[int] = set()
-        nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
-        while nodes:
-            node = nodes.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            variable = getattr(node, "variable", None)
-            if variable is not None:
-                reached.add(id(variable))
-            nodes += [after for after, _ in node.next_functions if after is not None]
-        # An output may be a parameter itself.
-        reached |= {id(output) for output in outputs}
-        return [slot for slot in self._slots if id(slot.param) not in reached]
 
     # Averages on their way back.
 
@@ -567,13 +586,34 @@ class ModuleRounds(AwaitedRounds):
         return self._arena.landed(slot)
 
     def wait_activity(self, limit_s: float) -> None:
-        self._issuer.wait_activity(limit_s)
+        try:
+            self._issuer.wait_activity(limit_s)
+        except Exception:
+            if self.failed:
+                self.abandon()
+            raise
+
+    @property
+    def failed(self) -> bool:
+        return self._issuer.error is not None
+
+    @property
+    def iteration(self) -> int:
+        """Number of the newest round, from 1 on."""
+        return self.ended + self._open
+
+    def _loss(self) -> str:
+        error = str(self._issuer.error)
+        address = re.search(r"\[([^]]+)\]:\d+", error)
+        if address is None:
+            return error.splitlines()[0]
+        return f"rank {1 - self.control.rank} was lost" if self.ranks == 2 else f"a rank at {address[1]} was lost"
 
     def progress(self) -> object:
         return self._issuer.ended
 
     def _wait_activity(self) -> None:
-        self._issuer.wait_activity(WAIT_LIMIT_S)
+        self.wait_activity(WAIT_LIMIT_S)
 
     def _wait(self, operation: JointOperation) -> None:
         while not operation.done:

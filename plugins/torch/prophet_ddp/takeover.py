@@ -49,6 +49,7 @@ AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""
 READ_LIMIT_S = 5.0
 """And where they differ, to read what each other says."""
+RPC = "an RPC agent runs, and distributed autograd has its gradients elsewhere than in .grad"
 KEEPS = "torch's reducer"
 """How a rank begins that does not take over."""
 
@@ -163,10 +164,17 @@ def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
         return "a parameter is not of a real floating-point type"
     if any(hasattr(param, "_in_backward_optimizers") for param in parameters):
         return "an optimizer runs within backward"
+    if _rpc_runs():
+        return RPC
     changed = _changed_methods(type(ddp))
     if changed:
         return f"{type(ddp).__name__} has methods of its own: {', '.join(changed)}"
     return None
+
+
+def _rpc_runs() -> bool:
+    api: Any = dist.rpc.api
+    return dist.rpc.is_available() and bool(api._is_current_rpc_agent_set())
 
 
 def _changed_methods(kind: type) -> list[str]:
@@ -280,6 +288,7 @@ def _install() -> None:
     ):
         call_before(ddp_class, name, lambda ddp, *_, why=why, **__: _plain(ddp, why))
     _watch_comm_hooks(ddp_class)
+    call_before(dist.rpc, "_init_rpc_backend", lambda *_, **__: _all_plain(RPC))
     # No thread of ours asks a device anything while a CUDA graph is captured: that would end the capture.
     call_before(torch.cuda.CUDAGraph, "capture_begin", lambda *_, **__: _finish())
     for name, what in (("destroy_process_group", _finish), ("_abort_process_group", ends.give_up)):
@@ -291,6 +300,11 @@ def _install() -> None:
 
 def _finish() -> None:
     ends.finish(ddp.reducer.rounds for ddp in list(_taken))
+
+
+def _all_plain(why: str) -> None:
+    for ddp in list(_taken):
+        _plain(ddp, why)
 
 
 def _plain(ddp: Any, why: str) -> None:

@@ -70,7 +70,7 @@ class Turns:
             usual = cut == self._rounds.cut and self._rounds.plain and not torch_guards.after_compilation()
             self._want(self._comparison.under_prophet(period_s, cut if usual else None))
         iterations, self._rounds.control.turn = self._rounds.control.turn, 0
-        if not iterations or ddp is None or not self._rounds.plain:
+        if not iterations or ddp is None or not self._rounds.plain or self._rounds.cut_off:
             return False
         if iterations == FOR_GOOD:
             self._give_back(ddp, self._why())

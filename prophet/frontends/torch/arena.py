@@ -53,6 +53,7 @@ class Slot:
     `awaited`: `.grad` is still this worker's own, and its average is under way to it. `view`: its place in memory,
     where it is gathered and where its average is when its blocks are back. `blocks`: those that have a part of it,
     under the present cut. `home`: that average is in `.grad` already, before anybody has looked there.
+    `in_graph`: the gradient is a part of a graph (create_graph).
     `left`: backward passes until the gradient is due. `staged`: it is at its place in the arena.
     `pending`: step() was called, the update is still to come. `eager`: it must not outlast step(), since a gradient
     came without a use of the parameter that was watched. `late`: nothing had used the parameter when backward began.
@@ -62,6 +63,7 @@ class Slot:
     `scaling`: what the average is still to be multiplied by, a number on its device; None for nothing.
     `updated`: on devices with streams, the end of the last use of `view` by an update.
     `watched`: what all optimizers of this parameter share (guards.py).
+    `accumulation`: torch's node that adds to `.grad`.
     """
 
     view: torch.Tensor
@@ -77,6 +79,7 @@ class Slot:
         self.blocks: tuple[ArenaBlock, ...] = ()
         self.awaited = False
         self.home = False
+        self.in_graph = False
         self.left = passes
         self.staged = False
         self.pending = False
@@ -89,19 +92,20 @@ class Slot:
         self.updated: Event = None
         self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
         self.watched: Any = None
+        self.accumulation: Any = None
 
     def hook(self, name: str) -> Callable[..., None]:
-        """A tensor's hook that calls this method of `rounds` with the slot.
+        """A hook that calls this method of `rounds` with the slot, and then what torch gives a hook.
 
         The garbage collector does not see such hooks, so they must not keep the rounds alive.
         """
         reference = weakref.ref(self)
 
-        def hook(*_gradients: Any) -> None:
+        def hook(*gradients: Any) -> None:
             slot = reference()
             if slot is not None:
                 with references.at_work():
-                    getattr(slot.rounds, name)(slot)
+                    getattr(slot.rounds, name)(slot, *gradients)
 
         # A pickled parameter goes without it, and without a warning.
         unserializable_hook(hook)  # type: ignore[no-untyped-call]
@@ -175,6 +179,9 @@ class Slot:
         self._scale()
         grad = self.sent()
         if grad is not None:
+            if grad.requires_grad:  # The average's graph is this worker's part of it.
+                with torch.enable_grad():
+                    grad.mul_(1.0 / self.rounds.ranks)
             grad.copy_(self.view)
             self.see(grad)
 
@@ -254,6 +261,8 @@ class Arena:
 
     scale: float | None = None
     divisor: int | None = None
+    graphs = False
+    """Whether gradients may be part of a graph."""
 
     def __init__(
         self,
@@ -351,10 +360,13 @@ class Arena:
         """Copies the parameter's gradient (zeros where it has none) to its place; blocks that are complete leave."""
         # The update that read the last average here.
         slot.streams.follow(slot.updated)
-        grad = slot.param.grad
-        if grad is not None and (grad.requires_grad or grad.is_sparse):
+        seen = grad = slot.param.grad
+        slot.in_graph = grad is not None and grad.requires_grad
+        if grad is not None and (grad.is_sparse or (slot.in_graph and not self.graphs)):
             what = "sparse" if grad.is_sparse else "itself part of a graph (create_graph)"
             raise ValueError(f"the gradient of {slot.name} is {what}, which cannot be sent in blocks")
+        if grad is not None and slot.in_graph:
+            grad = grad.detach()
         if slot.pending or any(block.flight is not None for block in slot.blocks):
             raise RuntimeError(f"the gradient of {slot.name} is there again before its last average was used")
         if grad is None:
@@ -365,7 +377,7 @@ class Arena:
             torch.mul(grad, self.scale, out=slot.view)
         if self.divisor is not None:
             slot.view.div_(self.divisor)
-        slot.see(grad)
+        slot.see(seen)
         slot.staged = True
         slot.home = False
         slot.scaling = None

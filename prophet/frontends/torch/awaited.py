@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import threading
 import time
 import weakref
@@ -31,9 +32,11 @@ from prophet.watch import training
 WAIT_LIMIT_S = 0.05
 """Longest sleep between two looks at something whose end is told."""
 
+logger = logging.getLogger("prophet")
 _living: weakref.WeakSet[AwaitedRounds] = weakref.WeakSet()
 _before: list[Callable[[Sequence[Any]], None]] = []
-_in_backward = 0
+_running: set[int] = set()
+"""Threads in which Python has begun a backward pass that has not returned."""
 _installed = False
 
 
@@ -56,8 +59,9 @@ class AwaitedRounds:
         self._outlasted = False
         """An update of the last round outlasted its step(), or would have but for the probation."""
         self._hooks: list[Any] = []
-        self._accumulations: list[Any] = []
         self._ends: list[Any] = []
+        self._held: Any = None
+        """The parameters once more, out of Python's sight. torch refuses to swap a tensor that others hold so."""
 
     def watch(self) -> None:
         """From now on gradients that backward makes come here. Once everything is there that they need."""
@@ -75,8 +79,15 @@ class AwaitedRounds:
             # the gradient. Nobody else keeps the node.
             with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
                 accumulation = param.view_as(param).grad_fn.next_functions[0][0]
-            self._accumulations.append(accumulation)
+            slot.accumulation = accumulation
             self._ends.append(accumulation.register_hook(slot.hook("_gradient_ready")))
+        self._held = torch._C.ScriptList([slot.param for slot in self._slots])
+
+    def _leave(self) -> None:
+        """No gradient comes here any more."""
+        for hook in self._ends:
+            hook.remove()
+        self._held = None
 
     @property
     def slots(self) -> Sequence[Slot]:
@@ -116,6 +127,20 @@ class AwaitedRounds:
         """Differs from what it was before where something has moved since."""
         raise NotImplementedError
 
+    @property
+    def iteration(self) -> int:
+        """Number of the newest round, from 1 on."""
+        raise NotImplementedError
+
+    @property
+    def failed(self) -> bool:
+        """Whether no average will come any more, since a peer is gone."""
+        return False
+
+    def _loss(self) -> str:
+        """Says why, and which peer is gone where that is known."""
+        raise NotImplementedError
+
     def norms(self, slots: Sequence[Slot]) -> torch.Tensor | None:
         """The norms of these averages, which are awaited, shape [slots], in the bits that torch would have for each;
         None where only who has them all can tell. Waits for norms, and for no average.
@@ -127,6 +152,7 @@ class AwaitedRounds:
     def backward_ends(self) -> None:
         """The outermost backward pass has returned."""
         if not self._fresh:
+            self._nothing_came()
             return
         with references.at_work():
             self._fresh = False
@@ -138,14 +164,43 @@ class AwaitedRounds:
             shared, lent = torch_guards.keep_gradients(self, awaited)
             for slot in shared:
                 slot.part()
-        unseen = awaited if self._out_of_sight else lent
+        graphs = [slot for slot in awaited if slot.in_graph]
+        if graphs:
+            warn_once(
+                "backward(create_graph=True) waits for its averages, and their graphs are this rank's own, as with "
+                "DistributedDataParallel alone"
+            )
+        unseen = awaited if self._out_of_sight else [*lent, *graphs]
         if unseen:
             self.settle(unseen)
 
     def _gathered(self) -> None:
         """It has made gradients of this module."""
 
-    def _gradient_comes(self, slot: Slot) -> None:
+    def _nothing_came(self) -> None:
+        """It has made none."""
+
+    def _left(self, slot: Slot) -> None:
+        """A gradient has left."""
+        if not self._fresh and not (threading.get_ident() in _running if slot.param.is_cpu else _running):
+            warn_once("code out of Python's sight runs backward passes, which wait for their averages from now on")
+            self.keep_barrier()
+            engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+            engine.queue_callback(self.backward_ends)
+        self._fresh = True
+
+    def _lacks(self, slot: Slot, gradients: Sequence[torch.Tensor | None]) -> None:
+        """A gradient is said to have come, and `.grad` is None. Raises RuntimeError where it went elsewhere."""
+        if gradients[0] is None:
+            return  # An autograd function gave none, which counts as zeros.
+        if not slot.param._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+            raise RuntimeError(
+                f"the gradient of {slot.name} did not come to its .grad, as with distributed autograd: Prophet cannot "
+                "average it. Train without Prophet"
+            )
+        warn_once(f"a hook of the program took away the gradient of {slot.name}, so zeros are averaged in its place")
+
+    def _gradient_comes(self, slot: Slot, *_gradient: Any) -> None:
         """A gradient is about to be added to `.grad`, in which the average of the last round belongs first."""
         slot.late |= slot.pending
         self._bring_home(slot)
@@ -215,6 +270,28 @@ class AwaitedRounds:
         self.settle(self._slots)
         return whole
 
+    def abandon(self) -> None:
+        """A peer is gone. In all modules that it was in, parameters and gradients stay as they are, and who looks at
+        them waits for nothing.
+        """
+        for rounds in list(_living):
+            if rounds.failed:
+                rounds._forget()
+
+    def _forget(self) -> None:
+        pending = [slot for slot in self._slots if slot.pending]
+        if not pending and not any(slot.awaited for slot in self._slots):
+            return
+        model = f"the model is of step {self.iteration - 1}"
+        if 0 < len(pending) < len(self._slots):
+            model += f", but {len(self._slots) - len(pending)} of its {len(self._slots)} parameters of the next one"
+        logger.warning("%s, in iteration %d: %s", self._loss(), self.iteration, model)
+        for owner in {slot.owner for slot in pending}:
+            owner.forget([slot for slot in pending if slot.owner is owner])
+        for slot in self._slots:
+            slot.awaited = False
+        self.let_go()
+
     def keep_barrier(self) -> None:
         """From now on no update outlasts step(), and no average its backward pass."""
         self._out_of_sight = True
@@ -274,18 +351,19 @@ def watch_backward() -> None:
 
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
-        global _in_backward
-        if _in_backward == 0:
-            for tell in list(_before):
-                tell(args[0])
-        _in_backward += 1
+        thread = threading.get_ident()
+        if thread in _running:
+            return original(*args, **kwargs)
+        for tell in list(_before):
+            tell(args[0])
+        _running.add(thread)
         try:
             return original(*args, **kwargs)
         finally:
-            _in_backward -= 1
-            if _in_backward == 0:
-                for rounds in list(_living):
-                    rounds.backward_ends()
+            _running.discard(thread)
+            for rounds in list(_living):
+                rounds.backward_ends()
+            torch_guards.watch_thread()
 
     autograd._engine_run_backward = run
 

@@ -343,6 +343,12 @@ def _watch_references() -> None:
     references.watch_here(_pending, _watched, _learning, _use)
 
 
+def watch_thread() -> None:
+    """From now on uses in this thread are seen too, where anything is to come."""
+    if _kept:
+        _watch_references()
+
+
 def leave_references() -> None:
     """Uses in this thread cost nothing from here on, where there is nothing that one would wait for, nor be noted."""
     if not _kept and not _learning:

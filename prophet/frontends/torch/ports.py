@@ -8,7 +8,7 @@ parameter is noticed by guards.py, which calls them from whatever thread that is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -41,11 +41,11 @@ class Watcher(Protocol):
 class GradientSource(Protocol):
     """What a parameter's hooks call (`Slot.hook`), within backward; a failure there is the program's exception."""
 
-    def _gradient_comes(self, slot: Slot, /) -> None:
+    def _gradient_comes(self, slot: Slot, /, *gradients: Any) -> None:
         """Before a gradient is added to `.grad`: the last round's average or update is made first."""
         ...
 
-    def _gradient_ready(self, slot: Slot, /) -> None:
+    def _gradient_ready(self, slot: Slot, /, *gradients: Any) -> None:
         """`.grad` has it: where it is due, it is staged, and blocks that are complete leave."""
         ...
 

@@ -104,6 +104,16 @@ class Updates:
             self._none_pending()
         return True
 
+    def forget(self, slots: Sequence[Slot]) -> None:
+        """The averages of these will never come: parameters stay as they are."""
+        for slot in slots:
+            slot.pending = False
+        self._pending -= len(slots)
+        if self._pending == 0:
+            self._sort_states()
+            torch_guards.release(self)
+            self._none_pending()
+
     def _none_pending(self) -> None:
         """No update is to come any more."""
 

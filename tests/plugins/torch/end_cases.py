@@ -103,6 +103,43 @@ def killed_in_forward(rank: int) -> None:
     trained(DistributedDataParallel(inner), 10)
 
 
+def saves_after_a_death(rank: int) -> None:
+    """A rank dies; the other catches torch's error, and saves what there is of two models."""
+    modules = [DistributedDataParallel(model()) for _ in range(2)]
+    optimizers = [torch.optim.Adam(module.parameters()) for module in modules]
+
+    def die() -> None:
+        mark()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    step = 0
+    try:
+        for step in range(1, 9):
+            for module, optimizer in zip(modules, optimizers, strict=True):
+                optimizer.zero_grad()
+                module(torch.ones(4, 32) * (rank + 1)).square().mean().backward()
+                if rank == 1 and step == 5 and module is modules[1]:
+                    die()
+                optimizer.step()
+            if step < 5:  # all ranks have all updates of these
+                for module in modules:
+                    module.state_dict()
+    except RuntimeError as error:
+        print("caught", step, error)
+    for _ in range(2):
+        for module, optimizer in zip(modules, optimizers, strict=True):
+            for name, param in module.named_parameters():
+                assert param.isfinite().all(), name
+            torch.save({"model": module.state_dict(), "optimizer": optimizer.state_dict()}, "saved.pt")
+            steps = {int(state["step"]) for state in optimizer.state_dict()["state"].values()}
+            print("saved", sorted(steps))
+    try:
+        modules[0](torch.ones(4, 32)).square().mean().backward()
+        modules[0].state_dict()
+    except RuntimeError as error:
+        print("again", error)
+
+
 def killed_in_two_phases(rank: int) -> None:
     """A rank dies after backward, while others wait for norms and for what it owns."""
 

@@ -20,6 +20,7 @@ NAMES = (
     "killed_in_forward:plain",
     "killed_in_two_phases",
     "killed_in_two_phases:plain",
+    "saves_after_a_death",
     "late",
     "without",
     "differing",
@@ -104,6 +105,19 @@ def test_a_killed_rank_ends_the_others_with_torchs_error_no_later_than_without_p
     assert survivor.status == plain.status == 1
     assert any(words in survivor.log for words in PEER), survivor.log
     assert survivor.after_s < plain.after_s + SLACK_S
+
+
+def test_after_a_death_the_program_gets_torchs_error_once_and_then_what_there_is(ends: Path) -> None:
+    survivor = ranks(ends, "saves_after_a_death")[0]
+    assert survivor.status == 0, survivor.log
+    assert any(words in survivor.printed("caught") for words in PEER), survivor.log
+    saved = [line for line in survivor.log.splitlines() if line.startswith("saved")]
+    assert len(saved) == 4
+    assert all(set(json.loads(line.removeprefix("saved"))) <= {4, 5} for line in saved), survivor.log
+    lost = [line for line in survivor.log.splitlines() if "rank 1 was lost, in iteration" in line]
+    assert 1 <= len(lost) <= 2, survivor.log  # a line for each model of which something was under way
+    assert all("the model is of step" in line for line in lost)
+    assert any(words in survivor.printed("again") for words in PEER), "training cannot go on"
 
 
 def test_the_process_groups_timeout_holds_for_prophets_transfers_too(ends: Path) -> None:

@@ -81,7 +81,7 @@ class KeyedModuleRounds(AwaitedRounds):
         with self._lock:
             self._keyed.restart()
 
-    def _gradient_ready(self, slot: Slot) -> None:
+    def _gradient_ready(self, slot: Slot, *_gradients: Any) -> None:
         with self._lock:  # The hook is at work, so nothing here counts as a use.
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
@@ -102,7 +102,8 @@ class KeyedModuleRounds(AwaitedRounds):
         while not self.arrived(slot):  # an average that nobody wanted
             self.wait_activity(WAIT_LIMIT_S)
         self._keyed.stage(slot)
-        slot.awaited = self._fresh = True
+        slot.awaited = True
+        self._left(slot)
         if self._keyed.whole:
             self._keyed.next_round()
 

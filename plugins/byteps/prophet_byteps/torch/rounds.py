@@ -144,7 +144,7 @@ class OptimizerRounds(Updates):
 
     # Gradients on their way out.
 
-    def _gradient_comes(self, slot: Slot) -> None:
+    def _gradient_comes(self, slot: Slot, *_gradient: Any) -> None:
         """A gradient is about to be added to `.grad`, in which the average of the last round belongs first.
 
         Its graph was made before step(), or by a use that nobody noticed.
@@ -153,7 +153,7 @@ class OptimizerRounds(Updates):
             slot.late = True
             self.finish([slot])
 
-    def _gradient_ready(self, slot: Slot) -> None:
+    def _gradient_ready(self, slot: Slot, *_param: Any) -> None:
         with self._lock:  # The hook is at work, so nothing here counts as a use.
             self._plan()
             if slot.staged:

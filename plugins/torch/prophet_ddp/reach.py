@@ -1,0 +1,47 @@
+"""Which of a module's parameters a graph reaches.
+
+Rule of this file: pure looks at autograd's graph and at modules. What follows from them is rounds.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import get_gradient_edge
+
+from prophet.frontends.torch.arena import Slot
+
+
+def not_reached(outputs: Sequence[torch.Tensor], slots: Iterable[Slot]) -> list[Slot]:
+    """Slots whose parameters have no part in these outputs."""
+    seen: set[Any] = set()
+    reached: set[int] = set()
+    nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    while nodes:
+        node = nodes.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            reached.add(id(variable))
+        nodes += [after for after, _ in node.next_functions if after is not None]
+    # An output may be a parameter itself.
+    reached |= {id(output) for output in outputs}
+    return [slot for slot in slots if id(slot.param) not in reached]
+
+
+def is_cut_off(slot: Slot, module: nn.Module | None) -> bool:
+    """Whether no gradient of `module` comes to this slot any more: its parameter was replaced there, or torch has made
+    another node that adds to `.grad`, as where a parameter was moved to another type or device.
+    """
+    if slot.param.requires_grad and get_gradient_edge(slot.param).node is not slot.accumulation:
+        return True
+    holder, _, name = slot.name.rpartition(".")
+    try:
+        return module is not None and module.get_submodule(holder)._parameters.get(name) is not slot.param
+    except AttributeError:  # The module that had it is gone.
+        return True
