@@ -24,6 +24,12 @@ def engine(loss):
     )
 
 
+def in_a_thread(loss):
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+
+
 def only_some(loss):
     params = list(ddp.parameters())
     loss.backward(inputs=params[:2], retain_graph=True)
@@ -48,7 +54,7 @@ def train(ddp, backward, batches, seen):
 
 
 weights, gradients = [], []
-for backward in (scripted, engine, only_some):
+for backward in (scripted, engine, in_a_thread, only_some):
     ddp = wrapped()
     torch.manual_seed(100 + rank)
     train(ddp, backward, torch.randn(6, 8, 16), gradients)

@@ -12,6 +12,7 @@ hooks does it (compression.py), and what comes back is the sum.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -28,7 +29,7 @@ from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet.frontends.torch.streams import Streams
-from prophet.frontends.torch.updates import unseen_use
+from prophet.frontends.torch.updates import Abandoned, unseen_use
 from prophet.learn.barrier import BarrierWatch
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
 from prophet.watch import training
@@ -312,6 +313,7 @@ class ModuleRounds(AwaitedRounds):
             self.trace.ends()
         self.log.forward_ended(time.monotonic())
         self._expects = True
+        self._forward_thread = threading.get_ident()
         self._fired = [0] * len(self._slots)
         self._unused = not_reached(outputs, self._slots) if self._uses_vary and outputs else []
         for slot in self._unused:  # No gradient comes, but what they have is sent.
@@ -588,9 +590,9 @@ class ModuleRounds(AwaitedRounds):
     def wait_activity(self, limit_s: float) -> None:
         try:
             self._issuer.wait_activity(limit_s)
-        except Exception:
-            if self.failed:
-                self.abandon()
+        except Exception as error:
+            if self.failed and self.abandon():
+                raise Abandoned(str(error)) from error
             raise
 
     @property
@@ -613,7 +615,13 @@ class ModuleRounds(AwaitedRounds):
         return self._issuer.ended
 
     def _wait_activity(self) -> None:
-        self.wait_activity(WAIT_LIMIT_S)
+        """Within backward, which goes no further without what it waits for."""
+        try:
+            self._issuer.wait_activity(WAIT_LIMIT_S)
+        except Exception:
+            if self.failed:
+                self.abandon()
+            raise
 
     def _wait(self, operation: JointOperation) -> None:
         while not operation.done:

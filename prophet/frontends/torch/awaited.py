@@ -26,7 +26,7 @@ from prophet.frontends.torch import clipping, references
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.probation import Probation
-from prophet.frontends.torch.updates import COMPLAIN_S
+from prophet.frontends.torch.updates import COMPLAIN_S, Abandoned
 from prophet.watch import training
 
 WAIT_LIMIT_S = 0.05
@@ -37,6 +37,8 @@ _living: weakref.WeakSet[AwaitedRounds] = weakref.WeakSet()
 _before: list[Callable[[Sequence[Any]], None]] = []
 _running: set[int] = set()
 """Threads in which Python has begun a backward pass that has not returned."""
+_told = False
+"""Whether the program has had an error for averages that never came."""
 _installed = False
 
 
@@ -60,6 +62,8 @@ class AwaitedRounds:
         """An update of the last round outlasted its step(), or would have but for the probation."""
         self._hooks: list[Any] = []
         self._ends: list[Any] = []
+        self._forward_thread: int | None = None
+        """In which uses of gradients are seen, where backward may run in another."""
         self._held: Any = None
         """The parameters once more, out of Python's sight. torch refuses to swap a tensor that others hold so."""
 
@@ -170,7 +174,8 @@ class AwaitedRounds:
                 "backward(create_graph=True) waits for its averages, and their graphs are this rank's own, as with "
                 "DistributedDataParallel alone"
             )
-        unseen = awaited if self._out_of_sight else [*lent, *graphs]
+        elsewhere = self._forward_thread not in {None, threading.get_ident(), *_running}
+        unseen = awaited if self._out_of_sight or elsewhere else [*lent, *graphs]
         if unseen:
             self.settle(unseen)
 
@@ -218,7 +223,7 @@ class AwaitedRounds:
         """Waits until `.grad` of these is their average. What belongs to a round that is open stays this rank's own, as
         it does in torch: a later backward pass makes the rest.
         """
-        with self._lock, references.at_work(), torch.no_grad():
+        with self._lock, references.at_work(), torch.no_grad(), contextlib.suppress(Abandoned):
             due = [slot for slot in slots if slot.awaited and not slot.staged]
             there: list[Slot] = []
             for slot in due:
@@ -270,13 +275,16 @@ class AwaitedRounds:
         self.settle(self._slots)
         return whole
 
-    def abandon(self) -> None:
+    def abandon(self) -> bool:
         """A peer is gone. In all modules that it was in, parameters and gradients stay as they are, and who looks at
-        them waits for nothing.
+        them waits for nothing. Returns whether the program has had an error for it already.
         """
+        global _told
         for rounds in list(_living):
             if rounds.failed:
                 rounds._forget()
+        told, _told = _told, True
+        return told
 
     def _forget(self) -> None:
         pending = [slot for slot in self._slots if slot.pending]

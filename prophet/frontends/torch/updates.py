@@ -37,6 +37,10 @@ LOOK_AT = 16
 """Parameters that are looked at between two sleeps, whether they can be updated meanwhile. Blocks are many."""
 
 
+class Abandoned(RuntimeError):
+    """Ends a wait for what will never come, of a program that has been told why."""
+
+
 class AverageSource(Protocol):
     """What updates ask of the engine that brings averages back."""
 
@@ -49,7 +53,10 @@ class AverageSource(Protocol):
         ...
 
     def wait_activity(self, limit_s: float) -> None:
-        """Returns when something has arrived, and after so many seconds in any case."""
+        """Returns when something has arrived, and after so many seconds in any case.
+
+        Where nothing more will arrive it raises the engine's error, or Abandoned where that was raised before.
+        """
         ...
 
     def progress(self) -> object:
@@ -92,7 +99,7 @@ class Updates:
 
         What else is back and comes next in forward order is updated in the same call of the optimizer.
         """
-        with self._lock, references.at_work():
+        with self._lock, references.at_work(), contextlib.suppress(Abandoned):
             # Each once: a module may have a parameter twice, and its parameters in another order.
             due = sorted({slot for slot in slots if slot.pending}, key=lambda slot: slot.turn)
             if due:
