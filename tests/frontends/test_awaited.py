@@ -32,7 +32,7 @@ class Rounds(AwaitedRounds):
         self.watch()
         self.wait_in_step()  # It is known how the program reaches its parameters.
 
-    def _gradient_ready(self, slot: Slot) -> None:
+    def _gradient_ready(self, slot: Slot, *_gradients: Any) -> None:
         grad = slot.param.grad
         assert grad is not None
         torch.mul(grad, 2, out=slot.view)

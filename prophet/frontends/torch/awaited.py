@@ -37,8 +37,6 @@ _living: weakref.WeakSet[AwaitedRounds] = weakref.WeakSet()
 _before: list[Callable[[Sequence[Any]], None]] = []
 _running: set[int] = set()
 """Threads in which Python has begun a backward pass that has not returned."""
-_told = False
-"""Whether the program has had an error for averages that never came."""
 _installed = False
 
 
@@ -64,6 +62,8 @@ class AwaitedRounds:
         self._ends: list[Any] = []
         self._forward_thread: int | None = None
         """In which uses of gradients are seen, where backward may run in another."""
+        self._told = False
+        """Since these are there, the program has had an error for averages that never came, here or elsewhere."""
         self._held: Any = None
         """The parameters once more, out of Python's sight. torch refuses to swap a tensor that others hold so."""
 
@@ -279,11 +279,11 @@ class AwaitedRounds:
         """A peer is gone. In all modules that it was in, parameters and gradients stay as they are, and who looks at
         them waits for nothing. Returns whether the program has had an error for it already.
         """
-        global _told
+        told = self._told
         for rounds in list(_living):
+            rounds._told = True
             if rounds.failed:
                 rounds._forget()
-        told, _told = _told, True
         return told
 
     def _forget(self) -> None:
