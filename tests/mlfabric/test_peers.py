@@ -6,8 +6,6 @@ import threading
 
 import pytest
 
-pytest.importorskip("zmq")
-
 from prophet.mlfabric.peers import PeerMessage, Peers
 
 TOKEN = "sixteen characters"

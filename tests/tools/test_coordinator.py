@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("zmq")
-
 from tools import coordinator, kept
 from tools.coordinator_clients import WorkerLoad, drive
 from tools.provenance import Provenance
