@@ -16,14 +16,10 @@ import math
 import os
 import selectors
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
-
-from prophet.core.errors import UserError
 
 READ_BYTES = 1 << 20
 """Read at once from one connection at most; then others have their turn."""
@@ -147,15 +143,15 @@ class Connection:
             self.received.clear()
 
 
-def listening(address: str) -> socket.socket:
-    """A listener at tcp://HOST:PORT. Raises UserError where there can be none."""
-    place = urlsplit(address)
-    family = socket.AF_INET6 if ":" in (place.hostname or "") else socket.AF_INET
+def listener_at(host: str, port: int) -> socket.socket:
+    """A listener, port 0 for any. Raises OSError with the system's words alone."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((place.hostname or "", place.port or 0), family=family, backlog=socket.SOMAXCONN)
+        return socket.create_server((host, port), family=family, backlog=socket.SOMAXCONN)
+    except socket.gaierror:
+        raise
     except OSError as error:
-        advice = "choose another port" if error.errno == errno.EADDRINUSE else "write HOST:PORT of this machine"
-        raise UserError(f"--listen {address}: {os.strerror(error.errno or 0)}; {advice}") from None
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from None
 
 
 def lives_or_ends(own: socket.socket) -> None:
@@ -186,7 +182,6 @@ class Hub:
         self._limits = ((self._strangers, stranger_s), (self._admitted, silent_s))
         self._listeners: dict[socket.socket, Owner] = {}
         self._paused_until_s: float | None = None
-        self._lock = threading.Lock()
         self._wake, self._woken = socket.socketpair()
         for end in (self._wake, self._woken):
             end.setblocking(False)

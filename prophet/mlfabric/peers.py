@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from prophet.hub import Connection, Hub, Owner, lives_or_ends
+from prophet.hub import Connection, Hub, Owner, listener_at, lives_or_ends
 
 logger = logging.getLogger("prophet")
 
@@ -78,7 +78,7 @@ class Peers:
         self._key = hashlib.sha256(token.encode()).digest()
         self._worker = worker
         self._largest_bytes = largest_bytes
-        self._listener = socket.create_server((host, 0), backlog=socket.SOMAXCONN)
+        self._listener = listener_at(host, 0)
         self.port: int = self._listener.getsockname()[1]
         self._hub = Hub(MOST_STRANGERS, stranger_s)
         self._incoming: dict[Connection, _Incoming] = {}

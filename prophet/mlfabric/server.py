@@ -10,16 +10,19 @@ What is said is authenticated and not encrypted: sizes, norms and times, beside 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import resource
 import secrets
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from prophet.core.errors import UserError
-from prophet.hub import Connection, Hub, Owner, listening, lives_or_ends
+from prophet.hub import Connection, Hub, Owner, listener_at, lives_or_ends
 from prophet.mlfabric.connections import Connections, Outgoing, Tenant
 from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.messages import LENGTH_BYTES, MOST_ANSWER_BYTES, MOST_REQUEST_BYTES, framed, take_frames
@@ -68,7 +71,7 @@ class CoordinatorServer:
         self._numbers = 0
         self._by_name: dict[bytes, Connection] = {}
         self._names: dict[Connection, bytes] = {}
-        self._listener = listening(listen)
+        self._listener = _listener(listen)
         self._hub = Hub(MOST_STRANGERS, stranger_s, stranger_s)
         owner = Owner(LENGTH_BYTES + MOST_REQUEST_BYTES, self._made, self._received, self._closed)
         self._hub.listen(self._listener, owner)
@@ -126,6 +129,15 @@ class CoordinatorServer:
                 connection.close()
             elif connection is not None and answer is not None:
                 connection.send(framed(answer))
+
+
+def _listener(address: str) -> socket.socket:
+    place = urlsplit(address)
+    try:
+        return listener_at(place.hostname or "", place.port or 0)
+    except OSError as error:
+        advice = "choose another port" if error.errno == errno.EADDRINUSE else "write HOST:PORT of this machine"
+        raise UserError(f"--listen {address}: {error.strerror}; {advice}") from None
 
 
 def _most_files() -> int:

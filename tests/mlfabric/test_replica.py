@@ -32,7 +32,7 @@ class Running:
     def __init__(self, folder: Path) -> None:
         self.kept = KeptModel(folder / "model.npz")
         self.server = ReplicaServer("127.0.0.1", 0, "job", TOKEN, self.kept)
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread = threading.Thread(target=self.server.serve_forever)
         self.thread.start()
 
     def store(self, tenant: str = "job", token: str = TOKEN) -> ReplicaStore:
@@ -42,7 +42,7 @@ class Running:
     def stop(self) -> None:
         self.server.shutdown()
         self.thread.join()
-        self.server.server_close()
+        self.server.close()
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_one_who_has_not_the_token_is_not_taken_for_the_replica(
 ) -> None:
     store = running.store()
     monkeypatch.setattr(running.server, "token", "another token of tests")
-    monkeypatch.setattr("prophet.mlfabric.replica_server._Handler._proved", lambda handler: True)
+    monkeypatch.setattr(running.server, "proves", lambda request: True)
     with pytest.raises(UserError, match="what answers there has not the token of job"):
         store.updates()
 

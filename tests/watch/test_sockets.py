@@ -42,8 +42,6 @@ def asked(path: Path) -> dict[str, Any] | None:
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server gives up nobody who is late, as these tests may be."""
     monkeypatch.setattr(server_module, "ANSWER_LIMIT_S", LONG_S)
-    for each in (server_module._Handler, server_module._PageServer):
-        monkeypatch.setattr(each, "timeout", LONG_S)
 
 
 @pytest.fixture
@@ -191,7 +189,7 @@ def test_a_fork_neither_answers_nor_keeps_the_socket(folder: Path, serve: Callab
     read, write = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover
-        closed = all(each.fileno() == -1 for each in server._sockets)
+        closed = all(each.fileno() == -1 for each in server._hub._listeners)
         server.close()
         os.write(write, b"1" if closed else b"0")
         os._exit(0)
