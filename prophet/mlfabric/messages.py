@@ -2,10 +2,11 @@
 
 Rule of this file: values, their limits and their bytes. Who says what when is coordination.py's and conversation.py's.
 
-A message is its length, four bytes with the highest first, and one JSON object whose `kind` says which. JSON because a person can read it on the wire, a message is some
-hundred bytes, and pydantic, which Prophet needs anyway, parses and checks it in one pass of compiled code; a binary
-format would be one more dependency for a few microseconds. Everything that comes in has a limit, so that nobody can
-make the coordinator keep much. Keys are only added; what is unknown is refused.
+A message is its length, four bytes with the highest first, and one JSON object whose `kind` says which. JSON because a
+person can read it on the wire, a message is some hundred bytes, and pydantic, which Prophet needs anyway, parses and
+checks it in one pass of compiled code; a binary format would be one more dependency for a few microseconds. Everything
+that comes in has a limit, so that nobody can make the coordinator keep much. Keys are only added; what is unknown is
+refused.
 
 A worker numbers its updates itself, and never twice the same, nor after a restart. Worker and number say which update
 is meant, so every message may be sent twice and counts once, and an aggregator knows what it has. Sizes are bytes,

@@ -72,9 +72,7 @@ class Peers:
     `host` is the address of this worker that the others can reach, `largest_bytes` the most that a message has.
     """
 
-    def __init__(
-        self, token: str, worker: int, host: str, largest_bytes: int, stranger_s: float = STRANGER_S
-    ) -> None:
+    def __init__(self, token: str, worker: int, host: str, largest_bytes: int, stranger_s: float = STRANGER_S) -> None:
         self._key = hashlib.sha256(token.encode()).digest()
         self._worker = worker
         self._largest_bytes = largest_bytes

@@ -15,12 +15,11 @@ import pytest
 from prophet.core.errors import UserError
 from prophet.core.settings import coordinator_from_environ
 from prophet.learn.bandwidth import FRAMING, NicSample
+from prophet.mlfabric import client as client_module
+from prophet.mlfabric.client import CoordinatorClient, client_from_environ
 from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.messages import LENGTH_BYTES, MOST_REQUEST_BYTES
 from prophet.mlfabric.ports import Collection, CoordinatorPort, ModelCopy
-
-from prophet.mlfabric import client as client_module
-from prophet.mlfabric.client import CoordinatorClient, client_from_environ
 from prophet.mlfabric.server import CoordinatorServer, coordinator
 from prophet.mlfabric.terms import Terms
 
