@@ -27,6 +27,8 @@ ACCEPTED_AT_ONCE = 16
 """Connections that are accepted before others have their turn."""
 NO_FILES_S = 1.0
 """Where no descriptor is left, nobody is accepted for so long."""
+LONGEST_WAIT_S = 3600.0
+"""A selector cannot wait for any length of time."""
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -248,8 +250,8 @@ class Hub:
         ends_s = [next(iter(connections)).since_s + limit_s for connections, limit_s in self._limits if connections]
         ends_s += [until_s, math.inf if self._paused_until_s is None else self._paused_until_s]
         left_s = min(ends_s) - now_s
-        if left_s == math.inf:
-            return None
+        if left_s > LONGEST_WAIT_S:
+            return None if left_s == math.inf else LONGEST_WAIT_S
         # A selector waits whole milliseconds, and rather longer: what is nearer is slept.
         if 0.0 < left_s < 1e-3:
             time.sleep(left_s)

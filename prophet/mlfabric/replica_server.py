@@ -20,8 +20,10 @@ import logging
 import math
 import socket
 import threading
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 
 from prophet.core.errors import UserError
 from prophet.hub import Connection, Hub, Owner, listener_at
@@ -241,24 +243,25 @@ class _Exchange:
                 self._left -= len(piece)
         return "" if digest.hexdigest() == self._request.header(DIGEST) else "the model has changed on its way"
 
-    def _proof(self, status: HTTPStatus, digest: str) -> str:
-        return prove(self._server.token, self._request.header(NONCE), str(int(status)), digest)
+    def _proved_head(self, status: HTTPStatus, length: int, digest: str) -> bytes:
+        proof = prove(self._server.token, self._request.header(NONCE), str(int(status)), digest)
+        return _head(status, length, {PROOF: proof, DIGEST: digest})
 
     def _answer(self, status: HTTPStatus, body: bytes) -> None:
-        self.socket.sendall(_head(status, len(body), self._proof(status, digest_of(body))) + body)
+        self.socket.sendall(self._proved_head(status, len(body), digest_of(body)) + body)
 
     def _answer_file(self, path: Path) -> None:
         with path.open("rb") as file:  # which stays this version, whatever takes its place
             digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
-            self.socket.sendall(_head(HTTPStatus.OK, file.tell(), self._proof(HTTPStatus.OK, digest)))
+            self.socket.sendall(self._proved_head(HTTPStatus.OK, file.tell(), digest))
             file.seek(0)
             while piece := file.read(PIECE_BYTES):
                 self.socket.sendall(piece)
 
 
-def _head(status: HTTPStatus, length: int, proof: str = "") -> bytes:
+def _head(status: HTTPStatus, length: int, headers: Mapping[str, str] = MappingProxyType({})) -> bytes:
     lines = [f"HTTP/1.1 {int(status)} {status.phrase}", f"Content-Length: {length}", "Connection: close"]
-    lines += [f"{PROOF}: {proof}"] if proof else []
+    lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
