@@ -258,11 +258,12 @@ class Hub:
         return math.floor(max(0.0, left_s) * 1e3) / 1e3
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
+        for place in range(ACCEPTED_AT_ONCE):
             try:
                 own, _ = listener.accept()
             except OSError as error:
-                if error.errno in _NONE_LEFT:
+                # Linux says so also where nobody waits; the first time somebody did.
+                if place == 0 and error.errno in _NONE_LEFT:
                     self._without_files()
                 return  # nobody, or somebody who has gone again
             if len(self._strangers) >= self._most_strangers:
