@@ -72,7 +72,7 @@ class CoordinatorServer:
         self._by_name: dict[bytes, Connection] = {}
         self._names: dict[Connection, bytes] = {}
         self._listener = _listener(listen)
-        self._hub = Hub(MOST_STRANGERS, stranger_s, stranger_s)
+        self._hub = Hub(MOST_STRANGERS, stranger_s, STRANGER_S)
         owner = Owner(LENGTH_BYTES + MOST_REQUEST_BYTES, self._made, self._received, self._closed)
         self._hub.listen(self._listener, owner)
 
