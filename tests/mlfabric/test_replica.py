@@ -7,7 +7,8 @@ import http.client
 import logging
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +202,12 @@ def answer(own: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
+def until(holds: Callable[[], bool]) -> None:
+    ends_s = time.monotonic() + LONG_S
+    while not holds():
+        assert time.monotonic() < ends_s
+
+
 def threads() -> int:
     return sum(thread.name == "prophet-replica" for thread in threading.enumerate())
 
@@ -302,14 +309,12 @@ def test_odd_requests_get_one_answer_each(running: Running, said: bytes, status:
 
 def test_so_many_are_served_at_once_and_one_more_comes_again(running: Running) -> None:
     busy = [running.connect(request("PUT", MODEL, "9", **{UPDATES: "1"})) for _ in range(MOST_SERVED)]
-    while threads() < MOST_SERVED:
-        pass
+    until(lambda: threads() == MOST_SERVED)
     with running.connect(request("GET", STATE)) as own:
         assert answer(own) == b""
     for own in busy:
         own.close()
-    while running.server._free._value < MOST_SERVED:  # type: ignore[attr-defined]
-        pass
+    until(lambda: threads() == 0)
     assert running.store().updates() is None
 
 
