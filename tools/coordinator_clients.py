@@ -27,6 +27,8 @@ from prophet.studies.agenda import Agenda
 TENANT = "load"
 BOUND_S = 5.0
 """Nothing is to go in arrival order here: what did is counted and shown."""
+MOST_WAITING = 50
+"""To be welcome, at once: a coordinator has room for so many strangers only."""
 START_S = 60.0
 """All workers have to be welcome by then."""
 
@@ -94,21 +96,22 @@ class _Process:
         self._load = load
         self._seen = Seen()
         self._random = np.random.default_rng(load.first)
-        now = time.monotonic()
         self.hub = Hub(load.workers, math.inf)
-        self._workers = [_Worker(load, load.first + place, self, now) for place in range(load.workers)]
+        self._workers: list[_Worker] = []
         self._agenda = Agenda()
         self._idle_since_s: float | None = None
         self._stop_s = math.inf
 
     def run(self) -> Seen:
         began = time.monotonic()
-        for worker in self._workers:
-            self._wake(worker)
-        while not all(worker.conversation.welcomed for worker in self._workers):
+        while len(self._workers) < self._load.workers or self._waiting:
+            if len(self._workers) < self._load.workers and self._waiting < MOST_WAITING:
+                first = self._load.first + len(self._workers)
+                self._workers.append(_Worker(self._load, first, self, time.monotonic()))
+                self._wake(self._workers[-1])
             self._once()
             if time.monotonic() > began + START_S:
-                raise UserError(f"only some of {len(self._workers)} workers were welcome within {START_S:g} s")
+                raise UserError(f"only some of {self._load.workers} workers were welcome within {START_S:g} s")
         now = time.monotonic()
         self._stop_s = now + self._load.seconds
         for place, worker in enumerate(self._workers):
@@ -117,6 +120,10 @@ class _Process:
         while time.monotonic() < self._stop_s:
             self._once()
         return self._seen
+
+    @property
+    def _waiting(self) -> int:
+        return sum(not worker.conversation.welcomed for worker in self._workers)
 
     def _once(self) -> None:
         """Waits for the next event or message, and does what is to be done."""

@@ -80,7 +80,7 @@ class CoordinatorServer:
     def address(self) -> str:
         """Where it listens, with the port that it got."""
         host, port = self._listener.getsockname()[:2]
-        return f"tcp://{host}:{port}"
+        return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     def stop(self) -> None:
         """`serve` returns soon."""

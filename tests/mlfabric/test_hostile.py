@@ -50,7 +50,24 @@ from prophet.mlfabric.messages import (
 from prophet.mlfabric.terms import Terms
 
 TOKENS = {"a": "the token of tenant a", "b": "the token of tenant b"}
-NASTY = (0, 1, -1, 2**52, 2**53 + 1, 10**400, 1e308, 1e-320, math.nan, math.inf, None, True, "", "\x00", [[]], {"a": 1})
+NASTY: tuple[Any, ...] = (
+    0,
+    1,
+    -1,
+    2**52,
+    2**53 + 1,
+    10**400,
+    1e308,
+    1e-320,
+    math.nan,
+    math.inf,
+    None,
+    True,
+    "",
+    "\x00",
+    [[]],
+    {"a": 1},
+)
 KINDS = [
     kind.model_fields["kind"].default for kind in (Hello, Ask, Done, Collected, NicRates, Clock, Beat, Copied, Bye)
 ]

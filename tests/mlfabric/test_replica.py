@@ -8,7 +8,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -259,7 +259,7 @@ def test_what_is_no_request_is_refused_and_read_no_further(running: Running, sai
     assert running.store().updates() is None
 
 
-def request(method: str, path: str, length: str = "0", more: bytes = b"", **headers: str) -> bytes:
+def request(method: str, path: str, length: str = "0", more: bytes = b"", headers: Mapping[str, str] = {}) -> bytes:
     """A request with a proof."""
     said = {UPDATES: "", DIGEST: digest_of(b""), NONCE: "n", TENANT: "job", **headers}
     whole = int(length) if length.isdecimal() else 0
@@ -278,11 +278,11 @@ def request(method: str, path: str, length: str = "0", more: bytes = b"", **head
         (request("GET", STATE, "nan"), 200),
         (request("GET", "/" + "x" * 3000), 404),
         (request("DELETE", MODEL), 404),
-        (request("PUT", MODEL, **{UPDATES: "9" * 19}), 404),
-        (request("PUT", MODEL, **{UPDATES: "-1"}), 404),
-        (request("PUT", MODEL, "5", b"model", **{UPDATES: "1"}), 409),
-        (request("PUT", MODEL, "9", b"model", **{UPDATES: "1"}), 409),
-        (request("GET", STATE, **{NONCE: "another"}).replace(b": another", b": n"), 403),
+        (request("PUT", MODEL, headers={UPDATES: "9" * 19}), 404),
+        (request("PUT", MODEL, headers={UPDATES: "-1"}), 404),
+        (request("PUT", MODEL, "5", b"model", headers={UPDATES: "1"}), 409),
+        (request("PUT", MODEL, "9", b"model", headers={UPDATES: "1"}), 409),
+        (request("GET", STATE, headers={NONCE: "another"}).replace(b": another", b": n"), 403),
     ],
     ids=[
         "as it is",
@@ -308,7 +308,7 @@ def test_odd_requests_get_one_answer_each(running: Running, said: bytes, status:
 
 
 def test_so_many_are_served_at_once_and_one_more_comes_again(running: Running) -> None:
-    busy = [running.connect(request("PUT", MODEL, "9", **{UPDATES: "1"})) for _ in range(MOST_SERVED)]
+    busy = [running.connect(request("PUT", MODEL, "9", headers={UPDATES: "1"})) for _ in range(MOST_SERVED)]
     until(lambda: threads() == MOST_SERVED)
     with running.connect(request("GET", STATE)) as own:
         assert answer(own) == b""
@@ -319,7 +319,7 @@ def test_so_many_are_served_at_once_and_one_more_comes_again(running: Running) -
 
 
 def test_whatever_bytes_come_a_worker_is_served(running: Running) -> None:
-    whole = request("PUT", MODEL, "3", b"abc", **{UPDATES: "1"})
+    whole = request("PUT", MODEL, "3", b"abc", headers={UPDATES: "1"})
 
     @given(st.binary(max_size=40), st.integers(0, len(whole)), st.booleans())
     def stranger(data: bytes, place: int, more: bool) -> None:
