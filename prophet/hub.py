@@ -5,7 +5,7 @@ Rule of this file: sockets, bytes and deadlines. What is said over a connection 
 A connection is a stranger's until its owner admits it. There are at most so many strangers: for one more the oldest
 goes, so whoever only waits keeps nobody out. A stranger has a fixed time in all, whatever it sends; a connection that
 was admitted may last as long as something comes. Of each so many bytes are kept that were received and not taken, and
-that were not sent: with more it is closed.
+that were not sent: with more it is closed. Why so: docs/decisions/strangers-on-a-port.md.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Connection:
         """Not taken yet: whoever takes bytes deletes them here."""
         self.most_received = self.most_unsent = owner.most_bytes
         self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
         self._ends = self._heard_all = False
         self.open = True
 
@@ -72,11 +73,11 @@ class Connection:
 
     def send(self, data: bytes) -> None:
         """Hands bytes over. Where too many are unsent already, the other end does not read: it is closed."""
-        unsent = sum(map(len, self._unsent))
-        if unsent and unsent + len(data) > self.most_unsent:
+        if self._unsent and self._unsent_bytes + len(data) > self.most_unsent:
             self.close()
         elif self.open and data:
             self._unsent.append(memoryview(data))
+            self._unsent_bytes += len(data)
             self.flush()
 
     def end(self) -> None:
@@ -106,6 +107,7 @@ class Connection:
             while self._unsent:
                 first = self._unsent[0]
                 sent = self.socket.send(first)
+                self._unsent_bytes -= sent
                 if sent == len(first):
                     self._unsent.popleft()
                 else:
@@ -159,9 +161,10 @@ def listener_at(host: str, port: int) -> socket.socket:
 def lives_or_ends(own: socket.socket) -> None:
     """Sends at once what is small, and notices within 5 s when the other machine has gone."""
     options = (socket.TCP_NODELAY, 1), (socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 5)
-    for option, value in (*options, (socket.TCP_USER_TIMEOUT, 5000)):
-        own.setsockopt(socket.IPPROTO_TCP, option, value)
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    with contextlib.suppress(OSError):  # it is closed already, as its next use will show
+        for option, value in (*options, (socket.TCP_USER_TIMEOUT, 5000)):
+            own.setsockopt(socket.IPPROTO_TCP, option, value)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 class Hub:
@@ -275,12 +278,9 @@ class Hub:
         if self._strangers:
             next(iter(self._strangers)).close()
         elif self._paused_until_s is None:
-            self._pause()
-
-    def _pause(self) -> None:
-        self._paused_until_s = self._clock() + NO_FILES_S
-        for listener in self._listeners:
-            self._selector.unregister(listener)
+            self._paused_until_s = self._clock() + NO_FILES_S
+            for listener in self._listeners:
+                self._selector.unregister(listener)
 
     # For connections.
 

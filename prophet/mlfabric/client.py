@@ -35,6 +35,7 @@ from prophet.mlfabric.messages import (
     Denied,
     Hello,
     Request,
+    Welcome,
     decode_answer,
     framed,
     take_frames,
@@ -111,6 +112,7 @@ class CoordinatorClient:
         self._was_sending = False
         self._place = _place(address)
         self._stopping = threading.Event()
+        self._wait_s = 0.0
         self._made: socket.socket | None = None
         self._connection: Connection | None = None
         self._owner = Owner(LENGTH_BYTES + MOST_ANSWER_BYTES, received=self._received, closed=self._closed)
@@ -293,14 +295,13 @@ class CoordinatorClient:
 
     def _connect(self) -> None:
         first_s, longest_s = RECONNECT_S
-        wait_s = 0.0
-        while not self._stopping.wait(wait_s):
+        while not self._stopping.wait(self._wait_s):
+            self._wait_s = min(max(first_s, 2 * self._wait_s), longest_s)
             try:
                 made = socket.create_connection(self._place, longest_s)
                 lives_or_ends(made)
             except OSError as error:
                 logger.debug("no connection to the coordinator: %s", error)
-                wait_s = min(max(first_s, 2 * wait_s), longest_s)
                 continue
             with self._lock:
                 if self._stopping.is_set():
@@ -334,6 +335,8 @@ class CoordinatorClient:
         except UserError as error:
             logger.debug("the coordinator said what cannot be read: %s", error)
             return
+        if isinstance(answer, Welcome):
+            self._wait_s = RECONNECT_S[0]
         if isinstance(answer, Denied):
             logger.debug("the coordinator refuses: %s", answer.text)
         with self._lock:

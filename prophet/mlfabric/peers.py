@@ -13,7 +13,6 @@ a head without a proof, or other bytes than the head says, is disconnected.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import hashlib
 import hmac
@@ -167,8 +166,7 @@ class Peers:
     def _made(self, connection: Connection) -> None:
         nonce = secrets.token_bytes(NONCE_BYTES)
         self._incoming[connection] = _Incoming(nonce)
-        with contextlib.suppress(OSError):  # it has gone
-            lives_or_ends(connection.socket)
+        lives_or_ends(connection.socket)
         connection.send(nonce)
 
     def _closed(self, connection: Connection) -> None:

@@ -111,6 +111,8 @@ class CoordinatorServer:
         try:
             for data in take_frames(connection.received, MOST_REQUEST_BYTES):
                 self._send(self._connections.receive(name, data, self._clock()))
+                if not connection.open:
+                    return
                 if self._connections.knows(name):
                     connection.admit(LENGTH_BYTES + MOST_REQUEST_BYTES, MOST_ANSWER_BYTES)
         except UserError as error:

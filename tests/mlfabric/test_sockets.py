@@ -17,6 +17,7 @@ from prophet.core.settings import coordinator_from_environ
 from prophet.hub import listener_at
 from prophet.learn.bandwidth import FRAMING, NicSample
 from prophet.mlfabric import client as client_module
+from prophet.mlfabric import server as server_module
 from prophet.mlfabric.client import CoordinatorClient, client_from_environ
 from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.messages import (
@@ -365,6 +366,17 @@ def test_what_is_beyond_all_limits_is_denied_and_nobody_else_hears_of_it(running
         assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
 
 
+def test_a_coordinator_that_hangs_up_at_once_is_not_called_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "RECONNECT_S", (0.02, 0.04))
+    with listener_at("127.0.0.1", 0) as listener:
+        host, port = listener.getsockname()[:2]
+        with connect(f"tcp://{host}:{port}"):
+            began = time.monotonic()
+            for _ in range(5):
+                listener.accept()[0].close()
+            assert time.monotonic() - began >= 0.02 + 3 * 0.04
+
+
 def test_a_coordinator_that_sends_nonsense_is_away_and_its_worker_goes_on() -> None:
     with listener_at("127.0.0.1", 0) as listener:
         host, port = listener.getsockname()[:2]
@@ -418,3 +430,10 @@ def test_the_environment_names_a_coordinator(running: Running, tmp_path: Any) ->
 def test_settings_that_cannot_be_name_the_variable(environ: dict[str, str], line: str) -> None:
     with pytest.raises(UserError, match=line):
         coordinator_from_environ(environ)
+
+
+def test_no_tenant_can_take_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_most_files", lambda: 1024)
+    _, jobs = coordinator({"a": TOKEN, "b": TOKEN}, Terms())
+    most = sum(job.terms.most_workers for job in jobs.values())
+    assert 0 < most <= 1024 - server_module.MOST_STRANGERS
