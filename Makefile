@@ -15,7 +15,7 @@ setup: $(STAMP)
 $(VENV)/.packages: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip
-	$(INSTALL) --editable ".[experiments,mlfabric,mxnet,report,docs,dev]"
+	$(INSTALL) --editable ".[experiments,mxnet,report,docs,dev]"
 	@touch $@ $(VENV)/.package
 
 # Python is run where it lies; what is compiled is compiled anew when it changes.

@@ -141,8 +141,6 @@ setup(
             "setuptools",
             "wheel",
         ],
-        # The coordinator of MLfabric jobs, and its workers.
-        "mlfabric": ["pyzmq>=26"],
         # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy, which
         # is not to be had for Python 3.12 and later.
         "mxnet": [

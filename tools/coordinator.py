@@ -177,7 +177,7 @@ def percentiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def pool(processes: int) -> ProcessPoolExecutor:
-    """Processes that share nothing with this one: ZeroMQ does not outlive a fork."""
+    """Processes that share nothing with this one."""
     return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
 
 
@@ -369,7 +369,7 @@ def text(data: CoordinatorData, measured: Provenance) -> str:
         f"There were {outlived.warnings} warnings, one a client. A coordinator that was started in the same place then "
         f"has counted {counted:,} of the {pushed:,} updates in all.",
         "## Flooded",
-        f"{flooded.requests:,} requests in {flooded.seconds:.0f} s, half of them by a worker that does not read, half "
+        f"{flooded.requests:,} requests in {flooded.seconds:.0f} s, half of them by a worker, half "
         "by a stranger and with a negative size, while other workers ask for 100 updates a second. "
         f"{flooded.refused:,} of them were read, and refused. The others' waits were "
         f"{milliseconds(flooded.wait_p50_s)} in the median and {milliseconds(flooded.wait_p99_s)} at 99%; the "

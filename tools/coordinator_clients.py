@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
-import zmq
 
 from prophet.core.errors import UserError
+from prophet.hub import Connection, Hub, Owner, lives_or_ends
 from prophet.mlfabric.conversation import Conversation, Result
-from prophet.mlfabric.messages import Ask, Hello, decode_answer, encode
+from prophet.mlfabric.messages import LENGTH_BYTES, MOST_ANSWER_BYTES, Ask, Hello, decode_answer, framed, take_frames
 from prophet.mlfabric.ports import Outcome, Permission
 from prophet.studies.agenda import Agenda
 
 TENANT = "load"
 BOUND_S = 5.0
 """Nothing is to go in arrival order here: what did is counted and shown."""
+MOST_WAITING = 50
+"""To be welcome, at once: a coordinator has room for so many strangers only."""
 START_S = 60.0
 """All workers have to be welcome by then."""
 
@@ -60,11 +64,17 @@ class Seen:
     ungranted: int = 0
 
 
+def _connected(address: str) -> socket.socket:
+    place = urlsplit(address)
+    own = socket.create_connection((place.hostname or "", place.port or 0), START_S)
+    lives_or_ends(own)
+    return own
+
+
 class _Worker:
-    def __init__(self, load: WorkerLoad, number: int, context: Any, now_s: float) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.connect(load.address)
+    def __init__(self, load: WorkerLoad, number: int, process: _Process, now_s: float) -> None:
+        owner = Owner(2 * MOST_ANSWER_BYTES, received=lambda connection: process.received(self))
+        self.connection = process.hub.adopt(_connected(load.address), owner)
         hello = Hello(tenant=TENANT, worker=number, incarnation=os.getpid(), node=f"machine{number}")
         self.conversation = Conversation(hello, load.token, BOUND_S, now_s)
         self.updates = 0
@@ -74,37 +84,34 @@ class _Worker:
 def drive(load: WorkerLoad) -> Seen:
     """Runs the workers for `load.seconds` after all are welcome. Raises UserError where they are not in START_S."""
     os.nice(load.nice)
-    context = zmq.Context()
-    context.set(zmq.MAX_SOCKETS, max(1024, 2 * load.workers))
+    process = _Process(load)
     try:
-        return _Process(load, context).run()
+        return process.run()
     finally:
-        context.destroy(linger=0)
+        process.hub.close()
 
 
 class _Process:
-    def __init__(self, load: WorkerLoad, context: Any) -> None:
+    def __init__(self, load: WorkerLoad) -> None:
         self._load = load
         self._seen = Seen()
         self._random = np.random.default_rng(load.first)
-        now = time.monotonic()
-        self._workers = [_Worker(load, load.first + place, context, now) for place in range(load.workers)]
+        self.hub = Hub(load.workers, math.inf)
+        self._workers: list[_Worker] = []
         self._agenda = Agenda()
-        self._poller = zmq.Poller()
-        self._by_socket = {worker.socket: worker for worker in self._workers}
-        for worker in self._workers:
-            self._poller.register(worker.socket, zmq.POLLIN)
         self._idle_since_s: float | None = None
         self._stop_s = math.inf
 
     def run(self) -> Seen:
         began = time.monotonic()
-        for worker in self._workers:
-            self._wake(worker)
-        while not all(worker.conversation.welcomed for worker in self._workers):
+        while len(self._workers) < self._load.workers or self._waiting:
+            if len(self._workers) < self._load.workers and self._waiting < MOST_WAITING:
+                first = self._load.first + len(self._workers)
+                self._workers.append(_Worker(self._load, first, self, time.monotonic()))
+                self._wake(self._workers[-1])
             self._once()
             if time.monotonic() > began + START_S:
-                raise UserError(f"only some of {len(self._workers)} workers were welcome within {START_S:g} s")
+                raise UserError(f"only some of {self._load.workers} workers were welcome within {START_S:g} s")
         now = time.monotonic()
         self._stop_s = now + self._load.seconds
         for place, worker in enumerate(self._workers):
@@ -114,22 +121,22 @@ class _Process:
             self._once()
         return self._seen
 
+    @property
+    def _waiting(self) -> int:
+        return sum(not worker.conversation.welcomed for worker in self._workers)
+
     def _once(self) -> None:
         """Waits for the next event or message, and does what is to be done."""
-        left_s = self._agenda.next_s - time.monotonic()
-        # ZeroMQ waits whole milliseconds; what is nearer is waited for by looking again and again.
-        for socket, _ in self._poller.poll(max(0, math.floor(min(left_s, 0.1) * 1e3))):
-            worker = self._by_socket[socket]
-            while True:
-                try:
-                    data = socket.recv(zmq.NOBLOCK)
-                except zmq.Again:
-                    break
-                worker.conversation.receive(decode_answer(data), time.monotonic())
-            self._look(worker)
+        self.hub.turn(min(self._agenda.next_s, time.monotonic() + 0.1))
         while self._agenda.next_s <= time.monotonic():
             _, action = self._agenda.take()
             action()
+
+    def received(self, worker: _Worker) -> None:
+        """Something has come for one of the workers."""
+        for data in take_frames(worker.connection.received, MOST_ANSWER_BYTES):
+            worker.conversation.receive(decode_answer(data), time.monotonic())
+        self._look(worker)
 
     def _wake(self, worker: _Worker) -> None:
         """For what is due without anything being received; a beat a second, as a rule."""
@@ -141,7 +148,7 @@ class _Process:
         talk.turn(time.monotonic())
         messages, results = talk.take()
         for message in messages:
-            worker.socket.send(encode(message))
+            worker.connection.send(framed(message))
         if math.isfinite(talk.next_s) and talk.next_s < time.monotonic() + 0.2:
             self._agenda.at(talk.next_s, partial(self._look, worker))
         for result in results:
@@ -192,37 +199,46 @@ class Flood:
 def flood(address: str, token: str, worker: int, requests: int) -> Flood:
     """One worker with the token, and a stranger without, send `requests` each as fast as they can.
 
-    They read what is left of the answers when all is sent.
+    What they are answered is read and forgotten.
     """
-    context = zmq.Context()
+    talk = Conversation(
+        Hello(tenant=TENANT, worker=worker, incarnation=os.getpid(), node="flood"), token, BOUND_S, time.monotonic()
+    )
+    hub = Hub(2, math.inf)
+
+    def heard(connection: Connection) -> None:
+        for data in take_frames(connection.received, MOST_ANSWER_BYTES):
+            talk.receive(decode_answer(data), time.monotonic())
+
+    def forget(connection: Connection) -> None:
+        connection.received.clear()
+
+    def most(received: Callable[[Connection], None]) -> Owner:
+        return Owner(1 << 30, received=received)
+
     try:
-        talk = Conversation(
-            Hello(tenant=TENANT, worker=worker, incarnation=os.getpid(), node="flood"), token, BOUND_S, time.monotonic()
-        )
-        sockets = [context.socket(zmq.DEALER) for _ in range(2)]
-        for socket in sockets:
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.connect(address)
-        welcome, stranger = sockets
+        welcome = hub.adopt(_connected(address), most(heard))
         until_s = time.monotonic() + START_S
         while not talk.welcomed:
             talk.turn(time.monotonic())
             for message in talk.take()[0]:
-                welcome.send(encode(message))
-            if welcome.poll(100):
-                talk.receive(decode_answer(welcome.recv()), time.monotonic())
+                welcome.send(framed(message))
+            hub.turn(time.monotonic() + 0.1)
             if time.monotonic() > until_s:
                 raise UserError(f"the flood was not welcome within {START_S:g} s")
+        stranger = hub.adopt(_connected(address), most(forget))
+        nonsense = b'{"kind": "ask", "update": 0, "size_bytes": -1, "version": 0}'
         began = time.monotonic()
         for number in range(requests):
-            welcome.send(encode(Ask(update=number, size_bytes=1, version=0)))
-            stranger.send(b'{"kind": "ask", "update": 0, "size_bytes": -1, "version": 0}')
-        # A connection that is closed with answers unread takes with it what the coordinator has yet to read.
-        ended = time.monotonic()
-        for socket in sockets:
-            while socket.poll(1000):
-                socket.recv()
-                ended = time.monotonic()
-        return Flood(2 * requests, ended - began)
+            if not stranger.open:  # its time is over
+                stranger = hub.adopt(_connected(address), most(forget))
+            welcome.send(framed(Ask(update=number, size_bytes=1, version=0)))
+            stranger.send(len(nonsense).to_bytes(LENGTH_BYTES, "big") + nonsense)
+            hub.turn(time.monotonic())
+        for connection in (welcome, stranger):
+            connection.end()
+        while len(hub):
+            hub.turn(math.inf)
+        return Flood(2 * requests, time.monotonic() - began)
     finally:
-        context.destroy(linger=0)
+        hub.close()

@@ -5,6 +5,7 @@ Rule of this file: what a person gives and sees. What a replica does is prophet/
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def serve(listen: str, token_file: Path, tenant: str | None, file: Path, say: Ca
         kept = KeptModel(file)
     except UserError as error:
         raise UserError(f"--file {error}") from None
-    with ReplicaServer(host, port, name, token, kept) as server:
+    with contextlib.closing(ReplicaServer(host, port, name, token, kept)) as server:
         placed(file)  # not before it listens: what cannot be leaves nothing
         has = "no model yet" if kept.updates is None else f"a model with {kept.updates} updates"
         say(f"listening on {server.address} for {name}; {file} has {has}")

@@ -19,7 +19,6 @@ INSTALL = {
     "scipy": "pip install scipy",
     "sklearn": "pip install scikit-learn",
     "torch": "pip install torch",
-    "zmq": "pip install pyzmq",
     # MXNet 1.9.1 uses np.bool, which NumPy 1.24 removed.
     "mxnet": "pip install mxnet==1.9.1 numpy==1.23.5",
 }

@@ -1,8 +1,9 @@
 """The worker's end of the connection to its coordinator (prophet/mlfabric/ports.py is what a front end sees of it).
 
-Rule of this file: one socket, one thread, futures. What is said, and when waiting ends, is conversation.py's.
+Rule of this file: one connection, one thread, futures. What is said, and when waiting ends, is conversation.py's.
 
-The thread alone touches the socket; calls change the conversation under a lock and wake it. Whatever goes wrong in it
+The thread alone touches the connection; calls change the conversation under a lock and wake it. What may take long,
+to look a name up and to connect, is done beside it by another one, which then ends. Whatever goes wrong in it
 ends it with one warning, and from there on all updates go in arrival order.
 """
 
@@ -18,27 +19,38 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from prophet.core.errors import UserError
-from prophet.core.optional import need
 from prophet.core.settings import DEFAULT_COORDINATOR_BOUND_S, coordinator_from_environ
+from prophet.hub import Connection, Hub, Owner, lives_or_ends
 from prophet.learn.bandwidth import NicSample
 from prophet.learn.nic import interface_towards, sample_nic
 from prophet.mlfabric.conversation import AWAY, Conversation, Pass, Result, SumPermission
-from prophet.mlfabric.messages import MOST_ANSWER_BYTES, Bye, Denied, Hello, Request, decode_answer, encode
+from prophet.mlfabric.messages import (
+    LENGTH_BYTES,
+    MOST_ANSWER_BYTES,
+    Bye,
+    Denied,
+    Hello,
+    Request,
+    Welcome,
+    decode_answer,
+    framed,
+    take_frames,
+)
 from prophet.mlfabric.nic_rates import NicEstimate
 from prophet.mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Permission
 from prophet.mlfabric.tokens import token_of
 
-zmq: Any = need("zmq", "an MLfabric coordinator")
-
 logger = logging.getLogger("prophet")
 T = TypeVar("T")
 
-RECONNECT_MS = (100, 2000)
+RECONNECT_S = (0.1, 2.0)
 """The first wait before a lost connection is made anew, and the longest, to which it doubles."""
+LINGER_S = 0.2
+"""How long the last word may take."""
 SAMPLE_S = 0.1
 """How often the NIC is looked at while an update travels, or an answer is waited for."""
 BUSY_BYTES_PER_S = 64 * 1024
@@ -98,11 +110,13 @@ class CoordinatorClient:
         self._nic = NicEstimate()
         self._sample: NicSample | None = None
         self._was_sending = False
-        self._context = zmq.Context()
-        self._socket = _connected(self._context, address)
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
+        self._place = _place(address)
+        self._stopping = threading.Event()
+        self._wait_s = 0.0
+        self._made: socket.socket | None = None
+        self._connection: Connection | None = None
+        self._owner = Owner(LENGTH_BYTES + MOST_ANSWER_BYTES, received=self._received, closed=self._closed)
+        self._hub = Hub(1, math.inf)
         self._thread = threading.Thread(target=self._run, name="prophet-coordinator", daemon=True)
         self._thread.start()
 
@@ -141,7 +155,7 @@ class CoordinatorClient:
         if ended:
             _resolve(asking.permission, Permission(asking.update, True, AWAY, None, version, False))
         else:
-            self._wake()
+            self._hub.wake()
         return asking
 
     def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
@@ -154,14 +168,14 @@ class CoordinatorClient:
         if ended:
             _resolve(asking.outcome, Outcome(asking.update, True, self.version, None, AWAY))
         else:
-            self._wake()
+            self._hub.wake()
         return asking.outcome
 
     def on_collect(self, collect: Callable[[Collection], None]) -> None:
         with self._lock:
             self._collect = collect
             self._conversation.aggregates()
-        self._wake()
+        self._hub.wake()
 
     def collected(self, number: int) -> Future[Permission]:
         future: Future[Permission] = Future()
@@ -174,13 +188,13 @@ class CoordinatorClient:
         if ended:
             _resolve(future, Permission(0, True, AWAY, None, version, False))
         else:
-            self._wake()
+            self._hub.wake()
         return future
 
     def pushed_sum(self, number: int, size_bytes: int) -> None:
         with self._lock:
             self._conversation.done_sum(number, size_bytes, time.monotonic())
-        self._wake()
+        self._hub.wake()
 
     def on_copy(self, copy: Callable[[ModelCopy], None]) -> None:
         self._copy = copy  # what has come before comes again
@@ -188,7 +202,7 @@ class CoordinatorClient:
     def copied(self, number: int, reason: str = "") -> None:
         with self._lock:
             self._conversation.copied(number, reason)
-        self._wake()
+        self._hub.wake()
 
     def clock(self, rounds: int, models: int) -> Future[bool]:
         future: Future[bool] = Future()
@@ -200,7 +214,7 @@ class CoordinatorClient:
                 self._conversation.clock(rounds, models, time.monotonic())
         if ended or rounds != models:
             _resolve(future, not ended)
-        self._wake()
+        self._hub.wake()
         return future
 
     def wait_for_others(self) -> tuple[int, ...]:
@@ -208,7 +222,7 @@ class CoordinatorClient:
             if self._ended or self._conversation.away:
                 return ()
             self._conversation.leave(time.monotonic())
-        self._wake()
+        self._hub.wake()
         with self._answered:
             talk = self._conversation
             self._answered.wait_for(lambda: self._ended or talk.away or talk.died is not None)
@@ -217,12 +231,12 @@ class CoordinatorClient:
     def report(self, up: float | None = None, down: float | None = None) -> None:
         with self._lock:
             self._conversation.report(up, down)
-        self._wake()
+        self._hub.wake()
 
     def close(self) -> None:
         with self._lock:
             self._closing = True
-        self._wake()
+        self._hub.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(2.0)
 
@@ -246,11 +260,15 @@ class CoordinatorClient:
             self._end()
 
     def _talk(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wake_out.fileno(), zmq.POLLIN)
+        self._reconnect()
         while not self._closing:
             now = time.monotonic()
+            with self._answered:
+                made, self._made = self._made, None
+                if made is not None:
+                    self._conversation.connected()
+            if made is not None:
+                self._connection = self._hub.adopt(made, self._owner)
             with self._answered:
                 self._watch(now)
                 self._conversation.turn(now)
@@ -266,36 +284,63 @@ class CoordinatorClient:
                 self._send(message)
             for result in results:
                 self._deliver(result)
-            ready = dict(poller.poll(_milliseconds(next_s - time.monotonic())))
-            if self._wake_out.fileno() in ready:
-                self._wake_out.recv(4096)
-            if self._socket in ready:
-                self._receive()
+            self._hub.turn(next_s)
         with self._lock:
             welcomed = self._conversation.welcomed
         if welcomed:
             self._send(Bye())
 
+    def _reconnect(self) -> None:
+        threading.Thread(target=self._connect, name="prophet-coordinator-connects", daemon=True).start()
+
+    def _connect(self) -> None:
+        first_s, longest_s = RECONNECT_S
+        while not self._stopping.wait(self._wait_s):
+            self._wait_s = min(max(first_s, 2 * self._wait_s), longest_s)
+            try:
+                made = socket.create_connection(self._place, longest_s)
+                lives_or_ends(made)
+            except OSError as error:
+                logger.debug("no connection to the coordinator: %s", error)
+                continue
+            with self._lock:
+                if self._stopping.is_set():
+                    made.close()
+                else:
+                    self._made = made
+            self._hub.wake()
+            return
+
+    def _closed(self, connection: Connection) -> None:
+        self._connection = None
+        if not self._stopping.is_set():
+            self._reconnect()
+
     def _send(self, message: Request) -> None:
         # Where nobody is connected, it will be said again, or given up.
-        with contextlib.suppress(zmq.Again):
-            self._socket.send(encode(message), zmq.NOBLOCK)
+        if self._connection is not None:
+            self._connection.send(framed(message))
 
-    def _receive(self) -> None:
-        while True:
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            try:
-                answer = decode_answer(b"".join(frames))
-            except UserError as error:
-                logger.debug("the coordinator said what cannot be read: %s", error)
-                continue
-            if isinstance(answer, Denied):
-                logger.debug("the coordinator refuses: %s", answer.text)
-            with self._lock:
-                self._conversation.receive(answer, time.monotonic())
+    def _received(self, connection: Connection) -> None:
+        try:
+            for data in take_frames(connection.received, MOST_ANSWER_BYTES):
+                self._heard(data)
+        except UserError as error:
+            logger.debug("what answers is no coordinator: %s", error)
+            connection.close()
+
+    def _heard(self, data: bytes) -> None:
+        try:
+            answer = decode_answer(data)
+        except UserError as error:
+            logger.debug("the coordinator said what cannot be read: %s", error)
+            return
+        if isinstance(answer, Welcome):
+            self._wait_s = RECONNECT_S[0]
+        if isinstance(answer, Denied):
+            logger.debug("the coordinator refuses: %s", answer.text)
+        with self._lock:
+            self._conversation.receive(answer, time.monotonic())
 
     def _watch(self, now_s: float) -> None:
         """Samples the NIC where an update travels or has just travelled, and where an answer is waited for."""
@@ -381,46 +426,25 @@ class CoordinatorClient:
             _resolve(future, Permission(0, True, AWAY, None, version, False))
         for passed in passes:
             _resolve(passed, False)
-        self._context.destroy(linger=200)
-        self._wake_in.close()
-        self._wake_out.close()
-
-    def _wake(self) -> None:
-        # Where its buffer is full, it is awake; where it is closed, the thread has ended.
-        with contextlib.suppress(OSError):
-            self._wake_in.send(b"\0")
-
-
-def _connected(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
-    """Raises UserError where the address is none; a coordinator that is not there yet is waited for."""
-    connected = context.socket(zmq.DEALER)
-    for option, value in (
-        (zmq.LINGER, 200),
-        (zmq.IMMEDIATE, 1),  # nothing queues up for a coordinator that is not there
-        (zmq.MAXMSGSIZE, MOST_ANSWER_BYTES),
-        (zmq.RECONNECT_IVL, RECONNECT_MS[0]),
-        (zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1]),
-        (zmq.HEARTBEAT_IVL, 1000),
-        (zmq.HEARTBEAT_TIMEOUT, 5000),
-    ):
-        connected.setsockopt(option, value)
-    try:
-        connected.connect(address)
-    except zmq.ZMQError as error:
-        context.destroy(linger=0)
-        raise UserError(f"coordinator {address}: {error}; write tcp://HOST:PORT") from None
-    return connected
+        self._stopping.set()
+        if self._connection is not None:
+            self._connection.end()
+        until_s = time.monotonic() + LINGER_S
+        while self._connection is not None and time.monotonic() < until_s:
+            self._hub.turn(until_s)
+        self._hub.close()
+        with self._lock:
+            if self._made is not None:
+                self._made.close()
 
 
-def _milliseconds(left_s: float) -> int | None:
-    """How long to poll. ZeroMQ knows whole milliseconds, so what is nearer is slept: a start is not late for that."""
-    if left_s == math.inf:
-        return None
-    if left_s <= 0.0:
-        return 0
-    if left_s < 1e-3:
-        time.sleep(left_s)
-    return int(left_s * 1e3)
+def _place(address: str) -> tuple[str, int]:
+    """Host and port. Raises UserError where the address is none; a coordinator that is not there yet is waited for."""
+    place = urlsplit(address)
+    with contextlib.suppress(ValueError):  # what stands for the port is none
+        if place.scheme == "tcp" and place.hostname and place.port:
+            return place.hostname, place.port
+    raise UserError(f"coordinator {address}: it is no address; write tcp://HOST:PORT")
 
 
 def _resolve(future: Future[T], value: T) -> None:

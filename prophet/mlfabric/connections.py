@@ -6,14 +6,18 @@ coordination.py's.
 Nothing is kept of a connection until it has proved that it has its tenant's token: the nonce that it has to answer is
 made from its name and a secret of this start, so it need not be remembered, and a proof is worth nothing on any other
 connection or after a new start.
+
+Whatever a job's workers say is that job's: where its coordinator fails over it, it alone begins anew, and its workers
+come again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -21,8 +25,10 @@ from prophet.core.errors import UserError
 from prophet.mlfabric.coordination import Addressed, Coordination
 from prophet.mlfabric.messages import Answer, Challenge, Denied, Hello, decode_request, proves
 
-Outgoing: TypeAlias = tuple[bytes, Answer]
-"""To which connection, and what."""
+Outgoing: TypeAlias = tuple[bytes, Answer | None]
+"""To which connection, and what; with None it is to be closed."""
+
+logger = logging.getLogger("prophet")
 
 
 @dataclass(frozen=True)
@@ -65,13 +71,21 @@ class Connections:
         if speaker is None:
             return [(connection, Challenge(nonce=self._nonce(connection)))]
         name, worker = speaker
-        return self._sent(name, self._tenants[name].coordination.receive(worker, request, now_s))
+        return self._asked(name, lambda job: job.receive(worker, request, now_s))
 
     def turn(self, now_s: float) -> list[Outgoing]:
         """What is due in all jobs."""
-        return [
-            sent for name, tenant in self._tenants.items() for sent in self._sent(name, tenant.coordination.turn(now_s))
-        ]
+        return [sent for name in self._tenants for sent in self._asked(name, lambda job: job.turn(now_s))]
+
+    def knows(self, connection: bytes) -> bool:
+        """Whether a worker speaks on it."""
+        return connection in self._speakers
+
+    def closed(self, connection: bytes) -> None:
+        """Nobody speaks on it any more; its worker may come on another one."""
+        speaker = self._speakers.pop(connection, None)
+        if speaker is not None:
+            del self._connections[speaker]
 
     def notices(self) -> list[str]:
         """What a person should know of a job, each line once."""
@@ -92,21 +106,37 @@ class Connections:
             return [(connection, Challenge(nonce=nonce))]
         if not proves(tenant.token, nonce, hello):
             return self._refusal(connection, f"tenant {hello.tenant}: the token is wrong")
-        said = tenant.coordination.join(hello, now_s)
+        try:
+            said = tenant.coordination.join(hello, now_s)
+        except Exception as error:
+            return self._anew(hello.tenant, error)
         if any(isinstance(answer, Denied) for _, answer in said):
             return [(connection, answer) for _, answer in said]
-        self._bind(connection, (hello.tenant, hello.worker))
-        return self._sent(hello.tenant, said)
+        return self._bind(connection, (hello.tenant, hello.worker)) + self._sent(hello.tenant, said)
 
-    def _bind(self, connection: bytes, speaker: tuple[str, int]) -> None:
+    def _bind(self, connection: bytes, speaker: tuple[str, int]) -> list[Outgoing]:
         """A worker speaks on its newest connection, and a connection for the last worker that it proved to be."""
-        before, last = self._connections.pop(speaker, None), self._speakers.pop(connection, None)
-        if before is not None:
-            self._speakers.pop(before, None)
-        if last is not None:
-            self._connections.pop(last, None)
+        before = self._connections.get(speaker, connection)
+        self.closed(before)
+        self.closed(connection)
         self._speakers[connection] = speaker
         self._connections[speaker] = connection
+        return [] if before == connection else [(before, None)]
+
+    def _asked(self, name: str, act: Callable[[Coordination], list[Addressed]]) -> list[Outgoing]:
+        try:
+            return self._sent(name, act(self._tenants[name].coordination))
+        except Exception as error:
+            return self._anew(name, error)
+
+    def _anew(self, name: str, error: Exception) -> list[Outgoing]:
+        """A tenant's coordinator has failed: it begins anew, and so do its workers' connections."""
+        logger.warning("Prophet: the job %s begins anew: %s: %s", name, type(error).__name__, str(error)[:200])
+        self._tenants[name].coordination.reset()
+        spoken = [connection for connection, (tenant, _) in self._speakers.items() if tenant == name]
+        for connection in spoken:
+            self.closed(connection)
+        return [(connection, None) for connection in spoken]
 
     def _sent(self, tenant: str, said: list[Addressed]) -> list[Outgoing]:
         return [

@@ -286,6 +286,10 @@ class Conversation:
     def aggregates(self) -> None:
         """This worker can sum from now on, and says so."""
         self._hello = self._hello.model_copy(update={"aggregates": True})
+        self.connected()
+
+    def connected(self) -> None:
+        """There is a new connection: on it the coordinator does not know who speaks."""
         self.welcomed = False
         self._knocked_s = -math.inf
 

@@ -88,10 +88,18 @@ class Coordination:
     def __init__(self, terms: Terms, epoch: int) -> None:
         """`epoch` differs between two starts of a coordinator."""
         self.terms = terms
+        self.counts = Counts()
+        self._start(epoch)
+
+    def reset(self) -> None:
+        """Begins anew, as after a new start; only the counts stay."""
+        self._start(self.epoch + 1)
+
+    def _start(self, epoch: int) -> None:
+        terms = self.terms
         self.epoch = epoch
         self.version = 0
         """Updates applied: the model's version (Eq. 9)."""
-        self.counts = Counts()
         self._workers: dict[int, JobWorker] = {}
         self._nodes: dict[str, Node] = {}
         self._network = NetworkState((), ())

@@ -1,11 +1,12 @@
 """What workers and the coordinator of an MLfabric job say to each other (MLfabric, section 4).
 
-Rule of this file: values, their limits and their text. Who says what when is coordination.py's and conversation.py's.
+Rule of this file: values, their limits and their bytes. Who says what when is coordination.py's and conversation.py's.
 
-A message is one JSON object whose `kind` says which. JSON because a person can read it on the wire, a message is some
-hundred bytes, and pydantic, which Prophet needs anyway, parses and checks it in one pass of compiled code; a binary
-format would be one more dependency for a few microseconds. Everything that comes in has a limit, so that nobody can
-make the coordinator keep much. Keys are only added; what is unknown is refused.
+A message is its length, four bytes with the highest first, and one JSON object whose `kind` says which. JSON because a
+person can read it on the wire, a message is some hundred bytes, and pydantic, which Prophet needs anyway, parses and
+checks it in one pass of compiled code; a binary format would be one more dependency for a few microseconds. Everything
+that comes in has a limit, so that nobody can make the coordinator keep much. Keys are only added; what is unknown is
+refused.
 
 A worker numbers its updates itself, and never twice the same, nor after a restart. Worker and number say which update
 is meant, so every message may be sent twice and counts once, and an aggregator knows what it has. Sizes are bytes,
@@ -35,6 +36,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterator
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -50,12 +52,20 @@ MOST_REASON = 200
 MOST_WORKERS = 1 << 20
 """Worker numbers are below this."""
 
+LENGTH_BYTES = 4
+"""In front of each message."""
+
 T = TypeVar("T")
 _Whole: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
 """Exact as a JSON number everywhere."""
+_FirstVersion: TypeAlias = Annotated[int, Field(ge=0, le=2**52)]
+"""A coordinator counts on from it, and never comes to the end of `_Whole`."""
+_Size: TypeAlias = Annotated[int, Field(ge=0, le=2**44)]
+_Norm: TypeAlias = Annotated[float, Field(ge=0, le=1e100)]
+"""Far beyond every norm of 32-bit numbers; sums and squares of such norms are numbers, too."""
 _Worker: TypeAlias = Annotated[int, Field(ge=0, lt=MOST_WORKERS)]
 _Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
-_Rate: TypeAlias = Annotated[float, Field(gt=0, le=1e15)]
+_Rate: TypeAlias = Annotated[float, Field(ge=1, le=1e15)]
 _Proof: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}$")]
 
 
@@ -79,7 +89,7 @@ class Hello(_Message):
     worker: _Worker
     incarnation: _Whole
     node: _Name
-    version: _Whole = 0
+    version: _FirstVersion = 0
     epoch: _Whole | None = None
     aggregates: bool = False
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
@@ -93,9 +103,9 @@ class Ask(_Message):
 
     kind: Literal["ask"] = "ask"
     update: _Whole
-    size_bytes: _Whole
+    size_bytes: _Size
     version: _Whole
-    norm: Annotated[float, Field(ge=0)] = 1.0
+    norm: _Norm = 1.0
 
 
 class Done(_Message):
@@ -108,9 +118,9 @@ class Done(_Message):
     kind: Literal["done"] = "done"
     update: _Whole
     version: _Whole
-    size_bytes: _Whole
+    size_bytes: _Size
     sum: _Whole | None = None
-    norm: Annotated[float, Field(ge=0)] = 1.0
+    norm: _Norm = 1.0
 
 
 class Collected(_Message):
@@ -287,6 +297,25 @@ def encode(message: Request | Answer) -> bytes:
     return message.model_dump_json().encode()
 
 
+def framed(message: Request | Answer) -> bytes:
+    """As it travels: its length and its text."""
+    data = encode(message)
+    return len(data).to_bytes(LENGTH_BYTES, "big") + data
+
+
+def take_frames(received: bytearray, most_bytes: int) -> Iterator[bytes]:
+    """Takes all whole messages out of what was received. Raises UserError for one of more than `most_bytes`."""
+    while len(received) >= LENGTH_BYTES:
+        end = LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES], "big")
+        if end > LENGTH_BYTES + most_bytes:
+            raise UserError(f"a message of {end - LENGTH_BYTES} bytes; {most_bytes} is the most")
+        if len(received) < end:
+            return
+        data = bytes(received[LENGTH_BYTES:end])
+        del received[:end]
+        yield data
+
+
 def decode_request(data: bytes) -> Request:
     """Raises UserError with one line for what is no request or beyond its limits."""
     return _decode(_REQUESTS, data, MOST_REQUEST_BYTES)
@@ -305,7 +334,7 @@ def _decode(adapter: TypeAdapter[T], data: bytes, most_bytes: int) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "message"
-        raise UserError(f"{where}: {first['msg']}") from None
+        raise UserError(f"{where}: {first['msg']}"[:MOST_REASON]) from None
 
 
 def prove(token: str, nonce: str, hello: Hello) -> str:

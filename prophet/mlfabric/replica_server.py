@@ -13,17 +13,20 @@ import contextlib
 import glob
 import hashlib
 import hmac
+import http.client
+import io
 import json
 import logging
-import shutil
-import sys
+import math
+import socket
 import threading
+from collections.abc import Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import TCPServer, ThreadingMixIn
+from types import MappingProxyType
 
 from prophet.core.errors import UserError
+from prophet.hub import Connection, Hub, Owner, listener_at
 from prophet.mlfabric.replica_model import updates_in
 from prophet.mlfabric.replica_store import (
     DIGEST,
@@ -41,6 +44,11 @@ from prophet.mlfabric.replica_store import (
 
 logger = logging.getLogger("prophet")
 
+MOST_HEAD_BYTES = 8192
+MOST_STRANGERS = 64
+"""Connections without a proof; for one more the oldest goes."""
+MOST_SERVED = 16
+"""At once, with a proof: workers of one job. One more is disconnected, and asks again."""
 MOST_DIGITS = 18
 """Of a number in a request: Python takes no number of thousands."""
 
@@ -76,19 +84,39 @@ class KeptModel:
         return ""
 
 
-class ReplicaServer(ThreadingMixIn, TCPServer):
-    """Listens from the start; `serve_forever` answers until KeyboardInterrupt or `shutdown`."""
+class _Request:
+    """What is before a body. Raises ValueError or HTTPException where it is no head of HTTP."""
 
-    allow_reuse_address = True
-    daemon_threads = True
+    def __init__(self, head: bytes) -> None:
+        line, _, rest = head.partition(b"\r\n")
+        self.method, self.path, _ = line.decode("ascii").split(" ")
+        self.headers = http.client.parse_headers(io.BytesIO(rest + b"\r\n\r\n"))
+        length = self.header("Content-Length")
+        self.length = int(length) if _is_number(length) else 0
 
-    def __init__(self, host: str, port: int, tenant: str, token: str, kept: KeptModel) -> None:
-        """Raises UserError where nothing can listen there."""
+    def header(self, name: str) -> str:
+        return str(self.headers.get(name, ""))
+
+
+class ReplicaServer:
+    """Listens from the start; `serve_forever` answers until KeyboardInterrupt or `shutdown`, which any thread may call.
+
+    Heads come in on one thread. Only for what has a proof there is another one, for as long as it takes.
+    """
+
+    def __init__(
+        self, host: str, port: int, tenant: str, token: str, kept: KeptModel, stranger_s: float = TIMEOUT_S
+    ) -> None:
+        """`stranger_s` is how long a head may take to come. Raises UserError where nothing can listen there."""
         self.tenant, self.token, self.kept = tenant, token, kept
         try:
-            super().__init__((host, port), _Handler)
+            self.socket = listener_at(host, port)
         except OSError as error:
             raise UserError(f"--listen {host}:{port}: {error.strerror}; choose an address of this machine") from None
+        self._free = threading.Semaphore(MOST_SERVED)
+        self._stopped = False
+        self._hub = Hub(MOST_STRANGERS, stranger_s)
+        self._hub.listen(self.socket, Owner(MOST_HEAD_BYTES, received=self._received))
 
     @property
     def address(self) -> str:
@@ -96,46 +124,100 @@ class ReplicaServer(ThreadingMixIn, TCPServer):
         host, port = self.socket.getsockname()[:2]
         return f"{host}:{port}"
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing where a connection broke: whoever asked has gone, or asks again."""
-        error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
-            logger.warning("the replica has not answered a request: %s: %s", type(error).__name__, error)
+    def serve_forever(self) -> None:
+        """Answers until `shutdown`."""
+        while not self._stopped:
+            self._hub.turn(math.inf)
 
+    def shutdown(self) -> None:
+        """`serve_forever` returns soon."""
+        self._stopped = True
+        self._hub.wake()
 
-class _Handler(BaseHTTPRequestHandler):
-    timeout = TIMEOUT_S
-    server: ReplicaServer
-    left = 0
-    """Bytes of the body that are still to come."""
+    def close(self) -> None:
+        """Closes its socket, once nobody serves."""
+        self._hub.close()
 
-    def do_GET(self) -> None:
-        """What is there, or the model itself."""
-        if not self._proved():
+    def proves(self, request: _Request) -> bool:
+        """Whether it comes from somebody with the token."""
+        said = (request.header(UPDATES), str(request.length), request.header(DIGEST), request.header(NONCE))
+        proof = prove(self.token, request.method, request.path, self.tenant, *said)
+        return hmac.compare_digest(proof.encode(), request.header(PROOF).encode())
+
+    def _received(self, connection: Connection) -> None:
+        head, end, body = bytes(connection.received).partition(b"\r\n\r\n")
+        if not end and len(head) < MOST_HEAD_BYTES:
             return
-        kept = self.server.kept
-        if self.path == STATE:
-            self._answer(HTTPStatus.OK, json.dumps({"updates": kept.updates}).encode())
-        elif self.path != MODEL or kept.updates is None:
-            self._answer(HTTPStatus.NOT_FOUND, b"it has no model yet")
+        try:
+            request = _Request(head if end else b"")
+        except (ValueError, http.client.HTTPException):
+            connection.send(_head(HTTPStatus.BAD_REQUEST, 0))
+            connection.end()
+            return
+        if not self.proves(request):
+            of = request.header(TENANT)
+            job = f"it is of the job {self.tenant}, and not of {of!r}"
+            why = ("the token is wrong" if of == self.tenant else job).encode()
+            connection.send(_head(HTTPStatus.FORBIDDEN, len(why)) + why)  # nothing that the token has made
+            connection.end()
+            return
+        exchange = _Exchange(self, request, connection.release(), body)
+        if self._free.acquire(blocking=False):
+            threading.Thread(target=self._serve, args=(exchange,), name="prophet-replica", daemon=True).start()
         else:
-            self._answer_file(kept.path)
+            exchange.socket.close()
 
-    def do_PUT(self) -> None:
-        """A copy to keep."""
-        self.left = self._length()
-        if not self._proved():
-            return
-        updates = self.headers.get(UPDATES, "")
-        if self.path != MODEL or not _is_number(updates):
+    def _serve(self, exchange: _Exchange) -> None:
+        try:
+            exchange.run()
+        except OSError:
+            pass  # whoever asked has gone, or asks again
+        except Exception as error:
+            logger.warning("the replica has not answered a request: %s: %s", type(error).__name__, error)
+        finally:
+            exchange.socket.close()
+            self._free.release()
+
+
+class _Exchange:
+    """One proved request, and its answer, on a thread of its own."""
+
+    def __init__(self, server: ReplicaServer, request: _Request, own: socket.socket, body: bytes) -> None:
+        self._server = server
+        self._request = request
+        self.socket = own
+        self._body = body[: request.length]
+        self._left = request.length - len(self._body)
+
+    def run(self) -> None:
+        """Raises OSError where the connection breaks, or where nothing comes or goes for TIMEOUT_S."""
+        self.socket.settimeout(TIMEOUT_S)
+        kept, path, method = self._server.kept, self._request.path, self._request.method
+        if method == "PUT":
+            self._keep()
+        elif method == "GET" and path == STATE:
+            self._answer(HTTPStatus.OK, json.dumps({"updates": kept.updates}).encode())
+        elif method == "GET" and path == MODEL and kept.updates is not None:
+            self._answer_file(kept.path)
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"it has no model yet")
+        # Closed over bytes that nobody has read, a connection may lose the answer.
+        self.socket.shutdown(socket.SHUT_WR)
+        while self.socket.recv(PIECE_BYTES):
+            pass
+
+    def _keep(self) -> None:
+        updates = self._request.header(UPDATES)
+        if self._request.path != MODEL or not _is_number(updates):
             self._answer(HTTPStatus.NOT_FOUND, b"there is no such thing to keep")
             return
-        if why := self.server.kept.older(int(updates)):
+        kept = self._server.kept
+        if why := kept.older(int(updates)):
             self._answer(HTTPStatus.CONFLICT, why.encode())
             return
-        part = self.server.kept.path.with_name(f"{self.server.kept.path.name}.{threading.get_ident()}.part")
+        part = kept.path.with_name(f"{kept.path.name}.{threading.get_ident()}.part")
         try:
-            why = self._received(part) or self.server.kept.take(part, int(updates))
+            why = self._received(part) or kept.take(part, int(updates))
         except UserError as error:
             why = str(error)
         except OSError as error:
@@ -145,59 +227,42 @@ class _Handler(BaseHTTPRequestHandler):
                 part.unlink()
         self._answer(HTTPStatus.CONFLICT if why else HTTPStatus.OK, why.encode())
 
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: a copy is no event."""
-
-    def _length(self) -> int:
-        text = self.headers.get("Content-Length", "0")
-        return int(text) if _is_number(text) else 0
-
-    def _proved(self) -> bool:
-        server, headers = self.server, self.headers
-        said = (headers.get(UPDATES, ""), str(self._length()), headers.get(DIGEST, ""), headers.get(NONCE, ""))
-        proof = prove(server.token, self.command or "", self.path, server.tenant, *said)
-        if hmac.compare_digest(proof.encode(), headers.get(PROOF, "").encode()):
-            return True
-        of = headers.get(TENANT, "")
-        why = "the token is wrong" if of == server.tenant else f"it is of the job {server.tenant}, and not of {of!r}"
-        self._answer(HTTPStatus.FORBIDDEN, why.encode())
-        return False
-
     def _received(self, part: Path) -> str:
         """The body into a file. Returns what is wrong with it, or nothing."""
         digest = hashlib.blake2b(digest_size=32)
         with part.open("wb") as file:
-            while self.left:
-                piece = self.rfile.read(min(self.left, PIECE_BYTES))
-                if not piece:
-                    return "the model ended before its end"
+            piece = self._body
+            while True:
                 digest.update(piece)
                 file.write(piece)
-                self.left -= len(piece)
-        return "" if digest.hexdigest() == self.headers.get(DIGEST) else "the model has changed on its way"
+                if not self._left:
+                    break
+                piece = self.socket.recv(min(self._left, PIECE_BYTES))
+                if not piece:
+                    return "the model ended before its end"
+                self._left -= len(piece)
+        return "" if digest.hexdigest() == self._request.header(DIGEST) else "the model has changed on its way"
 
-    def _head(self, status: HTTPStatus, length: int, digest: str) -> None:
-        self.send_response_only(status)
-        self.send_header("Content-Length", str(length))
-        self.send_header("Connection", "close")
-        proof = prove(self.server.token, self.headers.get(NONCE, ""), str(int(status)), digest)
-        if status != HTTPStatus.FORBIDDEN:  # a stranger gets nothing that the token has made
-            self.send_header(PROOF, proof)
-        self.end_headers()
+    def _proved_head(self, status: HTTPStatus, length: int, digest: str) -> bytes:
+        proof = prove(self._server.token, self._request.header(NONCE), str(int(status)), digest)
+        return _head(status, length, {PROOF: proof, DIGEST: digest})
 
     def _answer(self, status: HTTPStatus, body: bytes) -> None:
-        self._head(status, len(body), digest_of(body))
-        self.wfile.write(body)
-        if self.left:
-            # Closed over bytes that nobody has read, a connection may lose the answer: small bodies are.
-            self.rfile.read(min(self.left, PIECE_BYTES))
+        self.socket.sendall(self._proved_head(status, len(body), digest_of(body)) + body)
 
     def _answer_file(self, path: Path) -> None:
         with path.open("rb") as file:  # which stays this version, whatever takes its place
             digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
-            self._head(HTTPStatus.OK, file.tell(), digest)
+            self.socket.sendall(self._proved_head(HTTPStatus.OK, file.tell(), digest))
             file.seek(0)
-            shutil.copyfileobj(file, self.wfile, PIECE_BYTES)
+            while piece := file.read(PIECE_BYTES):
+                self.socket.sendall(piece)
+
+
+def _head(status: HTTPStatus, length: int, headers: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    lines = [f"HTTP/1.1 {int(status)} {status.phrase}", f"Content-Length: {length}", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
 def _is_number(text: str) -> bool:

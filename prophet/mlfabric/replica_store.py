@@ -22,6 +22,8 @@ from prophet.core.errors import UserError
 TIMEOUT_S = 10.0
 """How long a replica may take to connect, to take the next bytes, or to answer when it has all."""
 PIECE_BYTES = 1 << 16
+MOST_REFUSAL_BYTES = 200
+"""Of one who has not the token."""
 UPDATES, DIGEST, NONCE, PROOF, TENANT = (
     "X-Prophet-Updates",
     "X-Prophet-Digest",
@@ -83,18 +85,20 @@ class ReplicaStore:
         try:
             connection.request(method, path, io.BytesIO(data), headers)
             answer = connection.getresponse()
-            body = answer.read()
+            status, digest = str(answer.status), answer.getheader(DIGEST, "")
+            proof = prove(self._token, nonce, status, digest)
+            proved = hmac.compare_digest(proof.encode(), answer.getheader(PROOF, "").encode())
+            # Whoever has no proof may say why, and no more.
+            body = answer.read() if proved else answer.read(MOST_REFUSAL_BYTES)
         except http.client.HTTPException as error:
             if isinstance(error, OSError):
                 raise  # it has gone away
             raise UserError(f"replica {self.address}: it is none ({type(error).__name__})") from None
         finally:
             connection.close()
-        status = str(answer.status)
         if answer.status == HTTPStatus.FORBIDDEN:
-            raise UserError(f"replica {self.address}: {body.decode(errors='replace')[:200]}")
-        proof = prove(self._token, nonce, status, digest_of(body))
-        if not hmac.compare_digest(proof, answer.getheader(PROOF, "")):
+            raise UserError(f"replica {self.address}: {body.decode(errors='replace')}")
+        if not (proved and hmac.compare_digest(digest_of(body), digest)):
             raise UserError(f"replica {self.address}: what answers there has not the token of {self._tenant}")
         if answer.status != HTTPStatus.OK:
             raise UserError(f"replica {self.address}: {body.decode(errors='replace')[:200]}")

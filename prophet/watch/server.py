@@ -1,32 +1,37 @@
 """Answers whoever asks a worker what it does: over its status socket, and at the address for Prometheus.
 
-Rule of this file: the thread that sleeps until somebody asks, and its sockets; what is said comes from a function. One
-document a connection: who connects to the status socket is sent it, and the connection is closed. A question is of this
-machine's own user, so it is answered in turn, each for a short while at most. Nothing here is imported late: the
-program may fork at any moment, and a child of it has none of this.
+Rule of this file: the thread that sleeps until somebody asks, and what of HTTP it speaks; what is said comes from a
+function, and who is slow is the hub's (prophet/hub.py): nobody waits for another. One document a connection: who
+connects to the status socket is sent it, and the connection is closed. Nothing here is imported late: the program may
+fork at any moment, and a child of it has none of this.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
-import selectors
-import socket
-import sys
+import re
 import threading
 import weakref
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import TCPServer
 
+from prophet.hub import Connection, Hub, Owner, listener_at
 from prophet.watch.metrics import CONTENT_TYPE
 from prophet.watch.sockets import listen
 
-ANSWER_LIMIT_S = 0.5
-"""How long one who asks may take to read the answer."""
+ANSWER_LIMIT_S = 5.0
+"""How long one who asks may take in all, to ask and to read the answer."""
+MOST_ASKING = 32
+"""At the same time."""
+MOST_REQUEST_BYTES = 8192
+CLOSE_S = 1.0
+"""How long an answer may be in the making when the server is closed."""
+_ENDS = (b"\n\r\n", b"\n\n")
+_REQUEST = re.compile(rb"(?P<method>[A-Z]+) (?P<path>[^ ?\r\n]+)")
 
 logger = logging.getLogger("prophet")
 _servers: weakref.WeakSet[StatusServer] = weakref.WeakSet()
@@ -40,30 +45,26 @@ class StatusServer:
     def __init__(self, document: Callable[[], bytes], page: Callable[[], bytes]) -> None:
         self._document = document
         self._page = page
-        self._selector = selectors.DefaultSelector()
-        self._asked: dict[int, Callable[[], None]] = {}
-        self._sockets: list[socket.socket] = []
+        self._page_failed = False
+        self._hub = Hub(MOST_ASKING, ANSWER_LIMIT_S)
         self._path: Path | None = None
-        self._wake, self._woken = socket.socketpair()
         self._stopped = False
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
 
     def at_path(self, path: Path) -> None:
         """Also over a socket at this path. Raises OSError."""
-        listener = listen(path)
+        self._hub.listen(listen(path), Owner(MOST_REQUEST_BYTES, made=self._say))
         self._path = path
-        self._listen(listener, lambda: self._say(listener))
 
     def at_address(self, host: str, port: int) -> int:
         """Also the page at this address; returns the port. Raises OSError."""
-        server = _PageServer(host, port, self._page)
-        self._listen(server.socket, server.handle_request)
-        return int(server.server_address[1])
+        listener = listener_at(host, port)
+        self._hub.listen(listener, Owner(MOST_REQUEST_BYTES, received=self._show))
+        return int(listener.getsockname()[1])
 
     def start(self) -> None:
         """From now on it answers."""
-        self._selector.register(self._woken, selectors.EVENT_READ)
         _servers.add(self)
         self._thread = threading.Thread(target=self._run, name="prophet-status", daemon=True)
         self._thread.start()
@@ -73,10 +74,9 @@ class StatusServer:
         if os.getpid() != self._pid:
             return
         self._stopped = True
-        with contextlib.suppress(OSError):
-            self._wake.send(b"\0")
+        self._hub.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(2 * ANSWER_LIMIT_S)
+            self._thread.join(CLOSE_S)
         if self._path is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()
@@ -84,79 +84,45 @@ class StatusServer:
 
     def let_go(self) -> None:
         """Closes this process's ends of all sockets."""
-        for each in (*self._sockets, self._wake, self._woken):
-            with contextlib.suppress(OSError):
-                each.close()
-
-    def _listen(self, listener: socket.socket, answer: Callable[[], None]) -> None:
-        self._sockets.append(listener)
-        self._asked[listener.fileno()] = answer
-        self._selector.register(listener, selectors.EVENT_READ)
+        self._hub.close()
 
     def _run(self) -> None:
-        while not self._stopped:
-            for key, _ in self._selector.select():
-                answer = self._asked.get(key.fd)
-                if answer is None or self._stopped:
-                    continue
-                try:
-                    answer()
-                except Exception as error:
-                    if not self._stopped:
-                        logger.warning("Prophet no longer says what it does: %s: %s", type(error).__name__, error)
-                    self.close()
-                    return
-
-    def _say(self, listener: socket.socket) -> None:
         try:
-            connection, _ = listener.accept()
-        except OSError:  # gone again
-            return
-        with connection:
-            connection.settimeout(ANSWER_LIMIT_S)
-            document = self._document()
-            with contextlib.suppress(OSError):
-                connection.sendall(document)
+            while not self._stopped:
+                self._hub.turn(math.inf)
+        except Exception as error:
+            if not self._stopped:
+                logger.warning("Prophet no longer says what it does: %s: %s", type(error).__name__, error)
+            self.close()
 
+    def _say(self, connection: Connection) -> None:
+        connection.send(self._document())
+        connection.end()
 
-class _Handler(BaseHTTPRequestHandler):
-    timeout = ANSWER_LIMIT_S
-
-    def do_GET(self) -> None:
+    def _show(self, connection: Connection) -> None:
         """The page, at /metrics or at the address alone."""
-        assert isinstance(self.server, _PageServer)
-        if self.path.partition("?")[0] not in ("/", "/metrics"):
-            self.send_error(HTTPStatus.NOT_FOUND)
+        whole = any(end in connection.received for end in _ENDS)
+        if not whole and len(connection.received) < MOST_REQUEST_BYTES:
             return
-        page = self.server.page()
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: standard error is the program's."""
-
-
-class _PageServer(TCPServer):
-    """Not http.server's own, which asks for the host's name when it starts, and may wait for the answer."""
-
-    allow_reuse_address = True
-    timeout = ANSWER_LIMIT_S
-
-    def __init__(self, host: str, port: int, page: Callable[[], bytes]) -> None:
-        self.page = page
-        self._failed = False
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Who asked is gone, or too slow: that is theirs."""
-        error = sys.exc_info()[1]
-        if not isinstance(error, OSError) and not self._failed:
-            self._failed = True
-            logger.warning("Prophet has no figures for Prometheus: %s: %s", type(error).__name__, error)
+        request = _REQUEST.match(connection.received) if whole else None
+        status, body = HTTPStatus.OK, b""
+        if request is None:
+            status = HTTPStatus.BAD_REQUEST
+        elif request["method"] != b"GET":
+            status = HTTPStatus.METHOD_NOT_ALLOWED
+        elif request["path"] not in (b"/", b"/metrics"):
+            status = HTTPStatus.NOT_FOUND
+        else:
+            try:
+                body = self._page()
+            except Exception as error:
+                status = HTTPStatus.INTERNAL_SERVER_ERROR
+                if not self._page_failed:
+                    self._page_failed = True
+                    logger.warning("Prophet has no figures for Prometheus: %s: %s", type(error).__name__, error)
+        head = f"HTTP/1.0 {status.value} {status.phrase}\r\nContent-Type: {CONTENT_TYPE}\r\n"
+        connection.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        connection.end()
 
 
 def _in_the_child() -> None:

@@ -15,6 +15,7 @@ import re
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ def listen(path: Path) -> socket.socket:
 def ask(path: Path, limit_s: float = ASK_LIMIT_S) -> dict[str, Any] | None:
     """The worker's document; None where nobody answers, or not in time. A socket that nobody has is removed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        until_s = time.monotonic() + limit_s
         connection.settimeout(limit_s)
         try:
             connection.connect(str(path))
@@ -105,12 +107,15 @@ def ask(path: Path, limit_s: float = ASK_LIMIT_S) -> dict[str, Any] | None:
             while (piece := connection.recv(1 << 16)) and size <= MOST_DOCUMENT_BYTES:
                 pieces.append(piece)
                 size += len(piece)
+                if (left_s := until_s - time.monotonic()) <= 0:
+                    return None
+                connection.settimeout(left_s)
             document = json.loads(b"".join(pieces))
         except ConnectionRefusedError:
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
     return document if isinstance(document, dict) else None
 

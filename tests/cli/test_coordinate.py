@@ -18,8 +18,6 @@ from prophet.mlfabric.coordination import Coordination
 from prophet.mlfabric.messages import Done, Hello
 from prophet.mlfabric.terms import Terms
 
-pytest.importorskip("zmq")
-
 OPTIONS: dict[str, Any] = {
     "delay_bound": None,
     "server": "server",

@@ -13,7 +13,7 @@ import pytest
 
 from prophet.core.optional import INSTALL, MissingPackage, need, need_pyplot, require
 
-DISTRIBUTIONS = {"sklearn": "scikit-learn", "zmq": "pyzmq"}
+DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
 def test_what_is_there_is_imported() -> None:

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import logging
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prophet.core.errors import UserError
+from prophet.hub import listener_at
 from prophet.mlfabric.replica_model import ReplicaModel, decoded, encoded, load, updates_in
-from prophet.mlfabric.replica_server import KeptModel, ReplicaServer
-from prophet.mlfabric.replica_store import MODEL, ReplicaStore
+from prophet.mlfabric.replica_server import MOST_HEAD_BYTES, MOST_SERVED, MOST_STRANGERS, KeptModel, ReplicaServer
+from prophet.mlfabric.replica_store import (
+    DIGEST,
+    MODEL,
+    NONCE,
+    PROOF,
+    STATE,
+    TENANT,
+    UPDATES,
+    ReplicaStore,
+    digest_of,
+    prove,
+)
 
 TOKEN = "a token of the tests"
 LONG_S = 60.0
@@ -29,20 +46,26 @@ def model(updates: int = 7, before: int = 0, value: float = 1.5) -> ReplicaModel
 class Running:
     """A replica in a thread, with a file in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, stranger_s: float = LONG_S) -> None:
         self.kept = KeptModel(folder / "model.npz")
-        self.server = ReplicaServer("127.0.0.1", 0, "job", TOKEN, self.kept)
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.server = ReplicaServer("127.0.0.1", 0, "job", TOKEN, self.kept, stranger_s)
+        self.thread = threading.Thread(target=self.server.serve_forever)
         self.thread.start()
 
     def store(self, tenant: str = "job", token: str = TOKEN) -> ReplicaStore:
         host, port = self.server.address.split(":")
         return ReplicaStore(host, int(port), tenant, token, LONG_S)
 
+    def connect(self, said: bytes = b"") -> socket.socket:
+        host, port = self.server.address.split(":")
+        own = socket.create_connection((host, int(port)), LONG_S)
+        own.sendall(said)
+        return own
+
     def stop(self) -> None:
         self.server.shutdown()
         self.thread.join()
-        self.server.server_close()
+        self.server.close()
 
 
 @pytest.fixture
@@ -163,9 +186,172 @@ def test_one_who_has_not_the_token_is_not_taken_for_the_replica(
 ) -> None:
     store = running.store()
     monkeypatch.setattr(running.server, "token", "another token of tests")
-    monkeypatch.setattr("prophet.mlfabric.replica_server._Handler._proved", lambda handler: True)
+    monkeypatch.setattr(running.server, "proves", lambda request: True)
     with pytest.raises(UserError, match="what answers there has not the token of job"):
         store.updates()
+
+
+def answer(own: socket.socket) -> bytes:
+    """All that comes until the other end has closed it."""
+    pieces = []
+    try:
+        while piece := own.recv(1 << 16):
+            pieces.append(piece)
+    except ConnectionResetError:
+        pass
+    return b"".join(pieces)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    ends_s = time.monotonic() + LONG_S
+    while not holds():
+        assert time.monotonic() < ends_s
+
+
+def threads() -> int:
+    return sum(thread.name == "prophet-replica" for thread in threading.enumerate())
+
+
+def test_many_strangers_who_drip_take_no_thread_and_keep_no_worker_out(running: Running) -> None:
+    head = b"PUT /model HTTP/1.1\r\nX: " + b"a" * 4000
+    strangers = [running.connect(head) for _ in range(2 * MOST_STRANGERS)]
+    try:
+        store = running.store()
+        assert store.updates() is None
+        for own in strangers[-MOST_STRANGERS // 2 :]:
+            own.sendall(b"a")
+        store.keep(encoded(model(7)), 7)
+        assert store.updates() == 7
+        assert threads() <= 1, "that of the last answer may not have ended"
+        assert len(running.server._hub) <= MOST_STRANGERS
+    finally:
+        for own in strangers:
+            own.close()
+
+
+def test_a_stranger_has_so_much_time_and_no_more(tmp_path: Path) -> None:
+    running = Running(tmp_path, stranger_s=0.2)
+    try:
+        for said in (b"", b"G", b"GET /state HTTP/1.1\r\n", b"GET /state HTTP/1.1\r\nX: 1\r\n"):
+            with running.connect(said) as own:
+                assert answer(own) == b""
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET /state HTTP/1.1\r\n" + b"".join(b"H%d: 1\r\n" % number for number in range(200)) + b"\r\n",
+        b"GET /state HTTP/1.1\r\nX: " + b"a" * MOST_HEAD_BYTES,
+        b"a" * 2 * MOST_HEAD_BYTES,
+        b"GET  /state HTTP/1.1\r\n\r\n",
+        b"\r\n\r\n",
+        b"\xff\xfe /state HTTP/1.1\r\n\r\n",
+    ],
+    ids=["many headers", "a long header", "no line", "two spaces", "nothing", "no letters"],
+)
+def test_what_is_no_request_is_refused_and_read_no_further(running: Running, said: bytes) -> None:
+    with running.connect(said) as own:
+        own.shutdown(socket.SHUT_WR)
+        said_back = answer(own)
+    assert said_back.startswith(b"HTTP/1.1 400 ") and PROOF.encode() not in said_back
+    assert running.store().updates() is None
+
+
+def request(method: str, path: str, length: str = "0", more: bytes = b"", headers: Mapping[str, str] = {}) -> bytes:
+    """A request with a proof."""
+    said = {UPDATES: "", DIGEST: digest_of(b""), NONCE: "n", TENANT: "job", **headers}
+    whole = int(length) if length.isdecimal() else 0
+    proof = prove(TOKEN, method, path, "job", said[UPDATES], str(whole), said[DIGEST], said[NONCE])
+    lines = [f"{method} {path} HTTP/1.1", f"Content-Length: {length}", f"{PROOF}: {proof}"]
+    lines += [f"{name}: {value}" for name, value in said.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + more
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (request("GET", STATE), 200),
+        (request("GET", STATE) + request("GET", STATE), 200),
+        (request("GET", STATE, "-5"), 200),
+        (request("GET", STATE, "nan"), 200),
+        (request("GET", "/" + "x" * 3000), 404),
+        (request("DELETE", MODEL), 404),
+        (request("PUT", MODEL, headers={UPDATES: "9" * 19}), 404),
+        (request("PUT", MODEL, headers={UPDATES: "-1"}), 404),
+        (request("PUT", MODEL, "5", b"model", headers={UPDATES: "1"}), 409),
+        (request("PUT", MODEL, "9", b"model", headers={UPDATES: "1"}), 409),
+        (request("GET", STATE, headers={NONCE: "another"}).replace(b": another", b": n"), 403),
+    ],
+    ids=[
+        "as it is",
+        "two at once",
+        "a negative length",
+        "a length that is none",
+        "a long path",
+        "no such method",
+        "absurd updates",
+        "negative updates",
+        "another body than was said",
+        "a body that ends early",
+        "another nonce",
+    ],
+)
+def test_odd_requests_get_one_answer_each(running: Running, said: bytes, status: int) -> None:
+    with running.connect(said) as own:
+        own.shutdown(socket.SHUT_WR)
+        back = answer(own)
+    assert back.startswith(b"HTTP/1.1 %d " % status) and back.count(b"HTTP/1.1 ") == 1
+    assert (PROOF.encode() in back) == (status != 403)
+    assert list(running.kept.path.parent.iterdir()) == []
+
+
+def test_so_many_are_served_at_once_and_one_more_comes_again(running: Running) -> None:
+    busy = [running.connect(request("PUT", MODEL, "9", headers={UPDATES: "1"})) for _ in range(MOST_SERVED)]
+    until(lambda: threads() == MOST_SERVED)
+    with running.connect(request("GET", STATE)) as own:
+        assert answer(own) == b""
+    for own in busy:
+        own.close()
+    until(lambda: threads() == 0)
+    assert running.store().updates() is None
+
+
+def test_whatever_bytes_come_a_worker_is_served(running: Running) -> None:
+    whole = request("PUT", MODEL, "3", b"abc", headers={UPDATES: "1"})
+
+    @given(st.binary(max_size=40), st.integers(0, len(whole)), st.booleans())
+    def stranger(data: bytes, place: int, more: bool) -> None:
+        with running.connect(whole[:place] + data + whole[place:] * more) as own:
+            own.shutdown(socket.SHUT_WR)
+            back = answer(own)
+        assert not back.startswith(b"HTTP/1.1 200")
+
+    stranger()
+    assert running.store().updates() is None
+
+
+def test_of_one_who_is_no_replica_little_is_read() -> None:
+    with listener_at("127.0.0.1", 0) as listener:
+        host, port = listener.getsockname()[:2]
+        pieces = []
+
+        def answers() -> None:
+            own, _ = listener.accept()
+            with own, contextlib.suppress(OSError):
+                own.recv(1 << 16)
+                own.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n")
+                while True:
+                    own.sendall(b"x" * (1 << 16))
+                    pieces.append(1)
+
+        thread = threading.Thread(target=answers)
+        thread.start()
+        with pytest.raises(UserError, match="what answers there has not the token of job"):
+            ReplicaStore(host, port, "job", TOKEN, LONG_S).model()
+        thread.join(LONG_S)
+    assert len(pieces) < 1000
 
 
 def test_one_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,15 +14,24 @@ import pytest
 
 from prophet.core.errors import UserError
 from prophet.core.settings import coordinator_from_environ
+from prophet.hub import listener_at
 from prophet.learn.bandwidth import FRAMING, NicSample
-from prophet.mlfabric.coordination import Coordination
-from prophet.mlfabric.messages import MOST_REQUEST_BYTES
-from prophet.mlfabric.ports import Collection, CoordinatorPort, ModelCopy
-
-zmq: Any = pytest.importorskip("zmq")
-
 from prophet.mlfabric import client as client_module
+from prophet.mlfabric import server as server_module
 from prophet.mlfabric.client import CoordinatorClient, client_from_environ
+from prophet.mlfabric.coordination import Coordination
+from prophet.mlfabric.messages import (
+    LENGTH_BYTES,
+    MOST_REQUEST_BYTES,
+    Ask,
+    Challenge,
+    Hello,
+    decode_answer,
+    framed,
+    prove,
+    take_frames,
+)
+from prophet.mlfabric.ports import Collection, CoordinatorPort, ModelCopy
 from prophet.mlfabric.server import CoordinatorServer, coordinator
 from prophet.mlfabric.terms import Terms
 
@@ -62,6 +73,18 @@ def running() -> Iterator[Running]:
 
 def connect(address: str, worker: int = 0, token: str = TOKEN, bound_s: float = BOUND_S) -> CoordinatorClient:
     return CoordinatorClient(address, token, "job", worker, bound_s, node=f"machine{worker}", watch_nic=False)
+
+
+def stranger(address: str) -> socket.socket:
+    host, port = address.removeprefix("tcp://").split(":")
+    return socket.create_connection((host, int(port)), LONG_S)
+
+
+def answer_of(own: socket.socket) -> bytes:
+    """What comes; empty where the connection is closed."""
+    with contextlib.suppress(ConnectionResetError):
+        return own.recv(4096)
+    return b""
 
 
 def test_an_update_there_and_back(running: Running) -> None:
@@ -240,20 +263,129 @@ def test_a_closed_client_leaves_nobody_waiting(running: Running) -> None:
 
 
 def test_a_message_that_is_too_long_or_nonsense_does_not_disturb_others(running: Running) -> None:
-    context = zmq.Context()
     with connect(running.address) as client:
         assert client.wait_welcome(LONG_S)
         for data in (b"x" * (MOST_REQUEST_BYTES + 1), b"nonsense", b""):
-            dealer = context.socket(zmq.DEALER)
-            dealer.setsockopt(zmq.LINGER, 0)
-            dealer.connect(running.address)
-            dealer.send(data)
-            if len(data) <= MOST_REQUEST_BYTES:
-                assert dealer.poll(LONG_S * 1e3)
-                assert b"denied" in dealer.recv()
-            dealer.close()
+            with stranger(running.address) as own:
+                own.sendall(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+                assert (b"denied" in answer_of(own)) == (len(data) <= MOST_REQUEST_BYTES), "or it is closed"
         assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
-    context.destroy(linger=0)
+
+
+def enter(address: str) -> socket.socket:
+    """A connection of worker 3, which has proved that it has the token."""
+    hello = Hello(tenant="job", worker=3, incarnation=1, node="machine")
+    own = stranger(address)
+    own.sendall(framed(hello))
+    challenge = decode_answer(next(take_frames(bytearray(own.recv(4096)), 4096)))
+    assert isinstance(challenge, Challenge)
+    own.sendall(framed(hello.model_copy(update={"proof": prove(TOKEN, challenge.nonce, hello)})))
+    assert b"welcome" in own.recv(4096)
+    return own
+
+
+def until_closed(own: socket.socket) -> None:
+    """Reads until the other end closes it."""
+    with contextlib.suppress(ConnectionResetError):
+        while own.recv(1 << 16):
+            pass
+
+
+ZMTP = b"\xff" + b"\0" * 8 + b"\x7f\x03\0NULL" + b"\0" * 48
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [b"", b"\0", b"\0\0\x10", b"\0\0\x10\0" + b"x" * 4095, b"\xff\xff\xff\xff", ZMTP, b"GET / HTTP/1.1\r\n\r\n"],
+    ids=["nothing", "a byte", "half a length", "all but a byte", "a huge length", "ZeroMQ", "HTTP"],
+)
+def test_a_stranger_is_disconnected_in_time_and_a_worker_beside_it_is_served(opening: bytes) -> None:
+    connections, _ = coordinator({"job": TOKEN}, Terms(rate=1e9))
+    server = CoordinatorServer("tcp://127.0.0.1:0", connections, stranger_s=0.3)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        with stranger(server.address) as own, connect(server.address) as client:
+            own.sendall(opening)
+            assert client.wait_welcome(LONG_S)
+            assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+            until_closed(own)
+    finally:
+        server.stop()
+        thread.join(LONG_S)
+
+
+def test_endless_frames_of_a_stranger_end_its_connection(running: Running) -> None:
+    frame = b"\x03" + (4096).to_bytes(8, "big") + b"x" * 4096  # ZeroMQ's, with more to follow
+    with connect(running.address) as client, stranger(running.address) as own:
+        assert client.wait_welcome(LONG_S)
+        with pytest.raises(OSError):
+            own.sendall(ZMTP)
+            while True:
+                own.sendall(256 * frame)
+        assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+
+
+def test_many_strangers_who_wait_keep_no_worker_out(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running.server._hub, "_most_strangers", 8)
+    strangers = [stranger(running.address) for _ in range(40)]
+    try:
+        with connect(running.address) as client:
+            assert client.wait_welcome(LONG_S)
+            assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+            assert len(running.server._hub) <= 8 + 1
+    finally:
+        for own in strangers:
+            own.close()
+
+
+def test_a_connection_on_which_its_worker_has_come_anew_is_closed(running: Running) -> None:
+    with enter(running.address) as first, enter(running.address) as second:
+        until_closed(first)
+        second.sendall(framed(Ask(update=0, size_bytes=1, version=0)))
+        assert b"wait" in second.recv(4096)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{"kind": "rates", "up": 1e-300}',
+        '{"kind": "ask", "update": 0, "size_bytes": 1000000, "version": 0, "norm": 1e308}',
+        '{"kind": "done", "update": 0, "size_bytes": 1e18, "version": 0}',
+        '{"kind": "clock", "rounds": -1, "models": NaN}',
+        '{"kind": "ask", "update": 18014398509481984, "size_bytes": 1, "version": 0}',
+        "[" * 4000,
+    ],
+)
+def test_what_is_beyond_all_limits_is_denied_and_nobody_else_hears_of_it(running: Running, said: str) -> None:
+    with connect(running.address) as client:
+        assert client.wait_welcome(LONG_S)
+        with enter(running.address) as own:
+            own.sendall(len(said).to_bytes(LENGTH_BYTES, "big") + said.encode())
+            assert b"denied" in own.recv(4096)
+        assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+
+
+def test_a_coordinator_that_hangs_up_at_once_is_not_called_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "RECONNECT_S", (0.02, 0.04))
+    with listener_at("127.0.0.1", 0) as listener:
+        host, port = listener.getsockname()[:2]
+        with connect(f"tcp://{host}:{port}"):
+            began = time.monotonic()
+            for _ in range(5):
+                listener.accept()[0].close()
+            assert time.monotonic() - began >= 0.02 + 3 * 0.04
+
+
+def test_a_coordinator_that_sends_nonsense_is_away_and_its_worker_goes_on() -> None:
+    with listener_at("127.0.0.1", 0) as listener:
+        host, port = listener.getsockname()[:2]
+        with connect(f"tcp://{host}:{port}", bound_s=0.5) as client:
+            for sent in (b"\xff\xff\xff\xff", b"\0\0\0\x02{}", b"\0\0"):
+                own, _ = listener.accept()
+                with own:
+                    own.sendall(sent)
+            assert not client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
 
 
 def test_an_address_that_cannot_be_is_one_line(running: Running) -> None:
@@ -298,3 +430,10 @@ def test_the_environment_names_a_coordinator(running: Running, tmp_path: Any) ->
 def test_settings_that_cannot_be_name_the_variable(environ: dict[str, str], line: str) -> None:
     with pytest.raises(UserError, match=line):
         coordinator_from_environ(environ)
+
+
+def test_no_tenant_can_take_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_most_files", lambda: 1024)
+    _, jobs = coordinator({"a": TOKEN, "b": TOKEN}, Terms())
+    most = sum(job.terms.most_workers for job in jobs.values())
+    assert 0 < most <= 1024 - server_module.MOST_STRANGERS

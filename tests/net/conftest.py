@@ -30,6 +30,5 @@ def beside(request: pytest.FixtureRequest) -> Iterator[Testbed]:
 def apart() -> Iterator[Testbed]:
     """The network of asynchronous jobs with a coordinator (support/apart.py)."""
     pytest.importorskip("byteps")
-    pytest.importorskip("zmq")
     with network(SPECS) as testbed:
         yield testbed

@@ -47,7 +47,6 @@ time_limit_s: 180
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("byteps")
-    pytest.importorskip("zmq")
     return prophet_run(CONFIG, tmp_path_factory.mktemp("apart"), limit_s=600, late=True)
 
 

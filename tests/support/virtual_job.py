@@ -282,7 +282,8 @@ class VirtualJob:
 
     def _answer(self, answers: list[Outgoing]) -> None:
         for connection, answer in answers:
-            self._travels(partial(self._to_worker, connection, encode(answer)))
+            if answer is not None:
+                self._travels(partial(self._to_worker, connection, encode(answer)))
 
     def _to_worker(self, connection: bytes, data: bytes) -> None:
         worker = self.workers[int(connection.split(b"/")[0])]

@@ -5,10 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("zmq")
-
 from tools import coordinator, kept
 from tools.coordinator_clients import WorkerLoad, drive
 from tools.provenance import Provenance

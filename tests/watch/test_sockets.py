@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prophet.watch import server as server_module
 from prophet.watch.server import StatusServer
@@ -42,8 +45,6 @@ def asked(path: Path) -> dict[str, Any] | None:
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server gives up nobody who is late, as these tests may be."""
     monkeypatch.setattr(server_module, "ANSWER_LIMIT_S", LONG_S)
-    for each in (server_module._Handler, server_module._PageServer):
-        monkeypatch.setattr(each, "timeout", LONG_S)
 
 
 @pytest.fixture
@@ -191,7 +192,7 @@ def test_a_fork_neither_answers_nor_keeps_the_socket(folder: Path, serve: Callab
     read, write = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover
-        closed = all(each.fileno() == -1 for each in server._sockets)
+        closed = all(each.fileno() == -1 for each in server._hub._listeners)
         server.close()
         os.write(write, b"1" if closed else b"0")
         os._exit(0)
@@ -199,3 +200,171 @@ def test_a_fork_neither_answers_nor_keeps_the_socket(folder: Path, serve: Callab
     assert os.read(read, 1) == b"1"
     assert asked(path) == {"a": 1}, "the parent's is as it was"
     assert server_module._servers is not None
+
+
+@pytest.fixture
+def both(folder: Path, serve: Callable[..., StatusServer]) -> tuple[Path, int]:
+    """The status socket and the page's port of one worker."""
+    ports: list[int] = []
+
+    def prepare(server: StatusServer) -> None:
+        server.at_path(folder / "job.status")
+        ports.append(server.at_address("127.0.0.1", 0))
+
+    serve(prepare)
+    return folder / "job.status", ports[0]
+
+
+def scrape(port: int, said: bytes, ends: bool = True) -> bytes:
+    """All that comes back until the other end closes."""
+    with socket.create_connection(("127.0.0.1", port), LONG_S) as own:
+        own.sendall(said)
+        if ends:
+            own.shutdown(socket.SHUT_WR)
+        pieces = []
+        with contextlib.suppress(ConnectionResetError):
+            while piece := own.recv(1 << 16):
+                pieces.append(piece)
+        return b"".join(pieces)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET", b"GET /metrics HTTP/1.1", b"GET /metrics HTTP/1.1\r\nX: "])
+def test_a_slow_scraper_keeps_nobody_waiting(both: tuple[Path, int], said: bytes) -> None:
+    path, port = both
+    with socket.create_connection(("127.0.0.1", port), LONG_S) as slow:
+        slow.sendall(said)
+        assert asked(path) == {"a": 1}
+        slow.sendall(b"a")
+        assert scrape(port, b"GET /metrics HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\nfigure 1\n")
+        slow.sendall(b"a")
+        assert asked(path) == {"a": 1}
+
+
+def test_one_who_never_reads_keeps_nobody_waiting(folder: Path, serve: Callable[..., StatusServer]) -> None:
+    path = folder / "job.status"
+    serve(lambda server: server.at_path(path), lambda: json.dumps({"long": "x" * 1_000_000}).encode())
+    idle = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+    try:
+        for own in idle:
+            own.connect(str(path))
+        assert asked(path) is not None
+    finally:
+        for own in idle:
+            own.close()
+
+
+def test_idle_scrapers_without_end_keep_nobody_out(both: tuple[Path, int]) -> None:
+    path, port = both
+    idle = [socket.create_connection(("127.0.0.1", port), LONG_S) for _ in range(3 * server_module.MOST_ASKING)]
+    try:
+        assert asked(path) == {"a": 1}
+        assert scrape(port, b"GET / HTTP/1.0\r\n\r\n").endswith(b"figure 1\n")
+        assert idle[0].recv(1) == b"", "the oldest has gone"
+    finally:
+        for own in idle:
+            own.close()
+
+
+def test_a_scraper_has_so_much_time_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, serve: Callable[..., StatusServer]
+) -> None:
+    monkeypatch.setattr(server_module, "ANSWER_LIMIT_S", 0.2)
+    ports: list[int] = []
+    serve(lambda server: ports.append(server.at_address("127.0.0.1", 0)))
+    assert scrape(ports[0], b"GET / HTTP/1.0\r\nX: ", ends=False) == b""
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", 200),
+        (b"GET /metrics?a=b HTTP/1.1\n\n", 200),
+        (b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n", 200),
+        (b"GET /\r\n\r\n", 200),
+        (b"HEAD / HTTP/1.1\r\n\r\n", 405),
+        (b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 405),
+        (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n", 404),
+        (b"\r\n\r\n", 400),
+        (b"\xff\xfe\n\n", 400),
+        (b"x" * 20_000, 400),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 400),
+        (b"GET / HTTP/1.1", None),
+    ],
+    ids=[
+        "as it is",
+        "bare newlines",
+        "two at once",
+        "of HTTP 0.9",
+        "head",
+        "a body without end",
+        "a long path",
+        "nothing",
+        "no letters",
+        "no newline",
+        "a long header",
+        "half a line",
+    ],
+)
+def test_odd_requests_get_one_answer_each(both: tuple[Path, int], said: bytes, status: int | None) -> None:
+    path, port = both
+    answer = scrape(port, said)
+    assert answer.startswith(b"HTTP/1.0 %d " % status if status else b"") and answer.count(b"HTTP/1.0") == bool(status)
+    assert answer.endswith(b"figure 1\n") == (status == 200)
+    assert asked(path) == {"a": 1}
+
+
+def test_whatever_bytes_come_the_page_is_served(both: tuple[Path, int]) -> None:
+    path, port = both
+    whole = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
+
+    @given(st.binary(max_size=40), st.integers(0, len(whole)), st.booleans())
+    def stranger(data: bytes, place: int, more: bool) -> None:
+        answer = scrape(port, whole[:place] + data + whole[place:] * more)
+        assert answer.count(b"HTTP/1.0") <= 1
+
+    stranger()
+    assert asked(path) == {"a": 1}
+
+
+def test_a_page_that_fails_is_one_warning_and_the_status_stays(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = StatusServer(lambda: b'{"a": 1}\n', lambda: b"%d" % (1 // 0))
+    server.at_path(folder / "job.status")
+    port = server.at_address("127.0.0.1", 0)
+    server.start()
+    try:
+        for _ in range(2):
+            assert scrape(port, b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 500 ")
+        assert asked(folder / "job.status") == {"a": 1}
+    finally:
+        server.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "Prophet has no figures for Prometheus: ZeroDivisionError: integer division or modulo by zero"
+    ]
+
+
+@pytest.mark.parametrize("answer", [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff", b'{"a": 1} {"a": 2}'])
+def test_a_status_that_nobody_can_read_is_none(folder: Path, serve: Callable[..., StatusServer], answer: bytes) -> None:
+    path = folder / "job.status"
+    serve(lambda server: server.at_path(path), lambda: answer)
+    assert asked(path) is None
+
+
+def test_a_status_that_drips_is_given_up(folder: Path) -> None:
+    path = folder / "job.status"
+    stop = threading.Event()
+    with listen(path) as listener:
+        listener.setblocking(True)
+
+        def drip() -> None:
+            own, _ = listener.accept()
+            with own, contextlib.suppress(OSError):
+                while not stop.wait(0.01):
+                    own.sendall(b" ")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        assert ask(path, 0.1) is None
+        stop.set()
+        thread.join(LONG_S)

@@ -11,7 +11,6 @@ one warning.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import ipaddress
 import logging
 import os
@@ -22,7 +21,6 @@ from typing import Any
 
 from prophet.core import settings as names
 from prophet.core.errors import UserError
-from prophet.core.optional import INSTALL
 from prophet.core.plan import Plan
 from prophet.core.settings import Settings, coordinator_from_environ, from_environ, resumed_from
 from prophet.core.status import AgentStatus
@@ -312,10 +310,8 @@ def own_address(environ: Mapping[str, str]) -> str:
 
 
 def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
-    """(item, whether it is as it must be, a line) of what a worker needs here. Without ZeroMQ it has no coordinator."""
+    """(item, whether it is as it must be, a line) of what a worker needs here."""
     ok, line = hook_module.check_compatibility(framework)
-    if ok and importlib.util.find_spec("zmq") is None:
-        line += f", but no coordinator: zmq is not installed; `{INSTALL['zmq']}`"
     return (("MLfabric", ok, line),)
 
 

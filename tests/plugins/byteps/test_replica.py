@@ -40,12 +40,12 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def address(tmp_path: Path, environ: dict[str, str]) -> Iterator[str]:
     """A replica that has the model."""
     server = ReplicaServer("127.0.0.1", 0, "job", TOKEN.replace(" ", "-"), KeptModel(tmp_path / "model.npz"))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server.address
     server.shutdown()
     thread.join()
-    server.server_close()
+    server.close()
 
 
 def sgd(size: int = 2) -> torch.optim.Optimizer:
