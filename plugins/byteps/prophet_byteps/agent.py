@@ -39,7 +39,7 @@ from prophet.core.status import AgentStatus, HookStatus, LaneStatus
 from prophet.frontends.ending import STALLED, at_end, end_process
 from prophet.frontends.records import event_buffer, require_records, write_records
 from prophet.frontends.turning import TurningThread, tend_heap
-from prophet.policies import get_definition, policy_from_environ
+from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
 from prophet_byteps.cutting import CutBoard, Reason, decider
@@ -91,6 +91,8 @@ class Agent:
         self._whole_gradients = framework in partition.WHOLE_GRADIENTS
         self._profile_in = profile
         self._warm: WarmStart | None = None
+        self._warm_pushes: WarmStart | None = None
+        self._make_policy: Callable[[int], Policy] | None = None
         self._began_warm = False
         self._begun = False
         self._board = CutBoard(self._sizes.fixed, self._first_cut)
@@ -124,8 +126,10 @@ class Agent:
         settings = from_environ(environ)
         definition = get_definition(settings.policy, names.SCHEDULER)
         require_records(settings)
-        partition_bytes = settings.partition_bytes or DEFAULT_PARTITION_BYTES
-        policy = policy_from_environ(settings.policy, environ, partition_bytes)
+        adaptive = definition.blocks is Blocks.ADAPTIVE
+        partition_bytes = settings.partition_bytes or (partition.LEARNING_BYTES if adaptive else DEFAULT_PARTITION_BYTES)
+        make_policy = functools.partial(policy_from_environ, settings.policy, dict(environ))
+        policy = make_policy(partition_bytes)
         profile = None
         if settings.profile_in is not None:
             from prophet.models.profiles import load_profile
@@ -135,10 +139,11 @@ class Agent:
         ours = names.users_own_partition_bytes(environ) is None
         partition.chosen_by_prophet(ours)
         job = cls(framework, settings, policy, library, hook, no_hook, profile)
+        job._make_policy = make_policy
         if hook is not None and framework == "torch" and (definition.traced or definition.of_graph is not None):
             from prophet_byteps.tracing import TraceBoard  # Few policies need it.
 
-            make = functools.partial(policy_from_environ, settings.policy, dict(environ), partition_bytes)
+            make = functools.partial(make_policy, partition_bytes)
             job._board.trace = TraceBoard(settings.policy, make if definition.of_graph is not None else None)
         # BytePS reads the partition size once, when it starts. It is the job's, so it holds without the hook as well.
         environ[names.BYTEPS_PARTITION_BYTES] = str(job._sizes.partition_bytes)
@@ -223,6 +228,7 @@ class Agent:
                     from prophet_byteps import exchange
 
                     exchange.agree_on_start(module, self._framework, terms, self._settings.stall_s)
+                    self._agree_on_pushes(module)
                     at_end(self._answer_before_the_end)  # Runs before BytePS's own, which came first.
                 except Exception as error:
                     agreement.activate(None)
@@ -235,11 +241,35 @@ class Agent:
 
             result = resume(*args, **kwargs)
             exchange.renew(module)
+            self._agree_on_pushes(module)
             return result
 
         module.init, module.resume = init_and_agree, resume_and_agree
         for name in {"shutdown", "suspend"} & set(vars(module)):
             setattr(module, name, self._answering_first(getattr(module, name)))
+
+    def _agree_on_pushes(self, module: Any) -> None:
+        """How all workers cut what the program pushes by itself with priorities, where blocks adapt."""
+        if self._framework in partition.WHOLE_GRADIENTS or self._sizes.fixed is not None or agreement.active() is None:
+            return  # Where gradients stay whole, BytePS's own number cuts all of them.
+        pushes = importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes").active()
+        pushes.agree(module.rank(), module.size(), module.local_size(), lambda: self._size_of_pushes(module))
+        if pushes.size and self._make_policy is not None:
+            self._policy = self._make_policy(pushes.size)
+            if self._learner is not None:
+                self._learner.policy = self._policy
+
+    def _size_of_pushes(self, module: Any) -> int:
+        """What this worker wants of it: the best for what is kept of this program's pushes."""
+        size = partition.LEARNING_BYTES
+        try:
+            from prophet.frontends.warm import WarmStart
+
+            ...
+        except Exception as error:
+            logger.warning("Prophet starts without what it kept: %s: %s", type(error).__name__, error)
+        number = partition.Number.of(module)
+        return size if number is None else number.rounded(size)
 
     def _answering_first(self, end: Callable[..., Any]) -> Callable[..., Any]:
         """BytePS's function that ends it, called when all workers have been answered."""

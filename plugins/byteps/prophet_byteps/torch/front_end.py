@@ -32,6 +32,8 @@ import torch
 from prophet.core.settings import in_step
 from prophet.frontends.ending import finish_first
 from prophet_byteps import agreement, hook
+from prophet_byteps.torch import own_pushes
+from prophet_byteps.torch.own_pushes import CROSS_BARRIER
 
 if TYPE_CHECKING:
     from prophet_byteps.cutting import CutBoard
@@ -84,11 +86,17 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
                 _warn_once(f"this optimizer keeps BytePS's barrier: {reason}")
             if bps.size() > 1:
                 engine().announce(f"with BytePS's barrier, since {reason}" if reason else "with BytePS's barrier")
-            return original(optimizer, named, compression, backward_passes_per_step)  # type: ignore[no-any-return]
+            stock: Any = original(optimizer, named, compression, backward_passes_per_step)
+            pushes = own_pushes.active()
+            if CROSS_BARRIER in sys.modules and pushes is not None:
+                names = [name for name, _ in named] if named else stock._parameter_names.values()
+                pushes.in_forward_order(f"Gradient.{name}" for name in names)
+            return stock  # type: ignore[no-any-return]
         half = _half_of(bps, compression)
         return wrap(optimizer, named or [], engine(), backward_passes_per_step, fusion, half)
 
     bps.DistributedOptimizer = distributed_optimizer
+    own_pushes.install(bps)
     _install_modules(bps, engine, fusion)
 
 
@@ -158,8 +166,8 @@ def _why_not_here(bps: Any, compression: Any) -> str | None:
         return "it compresses gradients in a way of its own"
     if not in_step(os.environ):
         return "BYTEPS_ENABLE_ASYNC is set"
-    if "byteps.torch.cross_barrier" in sys.modules:
-        return "byteps.torch.cross_barrier is in use"
+    if CROSS_BARRIER in sys.modules:
+        return f"{CROSS_BARRIER} is in use"
     return None
 
 
