@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from prophet.learn.learner import Learner
     from prophet.watch.observer import Observer
     from prophet.watch.status import Predicted
+    from prophet_byteps.kept_pushes import KeptPushes
     from prophet_byteps.stall import Oldest, StallDetector
     from prophet_byteps.tracing import Traced
 
@@ -91,8 +92,8 @@ class Agent:
         self._whole_gradients = framework in partition.WHOLE_GRADIENTS
         self._profile_in = profile
         self._warm: WarmStart | None = None
-        self._warm_pushes: WarmStart | None = None
         self._make_policy: Callable[[int], Policy] | None = None
+        self._pushes: KeptPushes | None = None
         self._began_warm = False
         self._begun = False
         self._board = CutBoard(self._sizes.fixed, self._first_cut)
@@ -127,7 +128,9 @@ class Agent:
         definition = get_definition(settings.policy, names.SCHEDULER)
         require_records(settings)
         adaptive = definition.blocks is Blocks.ADAPTIVE
-        partition_bytes = settings.partition_bytes or (partition.LEARNING_BYTES if adaptive else DEFAULT_PARTITION_BYTES)
+        partition_bytes = settings.partition_bytes or (
+            partition.LEARNING_BYTES if adaptive else DEFAULT_PARTITION_BYTES
+        )
         make_policy = functools.partial(policy_from_environ, settings.policy, dict(environ))
         policy = make_policy(partition_bytes)
         profile = None
@@ -252,24 +255,18 @@ class Agent:
         """How all workers cut what the program pushes by itself with priorities, where blocks adapt."""
         if self._framework in partition.WHOLE_GRADIENTS or self._sizes.fixed is not None or agreement.active() is None:
             return  # Where gradients stay whole, BytePS's own number cuts all of them.
-        pushes = importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes").active()
-        pushes.agree(module.rank(), module.size(), module.local_size(), lambda: self._size_of_pushes(module))
-        if pushes.size and self._make_policy is not None:
-            self._policy = self._make_policy(pushes.size)
+        own_pushes = importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes")
+        if self._pushes is None:
+            from prophet_byteps.kept_pushes import KeptPushes
+
+            where = {**where_it_runs(os.environ), "framework": self._framework, "policy": self._settings.policy}
+            self._pushes = KeptPushes(self._settings.cache, where, self._policy, shape_of(os.environ))
+        size = own_pushes.agree(module, self._pushes.size)
+        self._pushes.cut = Cut.uniform(size) if size else None
+        if size and self._make_policy is not None:
+            self._policy = self._make_policy(size)
             if self._learner is not None:
                 self._learner.policy = self._policy
-
-    def _size_of_pushes(self, module: Any) -> int:
-        """What this worker wants of it: the best for what is kept of this program's pushes."""
-        size = partition.LEARNING_BYTES
-        try:
-            from prophet.frontends.warm import WarmStart
-
-            ...
-        except Exception as error:
-            logger.warning("Prophet starts without what it kept: %s: %s", type(error).__name__, error)
-        number = partition.Number.of(module)
-        return size if number is None else number.rounded(size)
 
     def _answering_first(self, end: Callable[..., Any]) -> Callable[..., Any]:
         """BytePS's function that ends it, called when all workers have been answered."""
@@ -376,7 +373,7 @@ class Agent:
 
         nic = sample_nic(self._interface, now) if self._interface else None
         board = self._board
-        warm = self._warm
+        warm, cut = self._keeps(learner)
         if warm is not None and (kept := warm.take()) is not None:
             learner.begin_with(kept)
             self._began_warm = True
@@ -398,7 +395,7 @@ class Agent:
         if (network := learner.network) is not None:
             board.measured(network)
         if warm is not None:
-            warm.turn(now, board.in_force, lambda: (learner.profiler.profile, learner.network))
+            warm.turn(now, cut, lambda: (learner.profiler.profile, learner.network))
         if plan is not None:
             self._plan = plan
             self._take_up(hook, plan)
@@ -410,6 +407,12 @@ class Agent:
                 board.want(plan.cut, reason, learner.credit)
             elif learner.credit is not None:
                 board.want_credit(learner.credit)
+
+    def _keeps(self, learner: Learner) -> tuple[WarmStart | None, Cut | None]:
+        """Where what is learned is kept, and the cut that it was learned under."""
+        if self._warm is None and self._pushes is not None and self._pushes.cut and learner.profiler.iterations:
+            return self._pushes.warm, self._pushes.cut
+        return self._warm, self._board.in_force
 
     def _predict(self, learner: Learner) -> None:
         """What the plan is predicted to come to, for who asks."""
@@ -474,8 +477,10 @@ class Agent:
             self._take_last_events()
         if self._observer is not None:
             self._observer.close()
-        if learner is not None and self._warm and not self._aside:
-            self._warm.keep(self._board.in_force, learner.profiler.profile, learner.network)
+        if learner is not None and not self._aside:
+            warm, cut = self._keeps(learner)
+            if warm is not None:
+                warm.keep(cut, learner.profiler.profile, learner.network)
         write_records(self._settings, self._status, self._learned, self._happened)
 
     def _take_last_events(self) -> None:

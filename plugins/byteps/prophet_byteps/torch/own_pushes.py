@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import struct
 import sys
 from collections.abc import Callable, Iterable
@@ -26,6 +25,7 @@ from typing import Any
 from prophet_byteps import agreement, hook
 from prophet_byteps.agreement import PAGE_BYTES
 from prophet_byteps.cutting import decider
+from prophet_byteps.partition import Number
 
 CROSS_BARRIER = "byteps.torch.cross_barrier"
 _PAGE = struct.Struct("<II")
@@ -34,8 +34,6 @@ _PAGE_NAME = "prophet.sizes"
 _OURS = "prophet."
 _PUSHES = ("_do_push_pull_async", "_do_push_pull_group_sync")
 """What all of BytePS's functions that push come to."""
-
-logger = logging.getLogger("prophet")
 
 
 class _Unsaid(int):
@@ -66,18 +64,16 @@ class OwnPushes:
         """Tensors of these names have priorities in this order, where the program passes none."""
         self._forward.update({name: -(place + 1) for place, name in enumerate(names)})
 
-    def agree(self, rank: int, workers: int, local_size: int, wanted: Callable[[], int]) -> None:
-        """Waits until all workers have said whether they can, and takes up the size that one of them wants.
-
-        `wanted` says it, on the worker that decides. Called on all workers when BytePS has begun, or begins anew.
+    def agree(self, rank: int, workers: int, wanted: int) -> None:
+        """Waits until all workers have said whether they can, and takes up the size in bytes that one of them has
+        `wanted`, which is 0 on the others. Called on all workers when BytePS has begun, or begins anew.
         """
         group = agreement.active()
         assert group is not None
         loaded = hook.loaded()
         able = self._able and loaded is not None and loaded.sizes_apart
-        page = _PAGE.pack(able, wanted() if rank == decider(local_size) else 0)
         group.exchange.declare(_PAGE_NAME)
-        answer = group.exchange.send(_PAGE_NAME, page.ljust(PAGE_BYTES, b"\0"))
+        answer = group.exchange.send(_PAGE_NAME, _PAGE.pack(able, wanted).ljust(PAGE_BYTES, b"\0"))
         pages: list[bytes] = []
 
         def done() -> bool:
@@ -132,3 +128,16 @@ def install(bps: Any) -> None:
 def active() -> OwnPushes | None:
     """Those of this process."""
     return _active
+
+
+def agree(bps: Any, wanted: Callable[[], int]) -> int:
+    """How all workers cut what their programs push with a priority, in bytes; 0 where they leave it to BytePS.
+
+    `wanted` says it on the worker that decides. To be called on all workers when BytePS has begun, or begins anew.
+    """
+    pushes, number = _active, Number.of(bps)
+    if pushes is None:
+        raise RuntimeError("what the program pushes is not watched")
+    decides = number is not None and bps.rank() == decider(bps.local_size())
+    pushes.agree(bps.rank(), bps.size(), number.rounded(wanted()) if number is not None and decides else 0)
+    return pushes.size
