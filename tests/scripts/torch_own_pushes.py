@@ -25,7 +25,7 @@ def send(param, number):
     elif number == 4:
         handles[number] = push_pull_async(param.grad, True, name, 0, -number)
     elif number == 5:  # without a priority at first
-        late = {} if iteration == 0 else {"priority": -number}
+        late = {} if not losses else {"priority": -number}
         handles[number] = bps.byteps_push_pull(param.grad, name=name, **late)
     else:
         handles[number] = push_pull_async_inplace(param.grad, name=name)
@@ -58,7 +58,7 @@ for layer in layers:
 torch.manual_seed(100 + bps.rank())
 losses, halves, unnamed, metrics = [], [], [], []
 half, nameless = torch.zeros(400_000, dtype=torch.float16), torch.zeros(200_000)
-for iteration in range(4):
+for _ in range(4):
     inputs, labels = torch.randn(16, 32), torch.randint(10, (16,))
     loss = nn.functional.cross_entropy(model(inputs), labels)
     loss.backward()
