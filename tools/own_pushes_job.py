@@ -31,7 +31,7 @@ class Pushes:
     def __init__(self, model: ReplayModel, urgent: bool) -> None:
         self._urgent = urgent
         self._handles: dict[int, int] = {}
-        self._layers = list(model.layers)
+        self._layers: list[Any] = list(model.layers)
         self._sent = [torch.empty_like(layer.weight) for layer in self._layers]
         for number, layer in enumerate(self._layers):
             layer.weight.register_post_accumulate_grad_hook(lambda _, number=number: self._send(number))
@@ -39,7 +39,7 @@ class Pushes:
                 layer.register_forward_pre_hook(lambda *_, number=number: self.finish(number))
 
     def _send(self, number: int) -> None:
-        layer: Any = self._layers[number]
+        layer = self._layers[number]
         self._sent[number].copy_(layer.weight.grad)
         layer.weight.grad = None
         how = {"priority": -number} if self._urgent else {}
@@ -50,7 +50,7 @@ class Pushes:
         handle = self._handles.pop(number, None)
         if handle is not None:
             synchronize(handle)
-            layer: Any = self._layers[number]
+            layer = self._layers[number]
             with torch.no_grad():
                 layer.weight.add_(self._sent[number], alpha=-1e-3)
 

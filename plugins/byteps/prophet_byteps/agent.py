@@ -367,6 +367,9 @@ class Agent:
             follows=adapts and not decides(os.environ),
             learns_order=not self._whole_gradients,
         )
+        searches = ["prophet.policies.algorithms.chooser"] if hasattr(self._policy, "search") else []
+        for name in ("prophet.core.files", "prophet.policies.algorithms.stock", *searches):
+            importlib.import_module(name)  # The agent's own thread is to import nothing.
 
     def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
         from prophet.learn.nic import sample_nic
@@ -432,8 +435,6 @@ class Agent:
         try:
             from prophet.watch.observer import Observer, worker_name
 
-            # For `_predict`: the agent's own thread is to import nothing.
-            importlib.import_module("prophet.policies.algorithms.stock")
             rank, workers, local_rank = place_of(os.environ)
             port = os.environ.get("DMLC_PS_ROOT_PORT", "")
             worker = worker_name("byteps", self._framework, rank, workers, local_rank, port)

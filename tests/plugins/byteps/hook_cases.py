@@ -543,6 +543,19 @@ def a_forked_child_waits_for_no_lock_of_its_parents(hook: Hook, core: Core) -> N
 
 
 @case
+def a_child_that_is_forked_before_byteps_begins_is_scheduled(hook: Hook, core: Core) -> None:
+    """As where a program imports BytePS and its workers are forks of it."""
+    hook.set_plan(BY_PRIORITY)
+    child = os.fork()
+    if child == 0:
+        core.add(3, 1, 2)
+        os._exit(int(core.drain(PUSH) != [1, 2, 3] or hook.status().tasks != 3))
+    assert os.waitpid(child, 0)[1] == 0
+    core.add(3, 1, 2)
+    assert core.drain(PUSH) == [1, 2, 3]
+
+
+@case
 def where_a_first_look_is_not_seen_no_tensor_has_a_size(hook: Hook, core: Core) -> None:
     """Of a core that test_hook.py builds for it, and no other."""
     core.push("page", 10)

@@ -1,8 +1,8 @@
 // The BytePS hook: takes over the PUSH and PULL queues of an unmodified BytePS core.
 //
 // Rule of this file: glue between BytePS's threads and prophet::TwoLaneQueue. It owns the lock, the
-// clock and the waiting; it decides nothing. What it knows of BytePS is in originals.h and layout.h, and how tensors get
-// partition sizes of their own in partitions.h.
+// clock and the waiting; it decides nothing. What it knows of BytePS is in originals.h and layout.h; how tensors get
+// partition sizes of their own is in partitions.h.
 //
 // How it takes over (docs/decisions/taking-over-by-symbol.md). This library defines addTask, getTask and reportFinish
 // of BytePS's scheduled queues and is loaded first with RTLD_GLOBAL, so the core's calls come here. PUSH and PULL
@@ -44,6 +44,7 @@
 #include <vector>
 
 #include "events.h"
+#include "interface.h"
 #include "lane.h"
 #include "layout.h"
 #include "originals.h"
@@ -116,9 +117,23 @@ Hook*& instance() {
 }
 Hook& hook() { return *instance(); }
 
-// A forked child has none of BytePS's threads, and its copy of our locks may be held by one for ever. It goes on with a
-// hook that is not attached: BytePS's own functions serve whatever it calls.
-void begin_anew_in_child() { instance() = new Hook; }
+// A forked child has none of the threads, and its copy of our locks may be held by one for ever. It goes on with a hook
+// that is not attached: BytePS's own functions serve whatever it calls. Where BytePS has had no task yet, the child may
+// be the one that begins it, as a worker of its own, and nothing that it takes over is at work.
+void begin_anew_in_child() {
+  Hook& parents = hook();
+  Hook& own = *(instance() = new Hook);
+  if (parents.tasks > 0) return;
+  own.queue = std::move(parents.queue);
+  own.push = std::move(parents.push);
+  own.pull = std::move(parents.pull);
+  own.layout = parents.layout;
+  own.plans = parents.plans;
+  own.plan = parents.plan;
+  own.by_priority = parents.by_priority.load();
+  own.attached = parents.attached.load();
+  own.active = parents.active.load();
+}
 
 // BytePS's own; null where it has none.
 BytePSScheduledQueue* queue_of(Stage stage) {
@@ -454,27 +469,6 @@ Status EnqueueTensor(BytePSContext& context, std::shared_ptr<Tensor> input, std:
 
 // What plugins/byteps/prophet_byteps/hook.py calls through ctypes.
 extern "C" {
-
-// Of each lane (PUSH, PULL): what waits, what is in flight, and of that the longest: its gradient, and since when.
-struct prophet_lane_status {
-  uint64_t waiting, in_flight;
-  double oldest_s;  // seconds in flight; negative where nothing is
-  uint32_t oldest_gradient;
-  uint32_t reserved;
-};
-
-struct prophet_status {
-  uint64_t tasks, in_flight_bytes, watchdog_releases, unanswered_releases, events_dropped;
-  double still_s;  // since something last came, left or was answered; negative before the first
-  prophet_lane_status lanes[2];
-  int32_t active;
-  char why_aside[160];
-};
-
-// What Python must have alike; asked before anything else.
-struct prophet_layouts {
-  uint32_t event_version, event_bytes, plan_version, most_in_flight;
-};
 
 void prophet_hook_layouts(prophet_layouts* out) {
   *out = prophet_layouts{prophet::kEventVersion, sizeof(Event), prophet::kPlanVersion, kMostInFlight};

@@ -114,7 +114,8 @@ inline std::vector<Symbol> optional_symbols_of(Originals& originals) {
   return {
       {"_ZN6byteps6common15FinishOrProceedESt10shared_ptrINS0_16TensorTableEntryEE", (void**)&originals.proceed},
       {"_ZN6byteps6common10InitTensorERNS0_13BytePSContextEmiPv", (void**)&originals.init_tensor},
-      {"_ZN6byteps6common13EnqueueTensorERNS0_13BytePSContextESt10shared_ptrINS0_6TensorEES5_S3_INS0_10ReadyEventEEiiiSt8"
+      {"_ZN6byteps6common13EnqueueTensorERNS0_13BytePSContextESt10shared_ptrINS0_6TensorEES5_S3_INS0_"
+       "10ReadyEventEEiiiSt8"
        "functionIFvRKNS0_6StatusEEES3_ISt6vectorINS0_9QueueTypeESaISF_EEE",
        (void**)&originals.enqueue_tensor},
       {"_ZN6byteps6common12BytePSGlobal14SetProfileFlagEPNS0_13BytePSContextE", (void**)&originals.set_profile_flag},

@@ -32,8 +32,6 @@ import torch
 from prophet.core.settings import in_step
 from prophet.frontends.ending import finish_first
 from prophet_byteps import agreement, hook
-from prophet_byteps.torch import own_pushes
-from prophet_byteps.torch.own_pushes import CROSS_BARRIER
 
 if TYPE_CHECKING:
     from prophet_byteps.cutting import CutBoard
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from prophet_byteps.torch.modules import KeyedModuleRounds
     from prophet_byteps.torch.rounds import OptimizerRounds
 
+CROSS_BARRIER = "byteps.torch.cross_barrier"
 EXIT_PATIENCE_S = 5.0
 """A process that ends waits so long for averages while nothing moves, and longer where it has something to send yet, or
 BytePS holds that until all workers have its key: others need it, and BytePS's own end would drop it."""
@@ -87,16 +86,15 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
             if bps.size() > 1:
                 engine().announce(f"with BytePS's barrier, since {reason}" if reason else "with BytePS's barrier")
             stock: Any = original(optimizer, named, compression, backward_passes_per_step)
-            pushes = own_pushes.active()
-            if CROSS_BARRIER in sys.modules and pushes is not None:
+            own_pushes = sys.modules.get("prophet_byteps.torch.own_pushes")
+            if CROSS_BARRIER in sys.modules and own_pushes is not None:
                 names = [name for name, _ in named] if named else stock._parameter_names.values()
-                pushes.in_forward_order(f"Gradient.{name}" for name in names)
+                own_pushes.in_forward_order(f"Gradient.{name}" for name in names)
             return stock  # type: ignore[no-any-return]
         half = _half_of(bps, compression)
         return wrap(optimizer, named or [], engine(), backward_passes_per_step, fusion, half)
 
     bps.DistributedOptimizer = distributed_optimizer
-    own_pushes.install(bps)
     _install_modules(bps, engine, fusion)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import struct
 import sys
 from collections.abc import Callable, Iterable
@@ -27,13 +28,14 @@ from prophet_byteps.agreement import PAGE_BYTES
 from prophet_byteps.cutting import decider
 from prophet_byteps.partition import Number
 
-CROSS_BARRIER = "byteps.torch.cross_barrier"
 _PAGE = struct.Struct("<II")
 """How many workers can give sizes, and the size in bytes that is wanted by the one that decides."""
 _PAGE_NAME = "prophet.sizes"
 _OURS = "prophet."
 _PUSHES = ("_do_push_pull_async", "_do_push_pull_group_sync")
 """What all of BytePS's functions that push come to."""
+
+logger = logging.getLogger("prophet")
 
 
 class _Unsaid(int):
@@ -52,8 +54,10 @@ class OwnPushes:
         self._pushed: set[str | None] = set()
         self._forward: dict[str | None, int] = {}
         self._able = all(callable(getattr(ops, name, None)) for name in _PUSHES)
-        if not self._able:
-            return
+        if self._able:
+            self._watch(ops)
+
+    def _watch(self, ops: Any) -> None:
         for name in _PUSHES:
             setattr(ops, name, self._watched(getattr(ops, name)))
         for function in vars(ops).values():
@@ -118,26 +122,27 @@ def _mark_default(function: Any) -> None:
 _active: OwnPushes | None = None
 
 
-def install(bps: Any) -> None:
-    """Watches what the program pushes from now on, where `bps` is the module byteps.torch."""
-    global _active
-    ops = sys.modules.get(f"{bps.__name__}.ops")
-    _active = OwnPushes(ops) if ops is not None else None
-
-
-def active() -> OwnPushes | None:
-    """Those of this process."""
-    return _active
-
-
 def agree(bps: Any, wanted: Callable[[], int]) -> int:
     """How all workers cut what their programs push with a priority, in bytes; 0 where they leave it to BytePS.
 
     `wanted` says it on the worker that decides. To be called on all workers when BytePS has begun, or begins anew.
     """
-    pushes, number = _active, Number.of(bps)
-    if pushes is None:
-        raise RuntimeError("what the program pushes is not watched")
-    decides = number is not None and bps.rank() == decider(bps.local_size())
-    pushes.agree(bps.rank(), bps.size(), number.rounded(wanted()) if number is not None and decides else 0)
-    return pushes.size
+    global _active
+    size = 0
+    try:
+        if _active is None:
+            _active = OwnPushes(sys.modules.get(f"{bps.__name__}.ops"))
+        number = Number.of(bps)
+        if number is not None and bps.rank() == decider(bps.local_size()):
+            size = number.rounded(wanted())
+    except Exception as error:  # The others wait for what this worker has to say.
+        logger.warning("Prophet leaves BytePS's partitions as they are: %s: %s", type(error).__name__, error)
+        _active = OwnPushes(None)
+    _active.agree(bps.rank(), bps.size(), size)
+    return _active.size
+
+
+def in_forward_order(names: Iterable[str]) -> None:
+    """See OwnPushes.in_forward_order; nothing where no tensor has a size of its own."""
+    if _active is not None:
+        _active.in_forward_order(names)
