@@ -82,6 +82,11 @@ class WarmStart:
         """Whether it is known what the job sends."""
         return self._sizes is not None
 
+    @property
+    def kept(self) -> Kept | None:
+        """What there was to begin with, once it is known what the job sends."""
+        return self._kept
+
     def take(self) -> Kept | None:
         """What there is to begin with; once."""
         with self._lock:

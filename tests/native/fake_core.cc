@@ -2,9 +2,11 @@
 // the same task layout, with plain first-in first-out queues. A test drives it step by step; there are no threads here,
 // but what the hook calls may be called by some (stress.cc).
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -112,8 +114,24 @@ class BytePSScheduledQueue {
   std::atomic<long> finished{0};
 };
 
+struct BytePSContext {
+  bool initialized = false;
+  std::mutex init_mutex;
+  std::string tensor_name;
+  uint64_t declared_key;
+  std::vector<uint64_t> key_list;
+};
+class Tensor {};
+class ReadyEvent {};
+class Status {
+ public:
+  std::string reason;
+};
+
 class BytePSGlobal {
  public:
+  static void SetProfileFlag(BytePSContext* context);
+  static uint32_t _partition_bytes;
   static BytePSScheduledQueue* GetScheduledQueue(QueueType type);
   static void CreateScheduledQueue(QueueType type);
   static ReadyTable* _push_table;
@@ -165,6 +183,45 @@ void FinishOrProceed(std::shared_ptr<TensorTableEntry> entry) {
   BytePSGlobal::GetScheduledQueue(entry->queue_list[0])->reportFinish(entry->len);
   entry->queue_list.erase(entry->queue_list.begin());
   BytePSGlobal::GetScheduledQueue(entry->queue_list[0])->addTask(entry);
+}
+
+uint32_t BytePSGlobal::_partition_bytes = 4000;
+void BytePSGlobal::SetProfileFlag(BytePSContext*) {}
+
+// A first push of what is called `byteps.waits` ends when all workers have it, which the test says.
+std::mutex all_have_it_mutex;
+std::condition_variable all_have_it_changed;
+bool all_have_it = false;
+std::atomic<int> waiting_for_all{0};
+
+void InitTensor(BytePSContext& context, size_t size, int, void*);
+void InitTensor(BytePSContext& context, size_t size, int, void*) {
+  std::lock_guard<std::mutex> opening(context.init_mutex);
+  if (context.initialized) return;
+  uint32_t bound = BytePSGlobal::_partition_bytes;
+#ifndef CORE_WITHOUT_A_FLAG
+  BytePSGlobal::SetProfileFlag(&context);
+#endif
+  for (size_t done = 0; done < size; done += bound) context.key_list.push_back(done);
+  if (context.tensor_name == "byteps.waits") {
+    std::unique_lock<std::mutex> lock(all_have_it_mutex);
+    ++waiting_for_all;
+    all_have_it_changed.wait(lock, [] { return all_have_it; });
+  }
+  context.initialized = true;
+}
+
+// Says how many partitions there are; as BytePS does, it fails where these are not what the first push made.
+Status EnqueueTensor(BytePSContext& context, std::shared_ptr<Tensor> input, std::shared_ptr<Tensor>,
+                     std::shared_ptr<ReadyEvent>, int size, int, int, std::function<void(const Status&)> callback,
+                     std::shared_ptr<std::vector<QueueType>>);
+Status EnqueueTensor(BytePSContext& context, std::shared_ptr<Tensor>, std::shared_ptr<Tensor>,
+                     std::shared_ptr<ReadyEvent>, int size, int, int, std::function<void(const Status&)> callback,
+                     std::shared_ptr<std::vector<QueueType>>) {
+  size_t bound = BytePSGlobal::_partition_bytes, count = (size + bound - 1) / bound;
+  Status status{count == context.key_list.size() ? std::to_string(count) : "-1"};
+  callback(status);
+  return status;
 }
 
 // Exported only so that the hook can tell the C++ ABI by its name.
@@ -276,6 +333,34 @@ void core_not_ready(uint64_t key) {
 void core_ready() {
   std::lock_guard<std::mutex> lock(table.mutex);
   table.waiting.clear();
+}
+
+// A program pushes the tensor of this name and size: in how many partitions, -1 where BytePS would have aborted.
+int core_push(const char* name, int size) {
+  static std::mutex mutex;
+  static std::map<std::string, byteps::common::BytePSContext> contexts;
+  byteps::common::BytePSContext* context;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    context = &contexts[name];
+    context->tensor_name = name;
+  }
+  byteps::common::InitTensor(*context, size, 0, nullptr);
+  std::string said;
+  auto status = byteps::common::EnqueueTensor(
+      *context, nullptr, nullptr, nullptr, size, 0, 0,
+      [&said](const byteps::common::Status& status) { said = status.reason; }, nullptr);
+  return said == status.reason ? std::stoi(said) : -1;
+}
+
+// How many threads are in a first push that waits for other workers.
+int core_waiting() { return byteps::common::waiting_for_all; }
+
+// They all have it.
+void core_all_have_it() {
+  std::lock_guard<std::mutex> lock(byteps::common::all_have_it_mutex);
+  byteps::common::all_have_it = true;
+  byteps::common::all_have_it_changed.notify_all();
 }
 
 // How often the hook has asked whether a key is ready.

@@ -39,7 +39,7 @@ from prophet.core.status import AgentStatus, HookStatus, LaneStatus
 from prophet.frontends.ending import STALLED, at_end, end_process
 from prophet.frontends.records import event_buffer, require_records, write_records
 from prophet.frontends.turning import TurningThread, tend_heap
-from prophet.policies import get_definition, policy_from_environ
+from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
 from prophet_byteps.cutting import CutBoard, Reason, decider
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from prophet.learn.learner import Learner
     from prophet.watch.observer import Observer
     from prophet.watch.status import Predicted
+    from prophet_byteps.kept_pushes import KeptPushes
     from prophet_byteps.stall import Oldest, StallDetector
     from prophet_byteps.tracing import Traced
 
@@ -91,6 +92,8 @@ class Agent:
         self._whole_gradients = framework in partition.WHOLE_GRADIENTS
         self._profile_in = profile
         self._warm: WarmStart | None = None
+        self._make_policy: Callable[[int], Policy] | None = None
+        self._pushes: KeptPushes | None = None
         self._began_warm = False
         self._begun = False
         self._board = CutBoard(self._sizes.fixed, self._first_cut)
@@ -124,8 +127,12 @@ class Agent:
         settings = from_environ(environ)
         definition = get_definition(settings.policy, names.SCHEDULER)
         require_records(settings)
-        partition_bytes = settings.partition_bytes or DEFAULT_PARTITION_BYTES
-        policy = policy_from_environ(settings.policy, environ, partition_bytes)
+        adaptive = definition.blocks is Blocks.ADAPTIVE
+        partition_bytes = settings.partition_bytes or (
+            partition.LEARNING_BYTES if adaptive else DEFAULT_PARTITION_BYTES
+        )
+        make_policy = functools.partial(policy_from_environ, settings.policy, dict(environ))
+        policy = make_policy(partition_bytes)
         profile = None
         if settings.profile_in is not None:
             from prophet.models.profiles import load_profile
@@ -135,10 +142,11 @@ class Agent:
         ours = names.users_own_partition_bytes(environ) is None
         partition.chosen_by_prophet(ours)
         job = cls(framework, settings, policy, library, hook, no_hook, profile)
+        job._make_policy = make_policy
         if hook is not None and framework == "torch" and (definition.traced or definition.of_graph is not None):
             from prophet_byteps.tracing import TraceBoard  # Few policies need it.
 
-            make = functools.partial(policy_from_environ, settings.policy, dict(environ), partition_bytes)
+            make = functools.partial(make_policy, partition_bytes)
             job._board.trace = TraceBoard(settings.policy, make if definition.of_graph is not None else None)
         # BytePS reads the partition size once, when it starts. It is the job's, so it holds without the hook as well.
         environ[names.BYTEPS_PARTITION_BYTES] = str(job._sizes.partition_bytes)
@@ -223,6 +231,7 @@ class Agent:
                     from prophet_byteps import exchange
 
                     exchange.agree_on_start(module, self._framework, terms, self._settings.stall_s)
+                    self._agree_on_pushes(module)
                     at_end(self._answer_before_the_end)  # Runs before BytePS's own, which came first.
                 except Exception as error:
                     agreement.activate(None)
@@ -235,11 +244,29 @@ class Agent:
 
             result = resume(*args, **kwargs)
             exchange.renew(module)
+            self._agree_on_pushes(module)
             return result
 
         module.init, module.resume = init_and_agree, resume_and_agree
         for name in {"shutdown", "suspend"} & set(vars(module)):
             setattr(module, name, self._answering_first(getattr(module, name)))
+
+    def _agree_on_pushes(self, module: Any) -> None:
+        """How all workers cut what the program pushes by itself with priorities, where blocks adapt."""
+        if self._framework in partition.WHOLE_GRADIENTS or self._sizes.fixed is not None or agreement.active() is None:
+            return  # Where gradients stay whole, BytePS's own number cuts all of them.
+        own_pushes = importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes")
+        if self._pushes is None:
+            from prophet_byteps.kept_pushes import KeptPushes
+
+            where = {**where_it_runs(os.environ), "framework": self._framework, "policy": self._settings.policy}
+            self._pushes = KeptPushes(self._settings.cache, where, self._policy, shape_of(os.environ))
+        size = own_pushes.agree(module, self._pushes.size)
+        self._pushes.cut = Cut.uniform(size) if size else None
+        if size and self._make_policy is not None:
+            self._policy = self._make_policy(size)
+            if self._learner is not None:
+                self._learner.policy = self._policy
 
     def _answering_first(self, end: Callable[..., Any]) -> Callable[..., Any]:
         """BytePS's function that ends it, called when all workers have been answered."""
@@ -340,13 +367,16 @@ class Agent:
             follows=adapts and not decides(os.environ),
             learns_order=not self._whole_gradients,
         )
+        searches = ["prophet.policies.algorithms.chooser"] if hasattr(self._policy, "search") else []
+        for name in ("prophet.core.files", "prophet.policies.algorithms.stock", *searches):
+            importlib.import_module(name)  # The agent's own thread is to import nothing.
 
     def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
         from prophet.learn.nic import sample_nic
 
         nic = sample_nic(self._interface, now) if self._interface else None
         board = self._board
-        warm = self._warm
+        warm, cut = self._keeps(learner)
         if warm is not None and (kept := warm.take()) is not None:
             learner.begin_with(kept)
             self._began_warm = True
@@ -368,7 +398,7 @@ class Agent:
         if (network := learner.network) is not None:
             board.measured(network)
         if warm is not None:
-            warm.turn(now, board.in_force, lambda: (learner.profiler.profile, learner.network))
+            warm.turn(now, cut, lambda: (learner.profiler.profile, learner.network))
         if plan is not None:
             self._plan = plan
             self._take_up(hook, plan)
@@ -380,6 +410,12 @@ class Agent:
                 board.want(plan.cut, reason, learner.credit)
             elif learner.credit is not None:
                 board.want_credit(learner.credit)
+
+    def _keeps(self, learner: Learner) -> tuple[WarmStart | None, Cut | None]:
+        """Where what is learned is kept, and the cut that it was learned under."""
+        if self._warm is None and self._pushes is not None and self._pushes.cut and learner.profiler.iterations:
+            return self._pushes.warm, self._pushes.cut
+        return self._warm, self._board.in_force
 
     def _predict(self, learner: Learner) -> None:
         """What the plan is predicted to come to, for who asks."""
@@ -399,8 +435,6 @@ class Agent:
         try:
             from prophet.watch.observer import Observer, worker_name
 
-            # For `_predict`: the agent's own thread is to import nothing.
-            importlib.import_module("prophet.policies.algorithms.stock")
             rank, workers, local_rank = place_of(os.environ)
             port = os.environ.get("DMLC_PS_ROOT_PORT", "")
             worker = worker_name("byteps", self._framework, rank, workers, local_rank, port)
@@ -444,8 +478,10 @@ class Agent:
             self._take_last_events()
         if self._observer is not None:
             self._observer.close()
-        if learner is not None and self._warm and not self._aside:
-            self._warm.keep(self._board.in_force, learner.profiler.profile, learner.network)
+        if learner is not None and not self._aside:
+            warm, cut = self._keeps(learner)
+            if warm is not None:
+                warm.keep(cut, learner.profiler.profile, learner.network)
         write_records(self._settings, self._status, self._learned, self._happened)
 
     def _take_last_events(self) -> None:

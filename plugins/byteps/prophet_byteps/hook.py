@@ -152,6 +152,7 @@ class Hook:
         native.prophet_hook_set_plan.restype = ctypes.c_int64
         native.prophet_hook_drain.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         native.prophet_hook_drain.restype = ctypes.c_size_t
+        native.prophet_hook_give_size.argtypes = [ctypes.c_char_p, ctypes.c_uint32]
         native.prophet_hook_wait_completed.argtypes = [ctypes.c_uint64, ctypes.c_double]
         native.prophet_hook_wait_completed.restype = ctypes.c_uint64
         self._buffer = np.zeros(_DRAIN_EVENTS, EVENT_DTYPE)
@@ -188,6 +189,19 @@ class Hook:
     def goes_one_way(self) -> bool:
         """Whether PUSH_ONLY and PULL_ONLY do what they say; where not, such a task goes both ways."""
         return bool(self._native.prophet_hook_one_way())
+
+    @property
+    def sizes_apart(self) -> bool:
+        """Whether a tensor can have a partition size of its own, as far as was seen of BytePS's first pushes."""
+        return bool(self._native.prophet_hook_sizes_apart())
+
+    def turn_on_sizes(self) -> None:
+        """From now on `give_size` holds, until BytePS begins anew; only where `sizes_apart`."""
+        self._native.prophet_hook_turn_on_sizes()
+
+    def give_size(self, name: str, size: int) -> None:
+        """The partition size, in bytes, of the tensor that BytePS knows by this name; before its first push."""
+        self._native.prophet_hook_give_size(name.encode(), size)
 
     def set_plan(self, plan: Plan) -> TakenPlan:
         """Swaps in both halves of the plan. Raises HookError, and the plan before stays, where it cannot be taken."""

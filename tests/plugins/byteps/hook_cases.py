@@ -9,8 +9,13 @@ process for good, so nothing is loaded before a case is asked for.
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
@@ -102,6 +107,18 @@ class Core:
     def ready(self) -> None:
         """The other GPUs have done their part of all."""
         self._library.core_ready()
+
+    def push(self, name: str, size: int) -> int:
+        """A program pushes a tensor: in how many partitions, -1 where that are not as many as at its first push."""
+        return int(self._library.core_push(f"byteps.{name}".encode(), size))
+
+    def waiting(self) -> int:
+        """Threads that are in a first push of the tensor `waits`, which waits for all workers."""
+        return int(self._library.core_waiting())
+
+    def all_have_it(self) -> None:
+        """They all push it."""
+        self._library.core_all_have_it()
 
     def asked(self) -> int:
         """How often the hook has asked whether a task is ready."""
@@ -462,6 +479,90 @@ def another_byteps_in_the_process_keeps_its_own_functions(hook: Hook, core: Core
     assert hook.status().tasks == 3
 
 
+@case
+def a_tensor_has_a_partition_size_of_its_own(hook: Hook, core: Core) -> None:
+    assert not hook.sizes_apart
+    assert core.push("page", 10) == 1
+    assert hook.sizes_apart, "BytePS was seen to look at the number twice"
+    assert core.push("before", 3500) == 1
+    hook.turn_on_sizes()
+    hook.give_size("byteps.own", 1000)
+    assert [core.push(name, 3500) for name in ("own", "other", "own", "before")] == [4, 1, 4, 1]
+    core.start()
+    assert core.push("later", 3500) == 1
+    assert core.push("own", 3500) == -1, "BytePS that begins anew knows no tensor, and the hook no size"
+
+
+@case
+def a_first_push_that_waits_for_all_workers_holds_nobody_up(hook: Hook, core: Core) -> None:
+    core.push("page", 10)
+    hook.turn_on_sizes()
+    for name in ("waits", "own"):
+        hook.give_size(f"byteps.{name}", 1000)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(core.push, "waits", 3500) for _ in range(2)]
+        while core.waiting() < 1:
+            time.sleep(0.001)
+        assert [core.push("own", 3500), core.push("other", 3500)] == [4, 1]
+        core.all_have_it()
+        assert [each.result() for each in waiting] == [4, 4]
+
+
+@case
+def a_forked_child_waits_for_no_lock_of_its_parents(hook: Hook, core: Core) -> None:
+    """FORKS of them, at any moment of a parent whose threads are in the hook all the time."""
+    hook.set_plan(BY_PRIORITY)
+    sys.setswitchinterval(1e-4)
+    over = threading.Event()
+
+    def while_it_lasts(call: Callable[[], object]) -> None:
+        while not over.is_set():
+            call()
+
+    calls = (lambda: core.transfer(100), hook.status, hook.drain, lambda: core.push("own", 100))
+    threads = [threading.Thread(target=while_it_lasts, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(int(os.environ.get("FORKS", "100"))):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                active = hook.status().active
+                hook.step_aside("a child")
+                hook.reset()
+                hook.wait_activity(0.0)
+                os._exit(int(active or hook.sizes_apart or len(hook.drain()) > 0))
+            _, status = os.waitpid(child, 0)
+            assert status == 0, f"child {number} ended with {status}"
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert hook.status().active, "the parent's goes on"
+
+
+@case
+def a_child_that_is_forked_before_byteps_begins_is_scheduled(hook: Hook, core: Core) -> None:
+    """As where a program imports BytePS and its workers are forks of it."""
+    hook.set_plan(BY_PRIORITY)
+    child = os.fork()
+    if child == 0:
+        core.add(3, 1, 2)
+        os._exit(int(core.drain(PUSH) != [1, 2, 3] or hook.status().tasks != 3))
+    assert os.waitpid(child, 0)[1] == 0
+    core.add(3, 1, 2)
+    assert core.drain(PUSH) == [1, 2, 3]
+
+
+@case
+def where_a_first_look_is_not_seen_no_tensor_has_a_size(hook: Hook, core: Core) -> None:
+    """Of a core that test_hook.py builds for it, and no other."""
+    core.push("page", 10)
+    assert not hook.sizes_apart
+
+
+OF_OTHER_CORES = ("where_a_first_look_is_not_seen_no_tensor_has_a_size",)
 STAGES = (
     "a_plan_orders_pushes_and_pulls_and_credit_comes_back_with_the_acknowledgement",
     "one_round_of_reduce_and_broadcast_finds_the_tasks_of_both",

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import threading
+from pathlib import Path
+from typing import Any
 
 PROJECT = ("prophet", "prophet_byteps")
 
@@ -46,8 +50,48 @@ def training() -> None:
     policy.chosen_plan(search.choices[0], question)
 
 
+def begun() -> None:
+    """The agent of a job that has begun to send. Its thread then plans and keeps, and fails where it imports anything:
+    a child that is forked meanwhile could never import that.
+    """
+    from prophet.core.choice import Question, Shape
+    from prophet.core.cut import Cut
+    from prophet.core.network import Network
+    from prophet.core.profile import GradientProfile, Profile
+    from prophet.core.settings import Settings
+    from prophet.policies.prophet import Prophet
+    from prophet_byteps.agent import Agent
+
+    os.environ |= {"DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "1"}
+    job = Agent("torch", Settings("prophet", cache=Path(sys.argv[2])), Prophet(1 << 17), None, object(), "")  # type: ignore[arg-type]
+    job._begin()
+    gradients = tuple(GradientProfile(f"g{place}", 1_000_000, 0.1 * (10 - place), 0.01) for place in range(10))
+    profile, cut = Profile("job", gradients), Cut.uniform(1 << 19)
+    job._first_cut([1_000_000] * 10)
+    late: list[str] = []
+
+    def turn() -> None:
+        question = Question(profile, Network(1e7), Shape(2, 1), (cut,), anew=True)
+        search = Prophet(1 << 17).search(question)
+        search.work(1 << 20)
+        job._predict(job._learner)  # type: ignore[arg-type]
+        job._warm.keep(cut, profile, Network(1e7))  # type: ignore[union-attr]
+
+    thread = threading.Thread(target=turn)
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "import" and threading.current_thread() is thread:
+            late.append(arguments[0])
+
+    sys.addaudithook(watch)
+    thread.start()
+    thread.join()
+    assert list(Path(sys.argv[2]).iterdir()), "it has kept what it learned"
+    assert not late, late
+
+
 if __name__ == "__main__":
-    {case.__name__: case for case in (nothing, agent, byteps, training)}[sys.argv[1]]()
+    {case.__name__: case for case in (nothing, agent, byteps, training, begun)}[sys.argv[1]]()
     for name in sorted(sys.modules):
         if name.partition(".")[0] in PROJECT:
             print(name)

@@ -52,7 +52,7 @@ def run_case(server: ForkServer, folder: Path, name: str, *cores: Path) -> None:
     assert (status, said.splitlines()[-1:]) == (0, [f"{name} holds"]), said
 
 
-@pytest.mark.parametrize("name", hook_cases.CASES)
+@pytest.mark.parametrize("name", [name for name in hook_cases.CASES if name not in hook_cases.OF_OTHER_CORES])
 def test_hook(name: str, server: ForkServer, tmp_path: Path, core: Path, other_core: Path) -> None:
     run_case(server, tmp_path, name, core, other_core)
 
@@ -62,6 +62,11 @@ def test_hook_where_stages_are_numbered_otherwise(
     name: str, server: ForkServer, tmp_path: Path, core_without_compression: Path
 ) -> None:
     run_case(server, tmp_path, name, core_without_compression)
+
+
+def test_a_byteps_that_looks_at_its_partition_size_unseen(server: ForkServer, tmp_path: Path) -> None:
+    (name,) = hook_cases.OF_OTHER_CORES
+    run_case(server, tmp_path, name, build_core(tmp_path, "-DCORE_WITHOUT_A_FLAG"))
 
 
 def test_the_layout_is_told_by_the_library(core: Path, request: pytest.FixtureRequest) -> None:

@@ -18,8 +18,8 @@ MOST_OF_THE_LIBRARY = 50
 FOREIGN = ("prophet.cli", "prophet.lab", "prophet.models", "prophet.simulate", "prophet.studies")
 
 
-def imported(case: str, **environ: str) -> set[str]:
-    command = [sys.executable, "-P", str(CASES), case]
+def imported(case: str, *arguments: str, **environ: str) -> set[str]:
+    command = [sys.executable, "-P", str(CASES), case, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env={**without_switches(), **environ}, timeout=240)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
@@ -42,6 +42,10 @@ def test_the_agent_brings_no_policy_and_learns_nothing_yet() -> None:
     assert "prophet_byteps.hook" in modules
     assert not of_policies(modules)
     assert not [name for name in modules if name.startswith((*FOREIGN, "prophet.learn"))]
+
+
+def test_the_agents_thread_imports_nothing(tmp_path: Path) -> None:
+    assert "prophet.policies.algorithms.chooser" in imported("begun", str(tmp_path))
 
 
 @pytest.mark.engine

@@ -1,7 +1,8 @@
 // The BytePS hook: takes over the PUSH and PULL queues of an unmodified BytePS core.
 //
 // Rule of this file: glue between BytePS's threads and prophet::TwoLaneQueue. It owns the lock, the
-// clock and the waiting; it decides nothing. What it knows of BytePS is in originals.h and layout.h.
+// clock and the waiting; it decides nothing. What it knows of BytePS is in originals.h and layout.h; how tensors get
+// partition sizes of their own is in partitions.h.
 //
 // How it takes over (docs/decisions/taking-over-by-symbol.md). This library defines addTask, getTask and reportFinish
 // of BytePS's scheduled queues and is loaded first with RTLD_GLOBAL, so the core's calls come here. PUSH and PULL
@@ -30,10 +31,10 @@
 //
 // Errors. Anything unexpected hands all tasks back to BytePS in order of arrival and steps aside for good.
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -43,14 +44,18 @@
 #include <vector>
 
 #include "events.h"
+#include "interface.h"
 #include "lane.h"
 #include "layout.h"
 #include "originals.h"
+#include "partitions.h"
 #include "plan_codec.h"
+#include "signal.h"
 #include "two_lane_queue.h"
 
 namespace {
 
+using byteps::common::BytePSContext;
 using byteps::common::BytePSScheduledQueue;
 using byteps::common::NcclGroupEntry;
 using byteps::common::NcclManager;
@@ -60,8 +65,10 @@ using prophet::EntryLayout;
 using prophet::Event;
 using prophet::EventKind;
 using prophet::Lane;
+using prophet::Partitions;
 using prophet::QueueKind;
 using prophet::ReadyTable;
+using prophet::Signal;
 using prophet::Stage;
 using prophet::TensorTableEntry;
 using Clock = std::chrono::steady_clock;
@@ -78,33 +85,6 @@ constexpr int32_t kPushOnly = -(1 << 30), kPullOnly = -(1 << 30) - 1;  // hook.p
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 prophet::Originals originals;
-
-// Wakes loops that wait for work. The counter is read before a queue is looked at, so that an add in
-// between is never missed.
-class Signal {
- public:
-  uint64_t seen() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return count_;
-  }
-  void raise() {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      ++count_;
-    }
-    changed_.notify_all();
-  }
-  uint64_t wait(uint64_t seen, Clock::duration limit) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_for(lock, limit, [&] { return count_ != seen; });
-    return count_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t count_ = 0;
-};
 
 struct Hook {
   std::mutex mutex;  // guards everything below it
@@ -126,13 +106,33 @@ struct Hook {
   Signal stage_signal[prophet::kStages];
   Signal group_signal;
   Signal completed;
+  Partitions partitions;
 
   Lane& lane(Stage stage) { return stage == Stage::kPush ? *push : *pull; }
 };
 
-Hook& hook() {
+Hook*& instance() {
   static Hook* instance = new Hook;  // never destroyed: BytePS's threads may outlive static destructors
-  return *instance;
+  return instance;
+}
+Hook& hook() { return *instance(); }
+
+// A forked child has none of the threads, and its copy of our locks may be held by one for ever. It goes on with a hook
+// that is not attached: BytePS's own functions serve whatever it calls. Where BytePS has had no task yet, the child may
+// be the one that begins it, as a worker of its own, and nothing that it takes over is at work.
+void begin_anew_in_child() {
+  Hook& parents = hook();
+  Hook& own = *(instance() = new Hook);
+  if (parents.tasks > 0) return;
+  own.queue = std::move(parents.queue);
+  own.push = std::move(parents.push);
+  own.pull = std::move(parents.pull);
+  own.layout = parents.layout;
+  own.plans = parents.plans;
+  own.plan = parents.plan;
+  own.by_priority = parents.by_priority.load();
+  own.attached = parents.attached.load();
+  own.active = parents.active.load();
 }
 
 // BytePS's own; null where it has none.
@@ -376,7 +376,9 @@ namespace common {
 BytePSScheduledQueue::BytePSScheduledQueue(QueueType type) {
   originals.construct(this, type);
   Stage stage = hook().layout.stage_of(type);
-  if (stage == Stage::kPush || stage == Stage::kPull) forget_all();
+  if (stage != Stage::kPush && stage != Stage::kPull) return;
+  forget_all();
+  hook().partitions.turn_off();
 }
 
 void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) {
@@ -444,32 +446,29 @@ std::shared_ptr<NcclGroupEntry> NcclManager::DequeueGroup() {
   return originals.dequeue_group(this);
 }
 
+void InitTensor(BytePSContext& context, size_t bytes, int dtype, void* buffer) {
+  Partitions::FirstLook look(hook().partitions, &context);
+  originals.init_tensor(context, bytes, dtype, buffer);
+}
+
+void BytePSGlobal::SetProfileFlag(BytePSContext* context) {
+  hook().partitions.first_look_is_over();
+  originals.set_profile_flag(context);
+}
+
+Status EnqueueTensor(BytePSContext& context, std::shared_ptr<Tensor> input, std::shared_ptr<Tensor> output,
+                     std::shared_ptr<ReadyEvent> ready, int device, int priority, int version,
+                     std::function<void(const Status&)> callback, std::shared_ptr<std::vector<QueueType>> stages) {
+  Partitions::LaterLook look(hook().partitions, &context);
+  return originals.enqueue_tensor(context, std::move(input), std::move(output), std::move(ready), device, priority,
+                                  version, std::move(callback), std::move(stages));
+}
+
 }  // namespace common
 }  // namespace byteps
 
 // What plugins/byteps/prophet_byteps/hook.py calls through ctypes.
 extern "C" {
-
-// Of each lane (PUSH, PULL): what waits, what is in flight, and of that the longest: its gradient, and since when.
-struct prophet_lane_status {
-  uint64_t waiting, in_flight;
-  double oldest_s;  // seconds in flight; negative where nothing is
-  uint32_t oldest_gradient;
-  uint32_t reserved;
-};
-
-struct prophet_status {
-  uint64_t tasks, in_flight_bytes, watchdog_releases, unanswered_releases, events_dropped;
-  double still_s;  // since something last came, left or was answered; negative before the first
-  prophet_lane_status lanes[2];
-  int32_t active;
-  char why_aside[160];
-};
-
-// What Python must have alike; asked before anything else.
-struct prophet_layouts {
-  uint32_t event_version, event_bytes, plan_version, most_in_flight;
-};
 
 void prophet_hook_layouts(prophet_layouts* out) {
   *out = prophet_layouts{prophet::kEventVersion, sizeof(Event), prophet::kPlanVersion, kMostInFlight};
@@ -493,7 +492,9 @@ int prophet_hook_attach(const char* library, int core, double watchdog_s, char* 
       return -1;
     }
   }
-  originals.proceed = reinterpret_cast<void (*)(Entry)>(dlsym(handle, prophet::kProceed));
+  for (const prophet::Symbol& symbol : prophet::optional_symbols_of(originals)) {
+    *symbol.slot = dlsym(handle, symbol.name);
+  }
   h.layout.name_bytes = core & kOldStrings ? 8 : 32;
   h.layout.compresses = (core & kWithoutCompression) == 0;
   h.queue = std::make_unique<prophet::TwoLaneQueue>(watchdog_s, kMostInFlight);
@@ -501,7 +502,8 @@ int prophet_hook_attach(const char* library, int core, double watchdog_s, char* 
   h.pull = std::make_unique<Lane>(QueueKind::kPull, *h.queue);
   h.attached = true;
   h.active = true;
-  return 0;
+  static const int kRegistered = pthread_atfork(nullptr, nullptr, begin_anew_in_child);
+  return kRegistered;
 }
 
 // Everything that waits or is in flight is forgotten: BytePS is being suspended or shut down. The plan stays.
@@ -543,6 +545,14 @@ int64_t prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t 
 
 // Whether tasks can go one way only.
 int prophet_hook_one_way() { return hook().active && originals.proceed != nullptr; }
+
+// Whether tensors can have partition sizes of their own, as far as has been seen.
+int prophet_hook_sizes_apart() { return hook().partitions.able(originals.partition_bytes); }
+
+void prophet_hook_turn_on_sizes() { hook().partitions.turn_on(originals.partition_bytes); }
+
+// That of the tensor that BytePS knows by `name`, which was never pushed.
+void prophet_hook_give_size(const char* name, uint32_t bytes) { hook().partitions.give(name, bytes); }
 
 size_t prophet_hook_drain(Event* out, size_t capacity) {
   std::lock_guard<std::mutex> lock(hook().mutex);

@@ -88,6 +88,22 @@ inline bool read_safely(const void* address, void* out, size_t bytes) {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
 }
 
+// A tensor's name, in what BytePS has of it (BytePSContext): behind a flag and a mutex. Both of the ABI's strings begin
+// with where the text is.
+inline const char* context_name(const void* context) {
+  const char* text;
+  std::memcpy(&text, static_cast<const char*>(context) + 48, sizeof(text));
+  return text;
+}
+
+// Whether it is there.
+inline bool is_named(const void* context) {
+  constexpr char kPrefix[] = "byteps.";
+  char head[56], begins[sizeof(kPrefix) - 1];
+  return read_safely(context, head, sizeof(head)) && read_safely(context_name(head), begins, sizeof(begins)) &&
+         std::memcmp(begins, kPrefix, sizeof(begins)) == 0;
+}
+
 // Whether the name of a task is a string, and ends with the number of its partition, as in `gradient_0`. `head` is the
 // task's beginning.
 inline bool is_named_by_partition(const char* head, const EntryLayout& layout, unsigned partition) {

@@ -5,7 +5,9 @@
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -32,11 +34,32 @@ class NcclManager {
   std::shared_ptr<NcclGroupEntry> DequeueGroup();
 };
 
+struct BytePSContext;
+class Tensor;
+class ReadyEvent;
+
+// What it has is not known: it is returned in memory that the caller gives, as any class with a destructor is.
+class Status {
+ public:
+  ~Status();
+};
+
+class BytePSGlobal {
+ public:
+  static void SetProfileFlag(BytePSContext* context);
+};
+
+void InitTensor(BytePSContext& context, size_t bytes, int dtype, void* buffer);
+Status EnqueueTensor(BytePSContext& context, std::shared_ptr<Tensor> input, std::shared_ptr<Tensor> output,
+                     std::shared_ptr<ReadyEvent> ready, int device, int priority, int version,
+                     std::function<void(const Status&)> callback, std::shared_ptr<std::vector<QueueType>> stages);
+
 }  // namespace common
 }  // namespace byteps
 
 namespace prophet {
 
+using byteps::common::BytePSContext;
 using byteps::common::BytePSScheduledQueue;
 using byteps::common::NcclGroupEntry;
 using byteps::common::NcclManager;
@@ -56,10 +79,13 @@ struct Originals {
   std::shared_ptr<NcclGroupEntry> (*dequeue_group)(NcclManager*) = nullptr;
   bool (*is_key_ready)(ReadyTable*, uint64_t) = nullptr;
   ReadyTable** push_table = nullptr;
-  void (*proceed)(Entry) = nullptr;  // null where this BytePS does not export it; nothing else needs it
+  // Null where this BytePS does not export them; nothing else needs them.
+  void (*proceed)(Entry) = nullptr;
+  decltype(&byteps::common::InitTensor) init_tensor = nullptr;
+  decltype(&byteps::common::EnqueueTensor) enqueue_tensor = nullptr;
+  decltype(&byteps::common::BytePSGlobal::SetProfileFlag) set_profile_flag = nullptr;
+  uint32_t* partition_bytes = nullptr;
 };
-
-constexpr const char* kProceed = "_ZN6byteps6common15FinishOrProceedESt10shared_ptrINS0_16TensorTableEntryEE";
 
 struct Symbol {
   const char* name;
@@ -82,6 +108,19 @@ inline std::vector<Symbol> symbols_of(Originals& originals) {
       {"_ZN6byteps6common12BytePSGlobal11_push_tableE", (void**)&originals.push_table},
   };
 #undef PROPHET_QUEUE
+}
+
+inline std::vector<Symbol> optional_symbols_of(Originals& originals) {
+  return {
+      {"_ZN6byteps6common15FinishOrProceedESt10shared_ptrINS0_16TensorTableEntryEE", (void**)&originals.proceed},
+      {"_ZN6byteps6common10InitTensorERNS0_13BytePSContextEmiPv", (void**)&originals.init_tensor},
+      {"_ZN6byteps6common13EnqueueTensorERNS0_13BytePSContextESt10shared_ptrINS0_6TensorEES5_S3_INS0_"
+       "10ReadyEventEEiiiSt8"
+       "functionIFvRKNS0_6StatusEEES3_ISt6vectorINS0_9QueueTypeESaISF_EEE",
+       (void**)&originals.enqueue_tensor},
+      {"_ZN6byteps6common12BytePSGlobal14SetProfileFlagEPNS0_13BytePSContextE", (void**)&originals.set_profile_flag},
+      {"_ZN6byteps6common12BytePSGlobal16_partition_bytesE", (void**)&originals.partition_bytes},
+  };
 }
 
 }  // namespace prophet

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from prophet_byteps.torch.modules import KeyedModuleRounds
     from prophet_byteps.torch.rounds import OptimizerRounds
 
+CROSS_BARRIER = "byteps.torch.cross_barrier"
 EXIT_PATIENCE_S = 5.0
 """A process that ends waits so long for averages while nothing moves, and longer where it has something to send yet, or
 BytePS holds that until all workers have its key: others need it, and BytePS's own end would drop it."""
@@ -84,7 +85,12 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
                 _warn_once(f"this optimizer keeps BytePS's barrier: {reason}")
             if bps.size() > 1:
                 engine().announce(f"with BytePS's barrier, since {reason}" if reason else "with BytePS's barrier")
-            return original(optimizer, named, compression, backward_passes_per_step)  # type: ignore[no-any-return]
+            stock: Any = original(optimizer, named, compression, backward_passes_per_step)
+            own_pushes = sys.modules.get("prophet_byteps.torch.own_pushes")
+            if CROSS_BARRIER in sys.modules and own_pushes is not None:
+                names = [name for name, _ in named] if named else stock._parameter_names.values()
+                own_pushes.in_forward_order(f"Gradient.{name}" for name in names)
+            return stock  # type: ignore[no-any-return]
         half = _half_of(bps, compression)
         return wrap(optimizer, named or [], engine(), backward_passes_per_step, fusion, half)
 
@@ -158,8 +164,8 @@ def _why_not_here(bps: Any, compression: Any) -> str | None:
         return "it compresses gradients in a way of its own"
     if not in_step(os.environ):
         return "BYTEPS_ENABLE_ASYNC is set"
-    if "byteps.torch.cross_barrier" in sys.modules:
-        return "byteps.torch.cross_barrier is in use"
+    if CROSS_BARRIER in sys.modules:
+        return f"{CROSS_BARRIER} is in use"
     return None
 
 

@@ -1,0 +1,142 @@
+// Tensors with a partition size of their own, in a BytePS that has one number for all.
+//
+// Rule of this file: whose turn it is to have the number looked at, and what it is then. What calls this is hook.cc.
+//
+// BytePS looks at the number twice: when a tensor is pushed for the first time (InitTensor, which then waits for all
+// workers) and at each push (EnqueueTensor). Each look is a turn, in which the number is that tensor's. The first look
+// is over when InitTensor calls SetProfileFlag, long before it waits for anybody, and the second with EnqueueTensor,
+// which waits for nobody. Whether this BytePS calls all three of these here is seen first, without turns: where one
+// call were missing, a turn would last as long as the slowest worker.
+#ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_PARTITIONS_H_
+#define PROPHET_PLUGINS_BYTEPS_NATIVE_PARTITIONS_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "layout.h"
+
+namespace prophet {
+
+class Partitions {
+ public:
+  // Whether sizes can be given: BytePS has been seen to do both looks here, and tensors have their names where they
+  // were looked for. `number` is BytePS's own, null where it is not known.
+  bool able(const uint32_t* number) const { return number != nullptr && named_ && first_look_ && later_look_; }
+
+  // From now on some tensors have sizes of their own; to be asked only where it is able to.
+  void turn_on(uint32_t* number) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    number_ = number;
+    on_ = true;
+  }
+
+  // The size of a tensor, before its first push.
+  void give(const char* name, uint32_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sizes_[name] = bytes;
+  }
+
+  // BytePS begins anew: no tensor has been pushed.
+  void turn_off() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    on_ = false;
+    sizes_.clear();
+  }
+
+  // Around InitTensor. One thread at a time opens a tensor: the others wait for it as BytePS has them wait, but without
+  // a turn.
+  class FirstLook {
+   public:
+    FirstLook(Partitions& all, const void* context) : all_(all), context_(context), turn_(all.on_) {
+      if (!turn_) {
+        watching() = true;
+        if (!all_.looked_.exchange(true)) all_.named_ = is_named(context);
+        return;
+      }
+      {
+        std::unique_lock<std::mutex> lock(all_.opening_mutex_);
+        all_.opened_.wait(lock, [&] { return all_.opening_.insert(context_).second; });
+      }
+      all_.begin(context_);
+    }
+    ~FirstLook() {
+      watching() = false;
+      if (!turn_) return;
+      all_.end();  // of a tensor that was open already
+      {
+        std::lock_guard<std::mutex> lock(all_.opening_mutex_);
+        all_.opening_.erase(context_);
+      }
+      all_.opened_.notify_all();
+    }
+
+   private:
+    Partitions& all_;
+    const void* context_;
+    const bool turn_;
+  };
+
+  // In SetProfileFlag.
+  void first_look_is_over() {
+    if (watching()) first_look_ = true;
+    end();
+  }
+
+  // Around EnqueueTensor.
+  class LaterLook {
+   public:
+    LaterLook(Partitions& all, const void* context) : all_(all) {
+      all_.later_look_ = true;
+      if (all_.on_) all_.begin(context);
+    }
+    ~LaterLook() { all_.end(); }
+
+   private:
+    Partitions& all_;
+  };
+
+ private:
+  // A turn of this thread begins.
+  void begin(const void* context) {
+    mutex_.lock();
+    in_turn() = true;
+    auto size = sizes_.empty() ? sizes_.end() : sizes_.find(context_name(context));
+    if (size != sizes_.end()) number_before_ = std::exchange(*number_, size->second);
+  }
+
+  // This thread's turn ends, where it has one.
+  void end() {
+    if (!std::exchange(in_turn(), false)) return;
+    if (number_before_ != 0) *number_ = std::exchange(number_before_, 0);
+    mutex_.unlock();
+  }
+
+  static bool& in_turn() {
+    thread_local bool in_turn = false;
+    return in_turn;
+  }
+  static bool& watching() {
+    thread_local bool watching = false;
+    return watching;
+  }
+
+  std::mutex mutex_;  // held for a turn
+  uint32_t* number_ = nullptr;
+  uint32_t number_before_ = 0;  // of the turn under way, where it has another; otherwise 0
+  std::unordered_map<std::string, uint32_t> sizes_;
+  std::atomic<bool> on_{false}, looked_{false}, named_{false}, first_look_{false}, later_look_{false};
+
+  std::mutex opening_mutex_;
+  std::condition_variable opened_;
+  std::set<const void*> opening_;
+};
+
+}  // namespace prophet
+
+#endif  // PROPHET_PLUGINS_BYTEPS_NATIVE_PARTITIONS_H_

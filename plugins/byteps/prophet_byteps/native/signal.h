@@ -1,0 +1,43 @@
+// What a loop without work waits for.
+//
+// Rule of this file: the counter and its waiting; who raises it is hook.cc's.
+#ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_SIGNAL_H_
+#define PROPHET_PLUGINS_BYTEPS_NATIVE_SIGNAL_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+namespace prophet {
+
+// Wakes loops that wait for work. The counter is read before a queue is looked at, so that an add in
+// between is never missed.
+class Signal {
+ public:
+  uint64_t seen() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return count_;
+  }
+  void raise() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ++count_;
+    }
+    changed_.notify_all();
+  }
+  uint64_t wait(uint64_t seen, std::chrono::steady_clock::duration limit) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, limit, [&] { return count_ != seen; });
+    return count_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t count_ = 0;
+};
+
+}  // namespace prophet
+
+#endif  // PROPHET_PLUGINS_BYTEPS_NATIVE_SIGNAL_H_

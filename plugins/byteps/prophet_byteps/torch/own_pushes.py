@@ -1,0 +1,148 @@
+"""What a program pushes by itself with a priority has partitions of its own size.
+
+Rule of this file: which tensors those are, and how all workers come to one size for them. How BytePS is made to cut one
+tensor otherwise than another is native/partitions.h's.
+
+A program that waits for all averages at once is best off with BytePS's own partitions, since each message costs. One
+that passes priorities does not wait so: in large partitions what is urgent waits for what is not
+(docs/decisions/partition-size.md). BytePS's cross_barrier.py does not either, but passes none: its gradients get those
+of the forward order.
+
+The size is the job's. Each worker says on a page, when BytePS has begun, whether it can give sizes, and the one that
+decides which it wants; the sum has both. Where one worker cannot, no tensor has a size of its own, on any worker. Which
+tensors have it follows from their first push alone: a program passes the same arguments for a tensor on every worker.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import struct
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prophet_byteps import agreement, hook
+from prophet_byteps.agreement import PAGE_BYTES
+from prophet_byteps.cutting import decider
+from prophet_byteps.partition import Number
+
+_PAGE = struct.Struct("<II")
+"""How many workers can give sizes, and the size in bytes that is wanted by the one that decides."""
+_PAGE_NAME = "prophet.sizes"
+_OURS = "prophet."
+_PUSHES = ("_do_push_pull_async", "_do_push_pull_group_sync")
+"""What all of BytePS's functions that push come to."""
+
+logger = logging.getLogger("prophet")
+
+
+class _Unsaid(int):
+    """A priority that the program did not pass."""
+
+
+_UNSAID = _Unsaid(0)
+
+
+class OwnPushes:
+    """Those of this process, through the module `ops` of byteps.torch."""
+
+    def __init__(self, ops: Any) -> None:
+        self.size = 0
+        """Bytes; 0 as long as no tensor has a size of its own."""
+        self._pushed: set[str | None] = set()
+        self._forward: dict[str | None, int] = {}
+        self._able = all(callable(getattr(ops, name, None)) for name in _PUSHES)
+        if self._able:
+            self._watch(ops)
+
+    def _watch(self, ops: Any) -> None:
+        for name in _PUSHES:
+            setattr(ops, name, self._watched(getattr(ops, name)))
+        for function in vars(ops).values():
+            if inspect.isfunction(function) and not function.__name__.startswith("_"):
+                _mark_default(function)
+
+    def in_forward_order(self, names: Iterable[str]) -> None:
+        """Tensors of these names have priorities in this order, where the program passes none."""
+        self._forward.update({name: -(place + 1) for place, name in enumerate(names)})
+
+    def agree(self, rank: int, workers: int, wanted: int) -> None:
+        """Waits until all workers have said whether they can, and takes up the size in bytes that one of them has
+        `wanted`, which is 0 on the others. Called on all workers when BytePS has begun, or begins anew.
+        """
+        group = agreement.active()
+        assert group is not None
+        loaded = hook.loaded()
+        able = self._able and loaded is not None and loaded.sizes_apart
+        group.exchange.declare(_PAGE_NAME)
+        answer = group.exchange.send(_PAGE_NAME, _PAGE.pack(able, wanted).ljust(PAGE_BYTES, b"\0"))
+        pages: list[bytes] = []
+
+        def done() -> bool:
+            pages.extend(filter(None, [answer()]))
+            return bool(pages)
+
+        agreement.wait_for_all(done, "all workers to say how they cut tensors", f"this one is worker {rank}")
+        count, size = _PAGE.unpack_from(pages[0])
+        self._pushed.clear()
+        self.size = size if count == workers else 0
+        if loaded is not None and self.size:
+            loaded.turn_on_sizes()
+
+    def _watched(self, push: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(push)
+        def watched(
+            tensor: Any, output: Any, average: Any, name: str | None, version: int = 0, priority: int = _UNSAID
+        ) -> Any:
+            if priority is _UNSAID:
+                priority = self._forward.get(name, _UNSAID)
+            if self.size and name not in self._pushed:
+                self._pushed.add(name)
+                loaded = hook.loaded()
+                if loaded is not None and priority is not _UNSAID and not (name or "").startswith(_OURS):
+                    loaded.give_size(f"byteps.{name or 'noname.0'}", self.size)
+            return push(tensor, output, average, name, version, int(priority))
+
+        return watched
+
+
+def _mark_default(function: Any) -> None:
+    """Lets a priority that was not passed be told from one that was."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.name == "priority" for parameter in parameters):
+        function.__defaults__ = tuple(
+            _UNSAID if parameter.name == "priority" else parameter.default
+            for parameter in parameters
+            if parameter.default is not parameter.empty
+        )
+
+
+_active: OwnPushes | None = None
+
+
+def agree(bps: Any, wanted: Callable[[], int]) -> int:
+    """How all workers cut what their programs push with a priority, in bytes; 0 where they leave it to BytePS.
+
+    `wanted` says it on the worker that decides. To be called on all workers when BytePS has begun, or begins anew.
+    """
+    global _active
+    size = 0
+    try:
+        if _active is None:
+            _active = OwnPushes(sys.modules.get(f"{bps.__name__}.ops"))
+        number = Number.of(bps)
+        if number is not None and bps.rank() == decider(bps.local_size()):
+            size = number.rounded(wanted())
+    except Exception as error:  # The others wait for what this worker has to say.
+        logger.warning("Prophet leaves BytePS's partitions as they are: %s: %s", type(error).__name__, error)
+        _active = OwnPushes(None)
+    _active.agree(bps.rank(), bps.size(), size)
+    return _active.size
+
+
+def in_forward_order(names: Iterable[str]) -> None:
+    """See OwnPushes.in_forward_order; nothing where no tensor has a size of its own."""
+    if _active is not None:
+        _active.in_forward_order(names)
