@@ -25,7 +25,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import guards as torch_guards
-from prophet.frontends.torch import references
+from prophet.frontends.torch import program_state, references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.streams import Event, Streams
 from prophet.watch import training
@@ -80,6 +80,8 @@ class Updates:
         self._states = 0
         """Parameters that had a state before the last step."""
         self._look = 0
+        self._stepped_in: program_state.Values = ()
+        """The state of the program at the last step()."""
 
     def flush(self, patience_s: float | None = None) -> bool:
         """Finishes every pending update; False if some are still to come after `patience_s` without any progress."""
@@ -120,6 +122,8 @@ class Updates:
         `local` are parameters by group that are updated at once, with the `.grad` that they have.
         """
         with references.at_work():
+            self._stepped_in = program_state.of_now()
+            barrier = barrier or not program_state.can_hold_later(self._stepped_in)
             for streams in {slot.streams for slot in slots}:
                 streams.home = streams.current()
             for slot in slots:
@@ -129,8 +133,7 @@ class Updates:
             _increment_versions([slot.param for slot in slots if slot.group is not None])
             exposed = torch_guards.keep(self, slots)
             if local:
-                with references.outside_of_the_program({params[0].device.type for params in local.values()}):
-                    self._run_optimizer(local)
+                self._run_optimizer(local)
                 self._sort_states()
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
 
@@ -234,7 +237,7 @@ class Updates:
             for slot in slots:
                 if slot.updated is not None:
                     slot.streams.follow(slot.updated)
-            modes.enter_context(references.outside_of_the_program({slot.param.device.type for slot in slots}))
+            modes.enter_context(program_state.as_of(self._stepped_in))
             self._update_here(slots)
             for streams in used:
                 marks[streams] = streams.mark()

@@ -45,7 +45,8 @@ Weights = list[torch.Tensor]
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Updates stay on the device, which is a mode here, and a job that failed leaves nothing to the next test."""
-    monkeypatch.setattr(references, "outside_of_the_program", lambda types: contextlib.nullcontext())
+    monkeypatch.setattr(program_state, "of_now", tuple)
+    monkeypatch.setattr(program_state, "can_hold_later", lambda held: True)
     yield
     forget()
 
