@@ -222,13 +222,14 @@ class Job:
         for model in (self.late, self.plain):
             model(torch.ones(1, 2)).sum().backward()
         self.states: list[list[Any]] = []
-        functional: Any = torch.optim.sgd.sgd
+        module: Any = importlib.import_module("torch.optim.sgd")
+        functional = module.sgd
 
         def sgd(*args: Any, **kwargs: Any) -> None:
             self.states.append(named(program_state.of_now()))
             functional(*args, **kwargs)
 
-        monkeypatch.setattr("torch.optim.sgd.sgd", sgd)
+        monkeypatch.setattr(module, "sgd", sgd)
 
     def step(self) -> None:
         self.plain_optimizer.step()
@@ -282,16 +283,15 @@ def test_what_holds_at_step_holds_in_the_update(job: Job, name: str) -> None:
     assert late == plain
 
 
-@pytest.mark.parametrize("name", PASSING)
+@pytest.mark.parametrize("name", sorted(PASSING.keys() - {"grad of torch.func", "a trace"}))
 def test_nothing_is_late_where_what_holds_at_step_is_over_after_it(job: Job, name: str) -> None:
+    """The two that are left out raise in torch's own step()."""
     _, way = PASSING[name]
-    with contextlib.suppress(RuntimeError):  # torch itself refuses to change a parameter within grad of torch.func.
-        way(job.step)
-    if name != "grad of torch.func":
-        plain, late = job.states
-        assert late == plain
+    way(job.step)
+    plain, late = job.states
+    assert late == plain
     way(job.use)
-    assert len(job.states) <= 2
+    assert len(job.states) == 2
 
 
 def test_every_row_of_the_table_has_a_way() -> None:
@@ -316,11 +316,11 @@ class Sets:
     ROWS: Mapping[str, str] = {
         "set_default_device|device": "function modes",
         "TorchFunctionMode|BaseTorchFunctionMode|_push_on_torch_function_stack": "function modes",
-        "TorchDispatchMode|BaseTorchDispatchMode|_push_on_torch_dispatch_stack|_set_dispatch_mode": "dispatch modes",
+        "TorchDispatchMode|BaseTorchDispatchMode|_push_on_torch_dispatch_stack|_set_dispatch_mode|_push_mode": "dispatch modes",
         "_DisableTorchDispatch|_disable_current_modes|_disable_infra_mode|_EnablePreDispatch": "dispatch modes",
         "push_dynamic_layer_stack|_set_dynamic_layer_keys_included|_DisableFuncTorch": "functorch levels",
         "_push_saved_tensors_default_hooks|saved_tensors_hooks|save_on_cpu": "saved tensors hooks",
-        "disable_saved_tensors_hooks|_swap_with_cloned|allow_mutation_on_saved_tensors": "saved tensors hooks",
+        "disable_saved_tensors_hooks|_swap_with_cloned|_?allow_mutation_on_saved_tensors.*": "saved tensors hooks",
         "_set_tracing_state|_set_value_trace": "tracing",
         "inference_mode|_InferenceMode": "inference mode",
         "(_?set_grad_enabled|enable_grad|no_grad)": "grad mode",
@@ -370,6 +370,7 @@ class Sets:
         "set_(overwrite|swap)_module_params_on_conversion": "of modules",
         "Stream|StreamContext|set_stream": "streams.py has those",
         "set_fastpath_enabled": "of modules",
+        "set_flags": "as the functions that set each flag",
         "(en|dis)able_(operations|dispatch_keys)": "chooses kernels, once for a process",
         "verbose": "only says something",
     }

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from prophet.frontends.torch import guards as torch_guards
+from prophet.frontends.torch import program_state
 from prophet.frontends.torch import references as torch_references
 from prophet.frontends.torch.arena import Arena, ArenaBlock
 from prophet.frontends.torch.streams import CudaStreams, Streams, streams_of
