@@ -218,7 +218,7 @@ class Job:
         self.late, self.plain = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
         self.optimizer = torch.optim.SGD(self.late.parameters(), 0.1)
         self.plain_optimizer = torch.optim.SGD(self.plain.parameters(), 0.1)
-        Rounds(self.late)
+        self.rounds = Rounds(self.late)
         for model in (self.late, self.plain):
             model(torch.ones(1, 2)).sum().backward()
         self.states: list[list[Any]] = []
@@ -316,7 +316,8 @@ class Sets:
     ROWS: Mapping[str, str] = {
         "set_default_device|device": "function modes",
         "TorchFunctionMode|BaseTorchFunctionMode|_push_on_torch_function_stack": "function modes",
-        "TorchDispatchMode|BaseTorchDispatchMode|_push_on_torch_dispatch_stack|_set_dispatch_mode|_push_mode": "dispatch modes",
+        "TorchDispatchMode|BaseTorchDispatchMode|_push_on_torch_dispatch_stack|_set_dispatch_mode": "dispatch modes",
+        "_push_mode": "dispatch modes",
         "_DisableTorchDispatch|_disable_current_modes|_disable_infra_mode|_EnablePreDispatch": "dispatch modes",
         "push_dynamic_layer_stack|_set_dynamic_layer_keys_included|_DisableFuncTorch": "functorch levels",
         "_push_saved_tensors_default_hooks|saved_tensors_hooks|save_on_cpu": "saved tensors hooks",
@@ -327,7 +328,8 @@ class Sets:
         "_set_fwd_grad_enabled|dual_level": "forward mode",
         "_?set_multithreading_enabled": "several threads of backward",
         "set_autocast_.*|autocast|_UnmanagedAutocast|_DisableAutocast": "autocast",
-        "_set_torch_function_state|DisableTorchFunction(Subclass)?|_?_[eE]nable_?[tT]orch_?[fF]unction": "function state",
+        "_set_torch_function_state|DisableTorchFunction(Subclass)?": "function state",
+        "_EnableTorchFunction|_enable_torch_function": "function state",
         ".*Dispatch(Key|Below).*|.*PythonDispatcher|_RestorePythonTLSSnapshot": "dispatch keys",
         "_set_meta_in_tls_dispatch_include|enable_reentrant_dispatch": "dispatch keys",
         "_(en|dis)able_functionalization": "dispatch keys",
@@ -365,7 +367,7 @@ class Sets:
         "_set_should_use_format.*|_set_default_mobile.*|_enable_mobile.*|_set_worker_pids|set_module": "of other uses",
         "_set_throw_on_mutable_data_ptr": "torch's own checks of its operators",
         ".*profiler.*|_enable_record_function|_set_empty_test_observer|.*execution_trace_observer|profile|emit_.*|"
-        "record_function|_RecordFunctionFast|_set_.*_enabled_val|_set_is_profiler_enabled": "observes, and changes nothing",
+        "record_function|_RecordFunctionFast|_set_.*_enabled_val": "observes, and changes nothing",
         "_set_vmap_fallback.*|set_inplace_requires_grad_allowed|set_single_level.*": "within a level of functorch",
         "set_(overwrite|swap)_module_params_on_conversion": "of modules",
         "Stream|StreamContext|set_stream": "streams.py has those",
