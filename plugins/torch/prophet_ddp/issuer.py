@@ -30,7 +30,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from prophet.frontends.torch.recording import unrecorded
+from prophet.frontends.torch.recording import keep_thread_state, unrecorded
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.events import EventLog, Phase
 
@@ -261,6 +261,7 @@ class Issuer:
     def _ended(self, operation: JointOperation, future: Any) -> None:
         """In a thread of torch's, or in the one that issued it. torch swallows what is raised here, Ctrl-C too."""
         try:
+            keep_thread_state()
             now = time.monotonic()
             error: BaseException | None = None
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import threading
 from datetime import timedelta
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prophet.core.events import EventKind, QueueKind
+from prophet.frontends.torch import recording
 from prophet.frontends.torch.recording import unrecorded
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE as AT_ONCE
 from prophet_ddp.events import EventLog
@@ -314,7 +316,7 @@ def interrupted() -> object:
     raise KeyboardInterrupt
 
 
-def test_gloo_tells_the_profiler_nothing_of_an_operation() -> None:
+def gloo_pair() -> list[Any]:
     store = dist.HashStore()
     groups: list[Any] = [None, None]
 
@@ -325,6 +327,11 @@ def test_gloo_tells_the_profiler_nothing_of_an_operation() -> None:
     other.start()
     connect(0)
     other.join()
+    return groups
+
+
+def test_gloo_tells_the_profiler_nothing_of_an_operation() -> None:
+    groups = gloo_pair()
     issuer = Issuer(groups[0], EventLog(open=False))
     with torch.profiler.profile() as profile:
         operation = issuer.put(lambda: issuer.all_reduce(torch.ones(4)))
@@ -333,3 +340,25 @@ def test_gloo_tells_the_profiler_nothing_of_an_operation() -> None:
         while not operation.done:
             issuer.wait_activity(60.0)
     assert not [name for name in names_of(profile) if name.startswith(("gloo", "c10d"))]
+
+
+@pytest.mark.skipif(recording._STOPS_SAFELY, reason="tracemalloc.stop() is safe there")
+def test_a_thread_of_torchs_keeps_its_state_of_pythons() -> None:
+    groups, here, calls = gloo_pair(), threading.local(), []
+    issuer = Issuer(groups[0], EventLog(open=False))
+
+    def then() -> None:
+        here.calls = getattr(here, "calls", 0) + 1
+        calls.append(here.calls)
+
+    count = 16  # Many more than gloo has threads.
+    data = [torch.ones(4) for _ in range(count)]
+    for each in data:
+        operation = JointOperation(functools.partial(issuer.all_reduce, each), then=then)
+        operation.ready = True
+        issuer.append([operation])
+    for _ in range(count):
+        groups[1].allreduce([torch.ones(4)]).wait()
+    while not operation.done:
+        issuer.wait_activity(60.0)
+    assert max(calls) > 1
