@@ -6,7 +6,8 @@ gradients leave, and what a round is, is the engine's front end's; who uses a pa
 An update runs the optimizer's own step() on a view of its parameter groups that holds only the parameters
 whose averages are there, with their averages in place of `.grad`. Every optimizer of torch.optim but LBFGS
 updates parameter by parameter, so the bits are those of one whole step. The groups' hyper-parameters are
-those of the moment step() was called, since a learning rate scheduler runs right after it.
+those of the moment step() was called, since a learning rate scheduler runs right after it, and so is what the program
+has set in its thread and its process (program_state.py).
 
 A signal's handler may come back here in the middle of a wait (references.py), and have done what was waited for. One
 that comes in the middle of an update finds the program's optimizer with all of its groups: a stand-in steps.
@@ -81,7 +82,7 @@ class Updates:
         """Parameters that had a state before the last step."""
         self._look = 0
         self._stepped_in: program_state.Values = ()
-        """The state of the program at the last step()."""
+        """What the program had set at the last step()."""
 
     def flush(self, patience_s: float | None = None) -> bool:
         """Finishes every pending update; False if some are still to come after `patience_s` without any progress."""
