@@ -30,6 +30,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from prophet.frontends.torch.recording import keep_thread_state, unrecorded
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.events import EventLog, Phase
 
@@ -251,7 +252,8 @@ class Issuer:
             self._in_flight += 1
             if operation.size_bytes:
                 self._log.started(operation.id, operation.size_bytes, time.monotonic(), operation.phase)
-            operation.work = operation.start()
+            with unrecorded():
+                operation.work = operation.start()
             operation.work.get_future().add_done_callback(lambda future: self._ended(operation, future))
         except BaseException as error:
             # Also where the program is interrupted: nobody knows whether other ranks will ever see this operation.
@@ -264,6 +266,7 @@ class Issuer:
     def _ended(self, operation: JointOperation, future: Any) -> None:
         """In a thread of torch's, or in the one that issued it. torch swallows what is raised here, Ctrl-C too."""
         try:
+            keep_thread_state()
             now = time.monotonic()
             error: BaseException | None = None
             try:

@@ -107,7 +107,7 @@ class OnGpu:
         from prophet_ddp.device import DeviceStreams, EventWatcher  # A job on processors needs none of it.
 
         probe(own)  # All ranks are there. What it takes says nothing: blocks go another way.
-        own.allreduce([torch.zeros(1, device=self.device)]).wait()
+        own.allreduce([torch.zeros(1, dtype=torch.uint8, device=self.device)]).wait()
         torch.cuda.synchronize(self.device)
         self._made = DeviceStreams(self.device)
         self._watchers = [EventWatcher(f"prophet-{name}", self._made) for name in ("ready", "ended")]

@@ -521,7 +521,7 @@ class ModuleRounds(AwaitedRounds):
         if not self._issuer.connected_apart:
             # Whoever connects keeps Python from all threads of its process until the others do. So first all come to
             # this, with everything issued that any of them waits for.
-            here = torch.zeros(1, device="cpu")
+            here = torch.zeros(1, dtype=torch.uint8, device="cpu")
             self._wait(self._issuer.put(lambda: self._issuer.all_reduce(here)))
             self._issuer.connect_apart(self.ranks)
         orders = division.owners, decision.order, decision.gathers

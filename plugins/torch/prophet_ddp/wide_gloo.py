@@ -46,7 +46,7 @@ def probe(group: Any) -> Probe:
 
     All ranks of a new group do it, and nobody goes on before all are there.
     """
-    data = torch.zeros(PROBE_BYTES // 4, device="cpu")
+    data = torch.zeros(PROBE_BYTES // 4, dtype=torch.float32, device="cpu")
     took_s = []
     for _ in range(1 + PROBES):
         began_s = time.monotonic()

@@ -73,8 +73,8 @@ def _before_clip(original: Callable[..., None]) -> Callable[..., None]:
             original(listed, max_norm, total_norm, foreach)
             return
         # torch's own function says what each is multiplied by.
-        one = torch.zeros((), device=total_norm.device, requires_grad=True)
-        one.grad = torch.ones((), device=total_norm.device)
+        one = torch.zeros_like(total_norm, requires_grad=True)
+        one.grad = torch.ones_like(total_norm)
         original([one], max_norm, total_norm, foreach)
         for slot in slots:
             slot.scaling = one.grad

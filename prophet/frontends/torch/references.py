@@ -31,9 +31,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _disable_current_modes
-
-_set_tracing_state: Callable[[Any], None] = vars(torch._C)["_set_tracing_state"]
 
 _METADATA = frozenset(
     getattr(torch.Tensor, name).__get__
@@ -178,6 +175,11 @@ def look(values: Iterable[Any]) -> None:
         mode.look(values)
 
 
+def is_watch(mode: Any) -> bool:
+    """Whether this function mode is one of Prophet's, which changes nothing of what is computed."""
+    return isinstance(mode, _References)
+
+
 def watching_here() -> bool:
     return _here.mode is not None
 
@@ -293,40 +295,3 @@ def _modes_above(kind: type) -> Iterator[None]:
     finally:
         for mode in reversed(taken):
             _stack.push(mode)
-
-
-@contextlib.contextmanager
-def _not_compiling() -> Iterator[None]:
-    """Within it torch's optimizers are not told that they are compiled, which they would be while another thing is:
-    they compute otherwise then, with other bits.
-    """
-    compiler = vars(torch.compiler)
-    before = compiler.get("_is_compiling_flag", False)
-    if not before:
-        yield
-        return
-    compiler["_is_compiling_flag"] = False
-    try:
-        yield
-    finally:
-        compiler["_is_compiling_flag"] = before
-
-
-@contextlib.contextmanager
-def outside_of_the_program(device_types: set[str]) -> Iterator[None]:
-    """Within it none of the modes of the forward pass in which an update happens to be due: they must not reach it."""
-    with contextlib.ExitStack() as modes:
-        modes.enter_context(_modes_above(DeviceContext))
-        if torch._C._len_torch_dispatch_stack():
-            modes.enter_context(_disable_current_modes())
-        if torch.is_inference_mode_enabled():
-            modes.enter_context(torch.inference_mode(False))
-        for device_type in device_types:
-            if torch.is_autocast_enabled(device_type):
-                modes.enter_context(torch.autocast(device_type, enabled=False))
-        modes.enter_context(_not_compiling())
-        tracing = torch._C._get_tracing_state()
-        if tracing is not None:
-            _set_tracing_state(None)
-            modes.callback(_set_tracing_state, tracing)
-        yield

@@ -6,7 +6,8 @@ gradients leave, and what a round is, is the engine's front end's; who uses a pa
 An update runs the optimizer's own step() on a view of its parameter groups that holds only the parameters
 whose averages are there, with their averages in place of `.grad`. Every optimizer of torch.optim but LBFGS
 updates parameter by parameter, so the bits are those of one whole step. The groups' hyper-parameters are
-those of the moment step() was called, since a learning rate scheduler runs right after it.
+those of the moment step() was called, since a learning rate scheduler runs right after it, and so is what the program
+has set in its thread and its process (program_state.py).
 
 A signal's handler may come back here in the middle of a wait (references.py), and have done what was waited for. One
 that comes in the middle of an update finds the program's optimizer with all of its groups: a stand-in steps.
@@ -25,7 +26,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import guards as torch_guards
-from prophet.frontends.torch import references
+from prophet.frontends.torch import program_state, references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.streams import Event, Streams
 from prophet.watch import training
@@ -87,6 +88,8 @@ class Updates:
         self._states = 0
         """Parameters that had a state before the last step."""
         self._look = 0
+        self._stepped_in: program_state.Values = ()
+        """What the program had set at the last step()."""
 
     def flush(self, patience_s: float | None = None) -> bool:
         """Finishes every pending update; False if some are still to come after `patience_s` without any progress."""
@@ -137,6 +140,8 @@ class Updates:
         `local` are parameters by group that are updated at once, with the `.grad` that they have.
         """
         with references.at_work():
+            self._stepped_in = program_state.of_now()
+            barrier = barrier or not program_state.can_hold_later(self._stepped_in)
             for streams in {slot.streams for slot in slots}:
                 streams.home = streams.current()
             for slot in slots:
@@ -146,8 +151,7 @@ class Updates:
             _increment_versions([slot.param for slot in slots if slot.group is not None])
             exposed = torch_guards.keep(self, slots)
             if local:
-                with references.outside_of_the_program({params[0].device.type for params in local.values()}):
-                    self._run_optimizer(local)
+                self._run_optimizer(local)
                 self._sort_states()
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
 
@@ -251,7 +255,7 @@ class Updates:
             for slot in slots:
                 if slot.updated is not None:
                     slot.streams.follow(slot.updated)
-            modes.enter_context(references.outside_of_the_program({slot.param.device.type for slot in slots}))
+            modes.enter_context(program_state.as_of(self._stepped_in))
             self._update_here(slots)
             for streams in used:
                 marks[streams] = streams.mark()

@@ -45,11 +45,11 @@ class WeightBlocks:
         elements = sum(param.numel() for param in parameters)
         most = max(1, block_bytes // 4)
         self._bounds = [(start, min(start + most, elements)) for start in range(0, elements, most)]
-        self.memory = torch.zeros(elements + len(self._bounds) * self.counted)
+        self.memory = torch.zeros(elements + len(self._bounds) * self.counted, dtype=torch.float32)
         self.blocks = self.views(self.memory)
-        self._known = torch.zeros(elements)
+        self._known = torch.zeros(elements, dtype=torch.float32)
         """The weights as they were last read of the server."""
-        self._scratch = torch.zeros(elements)
+        self._scratch = torch.zeros(elements, dtype=torch.float32)
 
     @property
     def size_bytes(self) -> int:

@@ -6,7 +6,6 @@ other weights. WAITS are left out one by one, to see that this would show.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import types
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from prophet.core.cut import Borders, Cut
 from prophet.core.events import EventKind
-from prophet.frontends.torch import references, steps
+from prophet.frontends.torch import program_state, steps
 from prophet.frontends.torch.updates import Updates
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp import device_arena, issuer
@@ -45,7 +44,8 @@ Weights = list[torch.Tensor]
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Updates stay on the device, which is a mode here, and a job that failed leaves nothing to the next test."""
-    monkeypatch.setattr(references, "outside_of_the_program", lambda types: contextlib.nullcontext())
+    monkeypatch.setattr(program_state, "of_now", tuple)
+    monkeypatch.setattr(program_state, "can_hold_later", lambda held: True)
     yield
     forget()
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import threading
+from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prophet.core.events import EventKind, QueueKind
+from prophet.frontends.torch import recording
+from prophet.frontends.torch.recording import unrecorded
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE as AT_ONCE
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
@@ -254,3 +260,105 @@ def test_giving_up_ends_a_wait() -> None:
     issuer.fail(ValueError("of its making"))
     with pytest.raises(RuntimeError, match="the process group ended"):
         issuer.wait_activity(60.0)
+
+
+def names_of(profile: torch.profiler.profile) -> set[str]:
+    return {event.name for event in profile.events()}
+
+
+def note(name: str) -> None:
+    with torch.profiler.record_function(name):
+        torch.ones(1)
+
+
+@pytest.mark.parametrize("ready_first", [True, False])
+def test_no_profiler_sees_an_operation_which_may_outlast_it(ready_first: bool) -> None:
+    """Its observer would write, at the operation's end, to memory that the profiler has given back by then."""
+    wire, issuer = alone()
+    data = torch.zeros(3)
+
+    def start() -> object:
+        note("operation")
+        return issuer.all_reduce(data)
+
+    operation = JointOperation(start)
+    operation.ready = ready_first
+    with torch.profiler.profile() as profile:
+        note("before")
+        issuer.append([operation])
+        issuer.ready(operation)
+        note("after")
+    wire.run()
+    assert operation.done
+    assert names_of(profile) >= {"before", "after"}
+    assert "operation" not in names_of(profile)
+
+
+def test_the_switch_of_recording_stays_the_programs() -> None:
+    wire, issuer = alone()
+    switch = vars(torch.autograd)["_enable_record_function"]
+    with torch.profiler.profile() as profile:
+        switch(False)
+        try:
+            issuer.put(lambda: issuer.all_reduce(torch.zeros(1)))
+            note("hidden")
+        finally:
+            switch(True)
+        with pytest.raises(KeyboardInterrupt):
+            issuer.put(interrupted)
+        note("seen")
+    wire.run()
+    assert "hidden" not in names_of(profile)
+    assert "seen" in names_of(profile)
+
+
+def interrupted() -> object:
+    raise KeyboardInterrupt
+
+
+def gloo_pair() -> list[Any]:
+    store: Any = vars(dist)["HashStore"]()
+    groups: list[Any] = [None, None]
+
+    def connect(rank: int) -> None:
+        groups[rank] = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=60))
+
+    other = threading.Thread(target=connect, args=(1,))
+    other.start()
+    connect(0)
+    other.join()
+    return groups
+
+
+def test_gloo_tells_the_profiler_nothing_of_an_operation() -> None:
+    groups = gloo_pair()
+    issuer = Issuer(groups[0], EventLog(open=False))
+    with torch.profiler.profile() as profile:
+        operation = issuer.put(lambda: issuer.all_reduce(torch.ones(4)))
+        with unrecorded():
+            groups[1].allreduce([torch.ones(4)]).wait()
+        while not operation.done:
+            issuer.wait_activity(60.0)
+    assert not [name for name in names_of(profile) if name.startswith(("gloo", "c10d"))]
+
+
+@pytest.mark.skipif(recording._STOPS_SAFELY, reason="tracemalloc.stop() is safe there")
+def test_a_thread_of_torchs_keeps_its_state_of_pythons() -> None:
+    groups, here, calls = gloo_pair(), threading.local(), []
+    issuer = Issuer(groups[0], EventLog(open=False))
+
+    def then() -> None:
+        here.calls = getattr(here, "calls", 0) + 1
+        calls.append(here.calls)
+
+    count = 16  # Many more than gloo has threads.
+    data = [torch.ones(4) for _ in range(count)]
+    for each in data:
+        operation = JointOperation(functools.partial(issuer.all_reduce, each), then=then)
+        operation.ready = True
+        issuer.append([operation])
+    for _ in range(count):
+        groups[1].allreduce([torch.ones(4)]).wait()
+    while not operation.done:
+        issuer.wait_activity(60.0)
+    assert max(calls) > 1

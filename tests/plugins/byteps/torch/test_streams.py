@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from prophet.frontends.torch import guards as torch_guards
+from prophet.frontends.torch import program_state
 from prophet.frontends.torch import references as torch_references
 from prophet.frontends.torch.arena import Arena, ArenaBlock
 from prophet.frontends.torch.streams import CudaStreams, Streams, streams_of
@@ -213,7 +214,8 @@ def run(monkeypatch: pytest.MonkeyPatch, recorder: Recorder, fusion: bool = True
     monkeypatch.setattr(hook, "_loaded", network)
     monkeypatch.setattr(atexit, "register", lambda function: None)
     monkeypatch.setattr(torch_rounds, "streams_of", lambda device: FakeStreams(recorder))
-    monkeypatch.setattr(torch_references, "outside_of_the_program", lambda types: contextlib.nullcontext())
+    monkeypatch.setattr(program_state, "of_now", tuple)
+    monkeypatch.setattr(program_state, "can_hold_later", lambda held: True)
     for owner, name in ((Arena, "stage"), (OptimizerRounds, "_update_here"), (OptimizerRounds, "synchronize")):
         monkeypatch.setattr(owner, name, _watched(getattr(owner, name), recorder))
     front_end.install(network, fusion=fusion)
