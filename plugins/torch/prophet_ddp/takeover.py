@@ -236,7 +236,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: Sequence
     _taken.add(ddp)
     steps.install()
     tend_heap()
-    weakref.finalize(ddp, rounds.retire).atexit = False
+    weakref.finalize(ddp, rounds.dropped).atexit = False
     rounds.record.decides = decides
     rounds.record.drain = rounds.log.drain if heard else None
     agent: Turning | None = None

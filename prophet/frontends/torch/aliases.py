@@ -67,6 +67,12 @@ def _held_by_others(key: int) -> bool:
     return _count_of is not None and _count_of(key) > _ALONE
 
 
+def is_held(tensor: torch.Tensor, tensors: int = 1) -> bool:
+    """Whether anything may hold the tensor's memory but it, or but so many tensors."""
+    storage = tensor.untyped_storage()
+    return _count_of is None or _count_of(storage._cdata) > _ALONE - 1 + tensors
+
+
 _memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
 """By the key of the storage, of parameters on the CPU."""
 _lent: dict[int, StorageWeakRef] = {}

@@ -62,6 +62,7 @@ class Slot:
     `scaling`: what the average is still to be multiplied by, a number on its device; None for nothing.
     `updated`: on devices with streams, the end of the last use of `view` by an update.
     `watched`: what all optimizers of this parameter share (guards.py).
+    `memory`: a tensor in the parameter's memory, once the program may drop the parameter and its update is to come.
     """
 
     view: torch.Tensor
@@ -71,7 +72,9 @@ class Slot:
         self.rounds = rounds
         self.owner: Any = None
         self.name = name
-        self.param = param
+        self._param: torch.Tensor | None = param
+        self._reference: weakref.ref[torch.Tensor] | None = None
+        self.memory: torch.Tensor | None = None
         self.place = place
         self.turn = place
         self.blocks: tuple[ArenaBlock, ...] = ()
@@ -89,6 +92,25 @@ class Slot:
         self.updated: Event = None
         self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
         self.watched: Any = None
+
+    @property
+    def param(self) -> torch.Tensor:
+        """The parameter; its memory as another tensor, where the program has dropped it and that is still wanted."""
+        param = self._param if self._reference is None else self._reference()
+        if param is None:
+            assert self.memory is not None
+            param = self.memory
+        return param
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the program has dropped the parameter."""
+        return self._reference is not None and self._reference() is None
+
+    def let_go(self, reference: weakref.ref[torch.Tensor], memory: torch.Tensor | None) -> None:
+        """The program may drop the parameter from now on, whose `memory` stays as long as an update is to come."""
+        self.memory = memory
+        self._reference, self._param = reference, None
 
     def hook(self, name: str) -> Callable[..., None]:
         """A tensor's hook that calls this method of `rounds` with the slot.

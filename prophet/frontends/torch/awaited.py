@@ -58,6 +58,7 @@ class AwaitedRounds:
         self._hooks: list[Any] = []
         self._accumulations: list[Any] = []
         self._ends: list[Any] = []
+        self._is_dropped = False
 
     def watch(self) -> None:
         """From now on gradients that backward makes come here. Once everything is there that they need."""
@@ -183,6 +184,7 @@ class AwaitedRounds:
         # Who looks at all of them, one after another, begins with the first.
         if not any(slot.awaited for slot in reversed(self._slots)):
             torch_guards.release(self)
+            self.end()
 
     def _land(self, slots: Sequence[Slot]) -> None:
         with references.unhandled():
@@ -214,6 +216,29 @@ class AwaitedRounds:
             whole = owner.flush(patience_s) and whole
         self.settle(self._slots)
         return whole
+
+    def forget(self, slots: Iterable[Slot]) -> None:
+        """Nobody has these parameters and gradients any more: averages need not come to them."""
+        for slot in slots:
+            slot.awaited = False
+        self.let_go()
+
+    def dropped(self) -> None:
+        """The program has dropped the module. Whatever else it has of it is served as before, and holds no more than
+        that. Waits for nothing.
+        """
+        self._accumulations.clear()
+        torch_guards.may_go(self._slots)
+        self._is_dropped = True
+        self.end()
+
+    def end(self) -> None:
+        """Where the module is gone and nothing is to come any more, memory goes now: garbage is collected seldom."""
+        if self._is_dropped and not any(slot.pending or slot.awaited for slot in self._slots):
+            torch_guards.unwatch(self, self._slots)
+            for slot in self._slots:
+                slot.blocks = ()
+            self._slots = []
 
     def keep_barrier(self) -> None:
         """From now on no update outlasts step(), and no average its backward pass."""

@@ -4,7 +4,7 @@ Rule of this file: interception of torch, and nothing about transfers or optimiz
 a pending update is brought up to date
 
 - when its module is called, when it is read as an attribute of a module, when it comes out of
-  `named_parameters()` or `parameters()`, or out of a parameter group of its optimizer;
+  `named_parameters()` or `parameters()`;
 - when any function of torch gets it, or what shares its memory, in the thread that called step()
   (references.py), so a list of parameters that the program kept is covered as well;
 - when it is copied, pickled, or sent to another process.
@@ -24,6 +24,7 @@ from __future__ import annotations
 import functools
 import os
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -59,6 +60,8 @@ _kept: dict[Any, list[Slot]] = {}
 """Owners with pending updates, and which those are."""
 _learning: dict[int, Any] = {}
 """By id, and held weakly: owners of which it is not known yet how the program reaches their parameters."""
+_some_dropped = False
+"""The program has dropped parameters of modules that it had dropped."""
 _graphs_are_told = False
 """Whether this torch says what its compiled code uses."""
 MOST_OF_ALL = 0.5
@@ -82,6 +85,54 @@ def watch(owner: Watcher, slots: list[Slot]) -> None:
         watched.slots.append(slot)
         slot.watched = watched
     note_uses(owner, True)
+
+
+def unwatch(owner: Watcher, slots: Iterable[Slot]) -> None:
+    """Nothing is to come of `owner` any more, of which these are all slots."""
+    learned(owner)
+    for slot in slots:
+        slot.watched.slots.remove(slot)
+
+
+def may_go(slots: Iterable[Slot]) -> None:
+    """The program may drop these parameters from now on. An update that is to come is made all the same, as long as
+    anybody holds a parameter's memory.
+    """
+    with references.at_work(), references.unhandled():
+        for slot in slots:
+            param = slot.param
+            memory = param.detach() if slot.pending or slot.awaited else None
+            slot.let_go(weakref.ref(param, functools.partial(_dropped, id(param))), memory)
+
+
+def _dropped(identity: int, _reference: Any) -> None:
+    global _some_dropped
+    _watched.pop(identity, None)  # Another may get the number.
+    _some_dropped = True
+
+
+def forget_dropped() -> None:
+    """What is to come to parameters that nobody can look at any more need not come. Averages leave all the same: other
+    ranks want them.
+    """
+    global _some_dropped
+    if not _some_dropped:
+        return
+    _some_dropped = False
+    kept = [slot for slots in list(_kept.values()) for slot in slots]
+    dropped = {slot for slot in kept if slot.dropped and (slot.pending or slot.awaited)}
+    with references.at_work(), references.unhandled():
+        ours = Counter(references.storage_key(slot.param) for slot in dropped)
+        lost: dict[Any, list[Slot]] = {}
+        for slot in dropped:
+            shared = ours[references.storage_key(slot.param)]
+            held = torch_aliases.is_held(slot.param, shared) or slot.sent() is not None
+            if held or (slot.pending and slot.owner.state_is_held(slot)):
+                _some_dropped = True  # It may go later.
+            else:
+                lost.setdefault(slot.owner if slot.pending else slot.rounds, []).append(slot)
+    for owner, slots in lost.items():
+        owner.forget(slots)
 
 
 def slots_of(param: torch.Tensor) -> list[Slot]:
@@ -119,6 +170,7 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
     Returns those whose updates must not be late, since somebody holds the memory of parameter or gradient and is not
     seen.
     """
+    forget_dropped()
     _kept[owner] = list(slots)
     exposed: set[Slot] = set()
     with references.blind():
@@ -222,40 +274,10 @@ def after_compilation() -> bool:
     return bool(convert_frame.FRAME_COUNTER)
 
 
-class GroupParameters(list[torch.Tensor]):
-    """The parameters of a group. To look at them from outside finishes their updates; a scheduler does not."""
-
-    def unwatched(self) -> Iterator[torch.Tensor]:
-        """For ourselves, who wait for nothing."""
-        return super().__iter__()
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for param in super().__iter__():
-            _touch(param)
-            yield param
-
-    def __reversed__(self) -> Iterator[torch.Tensor]:
-        return reversed(list(self))
-
-    def __getitem__(self, place: Any) -> Any:
-        value = super().__getitem__(place)
-        for param in value if isinstance(place, slice) else (value,):
-            _touch(param)
-        return value
-
-    def __add__(self, other: Any) -> Any:
-        return list(self) + other
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return list, (list(self),)
-
-    def copy(self) -> list[torch.Tensor]:
-        return list(self)
-
-
 def _flush_all() -> None:
     if references.is_at_work():
         return
+    forget_dropped()
     for owner in list(_kept):
         owner.flush()
 

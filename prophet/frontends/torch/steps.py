@@ -4,7 +4,7 @@ Rule of this file: which optimizers step so, and what one step is. How an update
 average is in `.grad` awaited.py's.
 
 No optimizer is wrapped by the program, so the classes of torch.optim are: their step() asks here first. One whose
-gradients are awaited gets `ModuleUpdates` and, from then on, the class that waits where its state is looked at.
+gradients are awaited gets `ModuleUpdates`, and stays of its class.
 Everything else steps as it does without Prophet: what it reads it waits for, since guards.py watches gradients.
 """
 
@@ -23,7 +23,7 @@ from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
-from prophet.frontends.torch.optimizer import late_class, step_owner, why_not_late
+from prophet.frontends.torch.optimizer import begin, has_begun, step_owner, updates_of, why_not_late
 from prophet.frontends.torch.updates import Updates
 
 _installed = False
@@ -32,23 +32,14 @@ _installed = False
 class ModuleUpdates(Updates):
     """The updates of one optimizer, whose parameters may be of several modules.
 
-    The optimizer holds them. They hold it only while some are pending, so that it goes when the program drops it.
+    They live as long as the optimizer, and while some are pending.
     """
 
-    _held: torch.optim.Optimizer | None = None
-
-    @property
-    def _optimizer(self) -> torch.optim.Optimizer:
-        optimizer = self._held if self._held is not None else self._reference()
-        assert optimizer is not None
-        return optimizer
-
-    @_optimizer.setter
-    def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._reference = weakref.ref(optimizer)
-
     def _none_pending(self) -> None:
-        self._held = None
+        rounds = {slot.rounds for slot in self._order}
+        self._order, self._wire = [], _Wire(())
+        for each in rounds:
+            each.end()
 
     def can_be_late(self) -> bool:
         """Whether this step may return before its updates are made. Where not, gradients are averages afterwards."""
@@ -101,7 +92,6 @@ class ModuleUpdates(Updates):
                 each.let_go()
             if rounds:
                 self._wire = _Wire(list(rounds))
-            self._held = self._optimizer
         self._defer(self._order, local, barrier=any(each.barrier for each in rounds))
         for each in rounds:
             each.stepped()
@@ -143,26 +133,14 @@ class _Wire:
 
 def _updates_of(optimizer: torch.optim.Optimizer) -> ModuleUpdates | None:
     """What makes the optimizer's updates late; None where they are made as always."""
-    own = vars(optimizer)
-    if "_prophet" not in own:
+    if not has_begun(optimizer):
         params = [param for group in optimizer.param_groups for param in group["params"]]
         if not any(torch_guards.slots_of(param) for param in params):
             return None
-        _begin(optimizer)
-    updates: ModuleUpdates | None = own["_prophet"]
-    return updates
-
-
-def _begin(optimizer: torch.optim.Optimizer) -> None:
-    if why_not_late(optimizer) is not None:
-        vars(optimizer)["_prophet"] = None
-        return
-    user_class = type(optimizer)
-    # Before it is of the class that waits: a signal's handler may look at its state at any moment.
-    vars(optimizer)["_prophet"] = ModuleUpdates(optimizer, user_class)
-    optimizer.__class__ = late_class(user_class)  # type: ignore[arg-type]
-    for group in optimizer.param_groups:
-        group["params"] = torch_guards.GroupParameters(group["params"])
+        late = why_not_late(optimizer) is None
+        begin(optimizer, ModuleUpdates(optimizer, type(optimizer)) if late else None)
+    updates = updates_of(optimizer)
+    return updates if isinstance(updates, ModuleUpdates) else None
 
 
 def install() -> None:
@@ -204,9 +182,10 @@ def _stand_before(kind: type[torch.optim.Optimizer]) -> None:
 
     @functools.wraps(original)
     def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        if kind is step_owner(type(self)) and not (args[1:] or set(kwargs) - {"closure"}):
+        # It is Prophet that is blind: an update runs the class's own step.
+        if kind is step_owner(type(self)) and not (args[1:] or set(kwargs) - {"closure"} or references.is_blind()):
             updates = _updates_of(self)
-            if updates is not None and not updates.stepping:
+            if updates is not None:
                 torch_guards.leave_references()  # Who looked at all gradients waited for the last average.
                 closure = args[0] if args else kwargs.get("closure")
                 if closure is None and updates.idle():

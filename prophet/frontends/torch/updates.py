@@ -15,15 +15,19 @@ that comes in the middle of an update finds the program's optimizer with all of 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch.optim import optimizer as torch_optimizer
 
 from prophet.frontends.notices import warn_once
+from prophet.frontends.torch import aliases as torch_aliases
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
@@ -69,17 +73,28 @@ class Updates:
     def __init__(self, optimizer: torch.optim.Optimizer, user_class: type[torch.optim.Optimizer]) -> None:
         self.stepping = False
         self.state_seen = bool(vars(optimizer)["state"])
-        self._optimizer = optimizer
+        self._reference = weakref.ref(optimizer)
         self._user_class = user_class
         step: Any = user_class.step
         self._step_without_hooks = step.__wrapped__ if getattr(step, "hooked", False) else step
         self._lock = threading.RLock()
         self._order: list[Slot] = []
         self._groups: list[dict[str, Any]] = []
+        self._own: dict[str, Any] = {}
+        """The optimizer's attributes at the last step, for one that the program has dropped since."""
+        self._state_by_slot: dict[Slot, dict[str, Any]] = {}
+        """The same of its state. Nothing in here holds a parameter, so that these go when the program drops them."""
+        self._state_known = False
         self._pending = 0
         self._states = 0
         """Parameters that had a state before the last step."""
         self._look = 0
+
+    @property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        optimizer = self._reference()
+        assert optimizer is not None
+        return optimizer
 
     def flush(self, patience_s: float | None = None) -> bool:
         """Finishes every pending update; False if some are still to come after `patience_s` without any progress."""
@@ -104,6 +119,14 @@ class Updates:
             self._none_pending()
         return True
 
+    def forget(self, slots: Iterable[Slot]) -> None:
+        """Nobody can look at these parameters any more: their updates need not be made."""
+        with self._lock, references.at_work():
+            for slot in slots:
+                self._pending -= slot.pending
+                slot.pending = False
+        self.finish(())
+
     def _none_pending(self) -> None:
         """No update is to come any more."""
 
@@ -111,8 +134,15 @@ class Updates:
         """What the optimizer keeps for this parameter, to which the program may have references."""
         if not self.state_seen:
             return []
-        state = vars(self._optimizer)["state"].get(slot.param)
-        return [value for value in state.values() if isinstance(value, torch.Tensor)] if state else []
+        return [value for value in self._state_by_slot.get(slot, {}).values() if isinstance(value, torch.Tensor)]
+
+    def state_is_held(self, slot: Slot) -> bool:
+        """Whether the program has any of that, which has dropped the optimizer."""
+        for value in self._state_by_slot.get(slot, {}).values():
+            # Held by its dictionary, by `value` and by the call.
+            if isinstance(value, torch.Tensor) and (sys.getrefcount(value) > 3 or torch_aliases.is_held(value)):
+                return True
+        return False
 
     def _defer(self, slots: list[Slot], local: dict[int, list[torch.Tensor]], barrier: bool) -> None:
         """step() of these slots: their updates are to come, but for those that must not be late; with `barrier` none.
@@ -125,6 +155,7 @@ class Updates:
             for slot in slots:
                 slot.pending = True
             self._pending = len(slots)
+            self._look_at_state(slots)
             # A graph that holds parameters from before this step is void from now on, as after a whole step.
             _increment_versions([slot.param for slot in slots if slot.group is not None])
             exposed = torch_guards.keep(self, slots)
@@ -153,15 +184,16 @@ class Updates:
     def _grouped(self) -> Iterator[tuple[int, torch.Tensor]]:
         """(number of its group, parameter) of all that the optimizer updates."""
         for number, group in enumerate(self._optimizer.param_groups):
-            params = group["params"]
-            for param in params.unwatched() if isinstance(params, torch_guards.GroupParameters) else params:
+            for param in group["params"]:
                 yield number, param
 
     def _freeze_groups(self) -> Iterator[tuple[int, int, torch.Tensor]]:
         """Keeps the hyper-parameters of this moment; (group, position, parameter) of all that the optimizer updates."""
-        self._states = len(vars(self._optimizer)["state"])
+        own = vars(self._optimizer)
+        self._states = len(own["state"])
+        self._own = {name: value for name, value in own.items() if name not in ("state", "param_groups", "step")}
         self._groups = [
-            {key: value if key == "params" else _of_now(value) for key, value in group.items()}
+            {key: _of_now(value) for key, value in group.items() if key != "params"}
             for group in self._optimizer.param_groups
         ]
         for position, (number, param) in enumerate(self._grouped()):
@@ -274,7 +306,10 @@ class Updates:
         """What a step has added to the optimizer's state comes in the order of its parameters, as one whole step adds
         it: a program may go through it on all workers at once.
         """
-        state: Any = vars(self._optimizer)["state"]
+        optimizer = self._reference()
+        if optimizer is None:
+            return
+        state: Any = vars(optimizer)["state"]
         if len(state) - self._states > 1:
             places = {id(param): place for place, (_, param) in enumerate(self._grouped())}
             items = list(state.items())
@@ -286,7 +321,9 @@ class Updates:
         """The user's own step on these parameters, by number of their group, and on nothing else."""
         if not work:
             return
-        own = vars(self._optimizer)
+        optimizer = self._reference()
+        own = vars(optimizer) if optimizer is not None else self._own_of_dropped()
+        states = len(own["state"])
         lent = {**own, "param_groups": [{**self._groups[number], "params": params} for number, params in work.items()]}
         stand_in = object.__new__(self._user_class)
         vars(stand_in).update(lent)
@@ -295,6 +332,22 @@ class Updates:
         for name, value in vars(stand_in).items():
             if name not in lent or value is not lent[name]:
                 own[name] = value
+        self._state_known &= len(own["state"]) == states
+
+    def _own_of_dropped(self) -> dict[str, Any]:
+        """What the optimizer's attributes would be, which the program has dropped."""
+        known = {slot.param: state for slot, state in self._state_by_slot.items() if slot.pending}
+        return {**self._own, "state": defaultdict(dict, known)}
+
+    def _look_at_state(self, slots: Iterable[Slot]) -> None:
+        """Notes what is kept for each parameter; once, where the program has no way to replace it."""
+        if self._state_known and not self.state_seen:
+            return
+        state: Any = vars(self._optimizer)["state"]
+        with references.unhandled():  # A tensor's hash is a function of torch's.
+            known = ((slot, state.get(slot.param)) for slot in slots)
+            self._state_by_slot = {slot: own for slot, own in known if own}
+        self._state_known = True
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:
