@@ -19,7 +19,7 @@ def test_what_is_misspelt_is_one_warning_with_what_is_near(caplog: pytest.LogCap
     for _ in range(2):
         warn_of_unknown_variables(environ)
     assert [record.getMessage() for record in caplog.records] == [
-        "Prophet knows nothing of PROPHET_FUSON (did you mean PROPHET_FUSION?), PROPHET_RECORDS (did you mean "
+        "Prophet: knows nothing of PROPHET_FUSON (did you mean PROPHET_FUSION?), PROPHET_RECORDS (did you mean "
         "PROPHET_RECORD?), PROPHET_XYZ: what is set there has no effect"
     ]
 

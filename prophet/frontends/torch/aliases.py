@@ -26,6 +26,7 @@ import torch
 import torch.utils.dlpack
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from prophet.frontends.notices import passed_over
 from prophet.frontends.torch import references
 
 _count_of: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
@@ -109,6 +110,7 @@ def install() -> None:
 
 
 def _lending(original: Callable[..., Any]) -> Callable[..., Any]:
+    @passed_over
     @functools.wraps(original)
     def wrapper(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling() and self.is_cpu:
@@ -119,6 +121,7 @@ def _lending(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _exporting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @passed_over
     @functools.wraps(original)
     def wrapper(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         references.look((tensor,))

@@ -103,6 +103,12 @@ class Slot:
         return param
 
     @property
+    def title(self) -> str:
+        """As it is named to people: with its module, where the process has several."""
+        label = getattr(self.rounds, "label", "")
+        return f"{self.name} of {label}" if label else self.name
+
+    @property
     def dropped(self) -> bool:
         """Whether the program has dropped the parameter."""
         return self._reference is not None and self._reference() is None
@@ -111,6 +117,11 @@ class Slot:
         """The program may drop the parameter from now on, whose `memory` stays as long as an update is to come."""
         self.memory = memory
         self._reference, self._param = reference, None
+
+    def let_memory_go(self) -> None:
+        """Nothing is to come, and no gradient any more. Slots hold each other by their blocks and their owner."""
+        self.blocks, self.owner, self.memory = (), None, None
+        vars(self).pop("view", None)
 
     def hook(self, name: str) -> Callable[..., None]:
         """A tensor's hook that calls this method of `rounds` with the slot.

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from prophet.frontends.notices import warn_once
+from prophet.frontends.notices import passed_over, warn_once
 from prophet.frontends.torch import clipping, references
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch.arena import Slot
@@ -43,6 +43,9 @@ class AwaitedRounds:
 
     What the engine's own adds: `_gradient_ready`, `arrived`, `landed`, `wait_activity` and `progress`.
     """
+
+    label = ""
+    """How the module is named to people."""
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]], number: int) -> None:
         self.number = number
@@ -237,7 +240,7 @@ class AwaitedRounds:
         if self._is_dropped and not any(slot.pending or slot.awaited for slot in self._slots):
             torch_guards.unwatch(self, self._slots)
             for slot in self._slots:
-                slot.blocks = ()
+                slot.let_memory_go()
             self._slots = []
 
     def keep_barrier(self) -> None:
@@ -280,7 +283,7 @@ class AwaitedRounds:
             now = time.monotonic()
             complain_at = complain_at or now + COMPLAIN_S
             if now > complain_at:
-                warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
+                warn_once(f"still waiting for the gradient of {slot.title} after {COMPLAIN_S:.0f} s", of_this_rank=True)
             training.waiting(slot.name, now, slot.blocks)
             with references.waiting():
                 self.wait_activity(WAIT_LIMIT_S)
@@ -297,6 +300,7 @@ def watch_backward() -> None:
     autograd: Any = torch.autograd
     original = autograd._engine_run_backward
 
+    @passed_over
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
         global _in_backward

@@ -33,7 +33,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from prophet.frontends.notices import warn_once
+from prophet.frontends.notices import passed_over, warn_once
 from prophet.frontends.torch import aliases as torch_aliases
 from prophet.frontends.torch import compiled, references
 from prophet.frontends.torch.arena import Slot
@@ -91,7 +91,8 @@ def unwatch(owner: Watcher, slots: Iterable[Slot]) -> None:
     """Nothing is to come of `owner` any more, of which these are all slots."""
     learned(owner)
     for slot in slots:
-        slot.watched.slots.remove(slot)
+        if slot in slot.watched.slots:
+            slot.watched.slots.remove(slot)
 
 
 def may_go(slots: Iterable[Slot]) -> None:
@@ -463,6 +464,7 @@ def call_before(holder: Any, name: str, first: Callable[..., None]) -> None:
     if original is None:
         return
 
+    @passed_over
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
@@ -515,6 +517,7 @@ def _patch_what_modes_do_not_see() -> None:
 def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """multiprocessing pickles by a table of its own, and in a queue's thread, where no mode of ours watches."""
 
+    @passed_over
     @functools.wraps(reduce)
     def wrapper(tensor: torch.Tensor) -> Any:
         _touch(tensor)
@@ -532,6 +535,7 @@ def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _patch_call() -> None:
     original: Callable[..., Any] = nn.Module.__call__
 
+    @passed_over
     @functools.wraps(original)
     def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or compiled.here.module is not None or not _look_before(self):
@@ -546,6 +550,7 @@ def _patch_call() -> None:
 def _patch_getattr() -> None:
     original: Callable[[nn.Module, str], Any] = nn.Module.__getattr__
 
+    @passed_over
     @functools.wraps(original)
     def wrapper(self: nn.Module, name: str) -> Any:
         value = original(self, name)
@@ -561,6 +566,7 @@ def _patch_named_parameters() -> None:
     """Parameter by parameter: `next(model.parameters()).device` must not wait for the whole model."""
     original = nn.Module.named_parameters
 
+    @passed_over
     @functools.wraps(original)
     def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         for name, param in original(self, *args, **kwargs):
@@ -580,6 +586,7 @@ def _patch_zero_grad() -> None:
 
 
 def _blindly(original: Callable[..., None]) -> Callable[..., None]:
+    @passed_over
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> None:
         if torch.compiler.is_compiling():

@@ -18,13 +18,15 @@ from typing import Any
 
 import torch
 from torch.optim import lr_scheduler
+from torch.optim import optimizer as torch_optimizer
 
+from prophet.frontends.notices import passed_over, warn_once
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet.frontends.torch.optimizer import begin, has_begun, step_owner, updates_of, why_not_late
-from prophet.frontends.torch.updates import Updates
+from prophet.frontends.torch.updates import Updates, own_hooks
 
 _installed = False
 
@@ -133,14 +135,21 @@ class _Wire:
 
 def _updates_of(optimizer: torch.optim.Optimizer) -> ModuleUpdates | None:
     """What makes the optimizer's updates late; None where they are made as always."""
-    if not has_begun(optimizer):
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        if not any(torch_guards.slots_of(param) for param in params):
-            return None
-        late = why_not_late(optimizer) is None
-        begin(optimizer, ModuleUpdates(optimizer, type(optimizer)) if late else None)
+    _begin(optimizer)
     updates = updates_of(optimizer)
     return updates if isinstance(updates, ModuleUpdates) else None
+
+
+def _begin(optimizer: torch.optim.Optimizer) -> None:
+    """An optimizer steps, of whatever parameters: settles how, when it does so first with any that are averaged."""
+    if has_begun(optimizer):
+        return
+    params = (param for group in optimizer.param_groups for param in group["params"])
+    if any(torch_guards.slots_of(param) for param in params):
+        reason = why_not_late(optimizer)
+        if reason is not None:
+            warn_once(f"updates are made within step(), none of them late: {reason}")
+        begin(optimizer, ModuleUpdates(optimizer, type(optimizer)) if reason is None else None)
 
 
 def install() -> None:
@@ -153,6 +162,8 @@ def install() -> None:
     for kind in vars(torch.optim).values():
         if isinstance(kind, type) and issubclass(kind, base) and "step" in vars(kind) and kind is not base:
             _stand_before(kind)
+    # Optimizers of others have a step() of their own.
+    own_hooks.add(torch_optimizer.register_optimizer_step_pre_hook(lambda self, *_: _begin(self)).id)
     for candidate in gc.get_objects():
         if issubclass(type(candidate), base):
             _stand_behind_schedule(candidate)
@@ -168,6 +179,7 @@ def _stand_behind_schedule(optimizer: torch.optim.Optimizer) -> None:
         return
     reference = weakref.ref(optimizer)
 
+    @passed_over
     @functools.wraps(noting)
     def step(*args: Any, **kwargs: Any) -> Any:
         optimizer: Any = reference()
@@ -180,6 +192,7 @@ def _stand_behind_schedule(optimizer: torch.optim.Optimizer) -> None:
 def _stand_before(kind: type[torch.optim.Optimizer]) -> None:
     original: Any = vars(kind)["step"]
 
+    @passed_over
     @functools.wraps(original)
     def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         # It is Prophet that is blind: an update runs the class's own step.

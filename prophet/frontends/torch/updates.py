@@ -37,6 +37,8 @@ from prophet.watch import training
 WAIT_LIMIT_S = 0.002
 """Longest sleep between two looks at a handle: bounds the cost of a wake-up that was missed."""
 COMPLAIN_S = 60.0
+own_hooks: set[int] = set()
+"""Of Prophet's own around every step of every optimizer, by torch's numbers."""
 LOOK_AT = 16
 """Parameters that are looked at between two sleeps, whether they can be updated meanwhile. Blocks are many."""
 
@@ -171,7 +173,7 @@ class Updates:
         return bool(
             optimizer._optimizer_step_pre_hooks
             or optimizer._optimizer_step_post_hooks
-            or torch_optimizer._global_optimizer_pre_hooks
+            or torch_optimizer._global_optimizer_pre_hooks.keys() - own_hooks
             or torch_optimizer._global_optimizer_post_hooks
             or getattr(optimizer, "found_inf", None) is not None
             or getattr(optimizer, "grad_scale", None) is not None
@@ -220,7 +222,8 @@ class Updates:
                         return False
                     since, moved = now, progress
                 if now > complain_at:
-                    warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
+                    line = f"still waiting for the gradient of {slot.title} after {COMPLAIN_S:.0f} s"
+                    warn_once(line, of_this_rank=True)
                 training.waiting(slot.name, now, slot.blocks)
                 with references.waiting():
                     self._wire.wait_activity(WAIT_LIMIT_S)
@@ -371,8 +374,9 @@ def unseen_use(slot: Slot, on_probation: bool) -> bool:
         slot.eager = True
     if slot.late:
         warn_once(
-            f"{slot.name} was used before its update had arrived, by a reference that the program kept; "
-            "from now on step() waits for all updates"
+            f"{slot.title} was used before its update had arrived, by a reference that the program kept; "
+            "from now on step() waits for all updates",
+            of_this_rank=True,
         )
     return slot.late
 
