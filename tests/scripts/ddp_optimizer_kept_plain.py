@@ -89,7 +89,9 @@ for number, (kind, make) in enumerate(KINDS.items()):
         schedule.step(step)
         torch.nn.utils.clip_grad_norm(ddp.parameters(), 1.0)
         torch.nn.utils.clip_grad_norm_(iter(()), 1.0)
-        found.append(str((type(optimizer) is kind, [type(group["params"]) is list for group in optimizer.param_groups])))
+        found.append(
+            str((type(optimizer) is kind, [type(group["params"]) is list for group in optimizer.param_groups]))
+        )
         if step == 3:
             loaded = saved(optimizer.param_groups, weights_only=True)
             numbers += [p.detach().clone() for group in loaded for p in group["params"]]
@@ -99,7 +101,9 @@ for number, (kind, make) in enumerate(KINDS.items()):
                 found.append(str((type(other) is kind, sorted(set(vars(other)) - set(attributes)))))
                 numbers += [value for own in other.state.values() for value in own.values()]
         if step == 4 and kind is Counted:
-            numbers += [value for own in pickle.loads(pickle.dumps(optimizer))["state"].values() for value in own.values()]
+            numbers += [
+                value for own in pickle.loads(pickle.dumps(optimizer))["state"].values() for value in own.values()
+            ]
     found.append(str(sorted(set(vars(optimizer)) - set(attributes))))
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
     found.append(str([type(group["params"]) is list for group in optimizer.param_groups]))

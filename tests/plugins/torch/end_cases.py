@@ -419,7 +419,7 @@ class OwnStep(torch.optim.Optimizer):
 def says(rank: int) -> None:
     """What all ranks have to say alike: of an optimizer with a step() of its own, and of a second module's hook."""
 
-    def hook(_state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  # torch reads annotations.
+    def hook(_state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations.
         dist.all_reduce(bucket.buffer())
         future: Any = torch.futures.Future()
         future.set_result(bucket.buffer() / RANKS)

@@ -187,7 +187,9 @@ def test_where_prophet_fails_on_one_rank_all_keep_torchs_reducer(ends: Path) -> 
     for rank in done:
         assert rank.printed("reducer") == "reducer Reducer"
         assert rank.printed("weights") == plain[0].printed("weights")
-    line = "Prophet: Sequential keeps DistributedDataParallel as it is: rank 0 says that Prophet failed there: ValueError"
+    line = (
+        "Prophet: Sequential keeps DistributedDataParallel as it is: rank 0 says that Prophet failed there: ValueError"
+    )
     assert [rank.log.count(line) for rank in done] == [1, 0]
 
 
