@@ -3,10 +3,10 @@ of the rest nothing stays, though garbage is never collected.
 """
 
 import gc
-import os
 import threading
 import weakref
 from collections import defaultdict
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -60,8 +60,8 @@ def held_bytes():
     return sum(storages.values())
 
 
-def descriptors():
-    return len(os.listdir("/proc/self/fd"))
+def count(of):
+    return len(list(Path("/proc/self", of).iterdir()))
 
 
 def trained(trial, keeps):
@@ -93,8 +93,8 @@ for trial in range(16):
     _, references = trained(trial, "nothing")
     alive.append([reference() is not None for reference in references])
     sizes.append(held_bytes())
-    threads.append(len(os.listdir("/proc/self/task")) - threading.active_count())  # those of libraries
-    files.append(descriptors())
+    threads.append(count("task") - threading.active_count())  # those of libraries
+    files.append(count("fd"))
 flat = {
     # What is still on its way of the last model or two may differ. A model and its optimizer are 25,000 bytes.
     name: max(values[8:]) <= max(values[4:8]) + slack
@@ -102,10 +102,5 @@ flat = {
 }
 flat["nobody collected garbage"] = collections == [row["collections"] for row in gc.get_stats()]
 print("alive", alive[-1], "bytes", sizes, "threads", threads, "files", files)
-weights = logged.pop("the module")
-report(
-    weights,
-    alive=[sum(map(sum, alive))],
-    flat=flat,
-    **{name.replace(" ", "_"): value for name, value in logged.items()},
-)
+logged = {name.replace(" ", "_"): values for name, values in logged.items()}
+report(logged.pop("the_module"), alive=[sum(map(sum, alive))], flat=flat, **logged)

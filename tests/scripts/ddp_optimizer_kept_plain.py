@@ -2,9 +2,9 @@
 
 import copy
 import io
-import os
 import pickle
 import warnings
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,7 @@ warnings.simplefilter("always")
 def note(message, category, filename, lineno, *_):
     text = str(message)
     if category is not DeprecationWarning or "torch" in text:
-        warned.append(f"{os.path.basename(filename)}:{lineno} {text[:40]}")
+        warned.append(f"{Path(filename).name}:{lineno} {text[:40]}")
 
 
 warnings.showwarning = note

@@ -155,8 +155,8 @@ def test_what_all_ranks_would_say_the_first_says_once_and_names_the_module(ends:
     first, second = ranks(ends, "says")
     assert (first.status, second.status) == (0, 0), first.log
     assert [line for line in first.log.splitlines() if not line.startswith("weights")] == [
-        "Prophet: Sequential (module 2) goes on with DistributedDataParallel as it is: says.<locals>.hook is registered "
-        "for its gradients",
+        "Prophet: Sequential (module 2) goes on with DistributedDataParallel as it is: says.<locals>.hook is "
+        "registered for its gradients",
         "Prophet: updates are made within step(), none of them late: OwnStep has a step() that is not of torch.optim",
     ]
     assert second.log == f"{first.printed('weights')}\n", "nothing else"

@@ -17,6 +17,7 @@ from torch import nn
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.frontends import notices
 from prophet.frontends.torch import guards as torch_guards
+from prophet.frontends.torch import optimizer as late_optimizer
 from prophet.frontends.torch import steps
 from prophet.frontends.torch.awaited import AwaitedRounds
 from prophet.frontends.torch.probation import IN_VAIN, STEPS
@@ -261,7 +262,7 @@ def test_a_handler_that_comes_while_an_optimizer_begins_to_step_late_finds_its_s
         begin(optimizer, updates)
         seen.append(optimizer.state_dict())
 
-    begin = steps.begin
+    begin = late_optimizer.begin
     monkeypatch.setattr(steps, "begin", interrupted)
     train(truth, plain)
     train(ddp, optimizer)
