@@ -21,9 +21,9 @@ class _Prefix(logging.Filter):
     """Lets each line begin with who says it, wherever in Prophet it comes from."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        text = str(record.msg)
+        text = record.getMessage()
         if not text.startswith(PREFIX):
-            record.msg = PREFIX + text.removeprefix("Prophet ")
+            record.msg, record.args = PREFIX + text.removeprefix("Prophet "), ()
         return True
 
 
@@ -40,7 +40,7 @@ def warn_once(message: str, of_this_rank: bool = False) -> None:
     """The same warning only once in a process; on the first rank alone unless it is `of_this_rank`."""
     if message not in _warned and (of_this_rank or _first is not False):
         _warned.add(message)
-        logger.warning(PREFIX + "%s", message.removeprefix("Prophet "))
+        logger.warning("%s", message)
 
 
 def passed_over(function: F) -> F:

@@ -142,7 +142,7 @@ def _updates_of(optimizer: torch.optim.Optimizer) -> ModuleUpdates | None:
 
 def _begin(optimizer: torch.optim.Optimizer) -> None:
     """An optimizer steps, of whatever parameters: settles how, when it does so first with any that are averaged."""
-    if has_begun(optimizer):
+    if has_begun(optimizer) or references.is_blind():  # It is Prophet that is: an update runs the class's own step().
         return
     params = (param for group in optimizer.param_groups for param in group["params"])
     if any(torch_guards.slots_of(param) for param in params):
@@ -195,7 +195,6 @@ def _stand_before(kind: type[torch.optim.Optimizer]) -> None:
     @passed_over
     @functools.wraps(original)
     def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        # It is Prophet that is blind: an update runs the class's own step.
         if kind is step_owner(type(self)) and not (args[1:] or set(kwargs) - {"closure"} or references.is_blind()):
             updates = _updates_of(self)
             if updates is not None:
