@@ -64,8 +64,11 @@ def test_a_warning_passes_over_what_stands_between() -> None:
     def between(level: int) -> None:
         torchs(level)
 
-    passed_over = notices.passed_over(lambda level: torchs(level))
-    for function, level in ((torchs, 2), (passed_over, 2), (lambda level: passed_over(level), 3)):
+    def over(level: int) -> None:
+        torchs(level)
+
+    passed_over = notices.passed_over(over)
+    for function, level in ((torchs, 2), (passed_over, 2)):
         with pytest.warns(UserWarning) as warned:
             function(level)
             line = sys._getframe().f_lineno - 1
