@@ -103,7 +103,7 @@ def end_last() -> None:
 def say(line: str) -> None:
     """One line on standard error, in one write, so that other writers do not get in between."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
-        sys.stderr.write(f"prophet: {line}\n")
+        sys.stderr.write(f"Prophet: {line}\n")
         sys.stderr.flush()
 
 

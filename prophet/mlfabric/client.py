@@ -399,7 +399,7 @@ class CoordinatorClient:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "Prophet's coordinator at %s is of no use now (%s); updates go in arrival order until it is",
+                "the coordinator at %s is of no use now (%s); updates go in arrival order until it is",
                 self._address,
                 why,
             )

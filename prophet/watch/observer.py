@@ -199,7 +199,7 @@ class Observer:
                     waited_s, agent = self._log.waited_s(), self._agent()
                     self._writer.turn(now, moved, ends_s, waited_s, agent, predicted, usual_s, profile)
                 except OSError as error:
-                    logger.warning("Prophet's record ends here: %s", error)
+                    logger.warning("the record ends here: %s", error)
                     writer, self._writer = self._writer, None
                     writer.give_up()
 

@@ -276,7 +276,7 @@ def test_an_update_that_cannot_be_sent_to_be_summed_is_one_warning(caplog: pytes
     assert root.train(1.0) and root.train(1.0)
     assert server.pushed == pushed and root.rounds.tally.lost == 2
     assert [record.message for record in caplog.records] == [
-        "an update could not be sent to be summed at worker 1: OSError: no route"
+        "Prophet: an update could not be sent to be summed at worker 1: OSError: no route"
     ]
 
 

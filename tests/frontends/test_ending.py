@@ -61,5 +61,5 @@ def test_who_leaves_well_without_exit_handlers_does_what_is_to_be_done_first(
     done = subprocess.run([sys.executable, "-c", LEAVES, how], capture_output=True, text=True, timeout=240)
     assert done.returncode == status
     assert done.stdout.splitlines() == printed
-    said = "prophet: at the end of the process: OSError: no such thing\n"
+    said = "Prophet: at the end of the process: OSError: no such thing\n"
     assert done.stderr == said * bool(printed)

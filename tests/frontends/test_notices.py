@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import warnings
+
 import pytest
 
 from prophet.core.settings import CHOSEN, FUSION, LAB_BATCH
@@ -19,7 +23,7 @@ def test_what_is_misspelt_is_one_warning_with_what_is_near(caplog: pytest.LogCap
     for _ in range(2):
         warn_of_unknown_variables(environ)
     assert [record.getMessage() for record in caplog.records] == [
-        "Prophet knows nothing of PROPHET_FUSON (did you mean PROPHET_FUSION?), PROPHET_RECORDS (did you mean "
+        "Prophet: knows nothing of PROPHET_FUSON (did you mean PROPHET_FUSION?), PROPHET_RECORDS (did you mean "
         "PROPHET_RECORD?), PROPHET_XYZ: what is set there has no effect"
     ]
 
@@ -29,3 +33,46 @@ def test_what_prophet_sets_itself_is_known_and_never_advised(caplog: pytest.LogC
     assert not caplog.records
     warn_of_unknown_variables(["PROPHET_CHOSEN_PARTITION_BYTES", "PROPHET_LAB_BATCHES"])
     assert "PROPHET_CHOSEN_PARTITION_BYTES (did you mean PROPHET_PARTITION_BYTES?), PROPHET_LAB_BATCHES:" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["has failed", "Prophet has failed", "Prophet: has failed", "%s failed"])
+def test_every_line_says_once_who_says_it(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    for logger in (notices.logger, logging.getLogger("prophet")):
+        logger.warning(text, *["has"] * text.count("%s"))
+    assert [line.replace("has failed", "failed") for line in caplog.messages] == ["Prophet: failed"] * 2
+
+
+def test_the_first_rank_speaks_for_all_but_of_what_is_a_ranks_own(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_first", None)
+    notices.warn_once("alone")
+    notices.speaks(False)
+    for _ in range(2):
+        notices.warn_once("of all")
+        notices.warn_once("of this one", of_this_rank=True)
+    notices.speaks(True)  # It is the first of another module's ranks.
+    notices.speaks(False)
+    notices.warn_once("of all")
+    assert caplog.messages == ["Prophet: alone", "Prophet: of this one", "Prophet: of all"]
+
+
+def test_a_warning_passes_over_what_stands_between() -> None:
+    def torchs(level: int) -> None:
+        warnings.warn("too old", stacklevel=level)
+
+    def between(level: int) -> None:
+        torchs(level)
+
+    def over(level: int) -> None:
+        torchs(level)
+
+    passed_over = notices.passed_over(over)
+    for function, level in ((torchs, 2), (passed_over, 2)):
+        with pytest.warns(UserWarning) as warned:
+            function(level)
+            line = sys._getframe().f_lineno - 1
+        assert (warned[0].filename, warned[0].lineno) == (__file__, line)
+    with pytest.warns(UserWarning) as warned:
+        between(2)
+    assert warned[0].lineno == between.__code__.co_firstlineno + 1

@@ -58,5 +58,5 @@ def test_a_file_that_cannot_be_written_is_one_warning_and_the_others_are_there(
     write_records(settings(tmp_path), status, lambda: PROFILE, fail)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.json", "s.json"]
     assert [record.getMessage() for record in caplog.records] == [
-        "Prophet could not write its records: RuntimeError: made for a test"
+        "Prophet: could not write its records: RuntimeError: made for a test"
     ]

@@ -39,7 +39,7 @@ def test_a_worker_dies_and_the_others_train_to_their_end(
         assert [ends[number] for number in alive] == [75, 75], [job.log(WORKERS[number]) for number in alive]
         for number in alive:
             (line,) = job.said(WORKERS[number])
-            assert line.startswith(f"prophet: worker {dead} has died: this worker ends without waiting")
+            assert line.startswith(f"Prophet: worker {dead} has died: this worker ends without waiting")
         counts = {number: job.counts(WORKERS[number]) for number in alive}
         for number in alive:
             assert counts[number]["sent"] == STEPS
@@ -79,5 +79,5 @@ def test_the_server_dies_and_every_worker_says_so_where_that_is_asked_for(apart:
         job.processes["server"].kill()
         assert job.wait() == [75, 75, 75], [job.log(worker) for worker in WORKERS]
         for worker in WORKERS:
-            (line,) = [line for line in job.said(worker) if line.startswith("prophet: ")]
+            (line,) = [line for line in job.said(worker) if line.startswith("Prophet: ")]
             assert "no transfer has finished for" in line or "have died" in line or "has died" in line

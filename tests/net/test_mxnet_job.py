@@ -84,7 +84,7 @@ def test_who_waits_for_a_dead_worker_to_send_a_tensor_for_the_first_time_ends_wh
     assert [end.status for end in ends] == [75, 7], ends
     (line,) = ends[0].lines("prophet:")
     # The agent looks once a second, and on a busy machine later.
-    stalled = re.fullmatch(r"prophet: no transfer has finished for (\d+) s: (.*) \(PROPHET_STALL_S\)", line)
+    stalled = re.fullmatch(r"Prophet: no transfer has finished for (\d+) s: (.*) \(PROPHET_STALL_S\)", line)
     assert stalled is not None and int(stalled[1]) >= STALL_S, line
     assert stalled[2].startswith("no transfer is under way, ")
 

@@ -119,7 +119,7 @@ def test_a_job_whose_server_died_begins_with_a_replica_that_lacks_no_more_than_t
     with running(apart, again, PORT + 1, command, replica=file, bound=BOUND, resume=True) as job:
         assert job.wait() == [0, 0, 0], [job.log(worker) for worker in WORKERS]
         (line,) = job.said(WORKERS[0])
-        assert line.startswith(f"prophet: this job begins with the {replica.updates} updates that replica ")
+        assert line.startswith(f"Prophet: this job begins with the {replica.updates} updates that replica ")
         assert line.endswith(f"what its server had besides, by norm at most {BOUND:g}, is lost")
         assert [job.said(worker) for worker in WORKERS[1:]] == [[], []]
         assert all(job.counts(worker)["resumed"] == replica.updates for worker in WORKERS)
@@ -162,4 +162,4 @@ def test_a_job_that_forgets_its_replica_does_not_begin(apart: Testbed, tmp_path:
         job.until(lambda: job.processes[WORKERS[0]].poll() is not None)
         assert job.processes[WORKERS[0]].wait() == 2
         (line,) = job.log(WORKERS[0]).splitlines()
-        assert line.startswith("prophet: PROPHET_REPLICA: replica ") and "has a model with 7 updates" in line
+        assert line.startswith("Prophet: PROPHET_REPLICA: replica ") and "has a model with 7 updates" in line

@@ -35,7 +35,7 @@ def start(testbed: Testbed, folder: Path, port: int, *settings: dict[str, str]) 
 def test_a_wrong_setting_on_one_worker_ends_both(testbed: Testbed, tmp_path: Path) -> None:
     ends = start(testbed, tmp_path, PORT, ON, {**ON, "PROPHET_MONITOR_S": "x"})
     assert [end.status for end in ends] == [2, 2], ends
-    own = "prophet: PROPHET_MONITOR_S is 'x'; it must be a number of at least 0.1"
+    own = "Prophet: PROPHET_MONITOR_S is 'x'; it must be a number of at least 0.1"
     assert ends[1].lines("prophet") == [own]
     assert len(ends[0].lines("prophet")) == 1
     assert "worker 1: cannot start: PROPHET_MONITOR_S is 'x'" in ends[0].log
@@ -56,7 +56,7 @@ def test_workers_that_differ_all_end_and_say_who_has_what(
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
         (line,) = end.lines("prophet:")
-        assert line.startswith("prophet: the workers of this job differ, and must be alike: worker 0: Prophet")
+        assert line.startswith("Prophet: the workers of this job differ, and must be alike: worker 0: Prophet")
         first, second = line.split("; worker 1: ")
         assert words[0] in first
         assert words[1] in second
@@ -142,6 +142,6 @@ def test_who_waits_for_a_dead_worker_ends_where_that_is_asked_for(
     assert [end.status for end in ends] == [75, 7], ends
     (line,) = ends[0].lines("prophet:")
     # The agent looks once a second, and on a busy machine later.
-    stalled = re.fullmatch(r"prophet: no transfer has finished for (\d+) s: (.*) \(PROPHET_STALL_S\)", line)
+    stalled = re.fullmatch(r"Prophet: no transfer has finished for (\d+) s: (.*) \(PROPHET_STALL_S\)", line)
     assert stalled is not None and int(stalled[1]) >= STALL_S, line
     assert stalled[2].startswith(DEATHS[case])

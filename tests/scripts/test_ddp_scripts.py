@@ -150,7 +150,7 @@ def test_what_cannot_be_kept_falls_back_with_one_warning(jobs: Jobs, name: str, 
     for rank in range(ranks):
         log = (jobs.place("prophet", name, ranks) / f"rank{rank}" / "log").read_text()
         modules = 2 if name == "ddp_fall_back_join" else 1
-        assert log.count("goes on with DistributedDataParallel as it is") == modules, log
+        assert log.count("goes on with DistributedDataParallel as it is") == (modules if rank == 0 else 0), log
 
 
 @pytest.mark.parametrize("ranks", MANY_RANKS)

@@ -53,7 +53,7 @@ def test_where_torchs_reducer_is_faster_it_has_the_rest_of_the_job(plain: list[d
         assert count["prophet"] < ITERATIONS - LOOK - TURN - 20, "and it was not only at the end"
         assert status["given_back"] and not status["stepped_aside"]
     assert "ms with torch's reducer and" in job.statuses[0]["given_back"]
-    assert [log.count("this module has torch's reducer from now on") for log in job.logs] == [1, 0]
+    assert [log.count("has torch's reducer from now on") for log in job.logs] == [1, 0]
 
 
 def test_where_it_is_slower_prophet_is_kept_after_a_look(plain: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_lines_of_rates_sum_up_more_the_longer_it_lasts() -> None:
 def test_a_record_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     job = Job(tmp_path / "file")
-    start = f"Prophet writes no record into {tmp_path / 'file'} (PROPHET_RECORD): "
+    start = f"Prophet: writes no record into {tmp_path / 'file'} (PROPHET_RECORD): "
     assert caplog.records[0].getMessage().startswith(start)
     job.second()
     job.observer.close()
@@ -240,7 +240,7 @@ def test_a_full_disk_ends_the_record_and_nothing_else(caplog: pytest.LogCaptureF
         for _ in range(3):
             job.second()
         job.observer.close()
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["Prophet's record ends here"]
+    assert [record.getMessage().split(":")[:2] for record in caplog.records] == [["Prophet", " the record ends here"]]
     assert job.observer.status().iterations == 3
 
 
@@ -248,7 +248,8 @@ def test_a_failure_in_a_turn_is_one_warning(caplog: pytest.LogCaptureFixture) ->
     job = Job()
     for _ in range(3):
         job.turn("no events")
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["Prophet no longer says what it does"]
+    (line,) = caplog.messages
+    assert line.startswith("Prophet: no longer says what it does: ")
 
 
 @pytest.fixture
@@ -295,7 +296,7 @@ def test_a_folder_of_others_is_one_warning(runtime: Path, caplog: pytest.LogCapt
     observer = Observer.begin(WORKER, Settings("prophet", status=True), lambda: AGENT, lambda: None)
     assert observer is not None
     observer.close()
-    assert [record.getMessage() for record in caplog.records] == ["Prophet has no status socket: not yours"]
+    assert [record.getMessage() for record in caplog.records] == ["Prophet: has no status socket: not yours"]
 
 
 def test_a_job_is_called_by_its_script_and_port() -> None:

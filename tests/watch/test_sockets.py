@@ -172,7 +172,7 @@ def test_a_failure_is_one_warning_and_no_socket(
             thread.join(LONG_S)
     assert not path.exists() and asked(path) is None
     assert [record.getMessage() for record in caplog.records] == [
-        "Prophet no longer says what it does: ZeroDivisionError: integer division or modulo by zero"
+        "Prophet: no longer says what it does: ZeroDivisionError: integer division or modulo by zero"
     ]
 
 

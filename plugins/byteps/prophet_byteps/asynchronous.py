@@ -143,7 +143,7 @@ class AsynchronousAgent:
     def step_aside(self, why: str) -> None:
         """One warning; from here on all transfers go both ways."""
         self._aside = why
-        logger.warning("Prophet's hook stepped aside: %s; pulls push as well, zeros, and pushes pull", why)
+        logger.warning("the hook stepped aside: %s; pulls push as well, zeros, and pushes pull", why)
         if self._hook is not None:
             self._hook.step_aside(why)
 

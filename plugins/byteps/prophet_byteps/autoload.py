@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
-import logging
 import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn, Protocol
+
+from prophet.frontends.notices import logger
 
 FRAMEWORKS = {"byteps.torch": "torch", "byteps.mxnet": "mxnet"}
 """BytePS modules that bring a scheduled queue with them, and the folder of their library."""
@@ -34,7 +35,6 @@ _JOB = (
 )
 """Without these BytePS cannot start, so nobody waits for this process."""
 
-logger = logging.getLogger("prophet")
 
 _hooked: str | None = None  # the framework whose part of BytePS the hook was loaded for
 

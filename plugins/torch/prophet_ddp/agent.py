@@ -68,9 +68,15 @@ class WatchingAgent:
     def turn(self, now: float) -> bool:
         """Takes in what happened, and says what is wanted. False where the module is gone."""
         rounds = self._reference()
-        if rounds is not None:
+        if rounds is None:
+            return False
+        try:
             self._turn(rounds, now)
-        return rounds is not None
+        except Exception:
+            if rounds.slots:
+                raise
+            return False  # The program dropped the module meanwhile, and with it went the arena.
+        return True
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         rounds.record.keep(rounds.log.drain())

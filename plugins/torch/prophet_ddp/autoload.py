@@ -15,17 +15,15 @@ import atexit
 import functools
 import importlib.abc
 import importlib.machinery
-import logging
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from prophet.frontends.ending import end_last
+from prophet.frontends.notices import logger, passed_over
 
 MODULE = "torch.nn.parallel.distributed"
-
-logger = logging.getLogger("prophet")
 
 
 class _Loader(importlib.abc.Loader):
@@ -61,6 +59,7 @@ def stand_behind(ddp_class: Any) -> None:
     """From now on each new object of the class is handed to Prophet when it is made."""
     original = ddp_class.__init__
 
+    @passed_over
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         takeover = _takeover()

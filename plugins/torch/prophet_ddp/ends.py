@@ -6,11 +6,11 @@ Rule of this file: for how long this rank goes on for the others, and whether it
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
 from collections.abc import Iterable
 
 from prophet.frontends.ending import fail_at_end, say
+from prophet.frontends.torch import guards as torch_guards
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.rounds import ModuleRounds
 
@@ -27,10 +27,8 @@ def close_gone() -> None:
     """Before another module's group is made: those of modules that are gone end, with their threads and connections.
     What other ranks still want of this one has left it.
     """
-    gone = [issuer for issuer in issuers if issuer.over and issuer.closing is None]
-    if gone:
-        gc.collect()  # What a module's rounds hold goes with them, and they are in cycles.
-    for issuer in gone:
+    torch_guards.forget_dropped()
+    for issuer in [issuer for issuer in issuers if issuer.over and issuer.closing is None]:
         issuers.remove(issuer)
         issuer.close()
 

@@ -15,8 +15,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
+
+import torch.distributed as dist
 
 from prophet.core import settings as names
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
@@ -38,6 +40,17 @@ if TYPE_CHECKING:
     from prophet.learn.profiler import JobProfiler
 
 logger = logging.getLogger("prophet")
+
+
+def environ_of_rank() -> Mapping[str, str]:
+    """The environment, in which LOCAL_RANK tells this process from others of its machine: that of a launcher which
+    started this rank. One that a function of torch.multiprocessing started has none, or its parent's.
+    """
+    if not dist.is_initialized():
+        return os.environ
+    rank = str(dist.get_rank())
+    launched = os.environ.get(names.LOCAL_RANK) and os.environ.get("RANK", rank) == rank
+    return os.environ if launched else {**os.environ, names.LOCAL_RANK: rank}
 
 
 class Learned(Protocol):
@@ -143,7 +156,7 @@ class Records:
         ):
             record.events = event_buffer()
         if observes and self._settings is not None:
-            number, port = os.environ.get(names.LOCAL_RANK, ""), os.environ.get("MASTER_PORT", "")
+            number, port = environ_of_rank().get(names.LOCAL_RANK, ""), os.environ.get("MASTER_PORT", "")
             local_rank = int(number) if number.isdecimal() else 0
             self._worker = worker_name("ddp", "torch", rank, workers, local_rank, port)
             self._ranks = ranks

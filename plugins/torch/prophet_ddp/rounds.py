@@ -278,9 +278,7 @@ class ModuleRounds(AwaitedRounds):
         for hook in self._hooks:
             hook.remove()
         torch_guards.release(self)
-        torch_guards.learned(self)
-        for slot in self._slots:
-            slot.watched.slots.remove(slot)
+        torch_guards.unwatch(self, self._slots)
 
     def retire(self) -> None:
         """The wrapper is gone: nothing more is gathered, and what is under way comes home. Waits for nothing."""
@@ -288,6 +286,17 @@ class ModuleRounds(AwaitedRounds):
             self.trace.abandon()
         self._leave()
         self._issuer.gone = True
+
+    def dropped(self) -> None:
+        self.retire()
+        super().dropped()
+
+    def end(self) -> None:
+        super().end()
+        if not self._slots and self._arena is not None:
+            self._arena.operations(())
+            self._arena = self._phases = self.turns = None
+            self._registered, self._first_came, self._unused, self._without = (), [], [], []
 
     # What the module's forward says.
 
@@ -330,7 +339,7 @@ class ModuleRounds(AwaitedRounds):
         """Whether gradients come here no more. One parameter tells: where some are cut off, the next forward pass is
         refused.
         """
-        return is_cut_off(self._slots[0], self.module())
+        return bool(self._slots) and is_cut_off(self._slots[0], self.module())
 
     def _nothing_came(self) -> None:
         if self._expects and not self._open and self.cut_off:

@@ -14,7 +14,7 @@ import contextlib
 import datetime
 import functools
 import hashlib
-import logging
+import itertools
 import os
 import weakref
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from prophet.core import settings as names
 from prophet.core.errors import UserError
 from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet.frontends.ending import WRONG, at_end, end_process
-from prophet.frontends.notices import warn_of_unknown_variables
+from prophet.frontends.notices import passed_over, speaks, warn_of_unknown_variables, warn_once
 from prophet.frontends.records import require_records
 from prophet.frontends.torch import steps
 from prophet.frontends.torch.guards import call_before
@@ -40,7 +40,7 @@ from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
-from prophet_ddp.records import Records
+from prophet_ddp.records import Records, environ_of_rank
 from prophet_ddp.reducer import LateReducer, SilentLogger
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns, make_torch_reducer
@@ -53,12 +53,12 @@ RPC = "an RPC agent runs, and distributed autograd has its gradients elsewhere t
 KEEPS = "torch's reducer"
 """How a rank begins that does not take over."""
 
-logger = logging.getLogger("prophet")
 _agents = Agents()
 _records = Records(lambda: _agents.busy_s, lambda: _agents.wake())
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those with something in flight live until it has ended, also where their module is gone."""
 _installed = False
+_numbers = itertools.count(1)
 _counts: dict[str, int] = {}
 
 
@@ -66,7 +66,7 @@ _counts: dict[str, int] = {}
 def settings() -> Settings:
     """What this process was told; a wrong setting ends it."""
     try:
-        read = from_environ(os.environ, names.DDP_SCHEDULER, names.LOCAL_RANK)
+        read = from_environ(environ_of_rank(), names.DDP_SCHEDULER, names.LOCAL_RANK)
         why = get_definition(read.policy, names.DDP_SCHEDULER).servers_only
         if why:
             raise UserError(
@@ -86,6 +86,8 @@ def take_over(ddp: Any, told: Settings) -> None:
     if group.size() == 1:
         return
     _records.begin(told)  # written last, when nothing is under way
+    speaks(group.rank() == 0)
+    label = _label_of(ddp)
     try:
         if dist.get_rank() == 0:
             warn_of_unknown_variables(os.environ)
@@ -104,22 +106,29 @@ def take_over(ddp: Any, told: Settings) -> None:
         end_process(f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {own}", WRONG)
     for rank, text in enumerate(said):
         if text not in wanted:
-            logger.warning("this module keeps DistributedDataParallel as it is: rank %d has %s", rank, text)
+            warn_once(f"{label} keeps DistributedDataParallel as it is: rank {rank} has {text}")
             _records.stepped_aside(f"rank {rank} has {text}")
             return
     failed = ""
     try:
         _install()
         _replace(ddp, told, group, named)
+        ddp.reducer.rounds.label = label
     except Exception as error:
         failed = _failure(error)
     # None goes on with it alone: the others would wait for collectives of this one.
     for rank, text in enumerate(_agree(group, failed)):
         if text:
-            logger.warning("this module keeps DistributedDataParallel as it is: rank %d says that %s", rank, text)
+            warn_once(f"{label} keeps DistributedDataParallel as it is: rank {rank} says that {text}")
             _records.stepped_aside(text)
             _give_back(ddp)
             return
+
+
+def _label_of(ddp: Any) -> str:
+    """How it is named to people: by its class, from the second module of the process on with its number."""
+    number, kind = next(_numbers), type(ddp.module).__name__
+    return f"{kind} (module {number})" if number > 1 else kind
 
 
 def _failure(error: Exception) -> str:
@@ -244,7 +253,7 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: Sequence
     _taken.add(ddp)
     steps.install()
     tend_heap()
-    weakref.finalize(ddp, rounds.retire).atexit = False
+    weakref.finalize(ddp, rounds.dropped).atexit = False
     rounds.record.decides = decides
     rounds.record.drain = rounds.log.drain if heard else None
     agent: Turning | None = None
@@ -309,7 +318,7 @@ def _all_plain(why: str) -> None:
 
 def _plain(ddp: Any, why: str) -> None:
     if ddp in _taken:
-        logger.warning("this module goes on with DistributedDataParallel as it is: %s", why)
+        warn_once(f"{ddp.reducer.rounds.label} goes on with DistributedDataParallel as it is: {why}")
         _records.stepped_aside(why, ddp.reducer.rounds.record)
         _give_back(ddp)
 
@@ -317,6 +326,7 @@ def _plain(ddp: Any, why: str) -> None:
 def _watch_comm_hooks(ddp_class: Any) -> None:
     original = ddp_class.register_comm_hook
 
+    @passed_over
     @functools.wraps(original)
     def wrapper(self: Any, state: object, hook: Any) -> Any:
         if self in _taken:

@@ -97,7 +97,7 @@ class Turns:
             return "the rank that decides found torch's reducer to be faster"
         torch_s, own_s = self._comparison.torch_s, self._comparison.own_s
         text = f"an iteration takes {torch_s * 1e3:.3g} ms with torch's reducer and {own_s * 1e3:.3g} ms under Prophet"
-        say(f"this module has torch's reducer from now on: {text}")
+        say(f"{self._rounds.label} has torch's reducer from now on: {text}")
         return text
 
     # While torch's has.

@@ -26,6 +26,7 @@ import torch
 import torch.utils.dlpack
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from prophet.frontends.notices import passed_over
 from prophet.frontends.torch import references
 
 _count_of: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
@@ -67,6 +68,12 @@ def _held_by_others(key: int) -> bool:
     return _count_of is not None and _count_of(key) > _ALONE
 
 
+def is_held(tensor: torch.Tensor, tensors: int = 1) -> bool:
+    """Whether anything may hold the tensor's memory but it, or but so many tensors."""
+    storage = tensor.untyped_storage()
+    return _count_of is None or _count_of(storage._cdata) > _ALONE - 1 + tensors
+
+
 _memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
 """By the key of the storage, of parameters on the CPU."""
 _lent: dict[int, StorageWeakRef] = {}
@@ -103,6 +110,7 @@ def install() -> None:
 
 
 def _lending(original: Callable[..., Any]) -> Callable[..., Any]:
+    @passed_over
     @functools.wraps(original)
     def wrapper(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling() and self.is_cpu:
@@ -113,6 +121,7 @@ def _lending(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _exporting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @passed_over
     @functools.wraps(original)
     def wrapper(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         references.look((tensor,))

@@ -64,6 +64,7 @@ class Slot:
     `updated`: on devices with streams, the end of the last use of `view` by an update.
     `watched`: what all optimizers of this parameter share (guards.py).
     `accumulation`: torch's node that adds to `.grad`.
+    `memory`: a tensor in the parameter's memory, once the program may drop the parameter and its update is to come.
     """
 
     view: torch.Tensor
@@ -73,7 +74,9 @@ class Slot:
         self.rounds = rounds
         self.owner: Any = None
         self.name = name
-        self.param = param
+        self._param: torch.Tensor | None = param
+        self._reference: weakref.ref[torch.Tensor] | None = None
+        self.memory: torch.Tensor | None = None
         self.place = place
         self.turn = place
         self.blocks: tuple[ArenaBlock, ...] = ()
@@ -93,6 +96,36 @@ class Slot:
         self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
         self.watched: Any = None
         self.accumulation: Any = None
+
+    @property
+    def param(self) -> torch.Tensor:
+        """The parameter; its memory as another tensor, where the program has dropped it and that is still wanted."""
+        param = self._param if self._reference is None else self._reference()
+        if param is None:
+            assert self.memory is not None
+            param = self.memory
+        return param
+
+    @property
+    def title(self) -> str:
+        """As it is named to people: with its module, where the process has several."""
+        label = getattr(self.rounds, "label", "")
+        return f"{self.name} of {label}" if label else self.name
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the program has dropped the parameter."""
+        return self._reference is not None and self._reference() is None
+
+    def let_go(self, reference: weakref.ref[torch.Tensor], memory: torch.Tensor | None) -> None:
+        """The program may drop the parameter from now on, whose `memory` stays as long as an update is to come."""
+        self.memory = memory
+        self._reference, self._param = reference, None
+
+    def let_memory_go(self) -> None:
+        """Nothing is to come, and no gradient any more. Slots hold each other by their blocks and their owner."""
+        self.blocks, self.owner, self.memory = (), None, None
+        vars(self).pop("view", None)
 
     def hook(self, name: str) -> Callable[..., None]:
         """A hook that calls this method of `rounds` with the slot, and then what torch gives a hook.

@@ -307,7 +307,7 @@ class AsynchronousRounds:
     def _give_up(self, error: Exception) -> None:
         self._coordinator = None
         logger.warning(
-            "Prophet's coordinator is of no use any more (%s: %s); updates go in order of arrival",
+            "the coordinator is of no use any more (%s: %s); updates go in order of arrival",
             type(error).__name__,
             error,
         )

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from prophet.frontends.notices import warn_once
+from prophet.frontends.notices import passed_over, warn_once
 from prophet.frontends.torch import clipping, references
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch.arena import Slot
@@ -47,6 +47,9 @@ class AwaitedRounds:
     What the engine's own adds: `_gradient_ready`, `arrived`, `landed`, `wait_activity` and `progress`.
     """
 
+    label = ""
+    """How the module is named to people."""
+
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]], number: int) -> None:
         self.number = number
         self._slots = [Slot(self, name, param, place) for place, (name, param) in enumerate(named)]
@@ -66,6 +69,7 @@ class AwaitedRounds:
         """Since these are there, the program has had an error for averages that never came, here or elsewhere."""
         self._held: Any = None
         """The parameters once more, out of Python's sight. torch refuses to swap a tensor that others hold so."""
+        self._is_dropped = False
 
     def watch(self) -> None:
         """From now on gradients that backward makes come here. Once everything is there that they need."""
@@ -243,6 +247,7 @@ class AwaitedRounds:
         # Who looks at all of them, one after another, begins with the first.
         if not any(slot.awaited for slot in reversed(self._slots)):
             torch_guards.release(self)
+            self.end()
 
     def _land(self, slots: Sequence[Slot]) -> None:
         with references.unhandled():
@@ -283,10 +288,10 @@ class AwaitedRounds:
         for rounds in list(_living):
             rounds._told = True
             if rounds.failed:
-                rounds._forget()
+                rounds._give_up()
         return told
 
-    def _forget(self) -> None:
+    def _give_up(self) -> None:
         pending = [slot for slot in self._slots if slot.pending]
         if not pending and not any(slot.awaited for slot in self._slots):
             return
@@ -296,9 +301,31 @@ class AwaitedRounds:
         logger.warning("%s, in iteration %d: %s", self._loss(), self.iteration, model)
         for owner in {slot.owner for slot in pending}:
             owner.forget([slot for slot in pending if slot.owner is owner])
-        for slot in self._slots:
+        self.forget(self._slots)
+
+    def forget(self, slots: Iterable[Slot]) -> None:
+        """No averages are to come to these gradients: nobody has them any more, or a peer is gone."""
+        for slot in slots:
             slot.awaited = False
         self.let_go()
+
+    def dropped(self) -> None:
+        """The program has dropped the module. Whatever else it has of it is served as before, and holds no more than
+        that. Waits for nothing.
+        """
+        for slot in self._slots:
+            slot.accumulation = None
+        torch_guards.may_go(self._slots)
+        self._is_dropped = True
+        self.end()
+
+    def end(self) -> None:
+        """Where the module is gone and nothing is to come any more, memory goes now: garbage is collected seldom."""
+        if self._is_dropped and not any(slot.pending or slot.awaited for slot in self._slots):
+            torch_guards.unwatch(self, self._slots)
+            for slot in self._slots:
+                slot.let_memory_go()
+            self._slots = []
 
     def keep_barrier(self) -> None:
         """From now on no update outlasts step(), and no average its backward pass."""
@@ -340,7 +367,7 @@ class AwaitedRounds:
             now = time.monotonic()
             complain_at = complain_at or now + COMPLAIN_S
             if now > complain_at:
-                warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
+                warn_once(f"still waiting for the gradient of {slot.title} after {COMPLAIN_S:.0f} s", of_this_rank=True)
             training.waiting(slot.name, now, slot.blocks)
             with references.waiting():
                 self.wait_activity(WAIT_LIMIT_S)
@@ -357,6 +384,7 @@ def watch_backward() -> None:
     autograd: Any = torch.autograd
     original = autograd._engine_run_backward
 
+    @passed_over
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
         thread = threading.get_ident()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch.nn.utils import clip_grad
 
+from prophet.frontends.notices import passed_over
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
@@ -43,6 +44,7 @@ def install() -> None:
 
 
 def _before_total(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @passed_over
     @functools.wraps(original)
     def total_norm(
         tensors: torch.Tensor | Iterable[torch.Tensor],
@@ -60,6 +62,7 @@ def _before_total(original: Callable[..., torch.Tensor]) -> Callable[..., torch.
 
 
 def _before_clip(original: Callable[..., None]) -> Callable[..., None]:
+    @passed_over
     @functools.wraps(original)
     def clip(
         parameters: torch.Tensor | Iterable[torch.Tensor],

@@ -4,7 +4,7 @@ Rule of this file: interception of torch, and nothing about transfers or optimiz
 a pending update is brought up to date
 
 - when its module is called, when it is read as an attribute of a module, when it comes out of
-  `named_parameters()` or `parameters()`, or out of a parameter group of its optimizer;
+  `named_parameters()` or `parameters()`;
 - when any function of torch gets it, or what shares its memory, in the thread that called step()
   (references.py), so a list of parameters that the program kept is covered as well;
 - when it is copied, pickled, or sent to another process.
@@ -24,6 +24,7 @@ from __future__ import annotations
 import functools
 import os
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -32,7 +33,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from prophet.frontends.notices import warn_once
+from prophet.frontends.notices import passed_over, warn_once
 from prophet.frontends.torch import aliases as torch_aliases
 from prophet.frontends.torch import compiled, references
 from prophet.frontends.torch.arena import Slot
@@ -59,6 +60,8 @@ _kept: dict[Any, list[Slot]] = {}
 """Owners with pending updates, and which those are."""
 _learning: dict[int, Any] = {}
 """By id, and held weakly: owners of which it is not known yet how the program reaches their parameters."""
+_some_dropped = False
+"""The program has dropped parameters of modules that it had dropped."""
 _graphs_are_told = False
 """Whether this torch says what its compiled code uses."""
 MOST_OF_ALL = 0.5
@@ -82,6 +85,55 @@ def watch(owner: Watcher, slots: list[Slot]) -> None:
         watched.slots.append(slot)
         slot.watched = watched
     note_uses(owner, True)
+
+
+def unwatch(owner: Watcher, slots: Iterable[Slot]) -> None:
+    """Nothing is to come of `owner` any more, of which these are all slots."""
+    learned(owner)
+    for slot in slots:
+        if slot in slot.watched.slots:
+            slot.watched.slots.remove(slot)
+
+
+def may_go(slots: Iterable[Slot]) -> None:
+    """The program may drop these parameters from now on. An update that is to come is made all the same, as long as
+    anybody holds a parameter's memory.
+    """
+    with references.at_work(), references.unhandled():
+        for slot in slots:
+            param = slot.param
+            memory = param.detach() if slot.pending or slot.awaited else None
+            slot.let_go(weakref.ref(param, functools.partial(_dropped, id(param))), memory)
+
+
+def _dropped(identity: int, _reference: Any) -> None:
+    global _some_dropped
+    _watched.pop(identity, None)  # Another may get the number.
+    _some_dropped = True
+
+
+def forget_dropped() -> None:
+    """What is to come to parameters that nobody can look at any more need not come. Averages leave all the same: other
+    ranks want them.
+    """
+    global _some_dropped
+    if not _some_dropped:
+        return
+    _some_dropped = False
+    kept = [slot for slots in list(_kept.values()) for slot in slots]
+    dropped = {slot for slot in kept if slot.dropped and (slot.pending or slot.awaited)}
+    with references.at_work(), references.unhandled():
+        ours = Counter(references.storage_key(slot.param) for slot in dropped)
+        lost: dict[Any, list[Slot]] = {}
+        for slot in dropped:
+            shared = ours[references.storage_key(slot.param)]
+            held = torch_aliases.is_held(slot.param, shared) or slot.sent() is not None
+            if held or (slot.pending and slot.owner.state_is_held(slot)):
+                _some_dropped = True  # It may go later.
+            else:
+                lost.setdefault(slot.owner if slot.pending else slot.rounds, []).append(slot)
+    for owner, slots in lost.items():
+        owner.forget(slots)
 
 
 def slots_of(param: torch.Tensor) -> list[Slot]:
@@ -119,6 +171,7 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
     Returns those whose updates must not be late, since somebody holds the memory of parameter or gradient and is not
     seen.
     """
+    forget_dropped()
     _kept[owner] = list(slots)
     exposed: set[Slot] = set()
     with references.blind():
@@ -222,40 +275,10 @@ def after_compilation() -> bool:
     return bool(convert_frame.FRAME_COUNTER)
 
 
-class GroupParameters(list[torch.Tensor]):
-    """The parameters of a group. To look at them from outside finishes their updates; a scheduler does not."""
-
-    def unwatched(self) -> Iterator[torch.Tensor]:
-        """For ourselves, who wait for nothing."""
-        return super().__iter__()
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for param in super().__iter__():
-            _touch(param)
-            yield param
-
-    def __reversed__(self) -> Iterator[torch.Tensor]:
-        return reversed(list(self))
-
-    def __getitem__(self, place: Any) -> Any:
-        value = super().__getitem__(place)
-        for param in value if isinstance(place, slice) else (value,):
-            _touch(param)
-        return value
-
-    def __add__(self, other: Any) -> Any:
-        return list(self) + other
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return list, (list(self),)
-
-    def copy(self) -> list[torch.Tensor]:
-        return list(self)
-
-
 def _flush_all() -> None:
     if references.is_at_work():
         return
+    forget_dropped()
     for owner in list(_kept):
         owner.flush()
 
@@ -447,6 +470,7 @@ def call_before(holder: Any, name: str, first: Callable[..., None]) -> None:
     if original is None:
         return
 
+    @passed_over
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
@@ -499,6 +523,7 @@ def _patch_what_modes_do_not_see() -> None:
 def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """multiprocessing pickles by a table of its own, and in a queue's thread, where no mode of ours watches."""
 
+    @passed_over
     @functools.wraps(reduce)
     def wrapper(tensor: torch.Tensor) -> Any:
         _touch(tensor)
@@ -516,6 +541,7 @@ def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _patch_call() -> None:
     original: Callable[..., Any] = nn.Module.__call__
 
+    @passed_over
     @functools.wraps(original)
     def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or compiled.here.module is not None or not _look_before(self):
@@ -530,6 +556,7 @@ def _patch_call() -> None:
 def _patch_getattr() -> None:
     original: Callable[[nn.Module, str], Any] = nn.Module.__getattr__
 
+    @passed_over
     @functools.wraps(original)
     def wrapper(self: nn.Module, name: str) -> Any:
         value = original(self, name)
@@ -545,6 +572,7 @@ def _patch_named_parameters() -> None:
     """Parameter by parameter: `next(model.parameters()).device` must not wait for the whole model."""
     original = nn.Module.named_parameters
 
+    @passed_over
     @functools.wraps(original)
     def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         for name, param in original(self, *args, **kwargs):
@@ -564,6 +592,7 @@ def _patch_zero_grad() -> None:
 
 
 def _blindly(original: Callable[..., None]) -> Callable[..., None]:
+    @passed_over
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> None:
         if torch.compiler.is_compiling():

@@ -1,13 +1,13 @@
-"""An optimizer whose updates come late: what it does otherwise than the torch.optim class it is of.
+"""Optimizers whose updates come late: which are, and what they do otherwise, being of the classes they were.
 
-What belongs here: those methods, and which optimizers can be updated one parameter at a time. When its updates are made
-is updates.py's; when an optimizer is made one of these is the engine's front end's.
+What belongs here: that, and which optimizers can be updated one parameter at a time. When updates are made is
+updates.py's; when an optimizer begins with it is the engine's front end's.
 """
 
 from __future__ import annotations
 
-import functools
-from typing import Any, SupportsIndex
+import weakref
+from typing import Any
 
 import torch
 
@@ -19,50 +19,68 @@ OLDEST_TORCH = (2, 4)
 """The first with all that the front end calls (`torch.is_autocast_enabled(device_type)` is the newest)."""
 
 
-class LateMethods:
-    """Methods of an optimizer with `_prophet`, its Updates."""
-
-    _prophet: Updates
-
-    @property
-    def state(self) -> Any:
-        """The optimizer's state by parameter, after all updates."""
-        if not self._prophet.stepping:
-            _settle(self._prophet)
-            self._prophet.state_seen = True
-        return vars(self)["state"]
-
-    @state.setter
-    def state(self, value: Any) -> None:
-        self._prophet.state_seen = True
-        vars(self)["state"] = value
-
-    # A program's own class may take other arguments than torch's.
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        _settle(self._prophet)
-        return super(type(self), self).state_dict(*args, **kwargs)  # type: ignore[misc,no-any-return]
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        _settle(self._prophet)
-        super(type(self), self).load_state_dict(*args, **kwargs)  # type: ignore[misc]
-
-    def add_param_group(self, *args: Any, **kwargs: Any) -> None:
-        _settle(self._prophet)
-        super(type(self), self).add_param_group(*args, **kwargs)  # type: ignore[misc]
-        added = self.param_groups[-1]  # type: ignore[attr-defined]
-        added["params"] = torch_guards.GroupParameters(added["params"])
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        """A copy, also a pickled one, is a plain optimizer of the class that was extended."""
-        _settle(self._prophet)
-        return object.__new__, (type(self).__mro__[1],), self.__getstate__()
+_late: dict[int, tuple[weakref.ref[torch.optim.Optimizer], Updates | None]] = {}
+"""By id of the optimizer, which is in here as long as it lives: what makes its updates late, None where none are. No
+attribute of the optimizer, so that no copy and no pickle of it has that.
+"""
+_installed = False
 
 
-def _settle(updates: Updates) -> None:
-    """Makes all updates, but for a signal's handler in the middle of one."""
+def begin(optimizer: torch.optim.Optimizer, updates: Updates | None) -> None:
+    """From now on `updates` makes those of this optimizer; None for its own step()."""
+    identity = id(optimizer)
+    _late[identity] = weakref.ref(optimizer, lambda _reference: _late.pop(identity, None)), updates
+    _install()
+
+
+def has_begun(optimizer: torch.optim.Optimizer) -> bool:
+    return id(optimizer) in _late
+
+
+def updates_of(optimizer: torch.optim.Optimizer) -> Updates | None:
+    """What makes the optimizer's updates late; None where nothing does."""
+    entry = _late.get(id(optimizer))
+    return entry[1] if entry is not None else None
+
+
+def _install() -> None:
+    """Once in a process: who looks at an optimizer's state, or gives it another, finds all updates made."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    kind: Any = torch.optim.Optimizer
+    kind.state = property(_state, _set_state, _delete_state)
+    torch_guards.call_before(kind, "__setstate__", lambda optimizer, _state: _look_at_state(optimizer))
+
+
+def _state(optimizer: torch.optim.Optimizer) -> Any:
+    """By parameter, after all updates."""
+    _look_at_state(optimizer)
+    try:
+        return vars(optimizer)["state"]
+    except KeyError:
+        raise AttributeError(f"{type(optimizer).__name__!r} object has no attribute 'state'") from None
+
+
+def _set_state(optimizer: torch.optim.Optimizer, value: Any) -> None:
+    _look_at_state(optimizer)
+    vars(optimizer)["state"] = value
+
+
+def _delete_state(optimizer: torch.optim.Optimizer) -> None:
+    _state(optimizer)
+    del vars(optimizer)["state"]
+
+
+def _look_at_state(optimizer: torch.optim.Optimizer) -> None:
+    """Makes all updates, but for a signal's handler in the middle of one and for the optimizer itself at work."""
+    entry = _late.get(id(optimizer))
+    if entry is None or entry[1] is None or entry[1].stepping or torch.compiler.is_compiling():
+        return
     if not references.is_at_work():
-        updates.flush()
+        entry[1].flush()
+    entry[1].state_seen = True
 
 
 def methods_of(namespace: type) -> dict[str, Any]:
@@ -72,17 +90,6 @@ def methods_of(namespace: type) -> dict[str, Any]:
         for name, value in vars(namespace).items()
         if name not in ("__dict__", "__weakref__", "__annotations__", "__annotate__", "__doc__", "__module__")
     }
-
-
-@functools.cache
-def late_class(user_class: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """A subclass of the same name and module with LateMethods."""
-    names = {
-        "__module__": user_class.__module__,
-        "__qualname__": user_class.__qualname__,
-        "__doc__": user_class.__doc__,
-    }
-    return type(user_class.__name__, (user_class,), {**methods_of(LateMethods), **names})
 
 
 def why_not_late(optimizer: torch.optim.Optimizer) -> str | None:

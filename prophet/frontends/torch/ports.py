@@ -65,6 +65,14 @@ class UpdateOwner(Protocol):
         """What an update changes besides, and the program may have references to."""
         ...
 
+    def state_is_held(self, slot: Slot) -> bool:
+        """Whether the program has any of that, which has dropped the optimizer."""
+        ...
+
+    def forget(self, slots: Iterable[Slot]) -> None:
+        """Nobody can look at these parameters any more: their updates need not be made."""
+        ...
+
 
 class Awaited(Protocol):
     """What guards.py asks of rounds that let backward return before averages are in `.grad` (`guards.keep_gradients`).
@@ -78,4 +86,8 @@ class Awaited(Protocol):
 
     def settle(self, slots: Iterable[Slot]) -> None:
         """Waits until `.grad` of these is their average."""
+        ...
+
+    def forget(self, slots: Iterable[Slot]) -> None:
+        """Nobody has them any more."""
         ...

@@ -24,6 +24,7 @@ import contextlib
 import inspect
 import itertools
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -94,48 +95,86 @@ class _References(TorchFunctionMode):
                 for value in args:
                     if isinstance(value, torch.Tensor):
                         if value.untyped_storage()._cdata in pending:
-                            self._look((value,))
+                            self._look(func, (value,))
                     elif isinstance(value, _CONTAINERS):
-                        self._look((value,))
+                        self._look(func, (value,))
             except NotImplementedError:  # One of them has no storage.
-                self._look(args)
+                self._look(func, args)
             if kwargs:
-                self._look(kwargs.values())
+                self._look(func, kwargs.values())
         return func(*args, **kwargs) if kwargs else func(*args)
 
     def look(self, values: Iterable[Any]) -> None:
-        """What a function of torch would do with these arguments before it begins."""
+        """What a function of torch's in C would do with these arguments before it begins."""
         values = list(values)
         if self._learning:
             self._note(values)
-        self._look(values)
+        self._look(None, values)
 
-    def _look(self, values: Iterable[Any]) -> None:
-        entries = (self._pending.get(storage_key(tensor)) for tensor in _tensors(values))
+    def _look(self, func: Callable[..., Any] | None, values: Iterable[Any]) -> None:
+        in_c = func is None or isinstance(func, _IN_C)
+        tensors, deeper = _tensors(values, whole=in_c)
+        if deeper and not in_c and not _is_of_torch(func):
+            # Somebody's own function of torch's kind, whose calls of torch no mode of ours sees.
+            entries: Iterable[tuple[Any, ...] | None] = list(self._pending.values())
+        else:
+            entries = (self._pending.get(storage_key(tensor)) for tensor in tensors)
         # At once, since what a function gets many of, such as all gradients, costs one wait then and not one each.
         together = tuple(itertools.chain.from_iterable(entry for entry in entries if entry is not None))
         if together:
             self._use(together)
 
     def _note(self, values: Iterable[Any]) -> None:
-        for tensor in _tensors(values):
+        for tensor in _tensors(values, whole=False)[0]:
             watched = self._watched.get(id(tensor))
             if watched is not None:
                 self._use(watched)
 
 
 _CONTAINERS = (list, tuple, dict)
+_LOOKED_AT = (torch.Tensor, *_CONTAINERS)
+_IN_C = (
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType),
+    *(torch._ops.OpOverload, torch._ops.OpOverloadPacket),
+)
+"""Functions of torch's that are not in Python. They take no dicts, and lists in lists they read to the last number."""
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Those among `values`, and in lists, tuples and dicts among them."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, dict):
-            yield from _tensors(value.values())
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
+def _is_of_torch(func: Any) -> bool:
+    """Whether it is one of torch's functions in Python, which read no tensors below a list or a tuple of them. What
+    `__deepcopy__` gets besides refers to all that was copied before.
+    """
+    return isinstance(func, types.FunctionType) and func.__module__.partition(".")[0] == "torch"
+
+
+def _tensors(values: Iterable[Any], whole: bool) -> tuple[list[torch.Tensor], bool]:
+    """Those among `values` and in lists and tuples among these; with `whole` at any depth. And whether something was
+    met that may have more of them.
+
+    The work is what torch itself does with such arguments: it does not depend on what they refer to besides.
+    """
+    tensors: list[torch.Tensor] = []
+    level: list[Iterable[Any]] = [values]
+    seen: set[int] = set()
+    first, dicts = True, False
+    while level:
+        below: list[Iterable[Any]] = []
+        for container in level:
+            # Of a list of numbers nothing is looked at but the kinds of its members.
+            if not first and not any(issubclass(kind, _LOOKED_AT) for kind in set(map(type, container))):
+                continue
+            for value in container:
+                if isinstance(value, torch.Tensor):
+                    tensors.append(value)
+                elif isinstance(value, dict):
+                    dicts = True
+                elif isinstance(value, list | tuple) and id(value) not in seen:
+                    seen.add(id(value))
+                    below.append(value)
+        if below and not (first or whole):
+            return tensors, True
+        level, first = below, False
+    return tensors, dicts
 
 
 Use = Callable[[Any], None]

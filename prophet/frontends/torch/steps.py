@@ -4,7 +4,7 @@ Rule of this file: which optimizers step so, and what one step is. How an update
 average is in `.grad` awaited.py's.
 
 No optimizer is wrapped by the program, so the classes of torch.optim are: their step() asks here first. One whose
-gradients are awaited gets `ModuleUpdates` and, from then on, the class that waits where its state is looked at.
+gradients are awaited gets `ModuleUpdates`, and stays of its class.
 Everything else steps as it does without Prophet: what it reads it waits for, since guards.py watches gradients.
 """
 
@@ -18,13 +18,15 @@ from typing import Any
 
 import torch
 from torch.optim import lr_scheduler
+from torch.optim import optimizer as torch_optimizer
 
+from prophet.frontends.notices import passed_over, warn_once
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
-from prophet.frontends.torch.optimizer import late_class, step_owner, why_not_late
-from prophet.frontends.torch.updates import Updates
+from prophet.frontends.torch.optimizer import begin, has_begun, step_owner, updates_of, why_not_late
+from prophet.frontends.torch.updates import Updates, own_hooks
 
 _installed = False
 
@@ -32,23 +34,14 @@ _installed = False
 class ModuleUpdates(Updates):
     """The updates of one optimizer, whose parameters may be of several modules.
 
-    The optimizer holds them. They hold it only while some are pending, so that it goes when the program drops it.
+    They live as long as the optimizer, and while some are pending.
     """
 
-    _held: torch.optim.Optimizer | None = None
-
-    @property
-    def _optimizer(self) -> torch.optim.Optimizer:
-        optimizer = self._held if self._held is not None else self._reference()
-        assert optimizer is not None
-        return optimizer
-
-    @_optimizer.setter
-    def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._reference = weakref.ref(optimizer)
-
     def _none_pending(self) -> None:
-        self._held = None
+        rounds = {slot.rounds for slot in self._order}
+        self._order, self._wire = [], _Wire(())
+        for each in rounds:
+            each.end()
 
     def can_be_late(self) -> bool:
         """Whether this step may return before its updates are made. Where not, gradients are averages afterwards."""
@@ -101,7 +94,6 @@ class ModuleUpdates(Updates):
                 each.let_go()
             if rounds:
                 self._wire = _Wire(list(rounds))
-            self._held = self._optimizer
         self._defer(self._order, local, barrier=any(each.barrier for each in rounds))
         for each in rounds:
             each.stepped()
@@ -143,26 +135,21 @@ class _Wire:
 
 def _updates_of(optimizer: torch.optim.Optimizer) -> ModuleUpdates | None:
     """What makes the optimizer's updates late; None where they are made as always."""
-    own = vars(optimizer)
-    if "_prophet" not in own:
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        if not any(torch_guards.slots_of(param) for param in params):
-            return None
-        _begin(optimizer)
-    updates: ModuleUpdates | None = own["_prophet"]
-    return updates
+    _begin(optimizer)
+    updates = updates_of(optimizer)
+    return updates if isinstance(updates, ModuleUpdates) else None
 
 
 def _begin(optimizer: torch.optim.Optimizer) -> None:
-    if why_not_late(optimizer) is not None:
-        vars(optimizer)["_prophet"] = None
+    """An optimizer steps, of whatever parameters: settles how, when it does so first with any that are averaged."""
+    if has_begun(optimizer) or references.is_blind():  # It is Prophet that is: an update runs the class's own step().
         return
-    user_class = type(optimizer)
-    # Before it is of the class that waits: a signal's handler may look at its state at any moment.
-    vars(optimizer)["_prophet"] = ModuleUpdates(optimizer, user_class)
-    optimizer.__class__ = late_class(user_class)  # type: ignore[arg-type]
-    for group in optimizer.param_groups:
-        group["params"] = torch_guards.GroupParameters(group["params"])
+    params = (param for group in optimizer.param_groups for param in group["params"])
+    if any(torch_guards.slots_of(param) for param in params):
+        reason = why_not_late(optimizer)
+        if reason is not None:
+            warn_once(f"updates are made within step(), none of them late: {reason}")
+        begin(optimizer, ModuleUpdates(optimizer, type(optimizer)) if reason is None else None)
 
 
 def install() -> None:
@@ -175,6 +162,8 @@ def install() -> None:
     for kind in vars(torch.optim).values():
         if isinstance(kind, type) and issubclass(kind, base) and "step" in vars(kind) and kind is not base:
             _stand_before(kind)
+    # Optimizers of others have a step() of their own.
+    own_hooks.add(torch_optimizer.register_optimizer_step_pre_hook(lambda self, *_: _begin(self)).id)
     for candidate in gc.get_objects():
         if issubclass(type(candidate), base):
             _stand_behind_schedule(candidate)
@@ -190,6 +179,7 @@ def _stand_behind_schedule(optimizer: torch.optim.Optimizer) -> None:
         return
     reference = weakref.ref(optimizer)
 
+    @passed_over
     @functools.wraps(noting)
     def step(*args: Any, **kwargs: Any) -> Any:
         optimizer: Any = reference()
@@ -202,11 +192,12 @@ def _stand_behind_schedule(optimizer: torch.optim.Optimizer) -> None:
 def _stand_before(kind: type[torch.optim.Optimizer]) -> None:
     original: Any = vars(kind)["step"]
 
+    @passed_over
     @functools.wraps(original)
     def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        if kind is step_owner(type(self)) and not (args[1:] or set(kwargs) - {"closure"}):
+        if kind is step_owner(type(self)) and not (args[1:] or set(kwargs) - {"closure"} or references.is_blind()):
             updates = _updates_of(self)
-            if updates is not None and not updates.stepping:
+            if updates is not None:
                 torch_guards.leave_references()  # Who looked at all gradients waited for the last average.
                 closure = args[0] if args else kwargs.get("closure")
                 if closure is None and updates.idle():

@@ -16,15 +16,19 @@ that comes in the middle of an update finds the program's optimizer with all of 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch.optim import optimizer as torch_optimizer
 
 from prophet.frontends.notices import warn_once
+from prophet.frontends.torch import aliases as torch_aliases
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import program_state, references
 from prophet.frontends.torch.arena import Slot
@@ -34,6 +38,8 @@ from prophet.watch import training
 WAIT_LIMIT_S = 0.002
 """Longest sleep between two looks at a handle: bounds the cost of a wake-up that was missed."""
 COMPLAIN_S = 60.0
+own_hooks: set[int] = set()
+"""Of Prophet's own around every step of every optimizer, by torch's numbers."""
 LOOK_AT = 16
 """Parameters that are looked at between two sleeps, whether they can be updated meanwhile. Blocks are many."""
 
@@ -77,19 +83,30 @@ class Updates:
     def __init__(self, optimizer: torch.optim.Optimizer, user_class: type[torch.optim.Optimizer]) -> None:
         self.stepping = False
         self.state_seen = bool(vars(optimizer)["state"])
-        self._optimizer = optimizer
+        self._reference = weakref.ref(optimizer)
         self._user_class = user_class
         step: Any = user_class.step
         self._step_without_hooks = step.__wrapped__ if getattr(step, "hooked", False) else step
         self._lock = threading.RLock()
         self._order: list[Slot] = []
         self._groups: list[dict[str, Any]] = []
+        self._own: dict[str, Any] = {}
+        """The optimizer's attributes at the last step, for one that the program has dropped since."""
+        self._state_by_slot: dict[Slot, dict[str, Any]] = {}
+        """The same of its state. Nothing in here holds a parameter, so that these go when the program drops them."""
+        self._state_known = False
         self._pending = 0
         self._states = 0
         """Parameters that had a state before the last step."""
         self._look = 0
         self._stepped_in: program_state.Values = ()
         """What the program had set at the last step()."""
+
+    @property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        optimizer = self._reference()
+        assert optimizer is not None
+        return optimizer
 
     def flush(self, patience_s: float | None = None) -> bool:
         """Finishes every pending update; False if some are still to come after `patience_s` without any progress."""
@@ -114,15 +131,17 @@ class Updates:
             self._none_pending()
         return True
 
-    def forget(self, slots: Sequence[Slot]) -> None:
-        """The averages of these will never come: parameters stay as they are."""
-        for slot in slots:
-            slot.pending = False
-        self._pending -= len(slots)
-        if self._pending == 0:
-            self._sort_states()
-            torch_guards.release(self)
-            self._none_pending()
+    def forget(self, slots: Iterable[Slot]) -> None:
+        """These updates are not to be made: nobody can look at the parameters any more, or no average will come."""
+        with references.at_work():
+            for slot in slots:
+                self._pending -= slot.pending
+                slot.pending = False
+            if self._pending == 0:
+                if self._reference() is not None:
+                    self._sort_states()
+                torch_guards.release(self)
+                self._none_pending()
 
     def _none_pending(self) -> None:
         """No update is to come any more."""
@@ -131,8 +150,15 @@ class Updates:
         """What the optimizer keeps for this parameter, to which the program may have references."""
         if not self.state_seen:
             return []
-        state = vars(self._optimizer)["state"].get(slot.param)
-        return [value for value in state.values() if isinstance(value, torch.Tensor)] if state else []
+        return [value for value in self._state_by_slot.get(slot, {}).values() if isinstance(value, torch.Tensor)]
+
+    def state_is_held(self, slot: Slot) -> bool:
+        """Whether the program has any of that, which has dropped the optimizer."""
+        for value in self._state_by_slot.get(slot, {}).values():
+            # Held by its dictionary, by `value` and by the call.
+            if isinstance(value, torch.Tensor) and (sys.getrefcount(value) > 3 or torch_aliases.is_held(value)):
+                return True
+        return False
 
     def _defer(self, slots: list[Slot], local: dict[int, list[torch.Tensor]], barrier: bool) -> None:
         """step() of these slots: their updates are to come, but for those that must not be late; with `barrier` none.
@@ -147,6 +173,7 @@ class Updates:
             for slot in slots:
                 slot.pending = True
             self._pending = len(slots)
+            self._look_at_state(slots)
             # A graph that holds parameters from before this step is void from now on, as after a whole step.
             _increment_versions([slot.param for slot in slots if slot.group is not None])
             exposed = torch_guards.keep(self, slots)
@@ -161,7 +188,7 @@ class Updates:
         return bool(
             optimizer._optimizer_step_pre_hooks
             or optimizer._optimizer_step_post_hooks
-            or torch_optimizer._global_optimizer_pre_hooks
+            or torch_optimizer._global_optimizer_pre_hooks.keys() - own_hooks
             or torch_optimizer._global_optimizer_post_hooks
             or getattr(optimizer, "found_inf", None) is not None
             or getattr(optimizer, "grad_scale", None) is not None
@@ -174,15 +201,16 @@ class Updates:
     def _grouped(self) -> Iterator[tuple[int, torch.Tensor]]:
         """(number of its group, parameter) of all that the optimizer updates."""
         for number, group in enumerate(self._optimizer.param_groups):
-            params = group["params"]
-            for param in params.unwatched() if isinstance(params, torch_guards.GroupParameters) else params:
+            for param in group["params"]:
                 yield number, param
 
     def _freeze_groups(self) -> Iterator[tuple[int, int, torch.Tensor]]:
         """Keeps the hyper-parameters of this moment; (group, position, parameter) of all that the optimizer updates."""
-        self._states = len(vars(self._optimizer)["state"])
+        own = vars(self._optimizer)
+        self._states = len(own["state"])
+        self._own = {name: value for name, value in own.items() if name not in ("state", "param_groups", "step")}
         self._groups = [
-            {key: value if key == "params" else _of_now(value) for key, value in group.items()}
+            {key: _of_now(value) for key, value in group.items() if key != "params"}
             for group in self._optimizer.param_groups
         ]
         for position, (number, param) in enumerate(self._grouped()):
@@ -209,7 +237,8 @@ class Updates:
                         return False
                     since, moved = now, progress
                 if now > complain_at:
-                    warn_once(f"still waiting for the gradient of {slot.name} after {COMPLAIN_S:.0f} s")
+                    line = f"still waiting for the gradient of {slot.title} after {COMPLAIN_S:.0f} s"
+                    warn_once(line, of_this_rank=True)
                 training.waiting(slot.name, now, slot.blocks)
                 with references.waiting():
                     self._wire.wait_activity(WAIT_LIMIT_S)
@@ -295,7 +324,10 @@ class Updates:
         """What a step has added to the optimizer's state comes in the order of its parameters, as one whole step adds
         it: a program may go through it on all workers at once.
         """
-        state: Any = vars(self._optimizer)["state"]
+        optimizer = self._reference()
+        if optimizer is None:
+            return
+        state: Any = vars(optimizer)["state"]
         if len(state) - self._states > 1:
             places = {id(param): place for place, (_, param) in enumerate(self._grouped())}
             items = list(state.items())
@@ -307,7 +339,9 @@ class Updates:
         """The user's own step on these parameters, by number of their group, and on nothing else."""
         if not work:
             return
-        own = vars(self._optimizer)
+        optimizer = self._reference()
+        own = vars(optimizer) if optimizer is not None else self._own_of_dropped()
+        states = len(own["state"])
         lent = {**own, "param_groups": [{**self._groups[number], "params": params} for number, params in work.items()]}
         stand_in = object.__new__(self._user_class)
         vars(stand_in).update(lent)
@@ -316,6 +350,22 @@ class Updates:
         for name, value in vars(stand_in).items():
             if name not in lent or value is not lent[name]:
                 own[name] = value
+        self._state_known &= len(own["state"]) == states
+
+    def _own_of_dropped(self) -> dict[str, Any]:
+        """What the optimizer's attributes would be, which the program has dropped."""
+        known = {slot.param: state for slot, state in self._state_by_slot.items() if slot.pending}
+        return {**self._own, "state": defaultdict(dict, known)}
+
+    def _look_at_state(self, slots: Iterable[Slot]) -> None:
+        """Notes what is kept for each parameter; once, where the program has no way to replace it."""
+        if self._state_known and not self.state_seen:
+            return
+        state: Any = vars(self._optimizer)["state"]
+        with references.unhandled():  # A tensor's hash is a function of torch's.
+            known = ((slot, state.get(slot.param)) for slot in slots)
+            self._state_by_slot = {slot: own for slot, own in known if own}
+        self._state_known = True
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:
@@ -339,8 +389,9 @@ def unseen_use(slot: Slot, on_probation: bool) -> bool:
         slot.eager = True
     if slot.late:
         warn_once(
-            f"{slot.name} was used before its update had arrived, by a reference that the program kept; "
-            "from now on step() waits for all updates"
+            f"{slot.title} was used before its update had arrived, by a reference that the program kept; "
+            "from now on step() waits for all updates",
+            of_this_rank=True,
         )
     return slot.late
 

@@ -135,7 +135,7 @@ def test_the_scheduler_takes_no_part_in_what_failed_and_says_so_once(cases: Case
 def test_a_wrong_setting_ends_every_worker_with_one_line_that_names_it(cases: Cases) -> None:
     for end in cases.ends("wrong"):
         assert end.status == 2, end.log
-        assert end.lines("prophet") == ["prophet: PROPHET_MONITOR_S is 'x'; it must be a number of at least 0.1"]
+        assert end.lines("prophet") == ["Prophet: PROPHET_MONITOR_S is 'x'; it must be a number of at least 0.1"]
         assert not end.lines("weights") and "Traceback" not in end.log
 
 
@@ -143,7 +143,7 @@ def test_a_misspelt_setting_is_one_warning_of_the_job_that_names_it(cases: Cases
     first, other = cases.ends("misspelt")
     assert (first.status, other.status) == (0, 0), first.log + other.log
     assert first.lines("Prophet") == [
-        "Prophet knows nothing of PROPHET_FUSON (did you mean PROPHET_FUSION?): what is set there has no effect"
+        "Prophet: knows nothing of PROPHET_FUSON (did you mean PROPHET_FUSION?): what is set there has no effect"
     ]
     assert not other.lines("Prophet"), other.log
     assert cases.weights("misspelt") == cases.weights("stock")

@@ -270,7 +270,7 @@ def test_a_comparison_that_fails_is_one_warning(
     with caplog.at_level(logging.WARNING, logger="prophet"):
         assert bps.init() == "init True"
     assert [record.getMessage() for record in caplog.records] == [
-        "Prophet cannot compare the workers' settings: KeyError: 'byteps.torch.ops'"
+        "Prophet: cannot compare the workers' settings: KeyError: 'byteps.torch.ops'"
     ]
 
 
@@ -303,7 +303,7 @@ def test_a_learner_that_cannot_be_made_is_one_warning(
         assert bps.init() == "init True"
     assert scheduled._thread._stopped
     (record,) = caplog.records
-    assert record.getMessage().startswith("Prophet stepped aside: ModuleNotFoundError: ")
+    assert record.getMessage().startswith("Prophet: stepped aside: ModuleNotFoundError: ")
     assert "ModuleNotFoundError" in hook.state.why_aside
 
 

@@ -72,7 +72,9 @@ def test_a_client_that_fails_is_one_warning(monkeypatch: pytest.MonkeyPatch, cap
 
     monkeypatch.setattr("prophet.mlfabric.client.client_from_environ", fails)
     assert connect(0, JOB) is None
-    assert [record.message for record in caplog.records] == ["updates go in order of arrival: OSError: no sockets left"]
+    assert [record.message for record in caplog.records] == [
+        "Prophet: updates go in order of arrival: OSError: no sockets left"
+    ]
 
 
 def test_a_coordinator_that_refuses_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,13 +61,13 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     """The one line of a process that ended at the import."""
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     (line,) = done.stderr.splitlines()
-    assert line.startswith("prophet: ")
+    assert line.startswith("Prophet: ")
     return line
 
 
 def test_an_unknown_policy_ends_with_one_line_that_lists_the_known_ones() -> None:
     line = refused(run("trains", "torch", {"BYTEPS_SCHEDULER": "oracle"}))
-    assert line.startswith("prophet: BYTEPS_SCHEDULER: unknown policy 'oracle'; known policies are ")
+    assert line.startswith("Prophet: BYTEPS_SCHEDULER: unknown policy 'oracle'; known policies are ")
     for word in ("oracle", "fifo", "p3", "bytescheduler", "prophet"):
         assert word in line
 
@@ -78,13 +78,13 @@ def test_a_wrong_setting_ends_with_one_line_that_names_it(part: str, name: str, 
     done = run("prints_first", part, {**SWITCHED_ON, name: text})
     assert done.stdout == "kept", "what was printed before is lost"
     done.stdout = ""
-    assert refused(done).startswith(f"prophet: {name} is '{text}'; it must be")
+    assert refused(done).startswith(f"Prophet: {name} is '{text}'; it must be")
 
 
 def test_a_file_that_cannot_be_written_ends_it_before_the_job_and_not_after(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run("trains", "torch", {**SWITCHED_ON, "PROPHET_STATUS_OUT": str(tmp_path / "file" / "status.json")})
-    assert refused(done) == f"prophet: PROPHET_STATUS_OUT: {tmp_path / 'file'} is no folder; name another"
+    assert refused(done) == f"Prophet: PROPHET_STATUS_OUT: {tmp_path / 'file'} is no folder; name another"
 
 
 @pytest.mark.engine
@@ -94,4 +94,4 @@ def test_only_the_first_part_of_byteps_in_a_process_is_scheduled(tmp_path: Path)
     done = run("both_parts", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "trains\n"), done.stderr
     words = [line for line in done.stderr.splitlines() if "Prophet" in line]
-    assert words == ["Prophet schedules byteps.torch in this process, so byteps.mxnet runs with stock BytePS"]
+    assert words == ["Prophet: schedules byteps.torch in this process, so byteps.mxnet runs with stock BytePS"]

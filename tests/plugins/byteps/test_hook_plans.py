@@ -113,7 +113,7 @@ def test_a_plan_that_the_hook_refuses_is_one_warning_and_bytepss_own_order(caplo
         job._attach()
     assert hook.aside == "the hook cannot take a plan: of another kind"
     assert [record.getMessage() for record in caplog.records] == [
-        "Prophet stepped aside: the hook cannot take a plan: of another kind; the job goes on in BytePS's own order"
+        "Prophet: stepped aside: the hook cannot take a plan: of another kind; the job goes on in BytePS's own order"
     ]
 
 

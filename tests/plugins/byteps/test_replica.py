@@ -124,7 +124,7 @@ def test_worker_0_begins_with_the_replicas_model_and_says_what_is_lost(
     assert parameter.tolist() == [3.0, 3.0]
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        f"prophet: this job begins with the 14 updates that {'replica ' * (of == 'replica')}{source} has; "
+        f"Prophet: this job begins with the 14 updates that {'replica ' * (of == 'replica')}{source} has; "
         "what its server had besides, by norm at most 2.5, is lost"
     )
     other = Replica.from_environ({**environ, "DMLC_WORKER_ID": "1"})

@@ -440,6 +440,39 @@ def interrupted_and_kept(rank: int) -> None:
         print("weights", sum(float(value.double().sum()) for value in ddp.state_dict().values()))
 
 
+class OwnStep(torch.optim.Optimizer):
+    """One of another library, as LAMB and LARS are."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.sub_(param.grad / param.grad.norm(), alpha=group["lr"])
+
+
+def says(rank: int) -> None:
+    """What all ranks have to say alike: of an optimizer with a step() of its own, and of a second module's hook."""
+
+    def hook(_state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations.
+        dist.all_reduce(bucket.buffer())
+        future: Any = torch.futures.Future()
+        future.set_result(bucket.buffer() / RANKS)
+        return future
+
+    first, second = DistributedDataParallel(model()), DistributedDataParallel(model())
+    second.register_comm_hook(None, hook)  # type: ignore[no-untyped-call]
+    for module in (first, second):
+        optimizer = OwnStep(module.parameters())
+        for _ in range(4):
+            optimizer.zero_grad()
+            module(torch.ones(4, 32) * (rank + 1)).square().mean().backward()
+            optimizer.step()
+    print("weights", sum(float(param.detach().double().sum()) for param in first.parameters()))
+
+
 CASES: dict[str, Callable[[int], None]] = {
     name: value for name, value in list(globals().items()) if callable(value) and getattr(value, "__doc__", None)
 }
@@ -459,6 +492,8 @@ def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
             os.environ["PROPHET_FUSION"] = str(rank)
         if case == "no_place":
             os.environ["PROPHET_STATUS_OUT"] = "mark/status.json"
+        if case == "says":
+            os.environ["PROPHET_STATUS_OUT"] = "status.json"
         import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
     if case not in ("unknown", "no_place"):
         dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUTS.get(case, 60.0)))

@@ -21,6 +21,8 @@ NAMES = (
     "killed_in_two_phases",
     "killed_in_two_phases:plain",
     "saves_after_a_death",
+    "says",
+    "says:plain",
     "late",
     "without",
     "differing",
@@ -131,7 +133,7 @@ def test_the_process_groups_timeout_holds_for_prophets_transfers_too(ends: Path)
 def test_a_rank_without_prophet_ends_the_others_with_one_line(ends: Path) -> None:
     with_it, without_it = ranks(ends, "without")
     assert with_it.status == 2
-    assert "rank 1 does not say with what it trains" in with_it.printed("prophet:")
+    assert "rank 1 does not say with what it trains" in with_it.printed("Prophet: ")
     assert without_it.status == 1, "by torch's own error"
     assert any(words in without_it.log for words in PEER), without_it.log
 
@@ -139,13 +141,13 @@ def test_a_rank_without_prophet_ends_the_others_with_one_line(ends: Path) -> Non
 def test_ranks_with_different_policies_say_so_each(ends: Path) -> None:
     for number, rank in enumerate(ranks(ends, "differing")):
         assert rank.status == 2
-        assert f"rank {1 - number} has" in rank.printed("prophet: the ranks of this job differ")
+        assert f"rank {1 - number} has" in rank.printed("Prophet: the ranks of this job differ")
 
 
 def test_ranks_that_fuse_and_that_do_not_say_so_each(ends: Path) -> None:
     for number, rank in enumerate(ranks(ends, "differing_fusion")):
         assert rank.status == 2
-        line = rank.printed("prophet: the ranks of this job differ")
+        line = rank.printed("Prophet: the ranks of this job differ")
         other, own = ("on", "off") if number == 0 else ("off", "on")
         assert f"rank {1 - number} has" in line and line.index(f"fusion {other}") < line.index(f"fusion {own}")
 
@@ -153,14 +155,32 @@ def test_ranks_that_fuse_and_that_do_not_say_so_each(ends: Path) -> None:
 def test_an_unknown_policy_ends_each_rank_with_one_line(ends: Path) -> None:
     for rank in ranks(ends, "unknown"):
         assert rank.status == 2
-        assert rank.printed("prophet: ").startswith("prophet: PROPHET_SCHEDULER: unknown policy 'nonsense'; known pol")
+        assert rank.printed("Prophet: ").startswith("Prophet: PROPHET_SCHEDULER: unknown policy 'nonsense'; known pol")
         assert len(rank.log.splitlines()) == 1
 
 
 def test_a_file_that_cannot_be_written_ends_each_rank_before_the_job_and_not_after(ends: Path) -> None:
     for rank in ranks(ends, "no_place"):
         assert rank.status == 2
-        assert rank.log == f"prophet: PROPHET_STATUS_OUT: {ends / 'no_place' / 'mark'} is no folder; name another\n"
+        assert rank.log == f"Prophet: PROPHET_STATUS_OUT: {ends / 'no_place' / 'mark'} is no folder; name another\n"
+
+
+def test_what_all_ranks_would_say_the_first_says_once_and_names_the_module(ends: Path) -> None:
+    first, second = ranks(ends, "says")
+    assert (first.status, second.status) == (0, 0), first.log
+    assert [line for line in first.log.splitlines() if not line.startswith("weights")] == [
+        "Prophet: Sequential (module 2) goes on with DistributedDataParallel as it is: says.<locals>.hook is "
+        "registered for its gradients",
+        "Prophet: updates are made within step(), none of them late: OwnStep has a step() that is not of torch.optim",
+    ]
+    assert second.log == f"{first.printed('weights')}\n", "nothing else"
+    assert [rank.printed("weights") for rank in ranks(ends, "says:plain")] == [first.printed("weights")] * 2
+
+
+def test_ranks_that_no_launcher_has_numbered_leave_a_status_each(ends: Path) -> None:
+    files = sorted((ends / "says").glob("status*"))
+    assert len(files) == 2, files
+    assert not any(json.loads(file.read_text())["stepped_aside"] for file in files)
 
 
 def test_different_models_are_torchs_error(ends: Path) -> None:
@@ -171,7 +191,7 @@ def test_different_models_are_torchs_error(ends: Path) -> None:
 def test_an_agent_that_fails_is_one_warning_and_training_goes_on(ends: Path) -> None:
     deciding, other = ranks(ends, "agent_fails")
     assert (deciding.status, other.status) == (0, 0), deciding.log
-    assert deciding.log.count("Prophet learns no more: ValueError: made for a test") == 1
+    assert deciding.log.count("Prophet: learns no more: ValueError: made for a test") == 1
     assert [deciding.printed("weights")] * 2 == [rank.printed("weights") for rank in ranks(ends, "agent_fails:plain")]
 
 
@@ -180,8 +200,11 @@ def test_where_prophet_fails_on_one_rank_all_keep_torchs_reducer(ends: Path) -> 
     assert [rank.status for rank in done] == [0, 0], done[0].log
     for rank in done:
         assert rank.printed("reducer") == "reducer Reducer"
-        assert rank.log.count("rank 0 says that Prophet failed there: ValueError: made for a test") == 1
         assert rank.printed("weights") == plain[0].printed("weights")
+    line = (
+        "Prophet: Sequential keeps DistributedDataParallel as it is: rank 0 says that Prophet failed there: ValueError"
+    )
+    assert [rank.log.count(line) for rank in done] == [1, 0]
 
 
 def test_where_prophet_cannot_say_whether_it_could_all_keep_torchs_reducer(ends: Path) -> None:
@@ -189,15 +212,16 @@ def test_where_prophet_cannot_say_whether_it_could_all_keep_torchs_reducer(ends:
     assert [rank.status for rank in done] == [0, 0], done[0].log + done[1].log
     for rank in done:
         assert rank.printed("reducer") == "reducer Reducer"
-        assert rank.log.count("since Prophet failed there: AttributeError: made for a test") == 1
         assert rank.printed("weights") == plain[0].printed("weights")
+    line = "since Prophet failed there: AttributeError: made for a test"
+    assert [rank.log.count(line) for rank in done] == [1, 0]
 
 
 def test_where_prophet_cannot_be_loaded_it_is_one_warning_and_training_goes_on(ends: Path) -> None:
     done, plain = ranks(ends, "loading_fails"), ranks(ends, "agent_fails:plain")
     assert [rank.status for rank in done] == [0, 0], done[0].log
     for rank in done:
-        assert rank.log.count("Prophet stays off: ModuleNotFoundError: ") == 1
+        assert rank.log.count("Prophet: stays off: ModuleNotFoundError: ") == 1
         assert rank.printed("weights") == plain[0].printed("weights")
 
 

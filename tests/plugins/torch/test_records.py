@@ -22,7 +22,7 @@ from prophet.lab.records import read_status
 from prophet.lab.transfers import pair_events
 from prophet.models.profiles import load_profile
 from prophet.watch.status import Predicted
-from prophet_ddp.records import ModuleRecord, Records
+from prophet_ddp.records import ModuleRecord, Records, environ_of_rank
 from support.forks import run_ranks
 from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
@@ -136,3 +136,27 @@ def test_the_first_module_alone_says_why_it_was_given_back(tmp_path: Path) -> No
     assert made.status().given_back == ""
     made.given_back("torch's reducer is faster", first)
     assert (made.status().given_back, made.status().stepped_aside) == ("torch's reducer is faster", "")
+
+
+@pytest.mark.parametrize(
+    ("environ", "number"),
+    [
+        ({"LOCAL_RANK": "1", "RANK": "5"}, "1"),
+        ({"LOCAL_RANK": "1"}, "1"),
+        ({}, "5"),
+        ({"RANK": "5"}, "5"),
+        ({"LOCAL_RANK": "", "RANK": "5"}, "5"),
+        ({"LOCAL_RANK": "0", "RANK": "0"}, "5"),
+    ],
+    ids=["torchrun", "a launcher of one's own", "spawned", "with a rank", "empty", "spawned by what torchrun started"],
+)
+def test_a_rank_is_told_from_others_of_its_machine(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], number: str
+) -> None:
+    for name in ("LOCAL_RANK", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 5)
+    assert environ_of_rank()["LOCAL_RANK"] == number

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 import torch
 
 from prophet.frontends.notices import warn_once
-from prophet.frontends.torch import guards as torch_guards
-from prophet.frontends.torch.optimizer import LateMethods, methods_of
+from prophet.frontends.torch.optimizer import begin, methods_of, updates_of
 from prophet_byteps.torch.keys import Engine
 from prophet_byteps.torch.rounds import OptimizerRounds
 
@@ -30,11 +29,7 @@ def wrap(
     """An object of a subclass of the optimizer's own class, made anew of its groups. `half`: see OptimizerRounds."""
     user_class = type(optimizer)
     # As BytePS names it: broadcast_optimizer_state recognises a wrapped optimizer by its module.
-    namespace = {
-        **methods_of(LateMethods),
-        **methods_of(_Methods),
-        "__module__": engine.bps.DistributedOptimizer.__module__,
-    }
+    namespace = {**methods_of(_Methods), "__module__": engine.bps.DistributedOptimizer.__module__}
     # As torch does to the step() of BytePS's class: hooks run around that, and around the inner one as well.
     namespace["step"] = torch.optim.Optimizer.profile_hook_step(namespace["step"])
     namespace["step"].hooked = True
@@ -43,11 +38,8 @@ def wrap(
     vars(wrapped).update(_made_anew(optimizer))
     trainable = {id(p): p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     chosen = [(name, trainable.pop(id(param))) for name, param in named if id(param) in trainable]
-    wrapped._prophet = OptimizerRounds(
-        wrapped, user_class, chosen, list(trainable.values()), engine, passes, fusion, half
-    )
-    for group in optimizer.param_groups:
-        group["params"] = torch_guards.GroupParameters(group["params"])
+    rounds = OptimizerRounds(wrapped, user_class, chosen, list(trainable.values()), engine, passes, fusion, half)
+    begin(wrapped, rounds)
     return wrapped  # type: ignore[no-any-return]
 
 
@@ -68,9 +60,11 @@ def _made_anew(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 class _Methods:
-    """What the returned optimizer does otherwise than the class it extends, beside LateMethods."""
+    """What the returned optimizer does otherwise than the class it extends."""
 
-    _prophet: OptimizerRounds
+    @property
+    def _prophet(self) -> Any:
+        return updates_of(cast(torch.optim.Optimizer, self))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Hands this round's gradients to the network. With a closure, or hooks around it, it also waits."""
@@ -98,8 +92,9 @@ class _Methods:
         self._prophet.set_passes(passes)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        _add_late(self, param_group)
+        super(type(self), self).add_param_group(param_group)  # type: ignore[misc]
         warn_once("gradients of parameters added after the optimizer was wrapped are not averaged (nor by BytePS)")
 
-
-_add_late: Any = LateMethods.add_param_group
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """A copy, also a pickled one, is a plain optimizer of the class that was extended."""
+        return object.__new__, (type(self).__mro__[1],), self.__getstate__()

@@ -24,5 +24,5 @@ def test_where_it_cannot_be_imported_bytepss_barrier_stays_with_one_warning(
     assert network.fell_back == [bare, bare]
     (record,) = caplog.records
     assert record.getMessage().startswith(
-        "this optimizer keeps BytePS's barrier: Prophet's cannot be loaded (ModuleNotFoundError: "
+        "Prophet: this optimizer keeps BytePS's barrier: Prophet's cannot be loaded (ModuleNotFoundError: "
     )

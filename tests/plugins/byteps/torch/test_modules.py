@@ -17,6 +17,7 @@ from torch import nn
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.frontends import notices
 from prophet.frontends.torch import guards as torch_guards
+from prophet.frontends.torch import optimizer as late_optimizer
 from prophet.frontends.torch import steps
 from prophet.frontends.torch.awaited import AwaitedRounds
 from prophet.frontends.torch.probation import IN_VAIN, STEPS
@@ -245,7 +246,7 @@ def test_what_cannot_be_honoured_is_bytepss_own_with_one_warning(
             ddp = network.parallel(make_model(), compression=object())
     assert network.parallel.registered == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "this module keeps BytePS's barrier: it compresses gradients in a way of its own"
+        "Prophet: this module keeps BytePS's barrier: it compresses gradients in a way of its own"
     ]
     with pytest.raises(AssertionError, match="BytePS's own"):
         ddp.synchronize()
@@ -257,15 +258,15 @@ def test_a_handler_that_comes_while_an_optimizer_begins_to_step_late_finds_its_s
     truth, plain, ddp, optimizer = pair(network)
     seen: list[Any] = []
 
-    class Interrupted(torch_guards.GroupParameters):
-        def __init__(self, params: Any) -> None:
-            seen.append(optimizer.state_dict())
-            super().__init__(params)
+    def interrupted(optimizer: Any, updates: Any) -> None:
+        begin(optimizer, updates)
+        seen.append(optimizer.state_dict())
 
-    monkeypatch.setattr(torch_guards, "GroupParameters", Interrupted)
+    begin = late_optimizer.begin
+    monkeypatch.setattr(steps, "begin", interrupted)
     train(truth, plain)
     train(ddp, optimizer)
-    assert len(seen) == len(optimizer.param_groups)
+    assert len(seen) == 1
     assert same_model(ddp.module, truth)
 
 

@@ -176,7 +176,7 @@ def test_what_is_back_is_updated_in_one_call_and_the_rest_is_not_waited_for(
     train(model, optimizer, 6, 1)
     del updates[:]
     network.newest_first = True  # Gradients appear last layer first, so the first layer's come first.
-    assert optimizer.param_groups[0]["params"][0] is not None
+    assert optimizer.param_groups[0]["params"][0].data is not None
     assert updates == [[1]]
     assert len(network.flying) == 3
     assert same_model(model, truth)

@@ -101,7 +101,7 @@ def test_a_long_wait_is_reported_once(
     with caplog.at_level(logging.WARNING, "prophet"):
         assert optimizer.state_dict()
     assert [record.getMessage() for record in caplog.records] == [
-        "still waiting for the gradient of 0.weight after 60 s"
+        "Prophet: still waiting for the gradient of 0.weight after 60 s"
     ]
 
 

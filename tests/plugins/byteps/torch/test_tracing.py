@@ -107,7 +107,7 @@ def test_of_several_optimizers_none_has_a_graph(network: Network, caplog: pytest
         both(network, LAST)
     assert hooks() == before
     assert [record.getMessage() for record in caplog.records] == [
-        "Prophet has no trace of this model: the job has several optimizers; tictac takes its layers to be one after "
+        "Prophet: has no trace of this model: the job has several optimizers; tictac takes its layers to be one after "
         "another"
     ]
 
