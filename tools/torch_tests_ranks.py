@@ -36,8 +36,8 @@ class OnProcessors(ast.NodeTransformer):
     """Rewrites tests that are made for a GPU a rank: every device is the processor, and no test asks for a GPU."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """Drops what skips a test where there is no GPU."""
-        node.decorator_list = [each for each in node.decorator_list if _name_of(each) not in GPU_DECORATORS]
+        """Drops what skips a test where there is no GPU, or where torch's own machines had trouble with it."""
+        node.decorator_list = [each for each in node.decorator_list if not _skips(each)]
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -65,8 +65,9 @@ class OnProcessors(ast.NodeTransformer):
         return node
 
 
-def _name_of(node: ast.AST) -> str:
-    return ast.unparse(node.func if isinstance(node, ast.Call) else node)
+def _skips(decorator: ast.expr) -> bool:
+    text = ast.unparse(decorator)
+    return text.split("(")[0] in GPU_DECORATORS or (text.startswith("unittest.skip") and "pytorch/issues" in text)
 
 
 def _names_gpu(node: ast.expr) -> bool:
@@ -101,7 +102,7 @@ def load() -> Any:
     module = types.ModuleType(MODULE)
     sys.modules[MODULE] = module
     vars(module).update(__file__=spec.origin, __package__=spec.parent, _NoGpu=_NoGpu())
-    exec(compile(tree, spec.origin, "exec"), vars(module))
+    exec(compile(tree, spec.origin, "exec", dont_inherit=True), vars(module))
     names: Any = module
     names.init_multigpu_helper = lambda size, backend: {rank: [rank] for rank in range(size)}
     kind = type("TorchTests", (names.TestDistBackend, names.DistributedTest._DistTestBase), {})
