@@ -31,6 +31,8 @@ from tools.command_line import exit_status
 
 ROOT = Path(__file__).parents[1]
 DIFFERENCES = Path(__file__).with_suffix(".yaml")
+LIMIT_S = 60.0
+"""How long a test may take; most take about a second."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -62,12 +64,12 @@ class Compared:
 class Runner:
     """A program that runs tests one by one, of `python`'s torch, with `more` in its environment."""
 
-    def __init__(self, python: str, more: dict[str, str]) -> None:
+    def __init__(self, python: str, more: dict[str, str], limit_s: float = LIMIT_S) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(settings.PREFIX)}
         paths = [str(ROOT), str(ROOT / "plugins" / "torch"), *filter(None, [inherited.get("PYTHONPATH")])]
         environ = inherited | dict.fromkeys(THREADS, "1") | {"PYTHONPATH": os.pathsep.join(paths)} | more
         self._program = subprocess.Popen(
-            [python, "-m", "tools.torch_tests_ranks"],
+            [python, "-m", "tools.torch_tests_ranks", str(limit_s)],
             cwd=ROOT,
             env=environ,
             stdin=subprocess.PIPE,

@@ -25,8 +25,6 @@ from typing import Any
 
 MODULE = "torch.testing._internal.distributed.distributed_test"
 RANKS = 2
-LIMIT_S = 120.0
-"""How long a test may take; most take one or two seconds."""
 GPU_DECORATORS = {"skip_if_no_gpu", "skip_if_lt_x_gpu", "require_n_gpus_for_nccl_backend", "nccl_skip_if_lt_x_gpu"}
 RANK_NAMES = {"rank", "device", "device_id", "self.rank", "self.device", "torch.cuda.current_device()"}
 """What torch's tests pass to `.to()` for a GPU."""
@@ -211,7 +209,8 @@ def error_line(text: str) -> str:
 
 
 def main() -> None:
-    """Answers lines of input, the first of which is `list`, until their end."""
+    """Says what tests there are, and then runs that of each line of input, for at most so many seconds."""
+    limit_s = float(sys.argv[1])
     os.environ.update(BACKEND="gloo", WORLD_SIZE=str(RANKS), TEMP_DIR=tempfile.gettempdir())
     os.environ.update(MASTER_ADDR="127.0.0.1", TORCH_DISABLE_ADDR2LINE="1")
     if os.environ.get("PROPHET_SCHEDULER"):
@@ -222,7 +221,7 @@ def main() -> None:
     names = [name for name in dir(kind) if name.startswith("test")]
     print(json.dumps({"torch": torch.__version__, "tests": names}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(run(kind, line.strip(), LIMIT_S)), flush=True)
+        print(json.dumps(run(kind, line.strip(), limit_s)), flush=True)
 
 
 if __name__ == "__main__":

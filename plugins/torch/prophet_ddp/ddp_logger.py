@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
@@ -72,13 +73,15 @@ class IterationTimes:
         }
 
 
-class DdpLogger:
+class DdpLogger(dist.Logger):
     """torch's Logger as DistributedDataParallel's own methods call it; names and signatures are torch's.
 
-    `torch_logger` is the one of the reducer whose place Prophet takes.
+    `torch_logger` is the one of the reducer whose place Prophet takes. Functions of torch's that take a logger take this
+    one: to them it is that of a reducer of one number.
     """
 
     def __init__(self, rounds: ModuleRounds, torch_logger: Any, ddp: Any) -> None:
+        super().__init__(dist.Reducer([torch.nn.Parameter(torch.zeros(1, device="cpu"))], [[0]], [1], ddp.process_group))
         data = torch_logger._get_ddp_logging_data()
         self._strs, self._ints = dict(data.strs_map), dict(data.ints_map)
         self._rounds = rounds
@@ -134,7 +137,10 @@ class DdpLogger:
     def _get_ddp_logging_data(self) -> SimpleNamespace:
         """What is known by now. Waits for no average."""
         times = self._times() if self._recorded else {}
-        return SimpleNamespace(strs_map=dict(self._strs), ints_map=self._ints | times)
+        native = super()._get_ddp_logging_data()  # It hears of errors in torch's functions.
+        error = {"error": native.strs_map["error"]} if "error" in native.strs_map else {}
+        has_error = {"has_error": 1} if error else {}
+        return SimpleNamespace(strs_map=self._strs | error, ints_map=self._ints | times | has_error)
 
     # What the reducer says.
 
@@ -169,12 +175,18 @@ class DdpLogger:
         self._shown = ended
         self._recorded += 1
         unused = self._rounds.unused if self._unused is None else self._unused
+        if not self._rounds.resting:
+            whole = ended is not None and ended.backward_end and ended.ready
+            self._ints["num_buckets_reduced"] = self._reduced(unused) if whole else 0
         self._ints |= {
             "iteration": self.iteration,
-            "num_buckets_reduced": self._reduced(unused) if ended is not None and ended.backward_end and ended.ready else 0,
             "unused_parameter_size": sum(_bytes(slot) for slot in unused),
             "has_rebuilt_buckets": int(self._order is not None),
         }
+        if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+            # torch prints them there, and what is not there comes to be.
+            self._strs.setdefault("comm_hook", "")
+            self._ints.setdefault("join_uneven_inputs", 0)
         if self._order is not None:
             buckets = self._buckets(self._order)
             self._strs["rebuilt_bucket_sizes"] = ", ".join(str(self._size(bucket)) for bucket in buckets)

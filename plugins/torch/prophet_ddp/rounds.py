@@ -138,6 +138,8 @@ class ModuleRounds(AwaitedRounds):
         self._open = False
         self._staged = 0
         self._expects = False
+        self._closing = False
+        """All gradients of the round are there, and the backward pass that made the last one goes on."""
         self._counts: list[int] | None = None
         self._fired = [0] * len(self._slots)
         self._has_part = [False] * len(self._slots)
@@ -335,7 +337,7 @@ class ModuleRounds(AwaitedRounds):
         if self.trace is not None:
             self.trace.ends()
         self.log.forward_ended(time.monotonic())
-        self._expects = True
+        self._expects, self._closing = True, False
         self._fired = [0] * len(self._slots)
         self._unused = self._not_reached(outputs) if self._uses_vary and outputs else []
         for slot in self._unused:  # No gradient comes, but what they have is sent.
@@ -367,6 +369,8 @@ class ModuleRounds(AwaitedRounds):
                 self.keep_barrier()
             if slot.param.grad is not None:  # Hooks run for outputs too that have no part in the loss.
                 self._has_part[slot.place] = True
+            if self._closing:
+                raise self._marked_twice(slot)
             if not self._expects:
                 return  # within no_sync(), or a pass that no forward of the module belongs to
             self._fired[slot.place] += 1
@@ -378,11 +382,20 @@ class ModuleRounds(AwaitedRounds):
                 self._stage_all([slot, *(s for s in self._slots if not s.staged and not self._counts[s.place])])
                 return
             if slot.staged:
-                text = texts.marked_twice(self._registered.index(slot), slot.name)
-                self.report(text)
-                raise RuntimeError(text)
+                raise self._marked_twice(slot)
             self._stage_all([slot, *self._unused])
             self._unused = []
+
+    def _marked_twice(self, slot: Slot) -> RuntimeError:
+        text = texts.marked_twice(self._registered.index(slot), slot.name)
+        if self._counted:
+            text = texts.CHANGED_USE
+        self.report(text)
+        return RuntimeError(text)
+
+    def _close(self) -> None:
+        """The backward pass in which the last gradient of a round came has ended."""
+        self._closing = False
 
     def _stage_all(self, slots: Sequence[Slot]) -> None:
         for slot in slots:
@@ -530,6 +543,9 @@ class ModuleRounds(AwaitedRounds):
             self.times.backward_end = time.time_ns()
         training.iteration_ended(self.number, time.monotonic())
         self._expects = False
+        self._closing = True
+        engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+        engine.queue_callback(self._close)
         self._open = False
         self._has_part = [False] * len(self._slots)
         self._staged = 0

@@ -9,6 +9,10 @@ CHANGED = (
     "This error indicates that your training graph has changed in this iteration, e.g., one parameter is used in first "
     "iteration, but then got unused in the second iteration. this is not compatible with static_graph set to True."
 )
+CHANGED_USE = (
+    "Your training graph has changed in this iteration, e.g., one parameter is unused in first iteration, but then got "
+    "used in the second iteration. this is not compatible with static_graph set to True."
+)
 NOT_IN_LOSS = "This error indicates that your module has parameters that were not used in producing loss. "
 FIND_UNUSED = (
     "You can enable unused parameter detection by passing the keyword argument `find_unused_parameters=True` to "
