@@ -112,18 +112,19 @@ def compare(python: str, wanted: Sequence[str], done: Callable[[Compared, int], 
     """Runs the `wanted` tests, or all where none is named, plain and under Prophet; `done` hears of each, and of how
     many there are. Returns torch's release with them. Raises UserError for a name that this torch does not have.
     """
-    with Runner(python, {}) as plain, Runner(python, {settings.DDP_SCHEDULER: "prophet", settings.CACHE: "off"}) as own:
+    own = {settings.DDP_SCHEDULER: "prophet", settings.CACHE: "off"}
+    # The pool is left last: it waits for a test until its runner has ended.
+    with ThreadPoolExecutor(1) as pool, Runner(python, {}) as plain, Runner(python, own) as prophet:
         release, names = plain.started()
-        own.started()
+        prophet.started()
         unknown = sorted(set(wanted) - set(names))
         if unknown:
             raise UserError(f"torch {release} has no test {unknown[0]}")
         chosen, found = list(wanted) or names, []
-        with ThreadPoolExecutor(1) as pool:
-            beside = pool.map(own.run, chosen)
-            for name in chosen:
-                found.append(Compared(name, plain.run(name), next(beside)))
-                done(found[-1], len(chosen))
+        for name in chosen:
+            beside = pool.submit(prophet.run, name)
+            found.append(Compared(name, plain.run(name), beside.result()))
+            done(found[-1], len(chosen))
         return release, found
 
 

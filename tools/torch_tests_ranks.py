@@ -144,6 +144,7 @@ def _fork(kind: Any, name: str, rank: int, folder: Path) -> int:
     if pid:
         return pid
     os.setpgid(0, 0)  # What it starts ends with it.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     status = 1
     try:
         log = os.open(folder / f"log{rank}", os.O_WRONLY | os.O_CREAT)
@@ -163,24 +164,25 @@ def _fork(kind: Any, name: str, rank: int, folder: Path) -> int:
 
 def _wait(ranks: Mapping[int, int], limit_s: float) -> dict[int, int | None]:
     """The status of each rank; None where it was still running. One that fails ends all, as in torch's own runner."""
-    ends_at, statuses = time.monotonic() + limit_s, dict.fromkeys(ranks.values())
+    ends_at = time.monotonic() + limit_s
+    statuses: dict[int, int | None] = dict.fromkeys(ranks.values())
     running = {os.pidfd_open(pid): pid for pid in ranks}
-    left: dict[int, int | None] = {**statuses}
-    while running:
-        ready = select.select(list(running), [], [], max(0.0, ends_at - time.monotonic()))[0]
-        for pidfd in ready:
-            pid = running.pop(pidfd)
+    try:
+        while running:
+            ready = select.select(list(running), [], [], max(0.0, ends_at - time.monotonic()))[0]
+            for pidfd in ready:
+                pid = running.pop(pidfd)
+                os.close(pidfd)
+                statuses[ranks[pid]] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if not ready or any(status in (1, 10) or (status or 0) < 0 for status in statuses.values()):
+                break
+    finally:
+        for pid in ranks:
+            _kill(pid)
+        for pidfd, pid in running.items():
             os.close(pidfd)
-            left[ranks[pid]] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if not ready or any(status in (1, 10) or (status or 0) < 0 for status in left.values()):
-            break
-    for pidfd, pid in running.items():
-        os.close(pidfd)
-        _kill(pid)
-        os.waitpid(pid, 0)
-    for pid in ranks:
-        _kill(pid)
-    return left
+            os.waitpid(pid, 0)
+    return statuses
 
 
 def _kill(pid: int) -> None:
@@ -218,6 +220,10 @@ def main() -> None:
     kind = load()
     import torch
 
+    if os.environ.get("PROPHET_SCHEDULER"):
+        import prophet_ddp.takeover  # noqa: F401  # once, and not in each rank
+
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # Ranks end with it.
     names = [name for name in dir(kind) if name.startswith("test")]
     print(json.dumps({"torch": torch.__version__, "tests": names}), flush=True)
     for line in sys.stdin:

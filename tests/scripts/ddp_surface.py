@@ -120,6 +120,10 @@ for level in (dist.DebugLevel.OFF, dist.DebugLevel.INFO, dist.DebugLevel.DETAIL)
     )
     look(f"twice, {level}, data", twice)
 dist.set_debug_level(dist.DebugLevel.OFF)
+for count in (1, 2, 3):
+    # Where the last gradient of all comes in an inner backward pass, one more is added on top, as torch does it.
+    reentrant = DistributedDataParallel(Parts(count, twice=True))
+    said[f"re-entrant, {count}"] = text_of(lambda module=reentrant: module(inputs(), 4).sum().backward())
 for what, value in said.items():
     print(what, value)
 report(always, said=[said, 1])
