@@ -1,4 +1,4 @@
-"""What DistributedDataParallel says of itself: its logging data, its reducer's state, and what it raises, word for word."""
+"""What DistributedDataParallel says of itself: its logging data, its reducer's state, and what it raises."""
 
 import contextlib
 

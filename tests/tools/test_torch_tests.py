@@ -22,7 +22,6 @@ from tools.torch_tests_ranks import OnProcessors, error_line
 
 CHECKOUT = Path(__file__).parents[2]
 BREADTH = (
-    "test_DistributedDataParallel",
     "test_accumulate_gradients_no_sync",
     "test_ddp_comm_hook_logging",
     "test_ddp_control_flow_different_across_ranks",

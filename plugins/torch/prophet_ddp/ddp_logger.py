@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
 if TYPE_CHECKING:
     from prophet.frontends.torch.arena import Slot
@@ -73,22 +73,24 @@ class IterationTimes:
         }
 
 
-class DdpLogger(dist.Logger):
+class DdpLogger(c10d.Logger):
     """torch's Logger as DistributedDataParallel's own methods call it; names and signatures are torch's.
 
-    `torch_logger` is the one of the reducer whose place Prophet takes. Functions of torch's that take a logger take this
-    one: to them it is that of a reducer of one number.
+    `torch_logger` is the one of the reducer whose place Prophet takes. torch's functions take this one for a logger of
+    theirs, of a reducer of one number.
     """
 
     def __init__(self, rounds: ModuleRounds, torch_logger: Any, ddp: Any) -> None:
-        super().__init__(dist.Reducer([torch.nn.Parameter(torch.zeros(1, device="cpu"))], [[0]], [1], ddp.process_group))
+        one = torch.nn.Parameter(torch.zeros(1, device="cpu"))
+        super().__init__(c10d.Reducer([one], [[0]], [1], ddp.process_group))
         data = torch_logger._get_ddp_logging_data()
-        self._strs, self._ints = dict(data.strs_map), dict(data.ints_map)
+        self._strs: dict[str, str] = dict(data.strs_map)
+        self._ints: dict[str, int] = dict(data.ints_map)
         self._rounds = rounds
         self._places = {slot: place for place, slot in enumerate(rounds.registered)}
         self._skips_unused = bool(getattr(ddp, "skip_all_reduce_unused_params", False))
         config = getattr(ddp, "_bucket_config", None)  # since torch 2.13
-        first: Any = dist._DEFAULT_FIRST_BUCKET_BYTES if config is None else config.first_bucket_bytes_cap  # type: ignore[attr-defined]
+        first: Any = c10d._DEFAULT_FIRST_BUCKET_BYTES if config is None else config.first_bucket_bytes_cap
         own = () if config is None else config.per_bucket_bytes_caps
         self._limits = list(own) or [first, ddp.bucket_bytes_cap]
         self.sample_rate = SAMPLE_RATE
@@ -134,7 +136,7 @@ class DdpLogger(dist.Logger):
     def _set_static_graph(self) -> None:
         self._ints["static_graph"] = 1
 
-    def _get_ddp_logging_data(self) -> SimpleNamespace:
+    def _get_ddp_logging_data(self) -> Any:
         """What is known by now. Waits for no average."""
         times = self._times() if self._recorded else {}
         native = super()._get_ddp_logging_data()  # It hears of errors in torch's functions.
@@ -183,7 +185,7 @@ class DdpLogger(dist.Logger):
             "unused_parameter_size": sum(_bytes(slot) for slot in unused),
             "has_rebuilt_buckets": int(self._order is not None),
         }
-        if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        if c10d.get_debug_level() == c10d.DebugLevel.DETAIL:
             # torch prints them there, and what is not there comes to be.
             self._strs.setdefault("comm_hook", "")
             self._ints.setdefault("join_uneven_inputs", 0)
@@ -214,14 +216,15 @@ class DdpLogger(dist.Logger):
         if self._order is not None:
             return len(self._buckets(self._order))
         if not self._skips_unused:
-            return self._strs["bucket_sizes"].count(",") + 1
+            return len(self._strs["bucket_sizes"].split(","))
         without = {self._places[slot] for slot in unused}
         return sum(not without.issuperset(bucket) for bucket in self._buckets(list(self._places.values())))
 
     def _buckets(self, order: Sequence[int]) -> Sequence[Sequence[int]]:
         slots = self._rounds.registered
-        make: Any = dist._compute_bucket_assignment_by_size  # type: ignore[attr-defined]
-        buckets, _ = make([slots[place].param for place in order], self._limits, [False] * len(order), list(order))
+        buckets, _ = c10d._compute_bucket_assignment_by_size(
+            [slots[place].param for place in order], self._limits, [False] * len(order), list(order)
+        )
         return list(buckets)
 
     def _size(self, bucket: Sequence[int]) -> int:
@@ -229,7 +232,7 @@ class DdpLogger(dist.Logger):
 
 
 def _bytes(slot: Slot) -> int:
-    return slot.param.numel() * slot.param.element_size()
+    return int(slot.param.nbytes)
 
 
 def _joined(places: Sequence[int], between: str) -> str:

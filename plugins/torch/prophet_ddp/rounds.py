@@ -206,7 +206,7 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def used_by(self) -> torch.Tensor | None:
-        """By how many ranks each parameter was used in the last round, int32 [parameters]; None where all always are."""
+        """How many ranks used each parameter in the last round, int32 [parameters]; None where all always do."""
         if self._used is None or self._used_known is None:
             return None if self.plain else torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
         self._wait(self._used_known)

@@ -40,8 +40,8 @@ from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
-from prophet_ddp.records import Records
 from prophet_ddp.ddp_logger import DdpLogger
+from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns, make_torch_reducer
@@ -265,7 +265,7 @@ def _give_back(ddp: Any) -> None:
 
 def _hand_back(module: weakref.ref[Any], why: str) -> Any:
     """Gives the module torch's reducer, which is returned, since the program wants what only that does."""
-    ddp = module()
+    ddp: Any = module()
     ddp.reducer.rounds.check_finished()
     _plain(ddp, why)
     return ddp.reducer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
 UNFINISHED = "Expected to have finished reduction in the prior iteration before starting a new one. "
 CHANGED = (
@@ -29,8 +29,8 @@ OUTPUTS = (
     "structure of the return value of `forward` of your module when reporting this issue (e.g. list, dict, iterable)."
 )
 NAMES = (
-    "\n In addition, you can set the environment variable TORCH_DISTRIBUTED_DEBUG to either INFO or DETAIL to print out "
-    "information about which particular parameters did not receive gradient on this rank as part of this error"
+    "\n In addition, you can set the environment variable TORCH_DISTRIBUTED_DEBUG to either INFO or DETAIL to print "
+    "out information about which particular parameters did not receive gradient on this rank as part of this error"
 )
 TWICE = (
     "Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1) Use of a "
@@ -46,11 +46,11 @@ STATIC_LATE = (
     "set_static_graph() should be called before training loop starts and after DistributedDataParallel is constructed."
 )
 NONE_UNUSED = (
-    "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the forward "
-    "pass. This flag results in an extra traversal of the autograd graph every iteration,  which can adversely affect "
-    "performance. If your model indeed never has any unused parameters in the forward pass, consider turning this flag "
-    "off. Note that this warning may be a false positive if your model has flow control causing later iterations to have "
-    "unused parameters."
+    "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the "
+    "forward pass. This flag results in an extra traversal of the autograd graph every iteration,  which can adversely "
+    "affect performance. If your model indeed never has any unused parameters in the forward pass, consider turning "
+    "this flag off. Note that this warning may be a false positive if your model has flow control causing later "
+    "iterations to have unused parameters."
 )
 
 
@@ -60,7 +60,7 @@ def unfinished(rank: int, missing: dict[int, str], static: bool, finds_unused: b
     """
     why = CHANGED if static else NOT_IN_LOSS + (FINDS_UNUSED if finds_unused else FIND_UNUSED) + OUTPUTS
     indices = f"\nParameter indices which did not receive grad for rank {rank}: {' '.join(map(str, missing))}"
-    if dist.get_debug_level() == dist.DebugLevel.OFF:
+    if c10d.get_debug_level() == c10d.DebugLevel.OFF:
         return UNFINISHED + why + indices + NAMES
     names = ", ".join(reversed(missing.values()))  # as torch's map of names is, as a rule
     return f"{UNFINISHED}{why}\nParameters which did not receive grad for rank {rank}: {names}{indices}"
