@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from prophet.frontends.torch import compiled
+
 if TYPE_CHECKING:
     from prophet.frontends.torch.arena import Slot
     from prophet_ddp.rounds import ModuleRounds
@@ -109,6 +111,8 @@ class DdpLogger(c10d.Logger):
         """Whether every iteration has left the same parameters unused."""
         self.backward_ns = [0] * len(self._places)
         """By place: from the beginning of a backward pass until the gradient came, when it was last looked at."""
+        # Where DistributedDataParallel itself is compiled, torch's own logger is no Python that could be.
+        compiled.hide(DdpLogger, ("set_runtime_stats_and_log",))
 
     def set_construction_data_and_log(self, *args: Any) -> None:
         """Keeps nothing: torch's own logger had it."""
