@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -214,14 +215,17 @@ def main() -> None:
     limit_s = float(sys.argv[1])
     os.environ.update(BACKEND="gloo", WORLD_SIZE=str(RANKS), TEMP_DIR=tempfile.gettempdir())
     os.environ.update(MASTER_ADDR="127.0.0.1", TORCH_DISABLE_ADDR2LINE="1")
-    if os.environ.get("PROPHET_SCHEDULER"):
-        pass  # Where the package is not installed nobody else does.
+    own = bool(os.environ.get("PROPHET_SCHEDULER"))
+    if own:
+        importlib.import_module("prophet_ddp.autoload")  # Where the package is not installed nobody else does.
     kind = load()
     import torch
 
-    if os.environ.get("PROPHET_SCHEDULER"):
-        pass  # once, and not in each rank
-
+    if own:
+        importlib.import_module("prophet_ddp.takeover")  # once, and not in each rank
+    watched = hasattr(torch.nn.parallel.DistributedDataParallel.__init__, "__wrapped__")
+    if own != watched:
+        sys.exit("Prophet stands behind DistributedDataParallel" if watched else "Prophet does not come to it")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # Ranks end with it.
     names = [name for name in dir(kind) if name.startswith("test")]
     print(json.dumps({"torch": torch.__version__, "tests": names}), flush=True)
