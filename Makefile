@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize releases lint bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog soak testbed operations golden release clean
+.PHONY: setup demo test sanitize releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog soak testbed operations golden release clean
 
 setup: $(STAMP)
 
@@ -114,6 +114,11 @@ results: setup
 # What `prophet advise` predicts beside real runs with the change made: about 20 minutes on a quiet machine.
 advice: setup
 	$(BIN)/python -m tools.advise
+
+# The tests of DistributedDataParallel that the installed torch ships, plain and under Prophet: about six minutes.
+# TORCH_PYTHON names an interpreter with another torch.
+torch-tests: setup
+	$(BIN)/python -m tools.torch_tests $(TORCH_PYTHON:%=--python %)
 
 # Trainers of known libraries under Prophet: installs them into .venv, where CI's are not, and runs their tests.
 stacks: setup

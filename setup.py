@@ -157,6 +157,7 @@ setup(
             "auditwheel==6.8.2",
             "build==1.6.1",
             "clang-format==23.1.5",
+            "expecttest==0.3.0",  # torch's own tests import it
             "hypothesis>=6.100",
             "import-linter==2.16",
             "mypy==2.4.1",

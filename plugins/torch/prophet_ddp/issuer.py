@@ -25,7 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,9 @@ import torch.distributed as dist
 from prophet.frontends.torch.recording import keep_thread_state, unrecorded
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.events import EventLog, Phase
+
+if TYPE_CHECKING:
+    from prophet_ddp.ddp_logger import IterationTimes
 
 
 class JointOperation:
@@ -59,6 +62,8 @@ class JointOperation:
         self.coming = False
         self.done = False
         self.work: Any = None
+        self.times: IterationTimes | None = None
+        """Of its iteration, where they are taken."""
 
 
 class Issuer:
@@ -252,6 +257,8 @@ class Issuer:
             self._in_flight += 1
             if operation.size_bytes:
                 self._log.started(operation.id, operation.size_bytes, time.monotonic(), operation.phase)
+                if operation.times is not None:
+                    operation.times.started()
             with unrecorded():
                 operation.work = operation.start()
             operation.work.get_future().add_done_callback(lambda future: self._ended(operation, future))
@@ -288,6 +295,8 @@ class Issuer:
                     self._log.finished(operation.id, operation.size_bytes, now, operation.phase)
                     self._blocks_left -= 1
                     self._last_back_s = now
+                    if operation.times is not None:
+                        operation.times.finished()
                 self._issue()
                 self._moved.notify_all()
         except BaseException as what:

@@ -1,25 +1,53 @@
-"""What DistributedDataParallel finds in place of torch's reducer and its logger.
+"""What DistributedDataParallel finds in place of torch's reducer.
 
-Rule of this file: the methods that torch's Python code calls on them, and what they come to. What they mean is
-rounds.py's.
+Rule of this file: the methods that torch's Reducer has, and what they come to. What they mean is rounds.py's; what its
+logger has is in ddp_logger.py. A program may call any of them: what Prophet does not do itself, torch's reducer does
+from then on (HANDED_BACK).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from prophet import __version__
 from prophet.frontends.torch import compiled
+from prophet_ddp import texts
+from prophet_ddp.ddp_logger import DdpLogger
 from prophet_ddp.rounds import ModuleRounds
+
+HANDED_BACK: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("_get_zeros_like_grad_buckets", "_run_comm_hook", "_run_allreduce_hook", "_push_all_rebuilt_params"),
+        "it is asked for its buckets",
+    ),
+    "_set_forward_pass_work_handle": "some ranks have more inputs than others",
+    "_install_post_backward_futures": "it is to wait for futures of the program",
+    "_set_optimizer_in_backward": "an optimizer runs within backward",
+    "_autograd_hook": "the program marks its gradients as ready",
+    "_set_mixed_precision_param_dtype": "its gradients travel in another type",
+    "_set_sparse_metadata": "it has sparse gradients",
+    "_reset_state": "its state is reset",
+    "_update_process_group": "it gets another process group",
+}
+"""Methods that only torch's reducer has, and what the program says by them."""
 
 
 class LateReducer:
-    """torch's Reducer as DistributedDataParallel's own methods call it; names and signatures are torch's."""
+    """torch's Reducer as DistributedDataParallel's own methods call it; names and signatures are torch's.
 
-    def __init__(self, rounds: ModuleRounds) -> None:
+    `hand_back(why)` gives the module torch's reducer for good, and returns that.
+    """
+
+    def __init__(self, rounds: ModuleRounds, logger: DdpLogger, hand_back: Callable[[str], Any]) -> None:
         self.rounds = rounds
+        self._logger = logger
+        self._hand_back = hand_back
+        rounds.report = logger.set_error_and_log
+        self._warned = False
         # Where DistributedDataParallel itself is compiled, torch's own reducer is no Python that could be.
         compiled.hide(LateReducer, ("prepare_for_forward", "prepare_for_backward", "_rebuild_buckets"))
 
@@ -30,47 +58,51 @@ class LateReducer:
     def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
         """It has ended. `outputs` are given where parameters may be unused."""
         self.rounds.forward_ends(outputs)
+        self._logger.forward_ended()
+        if self.rounds.finds_unused and not self._warned and not self.rounds.unused:
+            self._warned = True
+            warnings.warn(texts.NONE_UNUSED, stacklevel=2)
 
     def _delay_all_reduce(self) -> None:
         """The first backward pass of a static graph has ended."""
         self.rounds.static_backward_ends()
 
     def _rebuild_buckets(self) -> bool:
-        return False  # there are none
+        """There are none, but this is where torch's reducer looks whether the last round has ended."""
+        self.rounds.check_finished()
+        self._logger.buckets_may_change()
+        return False
 
     def _set_static_graph(self) -> None:
         """Said after the constructor too, also where that has said it."""
+        if self._logger.iteration:
+            self._logger.set_error_and_log(texts.STATIC_LATE)
+            raise RuntimeError(texts.STATIC_LATE)
         self.rounds.keep_counts()
 
     def _remove_autograd_hooks(self) -> None:
         self.rounds.remove()
 
     def _check_reducer_finalized(self) -> None:
-        self.rounds.forward_begins()
+        self.rounds.check_finished()
 
-    def _set_ddp_runtime_logging_sample_rate(self, rate: int) -> None:
-        """Nothing is logged."""
+    def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
+        self._logger.sample_rate = sample_rate
+
+    def set_logger(self, logger: object) -> None:
+        """Keeps the one that it has, which knows what there is to be logged."""
+
+    def _ddp_graph_static(self) -> bool:
+        return self._logger.graph_static
+
+    def _get_local_used_map(self) -> torch.Tensor | None:
+        return self.rounds.used_by
+
+    def get_backward_stats(self) -> list[int]:
+        """Nanoseconds by parameter, of the last iteration that the logger looked at."""
+        return list(self._logger.backward_ns)
 
     def __getattr__(self, name: str) -> Any:
-        # What else torch may ask for, its own reducer has: DistributedDataParallel as it is from here on.
-        raise AttributeError(
-            f"Prophet's stand-in for torch's reducer has no {name}; train without PROPHET_SCHEDULER, or report it"
-        )
-
-
-class _LoggingData:
-    strs_map: dict[str, str]
-    ints_map: dict[str, int]
-
-    def __init__(self) -> None:
-        self.strs_map, self.ints_map = {}, {}
-
-
-class SilentLogger:
-    """torch's Logger, which needs its Reducer: what is said to it is dropped."""
-
-    def _get_ddp_logging_data(self) -> _LoggingData:
-        return _LoggingData()
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
+        if name in HANDED_BACK:
+            return lambda *args, **kwargs: getattr(self._hand_back(HANDED_BACK[name]), name)(*args, **kwargs)
+        raise AttributeError(f"torch's reducer has no {name}, as far as Prophet {__version__} knows")

@@ -33,6 +33,7 @@ from prophet.frontends.torch.updates import Abandoned, unseen_use
 from prophet.learn.barrier import BarrierWatch
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
 from prophet.watch import training
+from prophet_ddp import texts
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.compression import CommHook
 from prophet_ddp.control import Control, Decision
@@ -43,6 +44,7 @@ from prophet_ddp.records import ModuleRecord
 
 if TYPE_CHECKING:
     from prophet.frontends.torch.trace import ForwardTrace
+    from prophet_ddp.ddp_logger import IterationTimes
     from prophet_ddp.phases import Division, TwoPhases
     from prophet_ddp.trials import CutTrial
     from prophet_ddp.turns import Turns
@@ -129,6 +131,10 @@ class ModuleRounds(AwaitedRounds):
         """Of the forward passes, while there is to be one."""
         self.module: Callable[[], nn.Module | None] = lambda: None
         """The module that is wrapped, while it lives."""
+        self.times: IterationTimes | None = None
+        """Of this iteration, where DistributedDataParallel's logger looks at it."""
+        self.report: Callable[[str], None] = lambda text: None
+        """Hears of each error that a pass ends with."""
         self.turns: Turns | None = None
         """Of torch's reducer, where it may have some."""
         self.resting = False
@@ -139,8 +145,8 @@ class ModuleRounds(AwaitedRounds):
         self._open = False
         self._staged = 0
         self._expects = False
-        self._ends_with_backward = False
-        """All gradients of the round are there, and the backward pass that made the last one has not returned."""
+        self._closing = False
+        """All gradients of the round are there, and the backward pass that made the last one goes on."""
         self._counts: list[int] | None = None
         self._fired = [0] * len(self._slots)
         """By place: gradients in this round."""
@@ -193,6 +199,26 @@ class ModuleRounds(AwaitedRounds):
     def plain(self) -> bool:
         """Whether every round averages all gradients. The same on all ranks."""
         return not self._uses_vary
+
+    @property
+    def finds_unused(self) -> bool:
+        """Whether each forward pass says anew which parameters have no part."""
+        return self._uses_vary and not self._counted
+
+    @property
+    def unused(self) -> Sequence[Slot]:
+        """Those that get no gradient in the next backward pass, as far as is known."""
+        if self._counts is None:
+            return self._unused
+        return [slot for slot in self._slots if not self._counts[slot.place]]
+
+    @property
+    def used_by(self) -> torch.Tensor | None:
+        """How many ranks used each parameter in the last round, int32 [parameters]; None where all always do."""
+        if self._used is None or self._used_known is None:
+            return None if self.plain else torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
+        self._wait(self._used_known)
+        return self._used
 
     @property
     def comm_hook(self) -> CommHook | None:
@@ -302,8 +328,7 @@ class ModuleRounds(AwaitedRounds):
 
     def forward_begins(self) -> None:
         """Before a synchronised forward pass. Raises RuntimeError where the last round never came to its end."""
-        if self._open:
-            raise RuntimeError(self._incomplete())
+        self.check_finished()
         if self.ended != self._round_seen:
             self._round_seen = self.ended
             self.waits.iteration(self._iterated())
@@ -316,12 +341,19 @@ class ModuleRounds(AwaitedRounds):
             if self.trace.done:
                 self.trace = None
 
+    def check_finished(self) -> None:
+        """Raises RuntimeError, with torch's words, where the last round never came to its end."""
+        if self._open:
+            text = self._incomplete()
+            self.report(text)
+            raise RuntimeError(text)
+
     def forward_ends(self, outputs: Sequence[torch.Tensor]) -> None:
         """After a synchronised forward pass: the next backward makes gradients that are to be averaged."""
         if self.trace is not None:
             self.trace.ends()
         self.log.forward_ended(time.monotonic())
-        self._expects = True
+        self._expects, self._closing = True, False
         self._forward_thread = threading.get_ident()
         self._fired = [0] * len(self._slots)
         self._unused = not_reached(outputs, self._slots) if self._uses_vary and outputs else []
@@ -329,8 +361,8 @@ class ModuleRounds(AwaitedRounds):
             self._bring_home(slot)
 
     def _gathered(self) -> None:
-        if self._ends_with_backward:
-            self._expects = self._ends_with_backward = False
+        if self._closing:
+            self._expects = self._closing = False
         if self._without and self._staged == 0:
             self._settle_unused()
 
@@ -375,30 +407,30 @@ class ModuleRounds(AwaitedRounds):
             if not self._expects:
                 return  # within no_sync(), or a pass that no forward of the module belongs to
             self._fired[slot.place] += 1
+            if self.times is not None and (not self._counted or self._counts is not None):
+                self.times.gradient_ready(slot)
             if self._counted:
                 if self._counts is None:
                     return
                 missing = self._counts[slot.place] - self._fired[slot.place]
                 if missing < 0:
-                    raise RuntimeError(
-                        "Your training graph has changed in this iteration, e.g., one parameter is unused in first "
-                        "iteration, but then got used in the second iteration. this is not compatible with "
-                        f"static_graph set to True. (Prophet: {slot.name} has {self._fired[slot.place]} gradients, "
-                        f"and had {self._counts[slot.place]})"
-                    )
+                    raise self._marked_twice(slot)
                 if missing == 0:
                     self._stage_all([slot, *(s for s in self._slots if not s.staged and not self._counts[s.place])])
                 return
             if self._fired[slot.place] > 1:
-                raise RuntimeError(
-                    "Expected to mark a variable ready only once: DistributedDataParallel has a second gradient of "
-                    f"{slot.name} in one backward pass, as where re-entrant checkpoints share it, or where it is used "
-                    "outside of forward. Pass static_graph=True where the graph does not change"
-                )
+                raise self._marked_twice(slot)
             for unused in self._unused:
                 self._fired[unused.place] = 1
             self._stage_all([slot, *self._unused])
             self._unused = []
+
+    def _marked_twice(self, slot: Slot) -> RuntimeError:
+        text = texts.marked_twice(self._registered.index(slot), slot.name)
+        if self._counted:
+            text = texts.CHANGED_USE
+        self.report(text)
+        return RuntimeError(text)
 
     def _stage_all(self, slots: Sequence[Slot]) -> None:
         for slot in slots:
@@ -451,6 +483,8 @@ class ModuleRounds(AwaitedRounds):
             used = self._used = torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
             self._used_known = JointOperation(lambda: self._issuer.all_reduce(used))
             operations.append(self._used_known)
+        for operation in operations:
+            operation.times = self.times
         self._issuer.append(operations)
         now, before_s = time.monotonic(), self._began_s
         if before_s is not None:
@@ -540,8 +574,10 @@ class ModuleRounds(AwaitedRounds):
         """All gradients of the round are there."""
         assert self._arena is not None
         self.ended += 1
+        if self.times is not None:
+            self.times.backward_end = time.time_ns()
         training.iteration_ended(self.number, time.monotonic())
-        self._ends_with_backward = True
+        self._closing = True
         self._open = False
         self._has_part = [False] * len(self._slots)
         self._staged = 0
@@ -637,9 +673,5 @@ class ModuleRounds(AwaitedRounds):
             self._wait_activity()
 
     def _incomplete(self) -> str:
-        missing = [slot.name for slot in self._slots if not slot.staged]
-        return (
-            "Expected to have finished reduction in the prior iteration before starting a new one: "
-            f"{len(missing)} parameters got no gradient, the first is {missing[0]}; they have no part in the loss. "
-            "Pass find_unused_parameters=True to DistributedDataParallel, and let all outputs of forward be in the loss"
-        )
+        missing = {place: slot.name for place, slot in enumerate(self._registered) if not slot.staged}
+        return texts.unfinished(self.control.rank, missing, static=self._counted, finds_unused=self._uses_vary)

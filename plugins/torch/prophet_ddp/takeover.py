@@ -40,8 +40,9 @@ from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
+from prophet_ddp.ddp_logger import DdpLogger
 from prophet_ddp.records import Records, environ_of_rank
-from prophet_ddp.reducer import LateReducer, SilentLogger
+from prophet_ddp.reducer import LateReducer
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns, make_torch_reducer
 
@@ -249,7 +250,8 @@ def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: Sequence
     heard = decides or observes
     parts = assemble(ddp, told, group, named, number=sum(_counts.values()), store=_store_of(group), heard=heard)
     rounds = parts.rounds
-    ddp.reducer, ddp.logger = LateReducer(rounds), SilentLogger()
+    ddp.logger = DdpLogger(rounds, ddp.logger, ddp)
+    ddp.reducer = LateReducer(rounds, ddp.logger, functools.partial(_hand_back, weakref.ref(ddp)))
     _taken.add(ddp)
     steps.install()
     tend_heap()
@@ -276,6 +278,14 @@ def _give_back(ddp: Any) -> None:
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
     make_torch_reducer(ddp, rounds.registered, rounds.comm_hook)
+
+
+def _hand_back(module: weakref.ref[Any], why: str) -> Any:
+    """Gives the module torch's reducer, which is returned, since the program wants what only that does."""
+    ddp: Any = module()
+    ddp.reducer.rounds.check_finished()
+    _plain(ddp, why)
+    return ddp.reducer
 
 
 def _give_back_faster(ddp: Any, why: str) -> None:
@@ -330,16 +340,18 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
     @functools.wraps(original)
     def wrapper(self: Any, state: object, hook: Any) -> Any:
         if self in _taken:
+            self._check_comm_hook(hook)  # as torch does first, so that it may be anything
             rounds: ModuleRounds = self.reducer.rounds
+            known = next((known for known in KNOWN.values() if known.function is hook), None)
             # Without a group the hook means that of all ranks.
             group = state if state is not None else dist.group.WORLD
             begun = rounds.begun or rounds.comm_hook is not None
-            if hook in KNOWN and group is self.process_group and not begun:
-                self._check_comm_hook(hook)
-                rounds.average_by(KNOWN[hook])
+            if known is not None and group is self.process_group and not begun:
+                rounds.average_by(known)
+                self.logger._set_comm_hook_name(hook.__qualname__)
                 self._comm_hooks.append((hook, state))
                 return None
-            when = " after the first ones have left" if hook in KNOWN and begun else ""
+            when = " after the first ones have left" if known is not None and begun else ""
             _plain(self, f"{getattr(hook, '__qualname__', hook)} is registered for its gradients{when}")
         return original(self, state, hook)
 

@@ -22,6 +22,7 @@ from prophet.core.cut import Cut
 from prophet.frontends.ending import say
 from prophet.frontends.torch import guards as torch_guards
 from prophet_ddp.comparison import FOR_GOOD, Comparison
+from prophet_ddp.reducer import HANDED_BACK
 
 if TYPE_CHECKING:
     from prophet.frontends.torch.arena import Slot
@@ -55,6 +56,11 @@ class Turns:
     def compare(self, comparison: Comparison, settling: Settling) -> None:
         """This rank decides, by this comparison."""
         self._comparison, self._settling = comparison, settling
+
+    @property
+    def late_reducer(self) -> Any:
+        """Prophet's, while torch's has its turn."""
+        return self._late[0] if self._late is not None else None
 
     # While Prophet's reducer has its turn.
 
@@ -90,7 +96,8 @@ class Turns:
             make_torch_reducer(ddp, self._rounds.registered, self._rounds.comm_hook)
         finally:
             ddp.gradient_as_bucket_view = as_view
-        ddp.reducer = TurnReducer(ddp.reducer, self._rounds, self)
+        # Prophet's logger goes on, since it knows how many iterations there were.
+        ddp.reducer, ddp.logger = TurnReducer(ddp.reducer, ddp.logger, self._rounds, self), self._late[1]
 
     def _why(self) -> str:
         if self._comparison is None:
@@ -146,8 +153,9 @@ class Turns:
 class TurnReducer:
     """What DistributedDataParallel finds while torch's reducer has a turn: that one, and who counts its rounds."""
 
-    def __init__(self, torch_reducer: Any, rounds: ModuleRounds, turns: Turns) -> None:
+    def __init__(self, torch_reducer: Any, torch_logger: Any, rounds: ModuleRounds, turns: Turns) -> None:
         self.rounds = rounds
+        self._torch_logger = torch_logger  # which the reducer does not keep alive itself
         self.torch_reducer = torch_reducer
         self._turns = turns
 
@@ -166,7 +174,8 @@ class TurnReducer:
         self.rounds.remove()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.torch_reducer, name)
+        # What torch's reducer is to do for good does not end with the turn.
+        return getattr(self._turns.late_reducer if name in HANDED_BACK else self.torch_reducer, name)
 
 
 def make_torch_reducer(ddp: Any, slots: Sequence[Slot], hook: CommHook | None) -> None:
@@ -191,3 +200,4 @@ def make_torch_reducer(ddp: Any, slots: Sequence[Slot], hook: CommHook | None) -
     if hook is not None:
         register: Any = dist._register_comm_hook  # type: ignore[attr-defined]
         register(ddp.reducer, ddp.process_group, hook.function)
+        ddp.logger._set_comm_hook_name(hook.function.__qualname__)

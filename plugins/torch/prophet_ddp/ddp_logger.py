@@ -1,0 +1,243 @@
+"""What DistributedDataParallel's logger says of a module under Prophet.
+
+Rule of this file: the entries of `_get_ddp_logging_data()`. Those of the constructor are torch's own, which its logger
+had before Prophet came. What belongs to an iteration is taken where torch takes it, in the same units and as often. A
+module's buckets are those that torch's reducer would have of it: Prophet's blocks are in its status.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from prophet.frontends.torch import compiled
+
+if TYPE_CHECKING:
+    from prophet.frontends.torch.arena import Slot
+    from prophet_ddp.rounds import ModuleRounds
+
+FIRST_ITERATIONS = 10
+"""torch looks at each of these, and later at one of so many."""
+SAMPLE_RATE = 100
+DURATIONS = (
+    "forward_compute_time",
+    "backward_compute_time",
+    "backward_comm_time",
+    "backward_compute_comm_overlap_time",
+)
+
+
+@dataclass
+class IterationTimes:
+    """When things began and ended in one iteration, in nanoseconds of the clock; 0 for what has not."""
+
+    forward_start: int
+    backward_start: int = 0
+    backward_end: int = 0
+    comm_start: int = 0
+    comm_end: int = 0
+    ready: list[tuple[Slot, int]] = field(default_factory=list)
+    """Gradients in the order in which they came, each with its time."""
+
+    def gradient_ready(self, slot: Slot) -> None:
+        """One has been made."""
+        self.ready.append((slot, time.time_ns()))
+
+    def started(self) -> None:
+        """A block has left."""
+        self.comm_start = self.comm_start or time.time_ns()
+
+    def finished(self) -> None:
+        """A block has come back."""
+        self.comm_end = time.time_ns()
+
+    def durations(self) -> dict[str, int]:
+        """By torch's names, without those that are not known."""
+        ends = (self.backward_start, self.backward_end, self.comm_end, min(self.backward_end, self.comm_end))
+        starts = (self.forward_start, self.backward_start, self.comm_start, self.comm_start)
+        rows = zip(DURATIONS, starts, ends, strict=True)
+        return {name: end - start for name, start, end in rows if start and end >= start}
+
+    def moments(self) -> dict[str, int]:
+        """By torch's names."""
+        return {
+            "forward_compute_time_start": self.forward_start,
+            "backward_compute_time_start": self.backward_start,
+            "backward_compute_time_end": self.backward_end,
+            "backward_comm_time_start": self.comm_start,
+            "backward_comm_time_end": self.comm_end,
+        }
+
+
+class DdpLogger(c10d.Logger):
+    """torch's Logger as DistributedDataParallel's own methods call it; names and signatures are torch's.
+
+    `torch_logger` is the one of the reducer whose place Prophet takes. torch's functions take this one for a logger of
+    theirs, of a reducer of one number.
+    """
+
+    def __init__(self, rounds: ModuleRounds, torch_logger: Any, ddp: Any) -> None:
+        one = torch.nn.Parameter(torch.zeros(1, device="cpu"))
+        super().__init__(c10d.Reducer([one], [[0]], [1], ddp.process_group))
+        data = torch_logger._get_ddp_logging_data()
+        self._strs: dict[str, str] = dict(data.strs_map)
+        self._ints: dict[str, int] = dict(data.ints_map)
+        self._rounds = rounds
+        self._places = {slot: place for place, slot in enumerate(rounds.registered)}
+        self._skips_unused = bool(getattr(ddp, "skip_all_reduce_unused_params", False))
+        config = getattr(ddp, "_bucket_config", None)  # since torch 2.13
+        first: Any = c10d._DEFAULT_FIRST_BUCKET_BYTES if config is None else config.first_bucket_bytes_cap
+        own = () if config is None else config.per_bucket_bytes_caps
+        self._limits = list(own) or [first, ddp.bucket_bytes_cap]
+        self.sample_rate = SAMPLE_RATE
+        self.iteration = 0
+        """Synchronised forward passes that have begun."""
+        self._recorded = 0
+        self._averages: dict[str, int] = {}
+        """Without what is `_shown`."""
+        self._shown: IterationTimes | None = None
+        self._ended: IterationTimes | None = None
+        """Of the last iteration, where it was looked at."""
+        self._order: list[int] | None = None
+        """Parameters, by place, in the order of the buckets that torch's reducer would have made anew."""
+        self._unused: list[Slot] | None = None
+        self.graph_static = True
+        """Whether every iteration has left the same parameters unused."""
+        self.backward_ns = [0] * len(self._places)
+        """By place: from the beginning of a backward pass until the gradient came, when it was last looked at."""
+        # Where DistributedDataParallel itself is compiled, torch's own logger is no Python that could be.
+        compiled.hide(DdpLogger, ("set_runtime_stats_and_log",))
+
+    def set_construction_data_and_log(self, *args: Any) -> None:
+        """Keeps nothing: torch's own logger had it."""
+
+    def set_runtime_stats_and_log(self) -> None:
+        """Takes down what the last iteration came to: a synchronised forward pass is about to begin."""
+        self._ended, self._rounds.times = self._rounds.times, None
+        if self._collects():
+            self._take_down(self._ended)
+        self.iteration += 1
+        if self._collects():
+            self._rounds.times = IterationTimes(time.time_ns())
+
+    def set_error_and_log(self, error: str) -> None:
+        """Keeps what ended a pass."""
+        self._strs["error"] = error
+        self._ints |= {"has_error": 1, "iteration": self.iteration}
+
+    def _set_comm_hook_name(self, comm_hook: str) -> None:
+        self._strs["comm_hook"] = comm_hook
+
+    def _set_uneven_input_join(self) -> None:
+        self._ints["join_uneven_inputs"] = 1
+
+    def _set_static_graph(self) -> None:
+        self._ints["static_graph"] = 1
+
+    def _get_ddp_logging_data(self) -> Any:
+        """What is known by now. Waits for no average."""
+        times = self._times() if self._recorded else {}
+        native = super()._get_ddp_logging_data()  # It hears of errors in torch's functions.
+        error = {"error": native.strs_map["error"]} if "error" in native.strs_map else {}
+        has_error = {"has_error": 1} if error else {}
+        return SimpleNamespace(strs_map=self._strs | error, ints_map=self._ints | times | has_error)
+
+    # What the reducer says.
+
+    def forward_ended(self) -> None:
+        """The outputs are known, and with them which parameters have no part."""
+        times = self._rounds.times
+        if times is not None:
+            times.backward_start = time.time_ns()
+        if self._rounds.finds_unused:
+            before, self._unused = self._unused, list(self._rounds.unused)
+            if self.graph_static and before not in (None, self._unused):
+                self.graph_static = False
+                self._ints |= {"can_set_static_graph": 0, "iteration": self.iteration}
+
+    def buckets_may_change(self) -> None:
+        """torch's reducer would make its buckets anew here, once, after the first iteration with an order."""
+        ended = self._ended
+        if self._order is None and not self._rounds.finds_unused and ended is not None and ended.backward_end:
+            came = [self._places[slot] for slot, _ in ended.ready]
+            if came:
+                self._order = list(dict.fromkeys([*came, *self._places.values()]))
+
+    # How it is put together.
+
+    def _collects(self) -> bool:
+        early = self.iteration <= FIRST_ITERATIONS
+        return self.iteration > 0 and (early or self.iteration % self.sample_rate == 0)
+
+    def _take_down(self, ended: IterationTimes | None) -> None:
+        if self._shown is not None:
+            self._averages = self._averages_with(self._shown)
+        self._shown = ended
+        self._recorded += 1
+        unused = self._rounds.unused if self._unused is None else self._unused
+        if not self._rounds.resting:
+            whole = ended is not None and ended.backward_end and ended.ready
+            self._ints["num_buckets_reduced"] = self._reduced(unused) if whole else 0
+        self._ints |= {
+            "iteration": self.iteration,
+            "unused_parameter_size": sum(_bytes(slot) for slot in unused),
+            "has_rebuilt_buckets": int(self._order is not None),
+        }
+        if c10d.get_debug_level() == c10d.DebugLevel.DETAIL:
+            # torch prints them there, and what is not there comes to be.
+            self._strs.setdefault("comm_hook", "")
+            self._ints.setdefault("join_uneven_inputs", 0)
+        if self._order is not None:
+            buckets = self._buckets(self._order)
+            self._strs["rebuilt_bucket_sizes"] = ", ".join(str(self._size(bucket)) for bucket in buckets)
+            self._strs["rebuilt_per_bucket_param_indices"] = ", ".join(_joined(bucket, " ") for bucket in buckets)
+        if ended is not None and ended.ready:
+            came = [self._places[slot] for slot, _ in ended.ready]
+            self._strs["prev_iteration_grad_ready_order_indices"] = _joined(came, ", ")
+            for slot, at_ns in ended.ready:
+                self.backward_ns[self._places[slot]] = at_ns - ended.backward_start
+
+    def _times(self) -> dict[str, int]:
+        shown = self._shown or IterationTimes(0)
+        durations = dict.fromkeys(DURATIONS, 0) | shown.durations()
+        averages = {f"avg_{name}": value for name, value in self._averages_with(shown).items()}
+        return durations | averages | shown.moments()
+
+    def _averages_with(self, times: IterationTimes) -> dict[str, int]:
+        """As torch has them: an average stays where an iteration lacks the time."""
+        before, now = dict.fromkeys(DURATIONS, 0) | self._averages, times.durations()
+        count = self._recorded
+        return {name: (now[name] + old * (count - 1)) // count if name in now else old for name, old in before.items()}
+
+    def _reduced(self, unused: Sequence[Slot]) -> int:
+        """How many buckets torch's reducer would have sent."""
+        if self._order is not None:
+            return len(self._buckets(self._order))
+        if not self._skips_unused:
+            return len(self._strs["bucket_sizes"].split(","))
+        without = {self._places[slot] for slot in unused}
+        return sum(not without.issuperset(bucket) for bucket in self._buckets(list(self._places.values())))
+
+    def _buckets(self, order: Sequence[int]) -> Sequence[Sequence[int]]:
+        slots = self._rounds.registered
+        buckets, _ = c10d._compute_bucket_assignment_by_size(
+            [slots[place].param for place in order], self._limits, [False] * len(order), list(order)
+        )
+        return list(buckets)
+
+    def _size(self, bucket: Sequence[int]) -> int:
+        return sum(_bytes(self._rounds.registered[place]) for place in bucket)
+
+
+def _bytes(slot: Slot) -> int:
+    return int(slot.param.nbytes)
+
+
+def _joined(places: Sequence[int], between: str) -> str:
+    return between.join(str(place) for place in places)

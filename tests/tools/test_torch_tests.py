@@ -1,0 +1,110 @@
+"""torch's own tests of DistributedDataParallel under Prophet, in short; `make torch-tests` runs them all."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+import psutil
+import pytest
+import torch
+
+from support.programs import clean_environ
+from tools import torch_tests
+from tools.command_line import exit_status
+from tools.torch_tests import Compared, Outcome
+from tools.torch_tests_ranks import OnProcessors, error_line
+
+CHECKOUT = Path(__file__).parents[2]
+BREADTH = (
+    "test_accumulate_gradients_no_sync",
+    "test_ddp_comm_hook_logging",
+    "test_ddp_control_flow_different_across_ranks",
+    "test_ddp_grad_div_uneven_inputs",
+    "test_ddp_logging_data_cpu",
+    "test_ddp_multiple_nested_unused_params_error",
+    "test_ddp_python_error_logged",
+    "test_ddp_shared_grad_acc_unused_params",
+    "test_ddp_static_graph_nested_types",
+    "test_detect_ddp_is_actually_static",
+    "test_skip_all_reduce_unused_parameters",
+    "test_static_graph_api_cpu",
+)
+PASSED, FAILED = Outcome("passed", ""), Outcome("failed", "RuntimeError: no")
+
+
+def test_torchs_own_tests_pass_under_prophet_and_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tools.torch_tests", "--each", *BREADTH, "test_ddp_uneven_inputs"]
+    with (tmp_path / "log").open("wb") as log:
+        program = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=log, env=clean_environ())
+    assert program.stdout is not None
+    rows = [program.stdout.readline().decode().strip().split("\t") for _ in BREADTH]
+    left = psutil.Process(program.pid).children(recursive=True)  # The last test takes a minute.
+    os.kill(program.pid, signal.SIGINT)
+    assert program.wait(60) == 130, (tmp_path / "log").read_text()
+    assert len(left) >= 2 and not psutil.wait_procs(left, 60)[1]
+    assert rows == [[name, "passed", "passed"] for name in BREADTH]
+
+
+def test_a_difference_counts_unless_it_has_a_reason() -> None:
+    said: list[str] = []
+    compared = [Compared("one", PASSED, PASSED), Compared("two", PASSED, FAILED), Compared("three", FAILED, FAILED)]
+    assert not torch_tests.report(compared, {}, said.append)
+    assert torch_tests.report(compared, {"two": "for a reason"}, said.append)
+    assert [line.split(";")[-1].strip() for line in said] == ["NO REASON IS KNOWN", "for a reason"]
+
+
+def test_every_reason_is_of_a_test_that_torch_has() -> None:
+    written = (Path(torch.__file__).parent / "testing/_internal/distributed/distributed_test.py").read_text()
+    assert all(why and f"def {name}(" in written for name, why in torch_tests.reasons().items())
+
+
+class NoRunner:
+    """A program that has no tests."""
+
+    def __init__(self, python: str, more: dict[str, str]) -> None:
+        """Starts nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        """Ends nothing."""
+
+    def started(self) -> tuple[str, list[str]]:
+        """No tests."""
+        return "2.0", []
+
+
+def test_an_unknown_test_is_one_line_and_status_2(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch_tests, "Runner", NoRunner)
+    assert exit_status(lambda: torch_tests.main(["test_of_nothing"])) == 2
+    assert capfd.readouterr().err.strip() == "prophet: torch 2.0 has no test test_of_nothing"
+
+
+@pytest.mark.parametrize(
+    ("written", "becomes"),
+    [
+        ("net = DDP(model.cuda(self.rank), device_ids=[self.rank])", "net = DDP(model.cpu())"),
+        ("x = torch.ones(2, device=rank).to(self.rank)", "x = torch.ones(2, device='cpu').to('cpu')"),
+        ("torch.cuda.set_device(rank)", "_NoGpu.set_device(rank)"),
+        ("y = x.to(torch.device('cuda:0'))", "y = x.to(torch.device('cpu'))"),
+        ("@skip_if_lt_x_gpu(2)\ndef test(self):\n    pass", "def test(self):\n    pass"),
+        ("z = torch.zeros(2, device=x.device)", "z = torch.zeros(2, device=x.device)"),
+    ],
+)
+def test_a_gpu_becomes_the_processor(written: str, becomes: str) -> None:
+    assert ast.unparse(OnProcessors().visit(ast.parse(written))) == becomes
+
+
+def test_the_line_of_an_error_is_that_of_the_last_one() -> None:
+    first = "Traceback (most recent call last):\n  File\nKeyError: 1\n\nDuring handling:\n\n"
+    second = "Traceback (most recent call last):\n  File\n    x\nRuntimeError: what\nmore\n"
+    assert error_line(first + second) == "RuntimeError: what"
