@@ -15,6 +15,7 @@ import atexit
 import functools
 import importlib.abc
 import importlib.machinery
+import inspect
 import logging
 import sys
 from collections.abc import Sequence
@@ -60,13 +61,15 @@ class _Finder(importlib.abc.MetaPathFinder):
 def stand_behind(ddp_class: Any) -> None:
     """From now on each new object of the class is handed to Prophet when it is made."""
     original = ddp_class.__init__
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         takeover = _takeover()
         original(self, *args, **kwargs)
         if takeover is not None:
-            takeover.take_over(self, takeover.settings())
+            synced = signature.bind(self, *args, **kwargs).arguments.get("init_sync", True)
+            takeover.take_over(self, takeover.settings(), synced)
 
     ddp_class.__init__ = init
 
