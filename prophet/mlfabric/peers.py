@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from prophet.core.forks import free_in_forks
 from prophet.core.optional import need
 
 logger = logging.getLogger("prophet")
@@ -57,8 +58,8 @@ class Peers:
         self.port: int = self._incoming.bind_to_random_port(f"tcp://{host}")
         self._addresses: Mapping[int, tuple[str, int]] = {}
         self._outgoing: dict[int, Any] = {}
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self._lock = free_in_forks(threading.Lock())
+        self._closing = free_in_forks(threading.Event())
         self._thread: threading.Thread | None = None
 
     def know(self, addresses: Mapping[int, tuple[str, int]]) -> None:

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from prophet.core.forks import free_in_forks
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.events import EventLog, Phase
 
@@ -70,7 +71,7 @@ class Issuer:
         self._group = group
         self._log = log
         self._lock = threading.RLock()
-        self._moved = threading.Condition(self._lock)
+        self._moved = free_in_forks(threading.Condition(self._lock))
         self._queue: deque[JointOperation] = deque()
         self._in_flight = 0
         self.at_once = LEAST_AT_ONCE

@@ -5,8 +5,8 @@ a pending update is brought up to date
 
 - when its module is called, when it is read as an attribute of a module, when it comes out of
   `named_parameters()` or `parameters()`, or out of a parameter group of its optimizer;
-- when any function of torch gets it, or what shares its memory, in the thread that called step()
-  (references.py), so a list of parameters that the program kept is covered as well;
+- when any function of torch gets it, or what shares its memory (references.py), in the thread that called step() and in
+  those that threads.py finds, so a list of parameters that the program kept is covered as well;
 - when it is copied, pickled, or sent to another process.
 
 All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
@@ -15,7 +15,7 @@ before TorchScript's code or a CUDA graph runs and before a transform of torch.f
 A module that is compiled waits for all of its parameters when it is called (compiled.py). Where somebody holds the
 memory of a parameter or of its gradient without asking torch (aliases.py), and from then on where compiled code could
 use a parameter that is not its module's, step() waits, as stock BytePS does. One way is out of reach: a reference to
-the tensor itself that another thread or a C++ extension uses. Where gradients show it, step() waits from then on.
+the tensor itself that a thread of C++'s or an extension uses. Where gradients show it, step() waits from then on.
 The patches do nothing while they are traced, so they break no graph.
 """
 
@@ -34,7 +34,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import aliases as torch_aliases
-from prophet.frontends.torch import compiled, references
+from prophet.frontends.torch import compiled, references, threads
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.ports import Awaited, UpdateOwner, Watcher
 
@@ -343,6 +343,25 @@ def _watch_references() -> None:
     references.watch_here(_pending, _watched, _learning, _use)
 
 
+def _thread_begins() -> None:
+    references.watch_here(_pending, _watched, _learning, _use, stays=True)
+
+
+def _thread_wakes() -> None:
+    if (_kept or _learning) and not (references.watching_here() or threads.is_own()):
+        _watch_references()
+
+
+def _in_the_child() -> None:
+    """A fork has no thread that averages come by: what another thread has begun meanwhile stays as it is there."""
+    references.stop_here(for_good=True)
+    for slots in _kept.values():
+        for slot in slots:
+            slot.pending = slot.awaited = False
+    for table in (_kept, _pending, _sent, _learning):
+        table.clear()  # type: ignore[attr-defined]
+
+
 def leave_references() -> None:
     """Uses in this thread cost nothing from here on, where there is nothing that one would wait for, nor be noted."""
     if not _kept and not _learning:
@@ -386,6 +405,7 @@ def _before_compilation() -> None:
     if _look_before is _before_forward:
         _look_before = compiled.unseen(_before_forward)
     if not (_graphs_are_told and compiled.inside()):
+        references.stop_here(for_good=True)
         _wait_from_now_on("torch.compile makes code of something else than a module")
         return
     for owner in owners():
@@ -432,7 +452,8 @@ def _install() -> None:
     _patch_zero_grad()
     _patch_what_modes_do_not_see()
     torch_aliases.install()
-    os.register_at_fork(before=_flush_all)
+    threads.watch_all(_thread_begins, lambda: references.stop_here(for_good=True), _thread_wakes, _flush_all)
+    os.register_at_fork(before=_flush_all, after_in_child=_in_the_child)
 
 
 def call_before(holder: Any, name: str, first: Callable[..., None]) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import torch
 from torch.optim import optimizer as torch_optimizer
 
+from prophet.core.forks import free_in_forks
 from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.torch import references
@@ -73,7 +74,7 @@ class Updates:
         self._user_class = user_class
         step: Any = user_class.step
         self._step_without_hooks = step.__wrapped__ if getattr(step, "hooked", False) else step
-        self._lock = threading.RLock()
+        self._lock = free_in_forks(threading.RLock())
         self._order: list[Slot] = []
         self._groups: list[dict[str, Any]] = []
         self._pending = 0
