@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.reduction import ForkingPickler
@@ -352,11 +353,39 @@ def _thread_wakes() -> None:
         _watch_references()
 
 
+def _before_fork() -> None:
+    """A child finds nothing pending, and no update half made: other threads make none until it is there."""
+    if references.is_at_work():
+        return
+    owners = sorted(_kept, key=lambda owner: (hasattr(owner, "updating"), id(owner)))  # Awaited gradients come first:
+    for owner in owners:  # who waits for them has a lock under which others wait for updates.
+        if hasattr(owner, "updating"):
+            owner.updating.acquire()
+            _held.locks.append(owner.updating)
+        owner.flush()
+
+
+def _after_fork() -> None:
+    while _held.locks:
+        _held.locks.pop().release()
+
+
+class _Held(threading.local):
+    """What this thread holds while it forks."""
+
+    def __init__(self) -> None:
+        self.locks: list[Any] = []
+
+
+_held = _Held()
+
+
 def _in_the_child() -> None:
     """A fork has no thread that averages come by: what another thread has begun meanwhile stays as it is there."""
+    _held.locks.clear()
     references.stop_here(for_good=True)
-    for slots in _kept.values():
-        for slot in slots:
+    for watched in list(_watched.values()):
+        for slot in watched.slots:
             slot.pending = slot.awaited = False
     for table in (_kept, _pending, _sent, _learning):
         table.clear()  # type: ignore[attr-defined]
@@ -453,7 +482,7 @@ def _install() -> None:
     _patch_what_modes_do_not_see()
     torch_aliases.install()
     threads.watch_all(_thread_begins, lambda: references.stop_here(for_good=True), _thread_wakes, _flush_all)
-    os.register_at_fork(before=_flush_all, after_in_child=_in_the_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_the_child)
 
 
 def call_before(holder: Any, name: str, first: Callable[..., None]) -> None:

@@ -74,7 +74,8 @@ class Updates:
         self._user_class = user_class
         step: Any = user_class.step
         self._step_without_hooks = step.__wrapped__ if getattr(step, "hooked", False) else step
-        self._lock = free_in_forks(threading.RLock())
+        self._lock = self.updating = free_in_forks(threading.RLock())
+        """Held while updates are waited for and made."""
         self._order: list[Slot] = []
         self._groups: list[dict[str, Any]] = []
         self._pending = 0
