@@ -168,8 +168,9 @@ class Meeting(Store):
         if not wait_until(there, min(CONNECT_LIMIT_S, timeout.total_seconds())):
             raise TimeoutError(f"another rank does not connect within {CONNECT_LIMIT_S:g} s")
 
-    def fail(self, error: Exception) -> None:
-        """Says so to the others. Raises ConnectionError, with its reason, where another rank has been first."""
+    def fail(self, rank: int, error: Exception) -> None:
+        """Says to the others that this `rank` of the group has. Raises ConnectionError where another has been first."""
         if self._store.check([self._FAILED]):
             raise ConnectionError(self._store.get(self._FAILED).decode())
-        self._store.set(self._FAILED, str(error).partition("\n")[0])
+        (why, *_) = str(error).splitlines() or [type(error).__name__]
+        self._store.set(self._FAILED, f"rank {rank} cannot: {why}")

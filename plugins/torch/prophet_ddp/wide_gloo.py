@@ -47,7 +47,7 @@ def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeou
         options._devices = _devices()
         group = gloo(meeting, rank, ranks, options)
     except Exception as error:
-        meeting.fail(error)
+        meeting.fail(rank, error)
         raise
     if bounded:
         group.set_timeout(timeout)
@@ -63,7 +63,9 @@ def _require_room(sockets: int) -> None:
         return
     left = most - len(list(Path("/proc/self/fd").iterdir()))
     if 2 * sockets > left:
-        raise ConnectionError(f"{left} file descriptors are left of {most} (ulimit -n), and {sockets} are wanted")
+        raise ConnectionError(
+            f"{left} file descriptors are left of {most} (ulimit -n), too few for connections to {sockets} ranks"
+        )
 
 
 def probe(group: Any) -> Probe:

@@ -6,7 +6,7 @@ a pending update is brought up to date
 - when its module is called, when it is read as an attribute of a module, when it comes out of
   `named_parameters()` or `parameters()`, or out of a parameter group of its optimizer;
 - when any function of torch gets it, or what shares its memory (references.py), in the thread that called step() and in
-  those that threads.py finds, so a list of parameters that the program kept is covered as well;
+  others (threads.py), so a list of parameters that the program kept is covered as well;
 - when it is copied, pickled, or sent to another process.
 
 All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.reduction import ForkingPickler
@@ -33,6 +32,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from prophet.core.forks import hold_over_fork
 from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import aliases as torch_aliases
 from prophet.frontends.torch import compiled, references, threads
@@ -357,32 +357,15 @@ def _before_fork() -> None:
     """A child finds nothing pending, and no update half made: other threads make none until it is there."""
     if references.is_at_work():
         return
-    owners = sorted(_kept, key=lambda owner: (hasattr(owner, "updating"), id(owner)))  # Awaited gradients come first:
-    for owner in owners:  # who waits for them has a lock under which others wait for updates.
+    # Awaited gradients come first: who waits for them has a lock under which others wait for updates.
+    for owner in sorted(_kept, key=lambda owner: (hasattr(owner, "updating"), id(owner))):
         if hasattr(owner, "updating"):
-            owner.updating.acquire()
-            _held.locks.append(owner.updating)
+            hold_over_fork(owner.updating)
         owner.flush()
 
 
-def _after_fork() -> None:
-    while _held.locks:
-        _held.locks.pop().release()
-
-
-class _Held(threading.local):
-    """What this thread holds while it forks."""
-
-    def __init__(self) -> None:
-        self.locks: list[Any] = []
-
-
-_held = _Held()
-
-
 def _in_the_child() -> None:
-    """A fork has no thread that averages come by: what another thread has begun meanwhile stays as it is there."""
-    _held.locks.clear()
+    """No averages come there: what another thread has begun meanwhile stays as it is."""
     references.stop_here(for_good=True)
     for watched in list(_watched.values()):
         for slot in watched.slots:
@@ -482,7 +465,7 @@ def _install() -> None:
     _patch_what_modes_do_not_see()
     torch_aliases.install()
     threads.watch_all(_thread_begins, lambda: references.stop_here(for_good=True), _thread_wakes, _flush_all)
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_the_child)
+    os.register_at_fork(before=_before_fork, after_in_child=_in_the_child)
 
 
 def call_before(holder: Any, name: str, first: Callable[..., None]) -> None:
@@ -612,7 +595,7 @@ def _blindly(original: Callable[..., None]) -> Callable[..., None]:
     def wrapper(*args: Any, **kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
-        with references.blind():
+        with references.blind(), references.swapping:
             return original(*args, **kwargs)
 
     return wrapper

@@ -33,6 +33,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes
 
+from prophet.core.forks import free_in_forks
+
 _set_tracing_state: Callable[[Any], None] = vars(torch._C)["_set_tracing_state"]
 
 _METADATA = frozenset(
@@ -53,6 +55,13 @@ _METADATA = frozenset(
 )
 _grad, _requires_grad = (inspect.getattr_static(torch.Tensor, name) for name in ("grad", "requires_grad"))
 _READS_NOTHING = _METADATA | {_grad.__get__, _grad.__set__, _grad.__delete__, _requires_grad.__set__}
+
+_GRADS = frozenset({_grad.__get__, _grad.__set__, _grad.__delete__})
+
+swapping = free_in_forks(threading.RLock())
+"""Held while an update has averages in the place of gradients, and while the program looks at a gradient or clears it:
+the two may be in different threads.
+"""
 
 StorageKey = int
 Pending = Mapping[StorageKey, tuple[Any, ...]]
@@ -106,6 +115,9 @@ class _References(TorchFunctionMode):
                 self._look(args)
             if kwargs:
                 self._look(kwargs.values())
+        elif func in _GRADS:
+            with swapping:
+                return func(*args)
         return func(*args, **kwargs) if kwargs else func(*args)
 
     def look(self, values: Iterable[Any]) -> None:

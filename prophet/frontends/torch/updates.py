@@ -237,7 +237,8 @@ class Updates:
                 if slot.updated is not None:
                     slot.streams.follow(slot.updated)
             modes.enter_context(references.outside_of_the_program({slot.param.device.type for slot in slots}))
-            self._update_here(slots)
+            with references.swapping:
+                self._update_here(slots)
             for streams in used:
                 marks[streams] = streams.mark()
         for streams, mark in marks.items():

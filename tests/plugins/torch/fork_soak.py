@@ -1,8 +1,11 @@
-"""Forks at random moments of a job of two ranks, whose children evaluate: `fork_soak.py COUNT [plain]`.
+"""Forks at random moments of a job of two ranks, whose children evaluate: `fork_soak.py COUNT [plain] [threads]`.
 
-Each rank trains in its main thread and forks there right after a step; a second thread forks whenever it likes, so also
-while the first one holds a lock. A child looks at the model in every way that takes a lock of somebody's, and says so by
-a pipe. Prints one line: how many forks there were, and how many children said nothing within LIMIT_S.
+Each rank trains and forks in its main thread: in the middle of a forward pass, between backward and step, after a step.
+What the agent, gloo and the threads that watch do then is chance. A child looks at the model in every way that takes a
+lock of somebody's, and says so by a pipe. With `threads` another thread forks, too, whenever it likes: that may copy a
+lock of torch's own (each parameter has one), which no child gets, with Prophet and without.
+
+Prints one line: how many forks there were, and how many children said nothing within LIMIT_S.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +32,14 @@ from torch.nn.parallel import DistributedDataParallel
 from tools.ports import free_port
 
 RANKS = 2
-LIMIT_S = 60.0
+LIMIT_S = 20.0
 
 
-def look(ddp: Any, optimizer: torch.optim.Optimizer, kept: list[torch.Tensor]) -> None:
+def look(ddp: Any, optimizer: torch.optim.Optimizer, kept: Sequence[torch.Tensor]) -> None:
     """What a child does, without a gradient that others would have to average."""
     logging.getLogger("prophet").debug("a child")
+    for layer in ddp.module:
+        layer._forward_hooks.clear()
     with torch.no_grad():
         ddp.module(torch.ones(2, 32)).sum().item()
         sum(param.sum().item() for param in kept)
@@ -71,7 +77,7 @@ def answers(look_there: Any) -> bool:
     return there
 
 
-def train(rank: int, count: int) -> tuple[int, int]:
+def train(rank: int, count: int, threads: bool) -> tuple[int, int]:
     """Until there were `count` forks in all ranks; (forks, children that said nothing) of this one."""
     torch.manual_seed(0)
     inner = nn.Sequential(*(nn.Linear(32, 32) for _ in range(8)))
@@ -86,48 +92,57 @@ def train(rank: int, count: int) -> tuple[int, int]:
             results.append(answers(lambda: look(ddp, optimizer, kept)))
             time.sleep(random.random() * 0.005)
 
-    def step() -> None:
+    def step(between: Callable[[], None]) -> None:
         optimizer.zero_grad()
         ddp(torch.full((4, 32), rank + 1.0)).square().mean().backward()
+        between()
         optimizer.step()
 
+    def fork(*_: Any) -> None:
+        if random.random() < 0.1:
+            results.append(answers(lambda: look(ddp, optimizer, kept)))
+
     for _ in range(5):
-        step()
+        step(lambda: None)
+    for place in (2, 5):
+        inner[place].register_forward_hook(fork)
     forking = threading.Thread(target=at_random)
-    forking.start()
+    if threads:
+        forking.start()
     total, everywhere = torch.zeros(1), 0
     while everywhere < count:
         for _ in range(10):
-            step()
-        results.append(answers(lambda: look(ddp, optimizer, kept)))
+            step(fork)
+            fork()
         total.fill_(len(results))
         dist.all_reduce(total)
         everywhere = int(total.item())
     over.set()
-    forking.join()
+    if threads:
+        forking.join()
     return len(results), results.count(False)
 
 
-def run_rank(rank: int, count: int, plain: bool, port: int) -> None:
+def run_rank(rank: int, count: int, plain: bool, threads: bool, port: int) -> None:
     """The life of one rank."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
     if not plain:
         os.environ.update(PROPHET_SCHEDULER="prophet", PROPHET_CACHE="off")
         import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
     dist.init_process_group("gloo")
-    forks, silent = train(rank, count)
+    forks, silent = train(rank, count, threads)
     Path(f"rank{rank}").write_text(f"{forks} {silent}")
     dist.destroy_process_group()
 
 
-def main(count: int, plain: bool) -> None:
+def main(count: int, plain: bool, threads: bool) -> None:
     """Runs the ranks in the folder where the process is."""
     port = free_port()
     pids = []
     for rank in range(RANKS):
         pid = os.fork()
         if pid == 0:
-            run_rank(rank, count, plain, port)
+            run_rank(rank, count, plain, threads, port)
             raise SystemExit(0)
         pids.append(pid)
     statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
@@ -136,4 +151,4 @@ def main(count: int, plain: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), "plain" in sys.argv[2:])
+    main(int(sys.argv[1]), "plain" in sys.argv[2:], "threads" in sys.argv[2:])
