@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from prophet.core.forks import free_in_forks
+
 HEAP_LOOK_S = 10.0
 """Seconds between two looks at whether the heap has grown."""
 
@@ -33,7 +35,7 @@ class TurningThread:
         self._turn = turn
         self._pause_s = pause_s
         self._failed = failed
-        self._woken = threading.Event()
+        self._woken = free_in_forks(threading.Event())
         self._stopped = False
         self._thread: threading.Thread | None = None
         self.busy_s = 0.0

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prophet.core.cut import Cut
+from prophet.core.forks import free_in_forks
 
 if TYPE_CHECKING:
     from prophet.core.network import Network
@@ -52,7 +53,7 @@ class WarmStart:
         self._learning = learning
         self._profile = profile
         self._arena = arena
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._sizes: tuple[int, ...] | None = None
         self._path: Path | None = None
         self._kept: Kept | None = None

@@ -23,6 +23,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from prophet.core.errors import UserError
+from prophet.core.forks import free_in_forks
 from prophet.core.settings import DEFAULT_COORDINATOR_BOUND_S, coordinator_from_environ
 from prophet.hub import Connection, Hub, Owner, lives_or_ends
 from prophet.learn.bandwidth import NicSample
@@ -105,7 +106,7 @@ class CoordinatorClient:
         # A restart takes longer than a millisecond an update, so it does not use a number again.
         self._numbers = time.time_ns() // 1_000_000
         self._closing = self._ended = self._warned = False
-        self._answered = threading.Condition(self._lock)
+        self._answered = free_in_forks(threading.Condition(self._lock))
         self._interface = interface_towards(urlsplit(address).hostname or "") if watch_nic else None
         self._nic = NicEstimate()
         self._sample: NicSample | None = None

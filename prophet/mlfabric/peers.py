@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from prophet.core.forks import free_in_forks
 from prophet.hub import Connection, Hub, Owner, listener_at, lives_or_ends
 
 logger = logging.getLogger("prophet")
@@ -82,8 +83,8 @@ class Peers:
         self._receive: Receive | None = None
         self._addresses: Mapping[int, tuple[str, int]] = {}
         self._outgoing: dict[int, tuple[queue.SimpleQueue[_Message | None], threading.Thread]] = {}
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self._lock = free_in_forks(threading.Lock())
+        self._closing = free_in_forks(threading.Event())
         self._thread: threading.Thread | None = None
 
     def know(self, addresses: Mapping[int, tuple[str, int]]) -> None:

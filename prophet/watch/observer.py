@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from prophet import __version__
+from prophet.core.forks import free_in_forks
 from prophet.core.settings import METRICS_PORT, PREFIX, RECORD, Settings
 from prophet.core.status import AgentStatus
 from prophet.watch import training
@@ -78,8 +79,8 @@ class Observer:
         self._clock = clock
         self._all_reduce = all_reduce_ranks is not None
         self._lock = threading.Lock()
-        self._looked = threading.Condition(self._lock)
-        self._writing = threading.Lock()
+        self._looked = free_in_forks(threading.Condition(self._lock))
+        self._writing = free_in_forks(threading.Lock())
         self._meter = Meter(all_reduce_ranks, arena)
         self._periods = Periods()
         self._began_s = clock()

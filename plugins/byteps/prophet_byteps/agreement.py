@@ -34,6 +34,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from prophet.core.forks import free_in_forks
 from prophet.frontends.ending import STALLED, WRONG, end_process
 
 ROW_BYTES = 256
@@ -178,7 +179,7 @@ class Agreement:
         self.workers = workers
         self._topics: dict[str, _Topic] = {}
         self._next_slot = 0
-        self._lock = threading.RLock()
+        self._lock = free_in_forks(threading.RLock())
         for slot in range(SLOTS):
             self._declare(slot)
 

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
 from prophet.core.errors import UserError
+from prophet.core.forks import free_in_forks
 from prophet.core.network import Network
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
 from prophet_byteps import agreement
@@ -137,7 +138,7 @@ class CutBoard:
         self.trace: TraceBoard | None = None
         """Where what was traced is left; None where no policy plans with it."""
         self._first_cut = first_cut
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._wanted = NOTHING
         self._credit: int | None = None
         self._reason = self._reason_in_force = NO_REASON

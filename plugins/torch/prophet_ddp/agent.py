@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from prophet.core.arena import completions_at, generations_at
 from prophet.core.cut import Block, Cut
 from prophet.core.events import DRAIN_S, EventKind
+from prophet.core.forks import free_in_forks
 from prophet.core.network import Network, Probe
 from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
@@ -425,7 +426,7 @@ class Agents:
     """The thread, and the modules it looks after."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._modules: list[Turning] = []
         self._thread = TurningThread(self._turn, self._pause_s, self._failed)
         self._over = False

@@ -15,6 +15,7 @@ import atexit
 import functools
 import importlib.abc
 import importlib.machinery
+import inspect
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -58,6 +59,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 def stand_behind(ddp_class: Any) -> None:
     """From now on each new object of the class is handed to Prophet when it is made."""
     original = ddp_class.__init__
+    signature = inspect.signature(original)
 
     @passed_over
     @functools.wraps(original)
@@ -65,7 +67,8 @@ def stand_behind(ddp_class: Any) -> None:
         takeover = _takeover()
         original(self, *args, **kwargs)
         if takeover is not None:
-            takeover.take_over(self, takeover.settings())
+            synced = signature.bind(self, *args, **kwargs).arguments.get("init_sync", True)
+            takeover.take_over(self, takeover.settings(), synced)
 
     ddp_class.__init__ = init
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import torch
 
 from prophet.core.cut import RECUT_ROUNDS, Cut
+from prophet.core.forks import free_in_forks
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.issuer import Issuer, JointOperation
 
@@ -100,7 +101,7 @@ class Control:
         self._issuer = issuer
         self.rank = rank
         self._decides = rank == 0
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._wanted: Decision | None = None
         self._number = 0
         self._turn = (0, 0)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prophet.core.events import EVENT_DTYPE, MOST_FORWARDS, EventKind, QueueKind
+from prophet.core.forks import free_in_forks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +46,7 @@ class EventLog:
         self._open = open
         self._numbers: list[float] = []
         self._forward_ends: deque[float] = deque(maxlen=MOST_FORWARDS)
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._lost = 0
         self._lost_before = 0
         """Events that are missing between those that were drained last and the next."""

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from prophet.core.forks import free_in_forks
 from prophet.frontends.torch.recording import keep_thread_state, unrecorded
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.events import EventLog, Phase
@@ -76,7 +77,7 @@ class Issuer:
         self._group = group
         self._log = log
         self._lock = threading.RLock()
-        self._moved = threading.Condition(self._lock)
+        self._moved = free_in_forks(threading.Condition(self._lock))
         self._queue: deque[JointOperation] = deque()
         self._in_flight = 0
         self.at_once = LEAST_AT_ONCE

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 from prophet.core.cut import UNIT_BYTES, Block, Borders, Cut, arena_places
+from prophet.core.forks import free_in_forks
 from prophet.frontends.torch.arena import ArenaBlock, Slot
 from prophet.frontends.torch.clipping import NORM
 from prophet_ddp.events import Phase
@@ -141,7 +142,7 @@ class TwoPhases:
         """The round's, by block; to be made ready when all of a block is there."""
         self.gatherings: dict[ArenaBlock, JointOperation] = {}
         """And those with whose end it is back."""
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._left: dict[Slot, int] = {}
         """Of the gradients that this rank owns, how many blocks are to be reduced yet."""
         self._without_norm = 0

@@ -10,7 +10,6 @@ another rank. Where one cannot, all keep torch's reducer, with one warning.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
 import hashlib
@@ -41,6 +40,7 @@ from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
 from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.ddp_logger import DdpLogger
+from prophet_ddp.meeting import SilentRank, agree, met
 from prophet_ddp.records import Records, environ_of_rank
 from prophet_ddp.reducer import LateReducer
 from prophet_ddp.rounds import ModuleRounds
@@ -60,7 +60,6 @@ _taken: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those with something in flight live until it has ended, also where their module is gone."""
 _installed = False
 _numbers = itertools.count(1)
-_counts: dict[str, int] = {}
 
 
 @functools.cache
@@ -81,8 +80,10 @@ def settings() -> Settings:
         end_process(str(error), WRONG)
 
 
-def take_over(ddp: Any, told: Settings) -> None:
-    """Takes the reducer's place, where all ranks of the module's group can."""
+def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
+    """Takes the reducer's place, where all ranks of the module's group can. `synced`: its constructor has waited for
+    all of them, as torch's does unless it is told otherwise.
+    """
     group: dist.ProcessGroup = ddp.process_group
     if group.size() == 1:
         return
@@ -100,7 +101,12 @@ def take_over(ddp: Any, told: Settings) -> None:
     blocks = f"{told.partition_bytes or 'adaptive'}, fusion {'on' if told.fusion else 'off'}"
     terms = f"Prophet {__version__}, policy {told.policy}, {blocks}, layout {digest}"
     own = terms if reason is None else f"{KEEPS}, since {reason}"
-    said = _agree(group, own)
+    limit_s = _timeout_s(ddp, group)
+    # Where all have been there a moment ago, one that says nothing has no Prophet, and will never say anything.
+    if synced:
+        said, store = _agree(group, own, AGREE_LIMIT_S, "does not say with what it trains")
+    else:
+        said, store = _agree(group, own, limit_s, "has not made this module, or not under Prophet,")
     wanted = {text for text in said if not text.startswith(KEEPS)}
     if len(wanted) > 1:
         rank, text = next((rank, text) for rank, text in enumerate(said) if text in wanted - {own})
@@ -113,12 +119,13 @@ def take_over(ddp: Any, told: Settings) -> None:
     failed = ""
     try:
         _install()
-        _replace(ddp, told, group, named)
+        _replace(ddp, told, group, named, store)
         ddp.reducer.rounds.label = label
     except Exception as error:
         failed = _failure(error)
     # None goes on with it alone: the others would wait for collectives of this one.
-    for rank, text in enumerate(_agree(group, failed)):
+    said, _ = _agree(group, failed, AGREE_LIMIT_S if failed else limit_s, "does not say whether it is connected")
+    for rank, text in enumerate(said):
         if text:
             warn_once(f"{label} keeps DistributedDataParallel as it is: rank {rank} says that {text}")
             _records.stepped_aside(text)
@@ -204,51 +211,43 @@ def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
     return [(names_by_id[id(param)], param) for param in parameters]
 
 
-def _agree(group: dist.ProcessGroup, text: str) -> list[str]:
-    """What each rank of the group says, by rank. A rank that says nothing in time ends this one."""
+def _agree(group: dist.ProcessGroup, text: str, limit_s: float, silent: str) -> tuple[list[str], Any]:
+    """See meeting.agree. A rank that says nothing in time ends this one, with `silent` as the reason."""
     members = dist.get_process_group_ranks(group)
-    place = _place(group)
-    _counts[place] = _counts.get(place, 0) + 1
-    store = _store_of(group)
-    store.set(str(group.rank()), text)
-    said = []
-    for rank in range(group.size()):
-        try:
-            store.wait([str(rank)], datetime.timedelta(seconds=AGREE_LIMIT_S))
-        except dist.DistNetworkError as error:
-            end_process(f"the store that ranks agree by is gone: {str(error).splitlines()[0]}", WRONG)
-        except dist.DistError:
-            end_process(
-                f"rank {members[rank]} does not say with what it trains within {AGREE_LIMIT_S:g} s; start all ranks "
-                f"with {names.DDP_SCHEDULER}, or none",
-                WRONG,
-            )
-        said.append(store.get(str(rank)).decode())
-    store.set(f"read {group.rank()}", "")
-    if len(set(said)) > 1:
-        # One that ends may take the store along, and others would not know why.
-        with contextlib.suppress(dist.DistError):
-            store.wait([f"read {rank}" for rank in range(group.size())], datetime.timedelta(seconds=READ_LIMIT_S))
-    return said
+
+    def tell(rank: int) -> None:
+        so_far = f"rank {members[rank]} {silent} within {AGREE_LIMIT_S:g} s"
+        warn_once(f"Prophet: {so_far}; waiting for it up to {limit_s:g} s, as torch would")
+
+    try:
+        return agree(group, text, limit_s, AGREE_LIMIT_S, tell)
+    except SilentRank as error:
+        end_process(
+            f"rank {members[error.rank]} {silent} within {limit_s:g} s; start all ranks with {names.DDP_SCHEDULER}, or "
+            "none",
+            WRONG,
+        )
+    except RuntimeError as error:
+        end_process(f"the store that ranks agree by is gone: {str(error).splitlines()[0]}", WRONG)
 
 
-def _place(group: dist.ProcessGroup) -> str:
-    members = dist.get_process_group_ranks(group)
-    return hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
+def _timeout_s(ddp: Any, group: dist.ProcessGroup) -> float:
+    """How long torch waits for a rank in an operation of the group."""
+    try:
+        device = next(ddp.module.parameters()).device
+        timeout: datetime.timedelta = group._get_backend(device).options._timeout
+    except (RuntimeError, AttributeError):
+        return AGREE_LIMIT_S
+    return timeout.total_seconds()
 
 
-def _store_of(group: dist.ProcessGroup) -> dist.distributed_c10d.Store:
-    """A part of the store for what its ranks have agreed on last."""
-    place = _place(group)
-    whole = dist.distributed_c10d._get_default_store()
-    return dist.distributed_c10d.PrefixStore(f"prophet/{place}/{_counts[place]}", whole)
-
-
-def _replace(ddp: Any, told: Settings, group: dist.ProcessGroup, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+def _replace(
+    ddp: Any, told: Settings, group: dist.ProcessGroup, named: Sequence[tuple[str, torch.Tensor]], store: Any
+) -> None:
     decides = group.rank() == 0
     observes = _records.observes_next()
     heard = decides or observes
-    parts = assemble(ddp, told, group, named, number=sum(_counts.values()), store=_store_of(group), heard=heard)
+    parts = assemble(ddp, told, group, named, number=met(), store=store, heard=heard)
     rounds = parts.rounds
     ddp.logger = DdpLogger(rounds, ddp.logger, ddp)
     ddp.reducer = LateReducer(rounds, ddp.logger, functools.partial(_hand_back, weakref.ref(ddp)))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from prophet.core.cut import Cut
+from prophet.core.forks import free_in_forks
 from prophet.learn.trial import TrialRule
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.issuer import Issuer
@@ -24,7 +25,7 @@ class CutTrial:
         self._issuer = issuer
         self._clock = clock
         self._trial = TrialRule()
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._decision: Decision | None = None
         self._former: Decision | None = None
         self._goes_back = False

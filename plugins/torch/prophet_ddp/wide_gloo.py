@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import datetime
 import os
+import resource
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ import torch.distributed as dist
 
 from prophet.core.network import Probe
 from prophet.policies.algorithms.sequence import MOST_AT_ONCE
+from prophet_ddp.meeting import CONNECT_LIMIT_S, Meeting
 
 PROBE_BYTES = 4 << 10
 """Hardly any time on the wire, and still some for each step of a ring of many ranks."""
@@ -28,17 +31,41 @@ THREADS = MOST_AT_ONCE
 
 def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeout: datetime.timedelta) -> Any:
     """A group of so many ranks, made by all of them, for tensors on processors. They meet in `store`, which nobody else
-    uses.
+    uses. Where one fails, all do, with its reason.
 
     torch.distributed does not know it. Its new_group names a group of some ranks by how many groups this process is in,
     so ranks that are in different numbers of them would wait for each other for ever.
     """
     gloo: Any = dist.ProcessGroupGloo
-    options = gloo._Options()
-    options._threads = THREADS
-    options._timeout = timeout
-    options._devices = _devices()
-    return gloo(store, rank, ranks, options)
+    meeting = Meeting(store)
+    bounded = hasattr(gloo, "set_timeout")  # Before torch 2.8 or so what holds for connecting holds for operations.
+    try:
+        options = gloo._Options()
+        options._threads = THREADS
+        options._timeout = min(timeout, datetime.timedelta(seconds=CONNECT_LIMIT_S)) if bounded else timeout
+        _require_room(ranks - 1)
+        options._devices = _devices()
+        group = gloo(meeting, rank, ranks, options)
+    except Exception as error:
+        meeting.fail(rank, error)
+        raise
+    if bounded:
+        group.set_timeout(timeout)
+    return group
+
+
+def _require_room(sockets: int) -> None:
+    """Raises ConnectionError where connections would take more than half of the file descriptors that are left: the
+    program will want some, too.
+    """
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        return
+    left = most - len(list(Path("/proc/self/fd").iterdir()))
+    if 2 * sockets > left:
+        raise ConnectionError(
+            f"{left} file descriptors are left of {most} (ulimit -n), too few for connections to {sockets} ranks"
+        )
 
 
 def probe(group: Any) -> Probe:

@@ -24,6 +24,7 @@ from typing import Protocol
 
 import torch
 
+from prophet.core.forks import free_in_forks
 from prophet.frontends.torch.asynchronous import UpdateWire, WholePulls
 from prophet.frontends.torch.weight_blocks import WeightBlocks
 from prophet.mlfabric.peers import PeerMessage
@@ -74,7 +75,7 @@ class SummingWorker:
         self._coordinator = coordinator
         self._send = send
         self._lock = threading.Lock()
-        self._ended = threading.Condition(self._lock)
+        self._ended = free_in_forks(threading.Condition(self._lock))
         self._came: OrderedDict[_Key, torch.Tensor] = OrderedDict()
         self._collections: dict[int, Collection] = {}
         self._models: dict[int, Future[torch.Tensor]] = {}

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from prophet.core.forks import free_in_forks
 from prophet.frontends.notices import passed_over, warn_once
 from prophet.frontends.torch import clipping, references
 from prophet.frontends.torch import guards as torch_guards
@@ -53,7 +54,7 @@ class AwaitedRounds:
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]], number: int) -> None:
         self.number = number
         self._slots = [Slot(self, name, param, place) for place, (name, param) in enumerate(named)]
-        self._lock = threading.RLock()
+        self._lock = free_in_forks(threading.RLock())
         self._fresh = False
         """Gradients have left since backward last returned."""
         self._probation = Probation()

@@ -5,8 +5,8 @@ a pending update is brought up to date
 
 - when its module is called, when it is read as an attribute of a module, when it comes out of
   `named_parameters()` or `parameters()`;
-- when any function of torch gets it, or what shares its memory, in the thread that called step()
-  (references.py), so a list of parameters that the program kept is covered as well;
+- when any function of torch gets it, or what shares its memory (references.py), in the thread that called step() and in
+  others (threads.py), so a list of parameters that the program kept is covered as well;
 - when it is copied, pickled, or sent to another process.
 
 All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
@@ -15,7 +15,7 @@ before TorchScript's code or a CUDA graph runs and before a transform of torch.f
 A module that is compiled waits for all of its parameters when it is called (compiled.py). Where somebody holds the
 memory of a parameter or of its gradient without asking torch (aliases.py), and from then on where compiled code could
 use a parameter that is not its module's, step() waits, as stock BytePS does. One way is out of reach: a reference to
-the tensor itself that another thread or a C++ extension uses. Where gradients show it, step() waits from then on.
+the tensor itself that a thread of C++'s or an extension uses. Where gradients show it, step() waits from then on.
 The patches do nothing while they are traced, so they break no graph.
 """
 
@@ -33,9 +33,10 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from prophet.core.forks import hold_over_fork
 from prophet.frontends.notices import passed_over, warn_once
 from prophet.frontends.torch import aliases as torch_aliases
-from prophet.frontends.torch import compiled, references
+from prophet.frontends.torch import compiled, references, threads
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.ports import Awaited, UpdateOwner, Watcher
 
@@ -366,10 +367,35 @@ def _watch_references() -> None:
     references.watch_here(_pending, _watched, _learning, _use)
 
 
+def _thread_begins() -> None:
+    references.watch_here(_pending, _watched, _learning, _use, stays=True)
+
+
 def watch_thread() -> None:
     """From now on uses in this thread are seen too, where anything is to come."""
-    if _kept:
+    if (_kept or _learning) and not (references.watching_here() or threads.is_own()):
         _watch_references()
+
+
+def _before_fork() -> None:
+    """A child finds nothing pending, and no update half made: other threads make none until it is there."""
+    if references.is_at_work():
+        return
+    # Awaited gradients come first: who waits for them has a lock under which others wait for updates.
+    for owner in sorted(_kept, key=lambda owner: (hasattr(owner, "updating"), id(owner))):
+        if hasattr(owner, "updating"):
+            hold_over_fork(owner.updating)
+        owner.flush()
+
+
+def _in_the_child() -> None:
+    """No averages come there: what another thread has begun meanwhile stays as it is."""
+    references.stop_here(for_good=True)
+    for watched in list(_watched.values()):
+        for slot in watched.slots:
+            slot.pending = slot.awaited = False
+    for table in (_kept, _pending, _sent, _learning):
+        table.clear()  # type: ignore[attr-defined]
 
 
 def leave_references() -> None:
@@ -415,6 +441,7 @@ def _before_compilation() -> None:
     if _look_before is _before_forward:
         _look_before = compiled.unseen(_before_forward)
     if not (_graphs_are_told and compiled.inside()):
+        references.stop_here(for_good=True)
         _wait_from_now_on("torch.compile makes code of something else than a module")
         return
     for owner in owners():
@@ -461,7 +488,8 @@ def _install() -> None:
     _patch_zero_grad()
     _patch_what_modes_do_not_see()
     torch_aliases.install()
-    os.register_at_fork(before=_flush_all)
+    threads.watch_all(_thread_begins, lambda: references.stop_here(for_good=True), watch_thread, _flush_all)
+    os.register_at_fork(before=_before_fork, after_in_child=_in_the_child)
 
 
 def call_before(holder: Any, name: str, first: Callable[..., None]) -> None:
@@ -597,7 +625,7 @@ def _blindly(original: Callable[..., None]) -> Callable[..., None]:
     def wrapper(*args: Any, **kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
-        with references.blind():
+        with references.blind(), references.swapping:
             return original(*args, **kwargs)
 
     return wrapper

@@ -7,7 +7,7 @@ finds, by their storage, the tensors among its arguments that share the memory o
 `p.data`, `p.detach()`, a view of a flat tensor, the `.grad` that was sent. What only asks for a shape or the like, or
 for `.grad` itself, reads no value and passes.
 
-What stays unseen: other threads, memory that NumPy or a C++ extension reached before step().
+What stays unseen: memory that NumPy or a C++ extension reached before step(), and threads that threads.py cannot find.
 
 Python runs a signal's handler between any two calls of the main thread, also in Prophet's own. One that saves the model
 while Prophet waits finds everything brought up to date first, as always. In the middle of Prophet's own work, which is
@@ -33,6 +33,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
+from prophet.core.forks import free_in_forks
+
 _METADATA = frozenset(
     getattr(torch.Tensor, name).__get__
     for name in (
@@ -52,6 +54,13 @@ _METADATA = frozenset(
 _grad, _requires_grad = (inspect.getattr_static(torch.Tensor, name) for name in ("grad", "requires_grad"))
 _READS_NOTHING = _METADATA | {_grad.__get__, _grad.__set__, _grad.__delete__, _requires_grad.__set__}
 
+_GRADS = frozenset({_grad.__get__, _grad.__set__, _grad.__delete__})
+
+swapping = free_in_forks(threading.RLock())
+"""Held while an update has averages in the place of gradients, and while the program looks at a gradient or clears it:
+the two may be in different threads.
+"""
+
 StorageKey = int
 Pending = Mapping[StorageKey, tuple[Any, ...]]
 
@@ -68,6 +77,8 @@ class _Here(threading.local):
     """This thread's part: its mode, and whether its uses are looked at now."""
 
     mode: _References | None = None
+    stays = False
+    """The mode does so while nothing is pending: nobody can give this thread one later."""
     blind = 0
     at_work = 0
 
@@ -102,6 +113,9 @@ class _References(TorchFunctionMode):
                 self._look(func, args)
             if kwargs:
                 self._look(func, kwargs.values())
+        elif func in _GRADS:
+            with swapping:
+                return func(*args)
         return func(*args, **kwargs) if kwargs else func(*args)
 
     def look(self, values: Iterable[Any]) -> None:
@@ -180,12 +194,14 @@ def _tensors(values: Iterable[Any], whole: bool) -> tuple[list[torch.Tensor], bo
 Use = Callable[[Any], None]
 
 
-def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use: Use) -> None:
-    """From now on, in this thread, `use` is called with the entry of each tensor that is used, before it is.
+def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use: Use, stays: bool = False) -> None:
+    """From now on, in this thread, `use` is called with the entry of each tensor that is used, before it is; with
+    `stays` for the thread's life.
 
     `pending` has entries by `storage_key`, which are tuples, and of the tensors that are used together `use` gets one
     of all; `watched`, which counts only while `learning` is true, by id.
     """
+    _here.stays = stays
     if _here.mode is None:
         _enter(_References(pending, watched, learning, use))
 
@@ -196,11 +212,14 @@ def _enter(mode: _References) -> None:
         _stack.push(mode)
 
 
-def stop_here() -> None:
-    """Ends what `watch_here` began in this thread. Within a call that the mode handles, it goes at the next one."""
+def stop_here(for_good: bool = False) -> None:
+    """Ends what `watch_here` began in this thread; where that is to stay, only what `for_good`, which ends that. Within
+    a call that the mode handles, it goes at the next one.
+    """
     mode = _here.mode
-    if mode is None:
+    if mode is None or (_here.stays and not for_good):
         return
+    _here.stays = False
     with _modes_above(_References):
         if _stack.height() and _stack.top() is mode:
             _stack.pop()
@@ -228,11 +247,12 @@ def away() -> Iterator[None]:
     """Within it this thread's mode is off the stack, as code that torch.compile made expects: it looks at the stack
     before it runs, and is made anew where that is another one.
     """
-    mode = _here.mode
-    stop_here()
+    mode, stays = _here.mode, _here.stays
+    stop_here(for_good=True)
     try:
         yield
     finally:
+        _here.stays = stays
         if mode is not None and _here.mode is None:
             _enter(mode)
 

@@ -18,6 +18,7 @@ from typing import Protocol
 import torch
 
 from prophet.core.errors import UserError
+from prophet.core.forks import free_in_forks
 from prophet.frontends.torch.asynchronous import WholePulls
 from prophet.frontends.torch.weight_blocks import WeightBlocks, behind, counts_of, updates_before
 from prophet.mlfabric.ports import CopiesPort, ModelCopy
@@ -58,7 +59,7 @@ class ReplicatingWorker:
         self._coordinator = coordinator
         self._store = store
         self._orders: queue.SimpleQueue[ModelCopy | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._newest = -1
         self._answers: dict[int, str] = {}
         """Of the newest order, once there is one."""

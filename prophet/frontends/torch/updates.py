@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import torch
 from torch.optim import optimizer as torch_optimizer
 
+from prophet.core.forks import free_in_forks
 from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import aliases as torch_aliases
 from prophet.frontends.torch import guards as torch_guards
@@ -87,7 +88,8 @@ class Updates:
         self._user_class = user_class
         step: Any = user_class.step
         self._step_without_hooks = step.__wrapped__ if getattr(step, "hooked", False) else step
-        self._lock = threading.RLock()
+        self._lock = self.updating = free_in_forks(threading.RLock())
+        """Held while updates are waited for and made."""
         self._order: list[Slot] = []
         self._groups: list[dict[str, Any]] = []
         self._own: dict[str, Any] = {}
@@ -285,7 +287,8 @@ class Updates:
                 if slot.updated is not None:
                     slot.streams.follow(slot.updated)
             modes.enter_context(program_state.as_of(self._stepped_in))
-            self._update_here(slots)
+            with references.swapping:
+                self._update_here(slots)
             for streams in used:
                 marks[streams] = streams.mark()
         for streams, mark in marks.items():

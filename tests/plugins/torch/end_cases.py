@@ -12,6 +12,7 @@ import atexit
 import gc
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -181,6 +182,80 @@ def without(rank: int) -> None:
     ddp = DistributedDataParallel(model())
     mark()
     trained(ddp, 3)
+
+
+def comes_late(rank: int) -> None:
+    """Nothing in the constructor waits, and a rank comes after the others have begun to say that it is late."""
+    if prophet():
+        from prophet_ddp import takeover
+
+        takeover.AGREE_LIMIT_S = 0.5
+        if rank == 1:
+            until("waiting for it", Path("rank0.log"))
+    ddp = DistributedDataParallel(model(), init_sync=False)
+    mark()
+    trained(ddp, 3)
+
+
+def few_descriptors(rank: int) -> None:
+    """One rank has too few file descriptors left for connections of Prophet's, and for one module of two."""
+    first = DistributedDataParallel(model())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())), limits[1]))
+    ddp = DistributedDataParallel(model())
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    mark()
+    trained(first, 3)
+    trained(ddp, 3)
+
+
+def cannot_connect(rank: int) -> None:
+    """One rank fails in the middle of connecting: no other waits for it."""
+    if prophet() and rank == 0:
+        from prophet_ddp import wide_gloo
+
+        wide_gloo._devices = fails
+    began_s = time.monotonic()
+    ddp = DistributedDataParallel(model())
+    assert time.monotonic() - began_s < LIMIT_S / 2
+    mark()
+    trained(ddp, 3)
+
+
+def earlier_life(rank: int) -> None:
+    """The store has what an earlier life of the job left in it, in the middle of its start."""
+    if prophet():
+        from prophet_ddp import meeting
+
+        module: Any = meeting
+        make = module.PrefixStore
+
+        def used(name: str, store: Any) -> Any:
+            part = make(name, store)
+            if name.startswith("prophet/") and not store.check([name]):
+                store.set(name, "")
+                part.set("first", "0123")
+                part.set("0123/1", "stale")
+            return part
+
+        module.PrefixStore = used
+    ddp = DistributedDataParallel(model())
+    mark()
+    trained(ddp, 3)
+
+
+def fails() -> Any:
+    """Raises."""
+    raise OSError("no such interface")
+
+
+def until(words: str, log: Path) -> None:
+    """Waits until they are in it, at most until a case is over."""
+    for _ in range(int(LIMIT_S / LOOK_S)):
+        if words in log.read_text():
+            return
+        time.sleep(LOOK_S)
 
 
 def differing(rank: int) -> None:

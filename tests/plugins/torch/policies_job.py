@@ -110,7 +110,7 @@ def _switch(name: str, learns: bool) -> None:
 
 def _without_prophet(made: Callable[[], nn.Module]) -> nn.Module:
     """DistributedDataParallel as it is."""
-    take_over, takeover.take_over = takeover.take_over, lambda ddp, told: None
+    take_over, takeover.take_over = takeover.take_over, lambda ddp, told, synced=True: None
     try:
         return made()
     finally:

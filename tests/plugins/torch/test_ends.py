@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,12 @@ NAMES = (
     "says:plain",
     "late",
     "without",
+    "comes_late",
+    "comes_late:plain",
+    "few_descriptors",
+    "few_descriptors:plain",
+    "cannot_connect",
+    "earlier_life",
     "differing",
     "differing_fusion",
     "unknown",
@@ -136,6 +144,39 @@ def test_a_rank_without_prophet_ends_the_others_with_one_line(ends: Path) -> Non
     assert "rank 1 does not say with what it trains" in with_it.printed("Prophet: ")
     assert without_it.status == 1, "by torch's own error"
     assert any(words in without_it.log for words in PEER), without_it.log
+
+
+def weights(rank: Rank) -> list[str]:
+    return [line for line in rank.log.splitlines() if line.startswith("weights")]
+
+
+@pytest.mark.parametrize("name", ["comes_late", "few_descriptors"])
+def test_a_start_that_torch_makes_is_made(ends: Path, name: str) -> None:
+    for scheduled, plain in zip(ranks(ends, name), ranks(ends, f"{name}:plain"), strict=True):
+        assert scheduled.status == plain.status == 0, scheduled.log
+        assert weights(scheduled) == weights(plain) != []
+
+
+def test_a_rank_that_is_late_is_named_while_the_others_wait(ends: Path) -> None:
+    line = ranks(ends, "comes_late")[0].printed("Prophet: rank 1 has not made this module")
+    assert line.endswith("waiting for it up to 60 s, as torch would")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("few_descriptors", "rank 1 .*descriptors"), ("cannot_connect", "rank 0 .*no such interface")],
+)
+def test_where_one_rank_cannot_connect_all_keep_torchs_reducer(ends: Path, name: str, why: str) -> None:
+    for rank in ranks(ends, name):
+        assert rank.status == 0
+        (line,) = [line for line in rank.log.splitlines() if "keeps DistributedDataParallel as it is" in line]
+        assert re.search(why, line), line
+
+
+def test_what_an_earlier_life_has_left_is_not_read(ends: Path) -> None:
+    for rank in ranks(ends, "earlier_life"):
+        assert rank.status == 0, rank.log
+        assert "Prophet" not in rank.log and len(weights(rank)) == 1
 
 
 def test_ranks_with_different_policies_say_so_each(ends: Path) -> None:
@@ -285,3 +326,12 @@ def test_weights_can_be_kept_after_an_interrupt(ends: Path) -> None:
     first, second = ranks(ends, "interrupted_and_kept")
     assert (first.status, second.status) == (0, 0), first.log
     assert first.printed("weights") == second.printed("weights")
+
+
+def test_no_child_that_evaluates_waits_for_a_lock_or_a_thread_of_its_parent(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", str(CASES.with_name("fork_soak.py")), "60"]
+    environ = without_switches() | {"PYTHONPATH": str(CHECKOUT)}
+    result = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    assert "silent 0 statuses [0, 0]" in result.stdout, result.stdout + result.stderr

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from prophet.core.cut import MOST_BLOCK_BYTES
+from prophet.core.forks import free_in_forks
 from prophet.core.settings import STALL_S
 from prophet.frontends.ending import STALLED, end_process
 from prophet.frontends.torch.asynchronous import AsynchronousRounds
@@ -78,7 +79,7 @@ class BytePSWire:
         self._word_name = f"prophet.update.{number}"
         self._word = torch.zeros(1, dtype=torch.int64)
         self._wait_activity = wait_activity
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         for name in (self._word_name, *self._names):
             bps.declare(name)
 

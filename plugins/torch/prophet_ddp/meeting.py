@@ -1,0 +1,176 @@
+"""How the ranks of a group meet in the store of the default group: to say something, and to connect a group of ours.
+
+Rule of this file: which keys are read, and who waits for whom. What is said is takeover.py's.
+
+A store may outlive the ranks: torchrun's does, and a rank that is started again finds what an earlier life has left.
+So each rank makes a random name, and what it waits for comes under that name. The group's first rank leaves its name
+where the others look; they answer under it with theirs, and get what all have said under their own. Who has found the
+name of an earlier life looks again.
+
+A rank that fails while it connects says so, and the others do not wait for it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1e-3, 0.1
+"""Between two looks into the store: ranks come together as a rule, and may be a minute apart."""
+READ_LIMIT_S = 5.0
+"""Where ranks differ, how long the first one stays for the others to read it: the store may go with its process."""
+CONNECT_LIMIT_S = 30.0
+"""How long a rank waits for another to connect. All have come to that."""
+
+_counts: dict[str, int] = {}
+
+
+class SilentRank(Exception):
+    """A rank of the group has said nothing in time: `rank`, as the group counts."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"rank {rank} says nothing")
+        self.rank = rank
+
+
+def agree(
+    group: dist.ProcessGroup, text: str, limit_s: float, tell_after_s: float, tell: Callable[[int], None]
+) -> tuple[list[str], Store]:
+    """What each rank of the group says, by rank, and a part of the store that no earlier life has used.
+
+    Calls `tell(rank)` once where a rank has said nothing for `tell_after_s` seconds. Raises SilentRank after `limit_s`,
+    and what the store raises where it is gone.
+    """
+    members = dist.get_process_group_ranks(group)
+    place = hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
+    _counts[place] = _counts.get(place, 0) + 1
+    store = PrefixStore(f"prophet/{place}/{_counts[place]}", _get_default_store())
+    wait = _Patience(limit_s, tell_after_s, tell)
+    if group.rank() == 0:
+        name, said = _lead(store, group.size(), text, wait)
+    else:
+        name, said = _follow(store, group.rank(), text, wait)
+    return said, PrefixStore(name, store)
+
+
+def met() -> int:
+    """How many times this process has agreed with others; alike on ranks that are in the same groups."""
+    return sum(_counts.values())
+
+
+class _Patience:
+    def __init__(self, limit_s: float, tell_after_s: float, tell: Callable[[int], None]) -> None:
+        self._limit_s = limit_s
+        self._tell_after_s = tell_after_s
+        self._tell = tell
+
+    def until(self, there: Callable[[], bool], silent: Callable[[], int | None], more_s: float = 0.0) -> None:
+        """Waits, `more_s` longer than its limit. `silent()` is the rank that is waited for, where that is known."""
+        if wait_until(there, min(self._tell_after_s, self._limit_s)):
+            return
+        if self._limit_s > self._tell_after_s and (rank := silent()) is not None:
+            self._tell(rank)
+        if not wait_until(there, max(self._limit_s - self._tell_after_s, 0.0) + more_s):
+            raise SilentRank(silent() or 0)
+
+
+def _lead(store: Store, ranks: int, text: str, patience: _Patience) -> tuple[str, list[str]]:
+    name = uuid.uuid4().hex
+    store.set("first", name)
+    answers = [f"{name}/{rank}" for rank in range(1, ranks)]
+
+    def silent() -> int | None:
+        return next((rank for rank, key in enumerate(answers, 1) if not store.check([key])), None)
+
+    late: SilentRank | None = None
+    try:
+        patience.until(lambda: store.check(answers), silent)
+    except SilentRank as error:
+        late = error
+    there = [json.loads(store.get(key)) for key in answers if store.check([key])]
+    said = [text, *(other for _, other in there)]
+    for other, _ in there:
+        store.set(other, json.dumps(said if late is None else late.rank))
+    if late is not None or len(set(said)) > 1:
+        wait_until(lambda: store.check([f"{other}/read" for other, _ in there]), READ_LIMIT_S)
+    if late is not None:
+        raise late
+    return name, said
+
+
+def _follow(store: Store, rank: int, text: str, patience: _Patience) -> tuple[str, list[str]]:
+    own = uuid.uuid4().hex
+    name = b""
+
+    def answered() -> bool:
+        nonlocal name
+        if not store.check(["first"]):
+            return False
+        if (now := store.get("first")) != name:  # Another than before: that was an earlier life's.
+            name = now
+            store.set(f"{name.decode()}/{rank}", json.dumps([own, text]))
+        return store.check([own])
+
+    patience.until(answered, lambda: None if name else 0, READ_LIMIT_S)
+    said: list[str] | int = json.loads(store.get(own))
+    store.set(f"{own}/read", "")
+    if isinstance(said, int):
+        raise SilentRank(said)
+    return name.decode(), said
+
+
+def wait_until(there: Callable[[], bool], limit_s: float) -> bool:
+    """Looks again and again, for so many seconds at most; whether it was there."""
+    until_s = time.monotonic() + limit_s
+    pause_s = SHORTEST_PAUSE_S
+    while not there():
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+    return True
+
+
+class Meeting(Store):
+    """Where the ranks of a new group find each other: a part of a `store`, in which nobody waits for a rank that has
+    failed.
+    """
+
+    _FAILED = "failed"
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+
+    def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
+        """As the store's."""
+        self._store.set(key, value)  # type: ignore[arg-type]
+
+    def get(self, key: str) -> bytes:
+        """As the store's, of what is there: who asks has waited."""
+        return self._store.get(key)
+
+    def wait(self, keys: Sequence[str], timeout: datetime.timedelta = datetime.timedelta.max) -> None:  # type: ignore[override]
+        """As the store's. Raises ConnectionError, with its reason, where a rank has failed."""
+
+        def there() -> bool:
+            if self._store.check([self._FAILED]):
+                raise ConnectionError(self._store.get(self._FAILED).decode())
+            return self._store.check(list(keys))
+
+        if not wait_until(there, min(CONNECT_LIMIT_S, timeout.total_seconds())):
+            raise TimeoutError(f"another rank does not connect within {CONNECT_LIMIT_S:g} s")
+
+    def fail(self, rank: int, error: Exception) -> None:
+        """Says to the others that this `rank` of the group has. Raises ConnectionError where another has been first."""
+        if self._store.check([self._FAILED]):
+            raise ConnectionError(self._store.get(self._FAILED).decode())
+        (why, *_) = str(error).splitlines() or [type(error).__name__]
+        self._store.set(self._FAILED, f"rank {rank} cannot: {why}")
