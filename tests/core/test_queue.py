@@ -169,8 +169,8 @@ def test_a_task_of_no_bytes_is_a_task(kind: QueueKind, plan: Plan | None, sizes:
         while (task := queue.get(kind, 0.0)[0]) is not None:
             flying[task] = sizes[task]
         assert flying, "one is always on its way"
-        task, size = flying.popitem()
-        assert queue.finish(kind, task, 0.0) and not queue.finish(kind, task, 0.0)
+        ended, _ = flying.popitem()
+        assert queue.finish(kind, ended, 0.0) and not queue.finish(kind, ended, 0.0)
         assert (queue.in_flight(kind), queue.in_flight_bytes(kind)) == (len(flying), sum(flying.values()))
         assert queue.pending(kind) + queue.in_flight(kind) == left - 1
         assert queue.empty == (left == 1)

@@ -295,7 +295,7 @@ def test_nothing_of_a_source_runs_before_its_digest_is_checked(
         assert build.fetch(store, console, release).read_bytes() == content
         assert mark.exists(), "pip has asked it for its metadata: the other ways show something"
         return
-    with pytest.raises(UserError, match="the source of BytePS cannot be fetched: .*DO NOT MATCH THE HASHES") as error:
+    with pytest.raises(UserError, match=r"the source of BytePS cannot be fetched: .*DO NOT MATCH THE HASHES") as error:
         build.fetch(store, console)
     assert "\n" not in str(error.value)
     assert not mark.exists() and list(store.root.iterdir()) == []
