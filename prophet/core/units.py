@@ -17,7 +17,7 @@ _TIME = re.compile(_NUMBER + r"\s*(?P<prefix>[mu]?)s?", re.IGNORECASE)
 _TIME_FACTORS = {"": 1.0, "m": 1e-3, "u": 1e-6}
 MOST_S = 1e6
 """Seconds: 11 days. No delay, pass or run is longer, and a larger number is a mistake."""
-MOST = 1e18
+MOST = 1e30
 """Bytes, or bits per second. No size or rate is larger."""
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 

@@ -70,13 +70,15 @@ def kept_from_json(text: str) -> Kept:
         if not isinstance(record, dict) or record.get("schema") != KEPT_SCHEMA:
             raise ValueError(f"it is not of schema {KEPT_SCHEMA}")
         network, cut = record["network"], record["cut"]
-        ids = tuple(int(row[0]) for row in record["profile"])
-        if len(set(ids)) < len(ids) or not 0 <= min(ids, default=0) <= max(ids, default=0) < UNPROFILED_GRADIENT:
-            raise ValueError("its ids are none of a job's")
         gradients = tuple(
             GradientProfile(f"gradient{int(id_)}", int(size), float(generation_s), float(forward_s))
             for id_, size, generation_s, forward_s in record["profile"]
         )
+        ids = tuple(int(row[0]) for row in record["profile"])
+        if len(set(ids)) < len(ids) or not 0 <= min(ids, default=0) <= max(ids, default=0) < UNPROFILED_GRADIENT:
+            raise ValueError("its ids are none of a job's")
+        if max((gradient.size_bytes for gradient in gradients), default=0) >= 1 << 63:
+            raise ValueError("its gradients are larger than any")
         return Kept(
             Profile("kept", gradients, ids),
             _network(**network) if network is not None else None,

@@ -166,8 +166,8 @@ def test_a_task_of_no_bytes_is_a_task(kind: QueueKind, plan: Plan | None, sizes:
         assert queue.add(kind, task, 5, size, 0.0)
     flying: dict[int, int] = {}
     for left in range(len(sizes), 0, -1):
-        while (task := queue.get(kind, 0.0)[0]) is not None:
-            flying[task] = sizes[task]
+        while (started := queue.get(kind, 0.0)[0]) is not None:
+            flying[started] = sizes[started]
         assert flying, "one is always on its way"
         ended, _ = flying.popitem()
         assert queue.finish(kind, ended, 0.0) and not queue.finish(kind, ended, 0.0)
