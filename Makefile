@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog soak testbed operations golden release clean
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog soak testbed operations golden release clean
 
 setup: $(STAMP)
 
@@ -41,6 +41,13 @@ test: setup
 # user's cache folder, as BytePS is.
 sanitize: $(VENV)/.package
 	SANITIZERS=required $(BIN)/pytest tests/native
+
+# Every reader and protocol, and the queue under ASan, on damaged and hostile input: EXAMPLES a test, other ones each time, and
+# first those that once failed, which are kept in .hypothesis/examples. `make test` has a short form.
+EXAMPLES ?= 2000
+fuzz: $(VENV)/.package
+	EXAMPLES=$(EXAMPLES) SANITIZERS=required $(BIN)/pytest --hypothesis-profile fuzz \
+		$$(grep -rlE '^(from|import) hypothesis' tests/core tests/lab tests/native tests/mlfabric tests/watch --include='test_*.py')
 
 # The hook on older releases of BytePS, each built once: some minutes a release.
 releases: setup

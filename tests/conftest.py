@@ -4,6 +4,7 @@ processes share them out.
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import Any
 
@@ -19,6 +20,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples in every run, and as much time for each as it takes, also to make it.
 settings.register_profile(
     "deterministic", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+# `make fuzz`: other examples in every run, and first of all those that once failed (.hypothesis/examples).
+settings.register_profile(
+    "fuzz",
+    deadline=None,
+    max_examples=int(os.environ.get("EXAMPLES", "2000")),
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
 settings.load_profile("deterministic")
 

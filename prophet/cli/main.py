@@ -7,6 +7,7 @@ failed on the testbed, 130 Ctrl-C.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -351,7 +352,10 @@ def main() -> None:
     try:
         sys.exit(app(prog_name="prophet", standalone_mode=False))
     except UserError as error:
-        print(f"prophet: {error}", file=sys.stderr)
+        print(f"prophet: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a name in it may have several
+        sys.exit(2)
+    except MemoryError:
+        print(f"prophet: there is not enough memory for: {' '.join(sys.argv[1:])}", file=sys.stderr)
         sys.exit(2)
     except _UsageError as error:
         if sys.argv[1:]:  # without any argument, help has been printed
@@ -359,9 +363,9 @@ def main() -> None:
             print(f"prophet: {error.format_message().rstrip('.')}; see `{command} --help`", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # of a path that nothing could even look at: too long, say, or in a folder that is locked
-        if error.filename is None:
+        if error.filename is None and error.errno != errno.ENOSPC:
             raise
-        print(f"prophet: {error.filename}: cannot be used ({error.strerror})", file=sys.stderr)
+        print(f"prophet: {error.filename or 'what it prints'}: cannot be used ({error.strerror})", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:  # outside of a command; typer turns one inside into the same status
         sys.exit(130)

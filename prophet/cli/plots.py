@@ -10,7 +10,7 @@ from typing import Any
 
 from prophet.core.errors import UserError
 from prophet.core.files import placed, require_places
-from prophet.core.optional import MissingPackage, need
+from prophet.core.optional import MissingPackage, need, save_figure
 
 OPTION = "--plot"
 
@@ -33,6 +33,6 @@ def require_plot(path: Path) -> None:
 def save_plot(figure: Any, path: Path) -> None:
     """Writes a figure of matplotlib, in the format of the file's name. Raises UserError."""
     try:
-        figure.savefig(placed(path), dpi=150)
+        save_figure(figure, placed(path))
     except OSError as error:
         raise UserError(f"{OPTION}: {path} cannot be written ({error.strerror}); name another file") from None

@@ -6,8 +6,8 @@ in prophet/core/events.py; prophet/simulate/replay.py decides anew what is recor
 
 from __future__ import annotations
 
-import zipfile
-import zlib
+import io
+import itertools
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ import numpy as np
 
 from prophet.core.errors import UserError
 from prophet.core.events import BOTH_LANES, EVENT_DTYPE, EVENT_VERSION, NO_PLAN, QueueEvent
+from prophet.core.files import MOST_READ_BYTES, OWNER, read_bytes, whole_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,26 +82,22 @@ class RecordBuffer:
 
 
 def save_record(record: EventRecord, path: Path) -> None:
-    """Writes `path` as it is called. Raises OSError."""
+    """Writes `path` as it is called, whole or not at all, for its owner's eyes. Raises OSError."""
     numbers = sorted(record.plans)
-    with path.open("wb") as file:
-        np.savez(
-            file,
-            version=np.uint32(EVENT_VERSION),
-            events=record.events,
-            plan_numbers=np.array(numbers, np.uint32),
-            plan_bytes=np.array([len(record.plans[number]) for number in numbers], np.uint64),
-            plans=np.frombuffer(b"".join(record.plans[number] for number in numbers), np.uint8),
-            watchdog_s=np.float64(record.watchdog_s),
-            most_in_flight=np.uint64(record.most_in_flight or 0),
-            agreed=np.bool_(record.agreed),
-        )
-
-
-_UNREADABLE = (KeyError, TypeError, ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What NumPy and zipfile raise of a file that is damaged, or is another program's: a part that is missing or of another
-kind, packed bytes that are broken, a way of packing that is not known.
-"""
+    packed = io.BytesIO()  # zipfile itself complains once more of a disk that is full
+    np.savez(
+        packed,
+        version=np.uint32(EVENT_VERSION),
+        events=record.events,
+        plan_numbers=np.array(numbers, np.uint32),
+        plan_bytes=np.array([len(record.plans[number]) for number in numbers], np.uint64),
+        plans=np.frombuffer(b"".join(record.plans[number] for number in numbers), np.uint8),
+        watchdog_s=np.float64(record.watchdog_s),
+        most_in_flight=np.uint64(record.most_in_flight or 0),
+        agreed=np.bool_(record.agreed),
+    )
+    with whole_file(path, OWNER) as file:
+        file.write(packed.getbuffer())
 
 
 def load_record(path: Path) -> EventRecord:
@@ -108,40 +105,71 @@ def load_record(path: Path) -> EventRecord:
     loaded = _load(path)
     if isinstance(loaded, np.ndarray):
         raise UserError(f"{path} has events and no plans: an older Prophet wrote it, and it cannot be replayed")
-    with loaded:
-        try:
-            version = int(loaded["version"])
-            if version != EVENT_VERSION:
-                raise UserError(f"{path} is a record of version {version}; this Prophet reads version {EVENT_VERSION}")
-            events, plans = loaded["events"], loaded["plans"].tobytes()
-            numbers, sizes = ([int(number) for number in loaded[name]] for name in ("plan_numbers", "plan_bytes"))
-            watchdog_s, most = float(loaded["watchdog_s"]), int(loaded["most_in_flight"])
-            agreed = "agreed" in loaded and bool(loaded["agreed"])  # older files have none
-        except _UNREADABLE as error:
-            raise UserError(f"{path} is no record of events: {str(error) or type(error).__name__}") from None
-    parts_fit = events.ndim == 1 and len(plans) == sum(sizes) and len(numbers) == len(sizes)
-    if events.dtype != EVENT_DTYPE or not parts_fit:
-        raise UserError(f"{path} is no record of events: its parts do not fit together")
+    try:
+        with loaded:
+            return _record_of(loaded)
+    except _OtherVersion as error:
+        raise UserError(f"{path} is {error}") from None
+    except Exception as error:  # a damaged file has NumPy and zipfile raise about anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"{path} is no record of events: {reason}") from None
+
+
+class _OtherVersion(Exception):
+    pass
+
+
+def _record_of(loaded: Any) -> EventRecord:
+    """Of the parts of a file. Raises anything where they are damaged, or another program's."""
+    if sum(part.file_size for part in loaded.zip.infolist()) > MOST_READ_BYTES:
+        raise ValueError("it unpacks to more than a record has")
+    version = int(loaded["version"])
+    if version != EVENT_VERSION:
+        raise _OtherVersion(f"a record of version {version}; this Prophet reads version {EVENT_VERSION}")
+    events, plans = loaded["events"], loaded["plans"].tobytes()
+    numbers, sizes = ([int(number) for number in loaded[name]] for name in ("plan_numbers", "plan_bytes"))
+    watchdog_s, most = float(loaded["watchdog_s"]), int(loaded["most_in_flight"])
+    agreed = "agreed" in loaded and bool(loaded["agreed"])  # older files have none
+    _check_events(events)
+    if len(plans) != sum(sizes) or len(numbers) != len(sizes) or min(sizes, default=0) < 0:
+        raise ValueError("its parts do not fit together")
+    if not watchdog_s >= 0 or not 0 <= most < 1 << 64:
+        raise ValueError(f"its queue has a watchdog of {watchdog_s} s and {most} places")
+    ends = itertools.accumulate(sizes, initial=0)
+    kept = {number: plans[start:end] for number, (start, end) in zip(numbers, itertools.pairwise(ends), strict=True)}
+    return EventRecord(events, kept, watchdog_s, most or None, agreed)
+
+
+def _check_events(events: Any) -> None:
+    if events.ndim != 1 or events.dtype != EVENT_DTYPE:
+        raise ValueError("its parts do not fit together")
     of_queue = events["kind"] >= QueueEvent.PLAN
     if (events["kind"] > max(QueueEvent)).any() or ((events["queue"] >= BOTH_LANES) != of_queue).any():
-        raise UserError(f"{path} is no record of events: it has events of an unknown kind")
-    ends = np.cumsum([0, *sizes]).tolist()
-    kept = {number: plans[start:end] for number, start, end in zip(numbers, ends, ends[1:], strict=False)}
-    return EventRecord(events, kept, watchdog_s, most or None, agreed)
+        raise ValueError("it has events of an unknown kind")
+    if not np.isfinite(events["time_s"]).all():
+        raise ValueError("it has events at no time")
 
 
 def load_events(path: Path) -> NDArray[Any]:
     """The events of a record, or of an older file that has nothing else (.npy). Raises UserError."""
     loaded = _load(path)
-    return loaded if isinstance(loaded, np.ndarray) else load_record(path).events
+    if not isinstance(loaded, np.ndarray):
+        return load_record(path).events
+    try:
+        _check_events(loaded)
+    except ValueError as error:
+        raise UserError(f"{path} is no record of events: {error}") from None
+    return loaded
 
 
 def _load(path: Path) -> NDArray[Any] | Any:
     try:
-        return np.load(path, allow_pickle=False)
+        content = read_bytes(path)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error})") from None
-    except _UNREADABLE:
+    try:
+        return np.load(io.BytesIO(content), allow_pickle=False)
+    except Exception:  # as above
         raise UserError(f"{path} is no record of events, as PROPHET_EVENTS_OUT names one") from None

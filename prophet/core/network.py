@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from prophet.core.errors import UserError
+from prophet.core.units import MOST_S
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Network:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.bandwidth) and self.bandwidth > 0):
             raise UserError(f"bandwidth is {self.bandwidth} bytes per second; it must be above 0")
-        if self.overhead_s < 0 or self.ack_delay_s < 0:
-            raise UserError("overhead_s and ack_delay_s must be 0 or more seconds")
+        if not (0 <= self.overhead_s <= MOST_S and 0 <= self.ack_delay_s <= MOST_S):
+            raise UserError(f"overhead_s and ack_delay_s must be 0 or more seconds, and at most {MOST_S:g}")
 
     def transfer_s(self, size_bytes: float) -> float:
         """The paper's E(i) with Eq. 10's f fitted as a fixed overhead and a rate."""

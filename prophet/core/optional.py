@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from prophet.core.errors import UserError
+from prophet.core.files import whole_file
 
 INSTALL = {
     "matplotlib": "pip install matplotlib",
@@ -54,3 +56,9 @@ def need_pyplot(purpose: str = "figures") -> Any:
     """matplotlib's pyplot, set up to draw into files and without a screen. Raises MissingPackage."""
     need("matplotlib", purpose).use("Agg")
     return need("matplotlib.pyplot", purpose)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Writes a figure of matplotlib in the format of the file's name, whole or not at all. Raises OSError."""
+    with whole_file(path) as file:
+        figure.savefig(file, dpi=150, format=path.suffix.removeprefix(".") or "png")

@@ -62,7 +62,7 @@ def encode_plan(plan: Plan) -> bytes:
     parts: list[NDArray[Any]] = []
     for number, half in enumerate((plan.push, plan.pull)):
         gradients, deadlines = _gradients(plan, half), _deadlines(half)
-        credit = UNLIMITED if half.credit is None else half.credit
+        credit = UNLIMITED if half.credit is None else min(half.credit, UNLIMITED)
         header["lanes"][number] = (credit, half.order is not None, len(gradients), len(deadlines), 0)
         parts += [gradients, deadlines]
     header["bytes"] = HEADER.itemsize + sum(part.nbytes for part in parts)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from prophet.core.errors import UserError
+from prophet.core.units import MOST, MOST_S
 
 PROFILE_SCHEMA: Literal[1] = 1
 
@@ -46,12 +47,12 @@ class Profile:
         previous = math.inf
         for index, gradient in enumerate(self.gradients):
             at = f"{where}: gradients[{index}] ({gradient.name})"
-            if gradient.size_bytes <= 0:
-                raise UserError(f"{at}: 'bytes' is {gradient.size_bytes}; it must be above 0")
+            if not 0 < gradient.size_bytes <= MOST:
+                raise UserError(f"{at}: 'bytes' is {gradient.size_bytes}; it must be above 0, and at most {MOST:g}")
             for key in ("generation_s", "forward_s"):
                 value = getattr(gradient, key)
-                if not math.isfinite(value) or value < 0:
-                    raise UserError(f"{at}: '{key}' is {value}; it must be 0 or more seconds")
+                if not 0 <= value <= MOST_S:
+                    raise UserError(f"{at}: '{key}' is {value}; it must be 0 or more seconds, and at most {MOST_S:g}")
             if gradient.generation_s > previous:
                 raise UserError(
                     f"{at}: 'generation_s' is {gradient.generation_s}, above that of the more urgent gradient before "

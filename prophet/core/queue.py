@@ -19,7 +19,7 @@ class TwoLaneQueue:
 
     Times are seconds on the caller's clock, sizes bytes. A task's id is unique among those of its lane that are pending
     or in flight. `watchdog_s` bounds how long a ready task may be held while nothing moves, `most_in_flight` (at least
-    1) how many tasks of each lane are in flight, whatever the plan.
+    1) how many tasks of each lane are in flight, whatever the plan. Raises ValueError where these cannot be.
     """
 
     def __init__(self, watchdog_s: float = 1.0, most_in_flight: int | None = None) -> None:

@@ -48,6 +48,8 @@ STATUS = "PROPHET_STATUS"
 """0 for no socket that says what Prophet does while the job runs (prophet/watch/sockets.py)."""
 RECORD = "PROPHET_RECORD"
 """Folder in which each worker writes what happens while the job runs (prophet/watch/rows.py)."""
+RECORD_COMMAND = "PROPHET_RECORD_COMMAND"
+"""1 has the record begin with the job's command line, which may have secrets in it."""
 METRICS_PORT = "PROPHET_METRICS_PORT"
 """Port of a page of figures for Prometheus, plus the process's number on its machine; unset for none."""
 METRICS_HOST = "PROPHET_METRICS_HOST"
@@ -136,6 +138,7 @@ class Settings:
     status: bool = False
     """Whether there is a status socket; a job has one unless it is told otherwise."""
     record: Path | None = None
+    record_command: bool = False
     metrics_port: int | None = None
     """Of this process."""
     metrics_host: str = DEFAULT_METRICS_HOST
@@ -266,6 +269,7 @@ def from_environ(
         nccl=scheduler == DDP_SCHEDULER and switch(DDP_NCCL, "0"),
         status=switch(STATUS, "1"),
         record=Path(environ[RECORD]).absolute() if environ.get(RECORD) else None,
+        record_command=switch(RECORD_COMMAND, "0"),
         metrics_port=_metrics_port(environ, environ.get(local_rank) or "0"),
         metrics_host=_metrics_host(environ),
     )

@@ -15,6 +15,10 @@ _RATE = re.compile(_NUMBER + r"\s*(?:(?P<prefix>[kmg]?)bit(?:/s)?)?", re.IGNOREC
 _SIZE = re.compile(_NUMBER + r"\s*(?P<prefix>[kmg]i?)?b?", re.IGNORECASE)
 _TIME = re.compile(_NUMBER + r"\s*(?P<prefix>[mu]?)s?", re.IGNORECASE)
 _TIME_FACTORS = {"": 1.0, "m": 1e-3, "u": 1e-6}
+MOST_S = 1e6
+"""Seconds: 11 days. No delay, pass or run is longer, and a larger number is a mistake."""
+MOST = 1e30
+"""Bytes, or bits per second. No size or rate is larger."""
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
@@ -31,7 +35,7 @@ def parse_size(value: object) -> int:
 def parse_time(value: object) -> float:
     """Seconds. Raises ValueError, with what to write instead, where `value` is not a time of 0 or more."""
     number = _number(value, _TIME, _TIME_FACTORS, wanted := "a time; write e.g. 5ms")
-    if number < 0:
+    if not 0 <= number <= MOST_S:
         raise ValueError(f"{value!r} is not {wanted}")
     return number
 
@@ -40,6 +44,8 @@ def _parse(value: object, pattern: re.Pattern[str], wanted: str) -> float:
     number = _number(value, pattern, _FACTORS, wanted)
     if number < 1:
         raise ValueError(f"{value!r} is too small for {wanted}")
+    if number > MOST:
+        raise ValueError(f"{value!r} is too large for {wanted}")
     return number
 
 
@@ -49,7 +55,7 @@ def _number(value: object, pattern: re.Pattern[str], factors: Mapping[str, float
         match = pattern.fullmatch(value.strip())
         if match is not None:
             number = float(match["number"]) * factors[(match["prefix"] or "").lower()]
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST:
         number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{value!r} is not {wanted}")

@@ -53,7 +53,7 @@ def write_records(
     """Writes what the settings ask for. Each of the three is called only for its file, which None leaves unwritten."""
     if not settings.outputs:
         return
-    from prophet.core.files import placed
+    from prophet.core.files import placed, write_whole
 
     def write_profile(path: Path) -> None:
         if (learned := profile()) is not None:
@@ -68,7 +68,7 @@ def write_records(
             save_record(record, placed(path))
 
     def write_status(path: Path) -> None:
-        placed(path).write_text(json.dumps(dataclasses.asdict(status()), indent=2) + "\n", encoding="utf-8")
+        write_whole(json.dumps(dataclasses.asdict(status()), indent=2) + "\n", placed(path))
 
     for path, write in (
         (settings.profile_out, write_profile),

@@ -5,11 +5,13 @@ Rule of this file: the edge, files and their folder; what is kept, and when it i
 A job is the same where its gradients have the same sizes in forward order, and it runs where an engine says that it is
 the same: under the same policy and settings of blocks, with as many machines, reached through the same interface. Each
 process that learns keeps what it measured itself. The cut is the job's: that of the first rank holds, and the others
-get it as they get every cut. Whatever is wrong with a file is one warning, and the job starts without it.
+get it as they get every cut. Whatever is wrong with a file is one warning, and the job starts without it; the file is
+removed, so that the next start does not meet it again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -122,17 +124,20 @@ class WarmStart:
                 self._path = None
 
     def _begin(self, sizes: Sequence[int]) -> Kept | None:
+        from prophet.core.files import read_text
         from prophet.learn.kept import Kept, kept_from_json, kept_name, with_ids_of_the_job
 
         kept: Kept | None = None
         if self._folder is not None:
             self._path = self._folder / f"{kept_name(sizes, self._where)}.json"
             try:
-                kept = kept_from_json(self._path.read_text(encoding="utf-8"))
+                kept = kept_from_json(read_text(self._path))
             except FileNotFoundError:
                 pass
             except (OSError, ValueError) as error:
                 logger.warning("Prophet starts without what it kept: %s cannot be used (%s)", self._path, error)
+                with contextlib.suppress(OSError):  # a folder, say
+                    self._path.unlink()
         if self._profile is None:
             return kept
         profile = with_ids_of_the_job(self._profile, sizes, self._arena)

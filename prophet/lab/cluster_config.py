@@ -14,10 +14,10 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from prophet.core.units import parse_rate, parse_time
+from prophet.core.units import MOST_S, parse_rate, parse_time
 from prophet.engines.spec import is_worker
 from prophet.lab.faults import FaultKind, JobFault, check_apart
-from prophet.lab.schema import Rate, Seconds, Strict
+from prophet.lab.schema import MOST_COUNT, NotNegative, Rate, Seconds, Seed, Strict
 
 NOT_SHAPED = "none"
 """The bandwidth of a link that has no limit but the machine's."""
@@ -81,7 +81,7 @@ class Traffic(Strict):
     """
 
     node: str
-    from_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    from_s: NotNegative = 0.0
     until_s: Seconds
     rate: Rate
 
@@ -103,12 +103,15 @@ class RateMix(Strict):
     chances: list[Annotated[float, Field(ge=0, le=1)]] = Field(min_length=1)
     period_s: Seconds = 5.0
     until_s: Seconds
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _chances_of_all(self) -> Self:
         if len(self.chances) != len(self.shares) or not math.isclose(sum(self.chances), 1.0, abs_tol=1e-6):
             raise ValueError(f"{len(self.shares)} shares need as many chances, which add up to 1")
+        if self.until_s / self.period_s > MOST_COUNT:
+            raise ValueError(f"until_s is {self.until_s:g}; that is more than {MOST_COUNT} times period_s")
+
         return self
 
     def draw(self, workers: int) -> list[tuple[float, int, float]]:
@@ -146,7 +149,7 @@ def _rate_point(point: object) -> tuple[float, float]:
     if not isinstance(point, dict) or set(point) != {"at_s", "rate"}:
         raise ValueError(f"{point!r} is no point of a series; write e.g. {{at_s: 10, rate: 100mbit}}")
     at_s = point["at_s"]
-    if isinstance(at_s, bool) or not isinstance(at_s, int | float) or not 0 <= at_s < float("inf"):
+    if isinstance(at_s, bool) or not isinstance(at_s, int | float) or not 0 <= at_s <= MOST_S:
         raise ValueError(f"at_s is {at_s!r}; it must be 0 or more seconds")
     return float(at_s), parse_rate(point["rate"])
 

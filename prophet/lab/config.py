@@ -18,6 +18,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from prophet.core.errors import UserError
+from prophet.core.files import read_text
 from prophet.core.profile import Profile
 from prophet.engines.registry import engines, scheduled_engine
 from prophet.engines.spec import EngineSpec, is_worker
@@ -25,10 +26,12 @@ from prophet.lab.cluster_config import ClusterConfig, Delay, RateMix, Traffic
 from prophet.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
 from prophet.lab.faults import JobFault
 from prophet.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
-from prophet.lab.schema import Seconds, Strict, key_of
+from prophet.lab.schema import Count, Seconds, Strict, key_of
 from prophet.lab.simulator_config import SimulatorConfig
 from prophet.lab.workload import on_the_wire, replayed_profile
 
+MOST_VALUES = 100_000
+"""Of a config, each counted as often as an alias stands for it."""
 SIMULATOR = "simulator"
 """The engine of a config that is for `prophet simulate` alone."""
 
@@ -45,7 +48,7 @@ class ExperimentConfig(Strict):
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
     engine: Annotated[str, BeforeValidator(_known_engine)] = Field(default_factory=lambda: scheduled_engine().name)
-    repeats: int = Field(default=1, ge=1)
+    repeats: Count = 1
     time_limit_s: Seconds = 60.0
     """A run in which no worker finishes an iteration for so long has hung."""
     warm: bool = False
@@ -129,7 +132,7 @@ def experiment_of(
     `path` stands for its file: in messages, as the name of a config without one, and as the place beside which profiles
     lie.
     """
-    raw = dict(content)
+    raw = _checked_values(content, path)
     raw.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem))
     points = raw.pop("sweep", None)
     if points is not None and (not isinstance(points, list) or not points):
@@ -150,7 +153,7 @@ def experiment_of(
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UserError(f"{path}: cannot be read ({reason}); give the path of a YAML config") from None
@@ -165,6 +168,41 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise UserError(f"{path}: must be a mapping with the keys {', '.join(ExperimentConfig.model_fields)}")
     return raw
+
+
+def _checked_values(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """A copy. Raises UserError where its values have no end, as aliases make them, or a number is beyond 64 bits."""
+    values: list[tuple[_Place, object]] = [((), content)]
+    for _ in range(MOST_VALUES):
+        if not values:
+            break
+        place, value = values.pop()
+        if isinstance(value, Mapping):
+            if not all(isinstance(key, str) for key in value):
+                raise UserError(f"{path}: {_key_at(place) or 'the whole'}: a key of it is no text")
+            values += [((place, key), inner) for key, inner in value.items()]
+        elif isinstance(value, list | tuple | set):
+            values += [((place, number), inner) for number, inner in enumerate(value)]
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise UserError(f"{path}: {_key_at(place)}: the number is too large")
+    if values:
+        raise UserError(f"{path}: it has more than {MOST_VALUES:,} values, with its aliases")
+    try:
+        return copy.deepcopy(dict(content))
+    except RecursionError:
+        raise UserError(f"{path}: it has lists in lists without an end") from None
+
+
+_Place = tuple[()] | tuple["_Place", int | str]
+"""Of a value: that of the list or mapping it is in, and its place there. Shared, since nesting may be deep."""
+
+
+def _key_at(place: _Place) -> str:
+    steps: list[int | str] = []
+    while place:
+        place, step = place
+        steps.append(step)
+    return key_of(reversed(steps))
 
 
 _OF_LINKS = ("bandwidth", "delay", "traffic", "faults", "rate_mix")

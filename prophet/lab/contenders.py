@@ -20,7 +20,7 @@ from prophet.core.units import parse_size
 from prophet.engines.registry import engine_of, engines, peers, scheduled_engine
 from prophet.engines.spec import EngineSpec, Framework, Variant
 from prophet.lab.policy_options import combinations, option_settings, refuse_tuning, size_setting
-from prophet.lab.schema import Strict
+from prophet.lab.schema import MOST_COUNT, Strict
 from prophet.policies import policy_from_environ, policy_names, unknown_variables
 
 Sizes = Annotated[
@@ -49,7 +49,7 @@ class ContenderEntry(Strict):
     partition_bytes: Sizes | None = None
     tune: int | None = Field(default=None, ge=1, le=100)
     """Short runs in which a policy looks for its best sizes, before it is measured."""
-    warmup: int | None = Field(default=None, ge=0)
+    warmup: int | None = Field(default=None, ge=0, le=MOST_COUNT)
     """Iterations dropped at its start, in place of the job's `warmup`; its runs are longer or shorter by that much."""
     env: dict[str, str] = Field(default_factory=dict)
 

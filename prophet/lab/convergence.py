@@ -82,7 +82,7 @@ def converged(runs: Sequence[Sequence[WorkerRecord]], target_loss: float) -> Con
         time_to_loss_s=median(reached) if len(reached) == len(times) else None,
         times_to_loss_s=times,
         update_s=median(updates) if updates else None,
-        least_loss=min(min(worker.losses) for worker in kept),
+        least_loss=min((loss for worker in kept for loss in worker.losses), default=None),
         greatest_delay=max(delays) if delays else None,
         sent=sum(worker.sent or 0 for worker in apart) if apart else None,
         dropped=sum(worker.dropped or 0 for worker in apart) if apart else None,

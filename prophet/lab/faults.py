@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from prophet.core.errors import UserError
 from prophet.core.units import format_rate
-from prophet.lab.schema import Rate, Seconds, Strict
+from prophet.lab.schema import NotNegative, Rate, Seconds, Strict
 from prophet.lab.testbed.shaping import check_bandwidth
 
 
@@ -64,7 +64,7 @@ class JobFault(Strict):
 
     kind: Annotated[FaultKind, BeforeValidator(_parse_kind)]
     node: str | None = None
-    from_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    from_s: NotNegative = 0.0
     until_s: Seconds | None = None
     every_s: Seconds | None = None
     rate: Rate | None = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from prophet.core.events import QueueKind
-from prophet.core.optional import need, need_pyplot
+from prophet.core.optional import need, need_pyplot, save_figure
 from prophet.lab.records import CellResult, Results
 from prophet.lab.results_view import describe_narrow_link, describe_setting
 from prophet.lab.transfers import RecordedRun
@@ -67,7 +67,7 @@ def draw_iteration_times(results: Results, path: Path) -> None:
         axes.set_title(title, fontsize=10, loc="left")
     panels[-1, 0].set_xlabel("iteration time (s): median, p10-p90, and how many times as fast as stock")
     figure.suptitle(cells[0].emulated, fontsize=8, color="dimgray")
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
     pyplot.close(figure)
 
 
@@ -94,7 +94,7 @@ def draw_utilisation(cell: CellResult, path: Path) -> None:
         share = f"processor {processor:.0%}, up {up * 8e-6:.0f} Mbit/s"
         axes.set_title(f"{name}: {share} on average", fontsize=10, loc="left")
     panels[-1, 0].set_xlabel("ms after backward began; lines: up (blue) and down (orange)")
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
     pyplot.close(figure)
 
 
@@ -132,7 +132,7 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
     ]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
     panels[-1, 0].set_xlabel("ms after backward began (0 is the first layer's)")
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
     pyplot.close(figure)
 
 
@@ -165,7 +165,7 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
     handles = [Patch(color=WAIT_COLOUR, label="waiting"), Patch(color=PUSH, label="on its way, until the sum is back")]
     figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
     panels[-1, 0].set_xlabel("ms after backward began, medians (tensor 0 is the first layer's)")
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
     pyplot.close(figure)
 
 
@@ -196,7 +196,7 @@ def draw_throughput(runs: Sequence[RecordedRun], path: Path) -> None:
         axes.set_ylim(bottom=0)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
     panels[-1, 0].set_xlabel(f"s, over {THROUGHPUT_ITERATIONS} iterations")
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
     pyplot.close(figure)
 
 

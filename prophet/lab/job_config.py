@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from prophet.engines.spec import Framework
-from prophet.lab.schema import Seconds, Size, Strict
+from prophet.lab.schema import MOST_COUNT, Count, Seconds, Seed, Size, Strict
 
 
 class _Job(Strict):
@@ -20,15 +20,15 @@ class _Job(Strict):
     """Those that its kind has a script for."""
     framework: Framework = "torch"
     """Of the policies that run in either and name none themselves."""
-    iterations: int = Field(default=30, ge=3)
+    iterations: int = Field(default=30, ge=3, le=MOST_COUNT)
     """How often each worker trains. The time of the last has no end to measure and is not counted."""
     warmup: int = Field(default=10, ge=0)
     """Iterations dropped from the statistics at the start, while a policy learns."""
-    batch_size: int = Field(default=32, ge=1)
+    batch_size: Count = 32
     """Samples of one worker and iteration."""
     compression: Literal["none", "fp16"] = "none"
     """What gradients travel as: by DistributedDataParallel's fp16_compress_hook, or BytePS's Compression.fp16."""
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _something_to_measure(self) -> Self:
@@ -71,7 +71,7 @@ class TransformerJob(ScoredJob):
     model: Literal["small", "medium"] = "small"
     learning_rate: float = Field(default=0.003, gt=0)
     """The highest, at the end of the rise."""
-    rising: int = Field(default=10, ge=1)
+    rising: Count = 10
     """Iterations in which the learning rate rises; afterwards it falls with the square root of their number."""
     clip_norm: float = Field(default=1.0, ge=0)
     """The largest norm of all gradients together that is not scaled down; 0 leaves them as they are."""
@@ -90,7 +90,7 @@ class SyntheticJob(_Job):
     model: Literal["resnet18", "resnet50"] = "resnet18"
     image_size: int = Field(default=32, ge=32, le=512)
     """Pixels on each side; computing grows with its square, and what is sent does not."""
-    classes: int = Field(default=1000, ge=2)
+    classes: int = Field(default=1000, ge=2, le=MOST_COUNT)
     learning_rate: float = Field(default=0.01, gt=0)
 
 
@@ -102,7 +102,7 @@ class ReplayJob(_Job):
     """A built-in profile by name, or a file of `prophet profile`, relative to the config."""
     total_bytes: Size | None = None
     """Scales all gradients to this sum."""
-    steps: int | None = Field(default=None, ge=1)
+    steps: Count | None = None
     """Makes the gradients appear in this many steps of about equal size."""
     device: str | None = None
     """A built-in profile computes as long as is published for `batch_size` samples on this GPU (docs/profiles.md)."""
@@ -126,7 +126,7 @@ class AsynchronousJob(_Job):
     compute_s: Seconds = 0.1
     """What a computation lasts."""
     slow_chance: float = Field(default=0.0, ge=0, le=1)
-    slow_factor: float = Field(default=1.0, ge=1)
+    slow_factor: float = Field(default=1.0, ge=1, le=MOST_COUNT)
     """With this chance a computation lasts so many times as long."""
     target_loss: float = Field(default=0.3, gt=0)
     """The loss whose time is counted; a policy that does not get there has failed."""

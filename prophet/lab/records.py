@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from prophet.core.errors import UserError
-from prophet.core.files import write_whole
+from prophet.core.files import parse_json, read_text, write_whole
 from prophet.core.network import Network
 from prophet.core.status import AgentStatus
 from prophet.lab.advice_record import Advice
@@ -218,21 +218,23 @@ def read_status(path: Path) -> AgentStatus:
 def read(path: Path, check: Callable[[Any], T], what: str) -> T:
     """Reads and checks a JSON file of the project. Raises UserError: one line with file and key."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parse_json(read_text(path))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise UserError(f"{path}: cannot be read as {what} (it is not JSON)") from None
     if isinstance(raw, Mapping) and raw.get("schema", SCHEMA) != SCHEMA:
         raise UserError(f"{path}: 'schema' is {raw['schema']!r}; this Prophet reads schema {SCHEMA}")
     try:
         return check(raw)
-    except ValidationError as error:
+    except (ValueError, UserError) as error:
         raise UserError(f"{path}: cannot be read as {what} ({first_error(error)})") from None
 
 
-def first_error(error: ValidationError) -> str:
-    """The first thing that pydantic found, as `key: what is wrong`."""
+def first_error(error: Exception) -> str:
+    """The first thing that pydantic found, as `key: what is wrong`; the message of another error."""
+    if not isinstance(error, ValidationError):
+        return str(error)
     first = error.errors()[0]
     return f"{key_of(first['loc']) or 'the whole'}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
@@ -247,8 +249,8 @@ def live_status(document: Mapping[str, Any]) -> LiveStatus:
 
 
 def record_row(line: bytes) -> RecordRow:
-    """A line of a job's record. Raises ValidationError for what is none."""
-    return _ROW.validate_json(line)
+    """A line of a job's record. Raises ValueError or UserError for what is none."""
+    return _ROW.validate_python(parse_json(line.decode()))
 
 
 RECORDS: Sequence[tuple[str, TypeAdapter[Any]]] = (

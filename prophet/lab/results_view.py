@@ -24,25 +24,30 @@ def describe_narrow_link(name: str | None) -> str:
 
 def describe_setting(setting: Mapping[str, Any]) -> str:
     """A cell in a few words: `250mbit, total_bytes 25.6MB`."""
-    words = []
+    words: list[str] = []
     for key, value in setting.items():
-        if key == "bandwidth":
-            words.append(_describe_bandwidth(value))
-        elif key == "delay":
-            words.append(f"delay {_describe_delay(value)}")
-        elif key == "traffic":
-            words += [_describe_traffic(part) for part in value]
-        elif key == "rate_mix":
-            parts = zip(value["shares"], value["chances"], strict=True)
-            words.append("rates x " + " ".join(f"{share:.3g}({chance:.0%})" for share, chance in parts if chance > 0))
-        elif key == "faults":
-            words += [JobFault.model_validate(fault).words() for fault in value] or ["no fault"]
-        elif key == "policies":
-            continue
-        else:
-            shown = format_size(value) if isinstance(value, int | float) and key.endswith("_bytes") else value
-            words.append(f"{key} {shown}")
+        try:
+            words += _words(key, value)
+        except (TypeError, ValueError, LookupError, AttributeError):  # of a file that is damaged
+            words.append(f"{key} {value}")
     return ", ".join(words)
+
+
+def _words(key: str, value: Any) -> list[str]:
+    if key == "bandwidth":
+        return [_describe_bandwidth(value)]
+    if key == "delay":
+        return [f"delay {_describe_delay(value)}"]
+    if key == "traffic":
+        return [_describe_traffic(part) for part in value]
+    if key == "rate_mix":
+        parts = zip(value["shares"], value["chances"], strict=True)
+        return ["rates x " + " ".join(f"{share:.3g}({chance:.0%})" for share, chance in parts if chance > 0)]
+    if key == "faults":
+        return [JobFault.model_validate(fault).words() for fault in value] or ["no fault"]
+    if key == "policies":
+        return []
+    return [f"{key} {format_size(value) if isinstance(value, int | float) and key.endswith('_bytes') else value}"]
 
 
 def _describe_bandwidth(value: Any) -> str:

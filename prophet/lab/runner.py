@@ -23,6 +23,7 @@ from typing import Protocol, TypeVar
 
 from prophet.core import settings
 from prophet.core.errors import UserError
+from prophet.core.files import write_whole
 from prophet.core.status import AgentStatus
 from prophet.engines.spec import RunNetwork, is_worker
 from prophet.lab.changes import Actions, changes
@@ -300,7 +301,7 @@ class JobRun:
             save_profile(self._cell.profile, profile, source=f"made from {job.profile!r} for an experiment")
             spec["profile"] = str(profile.resolve())
         path = self._folder / "spec.json"
-        path.write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
+        write_whole(json.dumps(spec, indent=2) + "\n", path)
         return path.resolve()
 
     def _environment(self, node: str, sockets: Path) -> dict[str, str]:

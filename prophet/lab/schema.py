@@ -11,9 +11,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from prophet.core.units import parse_rate, parse_size
+from prophet.core.units import MOST_S, parse_rate, parse_size
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MOST_COUNT = 10**6
+"""No job has more iterations, samples or repeats, and a larger number is a mistake."""
+Seconds = Annotated[float, Field(gt=0, le=MOST_S)]
+NotNegative = Annotated[float, Field(ge=0, le=MOST_S)]
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 """Bytes; a config writes 25.6MB or 128KiB."""
 Rate = Annotated[float, BeforeValidator(parse_rate)]
@@ -26,6 +31,6 @@ def key_of(steps: Iterable[int | str]) -> str:
 
 
 class Strict(BaseModel):
-    """A mapping of a config: no other keys, no other types, and no changes afterwards."""
+    """A mapping of a config: no other keys, no other types, only numbers that are some, and no changes afterwards."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)

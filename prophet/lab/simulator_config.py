@@ -10,10 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from prophet.core.units import parse_size
-from prophet.lab.schema import Rate, Strict
-
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from prophet.lab.schema import MOST_COUNT, NotNegative, Rate, Strict
 
 PARAMETER_SERVER = "parameter-server"
 ASYNCHRONOUS = "asynchronous"
@@ -51,7 +48,7 @@ class SimulatorConfig(Strict):
     where left out."""
     burst: Annotated[Literal["testbed"] | int, BeforeValidator(_parse_burst)] = "testbed"
     """Bytes that an idle link may catch up with; `testbed` as its token buckets do, 0 for a wire."""
-    jitter: NotNegative = 0.0
+    jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Scatter of computing times: the standard deviation of their logarithm, drawn for each worker and iteration."""
-    stragglers: dict[str, Positive] = Field(default_factory=dict)
+    stragglers: dict[str, Annotated[float, Field(gt=0, le=MOST_COUNT)]] = Field(default_factory=dict)
     """How many times as long a worker computes, by its name."""

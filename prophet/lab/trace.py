@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prophet.core.events import name_of
+from prophet.core.files import write_whole
 from prophet.lab.transfers import WORKER, RecordedRun
 
 ITERATIONS = 3
@@ -55,4 +56,4 @@ def trace_events(run: RecordedRun, process: int) -> list[Event]:
 def write_trace(runs: Sequence[RecordedRun], path: Path) -> None:
     """Writes all policies into one file, each as a process."""
     events = [event for process, run in enumerate(runs) for event in trace_events(run, process)]
-    path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}) + "\n", encoding="utf-8")
+    write_whole(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}) + "\n", path)

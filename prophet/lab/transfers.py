@@ -5,18 +5,21 @@ Rule of this file: events and marks in, plain values out. Times are seconds on t
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
+from prophet.core.errors import UserError
 from prophet.core.event_record import load_events
 from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet.core.transfer import Transfer
 from prophet.lab.jobs.record import Mark
 from prophet.lab.runs import EVENTS_FILE, CellRuns
 
+logger = logging.getLogger("prophet")
 WORKER = "worker0"
 """The figures show one worker; the others do the same at the same time."""
 
@@ -74,13 +77,16 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
         worker = run.workers[0]
         events = _events_of(run.folder)
         trace = engines[name].trace
-        if events is not None:
-            arena = bool(run.statuses) and run.statuses[0].arena
-            transfers = pair_events(load_events(events))
-            all_reduce = not engines[name].topology.through_servers
-            recorded.append(RecordedRun(name, transfers, tuple(worker.marks), arena, all_reduce))
-        elif trace is not None and (file := run.folder / f"{WORKER}.trace" / trace.file).exists():
-            recorded.append(RecordedRun(name, trace.read(file, worker), tuple(worker.marks)))
+        try:
+            if events is not None:
+                arena = bool(run.statuses) and run.statuses[0].arena
+                transfers = pair_events(load_events(events))
+                all_reduce = not engines[name].topology.through_servers
+                recorded.append(RecordedRun(name, transfers, tuple(worker.marks), arena, all_reduce))
+            elif trace is not None and (file := run.folder / f"{WORKER}.trace" / trace.file).exists():
+                recorded.append(RecordedRun(name, trace.read(file, worker), tuple(worker.marks)))
+        except UserError as error:  # what was measured is there all the same
+            logger.warning("Prophet draws nothing of %s: %s", name, error)
     return recorded
 
 

@@ -19,8 +19,11 @@ from typing import Any
 
 from prophet.core.cut import Cut, Segment, arena_places, ids_at
 from prophet.core.errors import UserError
+from prophet.core.events import UNPROFILED_GRADIENT
+from prophet.core.files import parse_json
 from prophet.core.network import Network
 from prophet.core.profile import GradientProfile, Profile
+from prophet.core.units import MOST
 
 KEPT_SCHEMA = 1
 FAR_APART = 1.5
@@ -63,7 +66,7 @@ def kept_to_json(kept: Kept) -> str:
 def kept_from_json(text: str) -> Kept:
     """Raises ValueError, with one line, for what `kept_to_json` did not write."""
     try:
-        record: Any = json.loads(text)
+        record: Any = parse_json(text)
         if not isinstance(record, dict) or record.get("schema") != KEPT_SCHEMA:
             raise ValueError(f"it is not of schema {KEPT_SCHEMA}")
         network, cut = record["network"], record["cut"]
@@ -71,13 +74,25 @@ def kept_from_json(text: str) -> Kept:
             GradientProfile(f"gradient{int(id_)}", int(size), float(generation_s), float(forward_s))
             for id_, size, generation_s, forward_s in record["profile"]
         )
+        ids = tuple(int(row[0]) for row in record["profile"])
+        if len(set(ids)) < len(ids) or not 0 <= min(ids, default=0) <= max(ids, default=0) < UNPROFILED_GRADIENT:
+            raise ValueError("its ids are none of a job's")
+        if max((gradient.size_bytes for gradient in gradients), default=0) >= 1 << 63:
+            raise ValueError("its gradients are larger than any")
         return Kept(
-            Profile("kept", gradients, tuple(int(row[0]) for row in record["profile"])),
-            Network(**{key: float(value) for key, value in network.items()}) if network is not None else None,
+            Profile("kept", gradients, ids),
+            _network(**network) if network is not None else None,
             Cut(tuple(Segment(int(start), int(size)) for start, size in cut)) if cut is not None else None,
         )
-    except (KeyError, TypeError, AttributeError, OverflowError, UserError) as error:
+    except (LookupError, TypeError, AttributeError, OverflowError, UserError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _network(**numbers: float) -> Network:
+    network = Network(**{key: float(value) for key, value in numbers.items()})
+    if not 1 <= 8 * network.bandwidth <= MOST:
+        raise ValueError(f"its network has {network.bandwidth} bytes per second")
+    return network
 
 
 def with_ids_of_the_job(profile: Profile, sizes: Sequence[int], arena: bool) -> Profile | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 import itertools
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from prophet.core.errors import UserError
+from prophet.core.files import parse_json
 from prophet.core.graph import Graph
 from prophet.models.graph_patterns import ForwardStep, Pattern, worker_graph
 
@@ -93,8 +93,8 @@ def _timed(node: str, pattern: Pattern, times_s: Mapping[str, float]) -> bool:
 def _nodes(text: str, name: str) -> list[dict[str, Any]]:
     where = f"symbol {name!r}"
     try:
-        record = json.loads(text)
-    except json.JSONDecodeError as error:
+        record = parse_json(text)
+    except ValueError as error:
         raise UserError(f"{where}: is not JSON ({error})") from None
     nodes = record.get("nodes") if isinstance(record, dict) else None
     if not isinstance(nodes, list) or not nodes:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from prophet.core.errors import UserError
-from prophet.core.files import write_whole
+from prophet.core.files import parse_json, read_text, write_whole
 from prophet.core.profile import PROFILE_SCHEMA, GradientProfile, Profile
 from prophet.models import zoo
 
@@ -57,7 +57,7 @@ def save_profile(profile: Profile, path: Path, source: str) -> None:
 def load_profile(path: Path) -> Profile:
     """Reads a profile. Raises UserError naming the file, the key and what to do."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse_json(read_text(path), finite=False)
     except FileNotFoundError:
         raise UserError(f"{path}: no such profile file; record one with PROPHET_PROFILE_OUT=FILE") from None
     except OSError as error:
@@ -66,7 +66,7 @@ def load_profile(path: Path) -> Profile:
         raise UserError(f"{path}: is not a profile (not UTF-8 text)") from None
     except json.JSONDecodeError as error:
         raise UserError(f"{path}: is not JSON (line {error.lineno}: {error.msg}), as a profile is") from None
-    except (ValueError, RecursionError) as error:  # of a number with thousands of digits, or of lists without an end
+    except ValueError as error:  # of a number that cannot be, or of lists without an end
         raise UserError(f"{path}: is not a profile ({error})") from None
     if not isinstance(record, dict):
         raise UserError(f"{path}: must be a mapping with the keys schema, name, source, gradients")

@@ -109,19 +109,19 @@ class Observer:
             return None
         observer = cls(worker, training.switch_on(), agent, wake, arena, all_reduce_ranks)
         if settings.record is not None:
-            observer.record_into(settings.record)
+            observer.record_into(settings.record, settings.record_command)
         if settings.status or settings.metrics_port is not None:
             observer._serve(settings)
         return observer
 
-    def record_into(self, folder: Path) -> None:
-        """From now on also writes a record."""
+    def record_into(self, folder: Path, command: bool = False) -> None:
+        """From now on also writes a record, with the command line where that is asked for."""
         begin = BeginRow(
             self._worker,
             unix_s=time.time() - self._clock(),
             began_s=self._began_s,
             version=__version__,
-            command=tuple(sys.argv),
+            command=tuple(sys.argv) if command else (),
             settings=settings_shown(os.environ),
             all_reduce=self._all_reduce,
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from prophet.core.cut import Segment
+from prophet.core.files import OWNER
 from prophet.core.network import Network
 from prophet.core.profile import Profile
 from prophet.core.status import AgentStatus
@@ -59,7 +60,11 @@ class RecordWriter:
 
     def __init__(self, folder: Path, begin: BeginRow, most_bytes: int = MOST_RECORD_BYTES) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = (folder / file_name(begin.worker)).open("w", encoding="utf-8")
+        path = folder / file_name(begin.worker)
+        if path.is_file() and not path.is_symlink():
+            path.unlink()  # an older one may be there for all to read
+        path.touch(OWNER)
+        self._file: TextIO = path.open("w", encoding="utf-8")
         self._left = most_bytes - END_BYTES
         self._dropped = 0
         self._moments = Moments()

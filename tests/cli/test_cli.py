@@ -6,6 +6,7 @@ import errno
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 import prophet
 from prophet.cli import main as cli
 from prophet.core.event_record import EventRecord, save_record
-from prophet.core.events import EVENT_DTYPE, EventKind
+from prophet.core.events import BOTH_LANES, EVENT_DTYPE, NO_PLAN, EventKind, QueueEvent
 from prophet.engines.registry import engines
 from prophet.lab import doctor, session
 from prophet.lab.config import Experiment
@@ -152,6 +153,70 @@ def test_a_replay_that_differs_is_status_1(
         save_record(EventRecord(np.array(rows, EVENT_DTYPE)), tmp_path / "e.npz")
         assert invoked(monkeypatch, "replay", str(tmp_path / "e.npz")) == status
         assert capsys.readouterr().out.splitlines()[0] == line
+
+
+def test_tasks_of_no_bytes_are_replayed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Two of one gradient beside one with bytes, pushed and pulled; and a record in which one of them never came."""
+    rows = []
+    for lane, time_s in ((0, 1.0), (1, 2.0)):
+        tasks = [(5, 100, 0), (5, 0, 1), (5, 0, 2), (6, 0, 0)]
+        for place, kind in enumerate((EventKind.ADD, EventKind.START, EventKind.FINISH)):
+            rows += [(time_s + place / 10, gradient, size, part, lane, kind, 0) for gradient, size, part in tasks]
+    empty = (3.0, NO_PLAN, 0, 0, BOTH_LANES, QueueEvent.EMPTY, 0)
+    without = [row for row in rows if row[3] != 2 or row[5] == EventKind.ADD]
+    for events, status, line in (
+        ([*rows, empty], 0, "8 decisions under 0 plans, all the same"),
+        (without, 1, "3 decisions under 0 plans, 1 otherwise"),
+    ):
+        save_record(EventRecord(np.array(events, EVENT_DTYPE)), tmp_path / "e.npz")
+        assert invoked(monkeypatch, "replay", str(tmp_path / "e.npz")) == status
+        assert capsys.readouterr().out.splitlines()[0] == line
+    save_record(EventRecord(np.array([*without, empty], EVENT_DTYPE)), tmp_path / "e.npz")
+    assert invoked(monkeypatch, "replay", str(tmp_path / "e.npz")) == 1, "what follows a difference is not checked"
+    save_record(EventRecord(np.array([rows[1], empty], EVENT_DTYPE)), tmp_path / "e.npz")
+    assert invoked(monkeypatch, "replay", str(tmp_path / "e.npz")) == 2
+    assert capsys.readouterr().err == "prophet: event 1 says that nothing waits or is in flight, and something does\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("replay", "FILE"),
+        ("profile", "FILE"),
+        ("plan", "FILE", "--bandwidth", "1gbit"),
+        ("advise", "FILE", "--bandwidth", "1gbit"),
+        ("advise", "resnet50", "--status", "FILE"),
+        ("simulate", "FILE"),
+        ("run", "FILE"),
+        ("report", "FOLDER"),
+        ("advise", "FOLDER"),
+    ],
+)
+def test_a_damaged_file_is_one_line_and_status_2(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "results.json"
+    gradient = {"name": "two\nlines", "bytes": 0, "generation_s": 1, "forward_s": 0}
+    deep, name = "[" * 5000, json.dumps({"schema": 1, "gradients": [gradient]})
+    for content in (b"", b"\xff\xfe\0", b"{", deep.encode(), b'{"job": {"iterations": 1e400}}', name.encode()):
+        path.write_bytes(content)
+        given = [{"FILE": str(path), "FOLDER": str(tmp_path)}.get(word, word) for word in arguments]
+        assert invoked(monkeypatch, *given) == 2
+        printed = capsys.readouterr()
+        assert printed.out == "" and printed.err.count("\n") == 1
+        assert printed.err.startswith("prophet: ") and "results.json" in printed.err
+    assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_disk_without_room_for_what_is_printed_is_one_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "prophet.cli.main", "doctor"], stdout=full, stderr=subprocess.PIPE, cwd=tmp_path
+        )
+    assert b"Traceback" not in done.stderr and b"No space left" in done.stderr
 
 
 def test_a_sequence_that_ranks_agreed_on_is_no_record_to_replay(

@@ -58,7 +58,7 @@ class QueueMachine(RuleBasedStateMachine):
             return min(self.pending, key=lambda task: (self.pending[task][0], task))
         return min(self.pending)
 
-    @rule(gradient=st.integers(0, GRADIENTS - 1), size=st.integers(1, 30))
+    @rule(gradient=st.integers(0, GRADIENTS - 1), size=st.integers(0, 30))
     def add(self, gradient: int, size: int) -> None:
         assert self.queue.add(self.next_id, gradient, size, self.now)
         self.pending[self.next_id] = (gradient, size)
@@ -81,7 +81,7 @@ class QueueMachine(RuleBasedStateMachine):
         first = self.first()
         size = self.pending[first][1]
         flying = sum(self.flying.values())
-        fits = self.credit is None or flying == 0 or flying + size <= self.credit
+        fits = self.credit is None or not self.flying or flying + size <= self.credit
         overdue = self.held_since is not None and self.now - self.held_since >= WATCHDOG_S
         releases = self.queue.unanswered_releases
         full = False
@@ -154,6 +154,82 @@ class QueueMachine(RuleBasedStateMachine):
 
 TestQueueMachine = QueueMachine.TestCase
 TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("sizes", [(100, 0), (0, 100), (0, 0, 0), (7, 0, 0, 2**32 - 1)])
+@pytest.mark.parametrize("plan", [None, ranked(), ranked(credit=1)], ids=["arrival", "ranked", "credit"])
+@pytest.mark.parametrize("kind", QueueKind)
+def test_a_task_of_no_bytes_is_a_task(kind: QueueKind, plan: Plan | None, sizes: tuple[int, ...]) -> None:
+    queue = TwoLaneQueue()
+    queue.set_plan(plan)
+    for task, size in enumerate(sizes):
+        assert queue.add(kind, task, 5, size, 0.0)
+    flying: dict[int, int] = {}
+    for left in range(len(sizes), 0, -1):
+        while (started := queue.get(kind, 0.0)[0]) is not None:
+            flying[started] = sizes[started]
+        assert flying, "one is always on its way"
+        ended, _ = flying.popitem()
+        assert queue.finish(kind, ended, 0.0) and not queue.finish(kind, ended, 0.0)
+        assert (queue.in_flight(kind), queue.in_flight_bytes(kind)) == (len(flying), sum(flying.values()))
+        assert queue.pending(kind) + queue.in_flight(kind) == left - 1
+        assert queue.empty == (left == 1)
+
+
+def test_a_credit_of_one_slice_counts_a_task_of_no_bytes() -> None:
+    queue = ScheduledQueue()
+    queue.set_plan(ranked(credit=1))
+    for task, size in enumerate([0, 100, 0]):
+        queue.add(task, task, size, 0.0)
+    assert [queue.get(0.0)[0] for _ in range(2)] == [0, None], "something is in flight"
+    queue.finish(0, 0.0)
+    assert [queue.get(0.0)[0] for _ in range(2)] == [1, None]
+
+
+def test_a_group_waits_for_no_task_without_bytes_nor_holds_one() -> None:
+    for order in ((0, 1, 2), (2, 0, 1), (0, 2, 1)):
+        queue = ScheduledQueue()
+        sizes = {0: 10, 1: 10, 2: 0}
+        queue.set_plan(Plan(push=QueuePlan(groups=dict.fromkeys(sizes, 0)), size_bytes=sizes))
+        for gradient in order:
+            queue.add(gradient, gradient, sizes[gradient], 0.0)
+        assert sorted(drain(queue)) == [0, 1, 2], "none waits for the watchdog"
+
+
+def test_what_never_came_or_has_ended_cannot_finish() -> None:
+    queue = TwoLaneQueue()
+    largest = 2**64 - 1
+    assert queue.add(PUSH, largest, 2**32 - 1, 2**32 - 1, 0.0)
+    assert not queue.add(PUSH, largest, 0, 0, 0.0), "an id twice"
+    assert not queue.finish(PUSH, largest, 0.0), "it has not started"
+    assert not queue.finish(PULL, largest, 0.0) and not queue.finish(PUSH, 0, 0.0), "nor has what never came"
+    assert queue.get(PUSH, 0.0)[0] == largest
+    assert not queue.add(PUSH, largest, 0, 0, 0.0), "an id in flight"
+    assert queue.finish(PUSH, largest, 0.0) and not queue.finish(PUSH, largest, 0.0)
+    for impossible in ((largest + 1, 0, 0), (-1, 0, 0), (0, 2**32, 0), (0, 0, 2**32), (0, 0, -1)):
+        with pytest.raises(TypeError):
+            queue.add(PUSH, *impossible, 0.0)
+    assert queue.empty
+
+
+@pytest.mark.parametrize("watchdog_s, places", [(math.nan, None), (-1.0, None), (1.0, 0)])
+def test_a_queue_that_would_let_nothing_go_is_not_made(watchdog_s: float, places: int | None) -> None:
+    with pytest.raises(ValueError, match="lets nothing go"):
+        TwoLaneQueue(watchdog_s, places)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(network=Network(1.0), deadline_slack_s=math.nan),
+        Plan(generation_s={0: math.inf}),
+        Plan(push=QueuePlan(deadlines=(Deadline(math.nan, 0),))),
+    ],
+)
+def test_a_plan_of_times_that_are_no_numbers_is_refused(plan: Plan) -> None:
+    queue = TwoLaneQueue()
+    with pytest.raises(ValueError, match="that is no number"):
+        queue.set_plan(plan)
 
 
 def drain(queue: ScheduledQueue, now: float = 0.0) -> list[int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ from prophet.core.cut import Cut, learning_cut
 from prophet.core.network import Network
 from prophet.core.profile import GradientProfile, Profile
 from prophet.frontends.warm import PROVED_S, WarmStart, remove_oldest
-from prophet.learn.kept import Kept
+from prophet.learn.kept import Kept, kept_to_json
 from prophet_byteps.agent import where_it_runs
 
 SIZES = [4096] * 10 + [1 << 20] * 8
@@ -71,6 +73,43 @@ def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
     first = start(None)
     first.first_cut(SIZES)
     first.keep(CHOSEN, PROFILE, NETWORK)
+    assert list(tmp_path.iterdir()) == []
+
+
+def absurd(**over: object) -> str:
+    return json.dumps({**json.loads(kept_to_json(Kept(PROFILE, NETWORK, CHOSEN))), **over})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        absurd(network={"bandwidth": 1e-300, "overhead_s": 0.0, "ack_delay_s": 0.0}),
+        absurd(network={"bandwidth": 1e300, "overhead_s": 0.0, "ack_delay_s": 0.0}),
+        absurd(network={"bandwidth": 1e8, "overhead_s": math.inf, "ack_delay_s": 0.0}),
+        absurd(network={"bandwidth": 1e8, "overhead_s": 0.0, "ack_delay_s": 1e30}),
+        absurd(profile=[[0, 8, 1e300, 0.0]]),
+        absurd(profile=[[0, 8, 0.1, math.nan]]),
+        absurd(profile=[[0, 10**30, 0.1, 0.0]]),
+        absurd(profile=[[2**32, 8, 0.1, 0.0]]),
+        absurd(profile=[[-1, 8, 0.1, 0.0]]),
+        absurd(profile=[[1, 8, 0.2, 0.0], [1, 8, 0.1, 0.0]]),
+        absurd(profile=[[]]),
+        absurd(cut=[[0, 1 << 60]]),
+        "[" * 5000,
+    ],
+)
+def test_what_is_absurd_is_met_once(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = start(tmp_path)
+    first.first_cut(SIZES)
+    first.keep(CHOSEN, PROFILE, NETWORK)
+    (path,) = tmp_path.iterdir()
+    path.write_text(text)
+    with caplog.at_level(logging.WARNING, "prophet"):
+        for _ in range(2):
+            again = start(tmp_path)
+            assert again.first_cut(SIZES) == learning(SIZES) and again.take() is None
+    assert [record.getMessage().count("cannot be used") for record in caplog.records] == [1], "and not again"
     assert list(tmp_path.iterdir()) == []
 
 

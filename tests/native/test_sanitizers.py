@@ -7,11 +7,15 @@ the tests are skipped, unless SANITIZERS=required, as `make sanitize` and CI hav
 from __future__ import annotations
 
 import os
+import select
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given
 
 from prophet.core.event_record import EventRecord
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueEvent
@@ -63,6 +67,51 @@ def test_the_checks_check(flags: tuple[str, ...], tmp_path: Path) -> None:
 
 def test_queue_plans_and_simulator(flags: tuple[str, ...], tmp_path: Path) -> None:
     run(build(tmp_path / "state_machines", HERE / "state_machines.cc", *flags), 4, 40_000)
+
+
+class Fed:
+    """The program that does to the queue what it is told, under the checks of memory."""
+
+    def __init__(self, program: Path) -> None:
+        self._program = program
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def do(self, what: bytes) -> bytes:
+        """What it says: an empty line where all that must hold did. One that stands still, or is no more, ends here."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            process = self._process = subprocess.Popen(
+                [self._program, "fed"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(len(what).to_bytes(4, "little") + what)
+        process.stdin.flush()
+        if not select.select([process.stdout], [], [], 30)[0]:
+            process.kill()
+        return process.stdout.readline() or b"it ended with status %d" % process.wait()
+
+    def end(self) -> int:
+        if self._process is None:
+            return 0
+        self._process.communicate()
+        return self._process.returncode
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
+    if why := why_not("memory"):
+        assert os.environ.get("SANITIZERS") != "required", why
+        pytest.skip(why)
+    sources = HERE / "state_machines.cc"
+    program = Fed(build(tmp_path_factory.mktemp("fed") / "fed", sources, *CHECKS["memory"]))
+    yield program
+    assert program.end() == 0
+
+
+@given(what=st.binary(max_size=4000))
+def test_whatever_is_done_to_the_queue(fed: Fed, what: bytes) -> None:
+    """Tasks of no bytes and of the most, ids twice, finishes of what never came: `make fuzz` tries the most of it."""
+    assert fed.do(what) == b"\n"
 
 
 def test_a_relays_delay_line(flags: tuple[str, ...], tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prophet.core._native import ClusterSpec, Exchange, Simulation
+from prophet.core._native import ClusterSpec, Exchange, OperationSpec, Simulation, TensorSpec
 from prophet.core.cut import MOST_BLOCK_BYTES, Cut, Segment, learning_cut
+from prophet.core.event_record import EventRecord
 from prophet.core.events import EventKind, QueueKind
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import GradientProfile, Profile
@@ -14,6 +15,7 @@ from prophet.models.profiles import resnet50
 from prophet.policies import get_policy
 from prophet.simulate import Cluster, Costs, Job, Options, SimulatedRun, simulate
 from prophet.simulate.job import alone, job_of_cut, job_of_profile
+from prophet.simulate.replay import replay
 
 KIB = 1024
 FORWARD = Plan(push=QueuePlan(order={}, credit=1 << 20), pull=QueuePlan(order={}))
@@ -94,6 +96,39 @@ def test_another_cut_holds_from_a_round_on_for_all_workers() -> None:
     # Every push of every round was answered.
     pulls = events[(events["kind"] == EventKind.FINISH) & (events["queue"] == QueueKind.PULL)]
     assert len(pulls) >= 4 * len(old) + 7 * len(new)
+
+
+@pytest.mark.parametrize("exchange", [Exchange.SYNCHRONOUS, Exchange.ASYNCHRONOUS, Exchange.COLLECTIVE])
+def test_tensors_without_bytes_travel_and_are_recorded(exchange: Exchange) -> None:
+    for sizes in ((0, 0, 0), (0, 1000, 0), (5_000_000, 0, 0)):
+        spec = ClusterSpec()
+        forward = [OperationSpec(0.01, int(n > 0), [n + 1], []) for n in range(3)]
+        backward = [OperationSpec(0.01, 1, [n + 1] if n < 5 else [], [5 - n]) for n in range(3, 6)]
+        spec.operations = [*forward, *backward]
+        spec.tensors = [TensorSpec(size, [n]) for n, size in enumerate(sizes)]
+        spec.partition_bytes, spec.iterations, spec.workers, spec.exchange = MOST_BLOCK_BYTES, 3, 2, exchange
+        made = Simulation(spec)
+        for node in range(3):
+            made.set_link(node, [(0.0, RATE)], [(0.0, RATE)], 1e-4, 0.0)
+        made.record(0)
+        assert made.run(float("inf"), 1 << 20) and made.iterations_done == 3
+        events = made.take_events(0)
+        assert replay(EventRecord(events)).differences == ()
+        assert int((events["bytes"] == 0).sum()) >= 2 * 3 * 2
+
+
+def test_a_cluster_that_cannot_be_is_refused() -> None:
+    job = job_of_cut(layers(200 * KIB), Cut.uniform(128 * KIB))
+    for wrong in ({"partition_bytes": 0}, {"servers": 0}, {"operations": [OperationSpec(0.1, 0, [7], [])]}):
+        spec = ClusterSpec()
+        spec.operations, spec.tensors, spec.partition_bytes = list(job.operations), list(job.tensors), 1 << 20
+        for name, value in wrong.items():
+            setattr(spec, name, value)
+        with pytest.raises((ValueError, IndexError)):
+            Simulation(spec)
+    made = simulation(job, 3)
+    with pytest.raises(ValueError, match="every 0th round"):
+        made.use_layout(0, 0)
 
 
 def test_cuts_may_come_back() -> None:

@@ -6,6 +6,8 @@ import itertools
 import json
 import math
 import os
+import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,10 +18,11 @@ import numpy as np
 import pytest
 
 from prophet.core.cut import Cut
+from prophet.core.errors import UserError
 from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
 from prophet.core.network import Network
 from prophet.core.profile import GradientProfile, Profile
-from prophet.core.settings import Settings
+from prophet.core.settings import Settings, from_environ
 from prophet.core.status import AgentStatus
 from prophet.lab.records import live_status
 from prophet.lab.report.from_record import read_rows
@@ -100,6 +103,31 @@ def test_a_status_says_what_happened_and_survives_its_json() -> None:
         "not known",
     )
     assert live_status({**document, "more": 1, "worker": {**document["worker"], "more": 2}}) == status, "keys are added"
+
+
+def test_a_record_is_for_its_owner_and_has_the_command_only_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--api-key", "secret"])
+    path = tmp_path / "worker1.jsonl"
+    path.write_text("older")
+    path.chmod(0o644)
+    monkeypatch.setenv("PROPHET_RECORD", str(tmp_path))
+    monkeypatch.setenv("BYTEPS_SCHEDULER", "prophet")
+    monkeypatch.setenv("PROPHET_STATUS", "0")
+    for variable, shown in (("", []), ("0", []), ("1", sys.argv)):
+        if variable:
+            monkeypatch.setenv("PROPHET_RECORD_COMMAND", variable)
+        observer = Observer.begin(WORKER, from_environ(), lambda: AGENT, lambda: None)
+        assert observer is not None
+        observer.close()
+        content = path.read_text()
+        assert json.loads(content.splitlines()[0])["command"] == shown
+        assert ("secret" in content) == bool(shown)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    monkeypatch.setenv("PROPHET_RECORD_COMMAND", "yes")
+    with pytest.raises(UserError, match="PROPHET_RECORD_COMMAND is 'yes'; it must be 0 or 1"):
+        from_environ()
 
 
 def test_for_whom_forward_waits() -> None:

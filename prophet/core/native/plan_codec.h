@@ -9,6 +9,7 @@
 #ifndef PROPHET_NATIVE_PLAN_CODEC_H_
 #define PROPHET_NATIVE_PLAN_CODEC_H_
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -78,6 +79,12 @@ class PlanReader {
   }
   size_t left() const { return left_; }
 
+  // A number that decisions may be counted with. `what` is its name for people.
+  static double finite(double number, const char* what) {
+    if (!std::isfinite(number)) throw std::invalid_argument(std::string("the plan has ") + what + " that is no number");
+    return number;
+  }
+
  private:
   const char* at_;
   size_t left_;
@@ -105,17 +112,19 @@ inline TwoLanePlan decode_plan(const void* plan, size_t bytes) {
     queue_plan->ranked = lane.ranked != 0;
     queue_plan->credit_counts_only_urgent = kind == QueueKind::kPull;
     queue_plan->credit = lane.credit;
-    queue_plan->bandwidth = header.bandwidth;
-    queue_plan->overhead_s = header.overhead_s;
-    queue_plan->deadline_slack_s = header.deadline_slack_s;
+    queue_plan->bandwidth = PlanReader::finite(header.bandwidth, "a bandwidth");
+    queue_plan->overhead_s = PlanReader::finite(header.overhead_s, "an overhead");
+    queue_plan->deadline_slack_s = PlanReader::finite(header.deadline_slack_s, "a slack");
     for (uint32_t i = 0; i < lane.gradients; ++i) {
       auto gradient = reader.next<PlannedGradient>();
-      queue_plan->gradients[gradient.id] = GradientPlan{gradient.rank, gradient.group, gradient.generation_s};
+      double generation_s = PlanReader::finite(gradient.generation_s, "a generation time");
+      queue_plan->gradients[gradient.id] = GradientPlan{gradient.rank, gradient.group, generation_s};
       if (gradient.group != kNoGroup) queue_plan->group_bytes[gradient.group] += gradient.bytes;
     }
     for (uint32_t i = 0; i < lane.deadlines; ++i) {
       auto deadline = reader.next<PlannedDeadline>();
-      queue_plan->deadlines.push_back(Deadline{deadline.time_s, deadline.rank});
+      double time_s = PlanReader::finite(deadline.time_s, "a deadline");
+      queue_plan->deadlines.push_back(Deadline{time_s, deadline.rank});
     }
     decoded[static_cast<int>(kind)] = std::move(queue_plan);
   }

@@ -6,7 +6,7 @@
 // A task (one partition of one gradient) is added when its data is there, leaves once through get(),
 // and is in flight until finish(). A QueuePlan turns four knobs: order, credit, deadline and group.
 // Invariants, property-tested in tests/core/test_queue.py:
-//   - every task leaves exactly once; bytes in flight are never negative and end at 0;
+//   - every task, one without bytes too, leaves exactly once; what is in flight is never negative and ends at 0;
 //   - a task never starts while a more urgent ready one fits;
 //   - progress: with nothing in flight a ready task waits at most for a predicted deadline, and never
 //     longer than the watchdog bound; so without deadlines and groups the watchdog lets go only past
@@ -28,6 +28,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -120,7 +121,9 @@ class ScheduledQueue {
   explicit ScheduledQueue(double watchdog_s = 1.0, size_t most_in_flight = kUnbounded)
       : watchdog_s_(watchdog_s),
         most_in_flight_(most_in_flight),
-        most_ever_(most_in_flight == kUnbounded ? kUnbounded : most_in_flight + most_in_flight / 2) {}
+        most_ever_(most_in_flight > kUnbounded / 2 ? kUnbounded : most_in_flight + most_in_flight / 2) {
+    if (!(watchdog_s >= 0) || most_in_flight == 0) throw std::invalid_argument("a queue that lets nothing go");
+  }
 
   // Returns false, and takes nothing, where the id is already pending or in flight.
   bool add(const Task& task, double now) {
@@ -128,12 +131,7 @@ class ScheduledQueue {
     take_up_at_new_iteration(task.gradient);
     note_generation(task.gradient, now);
     Entry entry{rank(task.gradient), next_sequence_++, task, now};
-    int32_t group = group_of(task.gradient);
-    if (group == kNoGroup) {
-      push_ready(entry);
-    } else {
-      hold_in_group(group, entry);
-    }
+    make_ready_or_hold(entry);
     return true;
   }
 
@@ -159,7 +157,7 @@ class ScheduledQueue {
     if (retry_at <= now) return Decision{true, candidate.task, now};
     // The watchdog: a ready task that nothing has moved past for `watchdog_s` goes, and is reported.
     if (held_since_ == kNever) held_since_ = now;
-    if (in_flight_count_ >= most_ever_) return Decision{false, Task{}, kNever};
+    if (in_flight_.tasks >= most_ever_) return Decision{false, Task{}, kNever};
     // The very sum that is given as `retry_at`: a difference may round to just below, and the asking never end.
     double release_at = held_since_ + watchdog_s_;
     if (now >= release_at) return Decision{true, candidate.task, now, true, retry_at == kNever};
@@ -174,11 +172,11 @@ class ScheduledQueue {
     auto it = known_.find(id);
     if (it == known_.end() || !it->second.in_flight) return false;
     const State& state = it->second;
-    in_flight_bytes_ -= state.bytes;
+    in_flight_ -= state.bytes;
     auto by_rank = in_flight_by_rank_.find(state.rank);
     by_rank->second -= state.bytes;
-    if (--in_flight_count_ == 0) wire_free_at_ = now;
-    if (by_rank->second == 0) in_flight_by_rank_.erase(by_rank);
+    if (in_flight_.tasks == 0) wire_free_at_ = now;
+    if (by_rank->second.tasks == 0) in_flight_by_rank_.erase(by_rank);
     known_.erase(it);
     held_since_ = kNever;
     return true;
@@ -203,8 +201,7 @@ class ScheduledQueue {
     groups_.clear();
     known_.clear();
     in_flight_by_rank_.clear();
-    in_flight_bytes_ = 0;
-    in_flight_count_ = 0;
+    in_flight_ = Flying{};
     held_since_ = kNever;
     wire_free_at_ = 0;
     progress_s_ = -1.0;
@@ -217,9 +214,9 @@ class ScheduledQueue {
     for (const auto& [group, waiting] : groups_) count += waiting.entries.size();
     return count;
   }
-  size_t in_flight() const { return in_flight_count_; }
+  size_t in_flight() const { return in_flight_.tasks; }
   bool empty() const { return known_.empty(); }
-  uint64_t in_flight_bytes() const { return in_flight_bytes_; }
+  uint64_t in_flight_bytes() const { return in_flight_.bytes; }
   uint64_t watchdog_releases() const { return watchdog_releases_; }
   // Of those, what had waited for a finish: others were in flight, and none of them had ended for so long. The rest had
   // waited for what was predicted, a deadline or a group's last member, and did not come.
@@ -243,6 +240,14 @@ class ScheduledQueue {
     int32_t rank = 0;
     uint32_t bytes = 0;
   };
+  // A task may have no bytes, so only the number of tasks says whether there are any.
+  struct Flying {
+    size_t tasks = 0;
+    uint64_t bytes = 0;
+    void operator+=(const Flying& other) { tasks += other.tasks, bytes += other.bytes; }
+    void operator+=(uint32_t task_bytes) { ++tasks, bytes += task_bytes; }
+    void operator-=(uint32_t task_bytes) { --tasks, bytes -= task_bytes; }
+  };
   struct WaitingGroup {
     uint64_t bytes = 0;
     std::vector<Entry> entries;
@@ -259,12 +264,7 @@ class ScheduledQueue {
     std::sort(pending.begin(), pending.end(), [](const Entry& a, const Entry& b) { return a.sequence < b.sequence; });
     for (Entry& entry : pending) {
       entry.rank = rank(entry.task.gradient);
-      int32_t group = group_of(entry.task.gradient);
-      if (group == kNoGroup) {
-        push_ready(entry);
-      } else {
-        hold_in_group(group, entry);
-      }
+      make_ready_or_hold(entry);
     }
     held_since_ = kNever;
   }
@@ -282,6 +282,16 @@ class ScheduledQueue {
       past_first_group_ = true;
     } else if (past_first_group_) {
       take_up(std::exchange(next_plan_, nullptr));
+    }
+  }
+
+  // Where all bytes of a group are there it may lack a task without bytes, which would wait for the next iteration's.
+  void make_ready_or_hold(const Entry& entry) {
+    int32_t group = entry.task.bytes > 0 ? group_of(entry.task.gradient) : kNoGroup;
+    if (group == kNoGroup) {
+      push_ready(entry);
+    } else {
+      hold_in_group(group, entry);
     }
   }
 
@@ -358,20 +368,20 @@ class ScheduledQueue {
   bool has_place(const Entry& candidate) const {
     if (most_in_flight_ == kUnbounded) return true;
     size_t urgency = static_cast<size_t>(int64_t{std::max(candidate.rank, -1)} + 1);
-    return in_flight_count_ < most_in_flight_ - std::min(urgency, most_in_flight_ / 2);
+    return in_flight_.tasks < most_in_flight_ - std::min(urgency, most_in_flight_ / 2);
   }
 
   bool fits(const Entry& candidate) const {
     if (plan_->credit == kUnlimited) return true;
-    uint64_t counted = in_flight_bytes_;
+    Flying counted = in_flight_;
     if (plan_->credit_counts_only_urgent) {
-      counted = 0;
-      for (const auto& [rank, bytes] : in_flight_by_rank_) {
+      counted = Flying{};
+      for (const auto& [rank, flying] : in_flight_by_rank_) {
         if (rank > candidate.rank) break;
-        counted += bytes;
+        counted += flying;
       }
     }
-    return counted == 0 || counted + candidate.task.bytes <= plan_->credit;
+    return counted.tasks == 0 || counted.bytes + candidate.task.bytes <= plan_->credit;
   }
 
   // The next one that somebody still waits for: what is later than the slack (a gradient that this iteration skips)
@@ -391,9 +401,8 @@ class ScheduledQueue {
     Entry entry = ready_.back();
     ready_.pop_back();
     known_[entry.task.id] = State{true, entry.rank, entry.task.bytes};
-    in_flight_bytes_ += entry.task.bytes;
+    in_flight_ += entry.task.bytes;
     in_flight_by_rank_[entry.rank] += entry.task.bytes;
-    ++in_flight_count_;
     if (plan_ && plan_->bandwidth > 0) {
       wire_free_at_ = std::max(now, wire_free_at_) + plan_->overhead_s + entry.task.bytes / plan_->bandwidth;
     }
@@ -410,9 +419,8 @@ class ScheduledQueue {
   std::vector<Entry> ready_;  // a heap
   std::map<int32_t, WaitingGroup> groups_;
   std::unordered_map<uint64_t, State> known_;  // every task that is pending or in flight
-  std::map<int32_t, uint64_t> in_flight_by_rank_;
-  uint64_t in_flight_bytes_ = 0;
-  size_t in_flight_count_ = 0;
+  std::map<int32_t, Flying> in_flight_by_rank_;
+  Flying in_flight_;
   uint64_t next_sequence_ = 0;
   uint64_t watchdog_releases_ = 0;
   uint64_t unanswered_releases_ = 0;

@@ -43,7 +43,13 @@ namespace prophet {
 
 class Simulation {
  public:
+  // Throws std::invalid_argument or std::out_of_range where the spec cannot be.
   explicit Simulation(ClusterSpec spec) : spec_(std::move(spec)) {
+    if (spec_.partition_bytes == 0) throw std::invalid_argument("partitions of 0 bytes");
+    if (spec_.servers == 0 && spec_.exchange != Exchange::kCollective) throw std::invalid_argument("no server");
+    for (const OperationSpec& operation : spec_.operations) {
+      for (uint32_t successor : operation.successors) spec_.operations.at(successor);
+    }
     up_.resize(spec_.workers + spec_.servers);
     down_.resize(spec_.workers + spec_.servers);
     server_free_at_.assign(spec_.servers, 0.0);
@@ -100,6 +106,7 @@ class Simulation {
   // that round.
   uint32_t use_layout(uint32_t number, uint32_t every) {
     layouts_.at(number);
+    if (every == 0) throw std::invalid_argument("a layout from every 0th round on");
     uint32_t begun = 0;
     for (const Worker& worker : workers_) begun = std::max(begun, worker.iteration);
     uint32_t round = (begun / every + 1) * every;
@@ -290,8 +297,12 @@ class Simulation {
     for (uint32_t t = layout.begin; t < layout.end; ++t) {
       if (first_partition_.size() == t) first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
       std::vector<uint32_t> parts = tensors_[t].parts;
-      for (uint32_t left = parts.empty() ? tensors_[t].bytes : 0; left > 0; left -= parts.back()) {
-        parts.push_back(std::min(left, spec_.partition_bytes));
+      if (parts.empty()) {  // a tensor without bytes is a task as well
+        uint32_t left = tensors_[t].bytes;
+        do {
+          parts.push_back(std::min(left, spec_.partition_bytes));
+          left -= parts.back();
+        } while (left > 0);
       }
       for (uint32_t number = 0; number < parts.size(); ++number) {
         // Keys go round the servers, so each gets about the same number of bytes.
@@ -397,8 +408,8 @@ class Simulation {
   }
 
   void add(uint32_t w, uint32_t p, QueueKind lane) {
-    workers_[w].queue->add(lane, Task{p, tensors_[partitions_[p].tensor].id, partitions_[p].bytes}, now_);
-    note(w, p, lane, EventKind::kAdd);
+    Task task{p, tensors_[partitions_[p].tensor].id, partitions_[p].bytes};
+    if (workers_[w].queue->add(lane, task, now_)) note(w, p, lane, EventKind::kAdd);
   }
 
   // Asks a lane for all that may start now, and notes when it wants to be asked again.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from prophet.core.errors import UserError
 from prophet.core.events import QueueKind
+from prophet.core.files import parse_json, read_text
 from prophet.core.transfer import Transfer
 from prophet.engines.spec import TracedWorker
 
@@ -13,10 +16,19 @@ from prophet.engines.spec import TracedWorker
 def read_trace(path: Path, worker: TracedWorker) -> tuple[Transfer, ...]:
     """Transfers of one worker; the trace has no sizes.
 
-    `worker` is the result of the worker that wrote it.
+    `worker` is the result of the worker that wrote it. Raises UserError, with one line, for anything but a trace.
     """
+    try:
+        return _transfers(parse_json(read_text(path))["traceEvents"], worker)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise UserError(f"{path}: is no trace of BytePS ({type(error).__name__}: {error})") from None
+
+
+def _transfers(trace: Iterable[Any], worker: TracedWorker) -> tuple[Transfer, ...]:
     indices = {f"Comm.byteps.Gradient.{name}": index for index, name in enumerate(worker.parameters)}
-    events = [e for e in json.loads(path.read_text(encoding="utf-8"))["traceEvents"] if e["pid"] in indices]
+    events = [e for e in trace if e["pid"] in indices]
     # The whole of an operation, which is on record without a stage, begins when its gradient is there.
     generated: dict[str, list[float]] = {}
     for event in sorted(events, key=lambda e: float(e["ts"])):

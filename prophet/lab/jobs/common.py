@@ -46,7 +46,10 @@ def arguments(description: str | None) -> Arguments:
         "--exchange", type=_exchange, required=True, help="what moves the gradients, package.module:name"
     )
     options = parser.parse_args()
-    spec = read_spec(options.spec)
+    try:
+        spec = read_spec(options.spec)
+    except (OSError, ValueError, TypeError) as error:
+        parser.error(f"argument --spec: {options.spec}: {error}")
     exchange = options.exchange
     if spec.compression != "none":
         exchange = functools.partial(exchange, compression=spec.compression)

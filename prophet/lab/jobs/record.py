@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from prophet.core.files import write_whole
+from prophet.core.files import parse_json, read_text, write_whole
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,11 @@ class Spec:
 
 
 def read_spec(path: Path) -> Spec:
-    """The part of the runner's spec.json that scripts use; it has the other keys of the config too."""
-    raw = json.loads(path.read_text(encoding="utf-8"))
+    """The part of the runner's spec.json that scripts use; it has the other keys of the config too.
+
+    Raises OSError, and ValueError where that is no JSON, or TypeError where it is no mapping or lacks a key.
+    """
+    raw = parse_json(read_text(path))
     return Spec(**{field.name: raw[field.name] for field in dataclasses.fields(Spec) if field.name in raw})
 
 
@@ -82,6 +86,9 @@ class Convergence:
     greatest_delay: int | None = None
 
     def keep(self, time_s: float, loss: float, version: int | None) -> None:
+        """Takes in a look at the loss; that of a model that has diverged is no number, and cannot be written."""
+        if not math.isfinite(loss):
+            return
         self.times_s.append(time_s)
         self.losses.append(loss)
         if version is not None:

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from prophet.core.cut import Segment
 from prophet.core.errors import UserError
 from prophet.core.events import QueueKind
+from prophet.core.files import read_bytes
 from prophet.core.transfer import Transfer
 from prophet.engines.registry import engines
 from prophet.lab.records import first_error, record_row
 from prophet.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
+from prophet.lab.schema import MOST_COUNT
 from prophet.watch.rows import (
     MOST_MOMENT_S,
     BeginRow,
@@ -34,6 +34,8 @@ from prophet.watch.rows import (
     WaitsRow,
 )
 
+MOST_UNIX_S = 1 << 35
+"""In the year 3058."""
 NEXT_S = 0.01
 """A line of transfers goes on where the last one ended, if not more lies between them."""
 MEASURED_S = 2.0
@@ -45,20 +47,28 @@ ANOTHER = 0.01
 def read_rows(path: Path) -> list[RecordRow]:
     """The lines of one worker. Raises UserError naming the file, the line and the key."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_bytes(path).split(b"\n")
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     rows = []
     for number, line in enumerate(lines[:-1], 1):  # what follows the last end of a line is empty, or cut short
         try:
             rows.append(record_row(line))
-        except ValidationError as error:
+        except (ValueError, UserError) as error:
             raise UserError(f"{path}:{number}: is no line of a record ({first_error(error)})") from None
         if isinstance(rows[-1], TransfersRow) and not _fits(rows[-1]):
             raise UserError(f"{path}:{number}: is no line of a record (its transfers do not fit together)")
+        if _is_absurd(rows[-1]):
+            raise UserError(f"{path}:{number}: is no line of a record (it has a number that cannot be)")
     if not rows or not isinstance(rows[0], BeginRow):
         raise UserError(f"{path}: is no record, as PROPHET_RECORD leaves it: it has no first line")
     return rows
+
+
+def _is_absurd(row: RecordRow) -> bool:
+    if isinstance(row, BeginRow):
+        return not 0 <= row.unix_s + row.began_s < MOST_UNIX_S
+    return isinstance(row, IterationsRow) and row.count > MOST_COUNT
 
 
 def _fits(row: TransfersRow) -> bool:

@@ -140,8 +140,8 @@ def _cuts(status: AgentStatus, zero: float) -> list[CutInForce]:
 def _traffic(transfers: Iterable[Transfer], zero: float, all_reduce: bool) -> Iterable[Moved]:
     """Rates over the run. Bytes count where a transfer ends; how busy the wire was is not told."""
     ended: dict[int, list[int]] = {}
-    last_s = max((transfer.finish_s for transfer in transfers), default=zero) - zero
-    width_s = max(BIN_S, last_s / MOST_BINS)
+    ends_s = [transfer.finish_s for transfer in transfers] or [zero]
+    width_s = max(BIN_S, (max(ends_s) - min(zero, *ends_s)) / MOST_BINS)
     for transfer in transfers:
         moved = ended.setdefault(int((transfer.finish_s - zero) // width_s), [0, 0])
         moved[transfer.queue] += transfer.size_bytes

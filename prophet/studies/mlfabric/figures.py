@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from prophet.core.optional import need_pyplot
+from prophet.core.optional import need_pyplot, save_figure
 from prophet.studies.mlfabric.training import Trained
 
 
@@ -28,5 +28,5 @@ def draw_loss_curves(curves: Mapping[int | None, Trained], least_loss: float, pa
     over_time.legend(frameon=False)
     for axes in (over_time, over_updates):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
     pyplot.close(figure)

@@ -75,14 +75,19 @@ def provide(
 
 
 def fetch(store: Store, console: Console, release: Release = NEWEST) -> Path:
-    """BytePS's source release, from the store or from PyPI; only the bytes the rules are written for will do."""
+    """BytePS's source release, from the store or from PyPI; only the bytes the rules are written for will do.
+
+    pip runs a source's setup.py to learn its metadata, so it is given the digest, which it checks before that.
+    """
     source = store.source / f"byteps-{release.version}.tar.gz"
     if not source.is_file():
         console.print(f"engine: fetching the source of BytePS {release.version}")
         with store.workplace() as workplace:
+            wanted = workplace / "requirements.txt"
+            wanted.write_text(f"byteps=={release.version} --hash=sha256:{release.sha256}\n", encoding="utf-8")
             _pip(
-                *("download", "--no-deps", "--no-build-isolation", "--no-binary", "byteps"),
-                *("--dest", str(workplace), f"byteps=={release.version}"),
+                *("download", "--no-deps", "--no-build-isolation", "--no-binary", "byteps", "--require-hashes"),
+                *("--dest", str(workplace), "--requirement", str(wanted)),
                 failure="the source of BytePS cannot be fetched",
             )
             store.source.mkdir(exist_ok=True)

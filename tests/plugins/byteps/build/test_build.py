@@ -6,8 +6,10 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import io
+import os
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -248,6 +250,55 @@ def test_a_source_that_is_not_the_published_one_is_removed(tmp_path: Path, monke
     archive.write_bytes(b"the release")
     release = dataclasses.replace(NEWEST, sha256=hashlib.sha256(b"the release").hexdigest())
     assert build.fetch(store, console, release) == archive
+
+
+def archived(folder: Path, files: dict[str, str]) -> bytes:
+    archive = folder / f"byteps-{NEWEST.version}.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"byteps-{NEWEST.version}/{name}")
+            entry.size = len(text)
+            packed.addfile(entry, io.BytesIO(text.encode()))
+    return archive.read_bytes()
+
+
+@pytest.mark.parametrize("way", ["setup.py, with its digest from the index", "a backend of its own", "right"])
+def test_nothing_of_a_source_runs_before_its_digest_is_checked(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    index, mark = tmp_path / "index" / "byteps", tmp_path / "it has run"
+    index.mkdir(parents=True)
+    runs = f"open({str(mark)!r}, 'w').close()\n"
+    files = {
+        "setup.py": runs + f"from setuptools import setup\nsetup(name='byteps', version='{NEWEST.version}')\n",
+        "PKG-INFO": f"Metadata-Version: 1.0\nName: byteps\nVersion: {NEWEST.version}\n",
+    }
+    if way == "a backend of its own":
+        project = "[build-system]\nrequires = []\nbuild-backend = 'own'\nbackend-path = ['.']\n"
+        files |= {"pyproject.toml": project, "own.py": runs}
+    content = archived(index, files)
+    digest = hashlib.sha256(content).hexdigest()
+    if way.startswith("setup.py"):
+        name = f"byteps-{NEWEST.version}.tar.gz"
+        (index / "index.html").write_text(f'<a href="{name}#sha256={digest}">{name}</a>')
+        monkeypatch.setenv("PIP_INDEX_URL", index.parent.as_uri())
+    else:
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    store, console = Store(tmp_path / "store"), Console(file=io.StringIO())
+    store.root.mkdir()
+    if way == "right":
+        release = dataclasses.replace(NEWEST, sha256=digest)
+        assert build.fetch(store, console, release).read_bytes() == content
+        assert mark.exists(), "pip has asked it for its metadata: the other ways show something"
+        return
+    with pytest.raises(UserError, match=r"the source of BytePS cannot be fetched: .*DO NOT MATCH THE HASHES") as error:
+        build.fetch(store, console)
+    assert "\n" not in str(error.value)
+    assert not mark.exists() and list(store.root.iterdir()) == []
 
 
 def test_missing_packages_are_one_line_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
