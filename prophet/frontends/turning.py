@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 
 HEAP_LOOK_S = 10.0
 """Seconds between two looks at whether the heap has grown."""

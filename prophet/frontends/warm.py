@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prophet.core.cut import Cut
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 
 if TYPE_CHECKING:
     from prophet.core.network import Network

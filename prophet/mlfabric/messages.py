@@ -348,4 +348,4 @@ def prove(token: str, nonce: str, hello: Hello) -> str:
 
 def proves(token: str, nonce: str, hello: Hello) -> bool:
     """Whether `hello` has the right proof, compared in a time that says nothing of how far it is right."""
-    return hmac.compare_digest(prove(token, nonce, hello), hello.proof)
+    return hmac.compare_digest(prove(token, nonce, hello).encode(), hello.proof.encode())

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 from prophet.hub import Connection, Hub, Owner, listener_at, lives_or_ends
 
 logger = logging.getLogger("prophet")

@@ -98,7 +98,7 @@ class ReplicaStore:
             connection.close()
         if answer.status == HTTPStatus.FORBIDDEN:
             raise UserError(f"replica {self.address}: {body.decode(errors='replace')}")
-        if not (proved and hmac.compare_digest(digest_of(body), digest)):
+        if not (proved and hmac.compare_digest(digest_of(body).encode(), digest.encode())):
             raise UserError(f"replica {self.address}: what answers there has not the token of {self._tenant}")
         if answer.status != HTTPStatus.OK:
             raise UserError(f"replica {self.address}: {body.decode(errors='replace')[:200]}")

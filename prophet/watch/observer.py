@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from prophet import __version__
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 from prophet.core.settings import METRICS_PORT, PREFIX, RECORD, Settings
 from prophet.core.status import AgentStatus
 from prophet.watch import training

@@ -34,7 +34,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 from prophet.frontends.ending import STALLED, WRONG, end_process
 
 ROW_BYTES = 256

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 
 from prophet.core.cut import RECUT_ROUNDS, Cut
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.issuer import Issuer, JointOperation
 

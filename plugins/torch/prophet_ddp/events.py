@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prophet.core.events import EVENT_DTYPE, MOST_FORWARDS, EventKind, QueueKind
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

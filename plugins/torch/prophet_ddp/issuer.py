@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 from prophet.frontends.torch.recording import keep_thread_state, unrecorded
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.events import EventLog, Phase

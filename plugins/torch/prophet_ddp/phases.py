@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from prophet.core.cut import UNIT_BYTES, Block, Borders, Cut, arena_places
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 from prophet.frontends.torch.arena import ArenaBlock, Slot
 from prophet.frontends.torch.clipping import NORM
 from prophet_ddp.events import Phase

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from prophet.core.cut import Cut
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 from prophet.learn.trial import TrialRule
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.issuer import Issuer

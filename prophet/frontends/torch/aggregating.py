@@ -24,7 +24,7 @@ from typing import Protocol
 
 import torch
 
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 from prophet.frontends.torch.asynchronous import UpdateWire, WholePulls
 from prophet.frontends.torch.weight_blocks import WeightBlocks
 from prophet.mlfabric.peers import PeerMessage

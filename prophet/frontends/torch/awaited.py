@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 from prophet.frontends.notices import passed_over, warn_once
 from prophet.frontends.torch import clipping, references
 from prophet.frontends.torch import guards as torch_guards

@@ -33,7 +33,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from prophet.core.forks import hold_over_fork
+from prophet.forks import hold_over_fork
 from prophet.frontends.notices import passed_over, warn_once
 from prophet.frontends.torch import aliases as torch_aliases
 from prophet.frontends.torch import compiled, references, threads

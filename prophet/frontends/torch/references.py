@@ -33,7 +33,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 
 _METADATA = frozenset(
     getattr(torch.Tensor, name).__get__

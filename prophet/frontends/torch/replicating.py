@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 
 from prophet.core.errors import UserError
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 from prophet.frontends.torch.asynchronous import WholePulls
 from prophet.frontends.torch.weight_blocks import WeightBlocks, behind, counts_of, updates_before
 from prophet.mlfabric.ports import CopiesPort, ModelCopy

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-from prophet.core.forks import free_in_forks
+from prophet.forks import free_in_forks
 from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import aliases as torch_aliases
 from prophet.frontends.torch import guards as torch_guards
