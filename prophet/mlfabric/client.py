@@ -23,8 +23,8 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from prophet.core.errors import UserError
-from prophet.forks import free_in_forks
 from prophet.core.settings import DEFAULT_COORDINATOR_BOUND_S, coordinator_from_environ
+from prophet.forks import free_in_forks
 from prophet.hub import Connection, Hub, Owner, lives_or_ends
 from prophet.learn.bandwidth import NicSample
 from prophet.learn.nic import interface_towards, sample_nic

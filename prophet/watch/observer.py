@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from prophet import __version__
-from prophet.forks import free_in_forks
 from prophet.core.settings import METRICS_PORT, PREFIX, RECORD, Settings
 from prophet.core.status import AgentStatus
+from prophet.forks import free_in_forks
 from prophet.watch import training
 from prophet.watch.meter import Meter, Periods, spread_of
 from prophet.watch.metrics import metrics_page

@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
 from prophet.core.errors import UserError
-from prophet.forks import free_in_forks
 from prophet.core.network import Network
 from prophet.core.settings import DEFAULT_PARTITION_BYTES
+from prophet.forks import free_in_forks
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Protocol
 from prophet.core.arena import completions_at, generations_at
 from prophet.core.cut import Block, Cut
 from prophet.core.events import DRAIN_S, EventKind
-from prophet.forks import free_in_forks
 from prophet.core.network import Network, Probe
 from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
+from prophet.forks import free_in_forks
 from prophet.frontends.ending import at_end
 from prophet.frontends.turning import TurningThread
 from prophet.policies.algorithms.sequence import (

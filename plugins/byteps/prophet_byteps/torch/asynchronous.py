@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 from prophet.core.cut import MOST_BLOCK_BYTES
-from prophet.forks import free_in_forks
 from prophet.core.settings import STALL_S
+from prophet.forks import free_in_forks
 from prophet.frontends.ending import STALLED, end_process
 from prophet.frontends.torch.asynchronous import AsynchronousRounds
 from prophet.frontends.torch.optimizer import methods_of
