@@ -5,8 +5,8 @@ a pending update is brought up to date
 
 - when its module is called, when it is read as an attribute of a module, when it comes out of
   `named_parameters()` or `parameters()`;
-- when any function of torch gets it, or what shares its memory (references.py), in the thread that called step() and in
-  others (threads.py), so a list of parameters that the program kept is covered as well;
+- when any function of torch gets it, or what shares its memory (references.py, threads.py), so a list of parameters
+  that the program kept is covered as well;
 - when it is copied, pickled, or sent to another process.
 
 All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
@@ -389,11 +389,10 @@ def _before_fork() -> None:
 
 
 def _in_the_child() -> None:
-    """No averages come there: what another thread has begun meanwhile stays as it is."""
+    """No averages come there: what another thread has begun stays as it is."""
     references.stop_here(for_good=True)
-    for watched in list(_watched.values()):
-        for slot in watched.slots:
-            slot.pending = slot.awaited = False
+    for slot in (slot for watched in list(_watched.values()) for slot in watched.slots):
+        slot.pending = slot.awaited = False
     for table in (_kept, _pending, _sent, _learning):
         table.clear()  # type: ignore[attr-defined]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import logging
 import random
-import threading
 import types
 from collections import Counter
 from collections.abc import Callable
@@ -270,10 +270,16 @@ def test_a_use_that_was_missed_is_noticed_in_a_round_of_another_cut_too(
     assert network.flying
 
     sums: list[torch.Tensor] = []
-    # In a thread of its own, where no mode is, nothing can be noticed before the gradient is there.
-    thread = threading.Thread(target=lambda: sums.append(weights[0].sum()))
-    thread.start()
-    thread.join()
+
+    # In a thread that is none of Python's, where no mode is, nothing can be noticed before the gradient is there.
+    def use() -> None:
+        sums.append(weights[0].sum())
+        over.release()
+
+    over = _thread.allocate_lock()
+    over.acquire()
+    _thread.start_new_thread(use, ())
+    over.acquire()
     sums.append(weights[1].sum())
     assert network.flying
     with caplog.at_level(logging.WARNING, "prophet"):

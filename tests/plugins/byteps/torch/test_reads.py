@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import copy
 import gc
 import io
 import logging
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -208,13 +208,15 @@ def test_a_use_that_was_missed_brings_the_barrier_back(network: Network, caplog:
     train(model, optimizer, 2, 1)
 
     def use() -> None:
-        """In a thread of its own, where no mode is: nothing can be noticed before the gradient is there."""
+        """In a thread that is none of Python's, where no mode is: nothing is noticed before the gradient is there."""
         (weight * 2).sum().backward()
+        over.release()
 
+    over = _thread.allocate_lock()
+    over.acquire()
     with caplog.at_level(logging.WARNING, "prophet"):
-        thread = threading.Thread(target=use)
-        thread.start()
-        thread.join()
+        _thread.start_new_thread(use, ())
+        over.acquire()
     assert "0.weight was used before its update had arrived" in caplog.text
     optimizer.step()
     assert not network.flying
