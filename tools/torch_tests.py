@@ -38,7 +38,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TestEnd:
     """What came of one test: passed, skipped, failed or hung, and the first line of why."""
 
     outcome: str
@@ -49,12 +49,12 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Compared:
+class BothEnds:
     """One test, plain and under Prophet."""
 
     name: str
-    plain: Outcome
-    prophet: Outcome
+    plain: TestEnd
+    prophet: TestEnd
 
     @property
     def differs(self) -> bool:
@@ -93,12 +93,12 @@ class Runner:
         line = self._answer()
         return str(line["torch"]), list(line["tests"])
 
-    def run(self, name: str) -> Outcome:
+    def run(self, name: str) -> TestEnd:
         """What comes of a test."""
         assert self._program.stdin is not None
         self._program.stdin.write(f"{name}\n")
         self._program.stdin.flush()
-        return Outcome(**self._answer())
+        return TestEnd(**self._answer())
 
     def _answer(self) -> dict[str, str]:
         assert self._program.stdout is not None and self._program.stderr is not None
@@ -109,7 +109,7 @@ class Runner:
         return dict(json.loads(line))
 
 
-def compare(python: str, wanted: Sequence[str], done: Callable[[Compared, int], None]) -> tuple[str, list[Compared]]:
+def compare(python: str, wanted: Sequence[str], done: Callable[[BothEnds, int], None]) -> tuple[str, list[BothEnds]]:
     """Runs the `wanted` tests, or all where none is named, plain and under Prophet; `done` hears of each, and of how
     many there are. Returns torch's release with them. Raises UserError for a name that this torch does not have.
     """
@@ -124,7 +124,7 @@ def compare(python: str, wanted: Sequence[str], done: Callable[[Compared, int], 
         chosen, found = list(wanted) or names, []
         for name in chosen:
             beside = pool.submit(prophet.run, name)
-            found.append(Compared(name, plain.run(name), beside.result()))
+            found.append(BothEnds(name, plain.run(name), beside.result()))
             done(found[-1], len(chosen))
         return release, found
 
@@ -134,7 +134,7 @@ def reasons() -> dict[str, str]:
     return {str(name): str(why) for name, why in (yaml.safe_load(DIFFERENCES.read_text()) or {}).items()}
 
 
-def report(compared: Iterable[Compared], known: dict[str, str], say: Callable[[str], None]) -> bool:
+def report(compared: Iterable[BothEnds], known: dict[str, str], say: Callable[[str], None]) -> bool:
     """Says what differs, and whether all of it is `known`."""
     differing = [each for each in compared if each.differs]
     for each in differing:
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
-        def done(compared: Compared, count: int) -> None:
+        def done(compared: BothEnds, count: int) -> None:
             bar.update(task, advance=1, total=count, description=compared.name)
             if options.each:
                 print(f"{compared.name}\t{compared.plain}\t{compared.prophet}", flush=True)

@@ -1,7 +1,7 @@
 """torch's own tests of DistributedDataParallel, on processors: a program that runs each in processes of its own.
 
 Rule of this file: how a test that the installed torch ships comes to run without a GPU, and what came of it. The tests'
-module is read from the wheel, rewritten as a syntax tree (OnProcessors) and run; nothing of it is kept. This process
+module is read from the wheel, rewritten as a syntax tree (WithoutGpus) and run; nothing of it is kept. This process
 imports it once and forks the ranks of each test that a line of its input names; a line of JSON answers. Which tests,
 and what they are compared with, is torch_tests.py's. A test that torch skips for gloo's sake is run all the same.
 """
@@ -32,7 +32,7 @@ RANK_NAMES = {"rank", "device", "device_id", "self.rank", "self.device", "torch.
 """What torch's tests pass to `.to()` for a GPU."""
 
 
-class OnProcessors(ast.NodeTransformer):
+class WithoutGpus(ast.NodeTransformer):
     """Rewrites tests that are made for a GPU a rank: every device is the processor, and no test asks for a GPU."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -98,7 +98,7 @@ def load() -> Any:
     """The class of all tests of the installed torch, for processors."""
     spec = importlib.util.find_spec(MODULE)
     assert spec is not None and spec.origin is not None
-    tree = ast.fix_missing_locations(OnProcessors().visit(ast.parse(Path(spec.origin).read_text())))
+    tree = ast.fix_missing_locations(WithoutGpus().visit(ast.parse(Path(spec.origin).read_text())))
     module = types.ModuleType(MODULE)
     sys.modules[MODULE] = module
     vars(module).update(__file__=spec.origin, __package__=spec.parent, _NoGpu=_NoGpu())

@@ -40,7 +40,7 @@ class Rounds(AwaitedRounds):
             slot.streams = streams_of(torch.device("cpu"))
         self.watch()
 
-    def _gradient_ready(self, slot: Slot) -> None:
+    def _gradient_ready(self, slot: Slot, *_gradients: Any) -> None:
         assert slot.param.grad is not None
         slot.view.copy_(slot.param.grad)
         slot.see(slot.param.grad)

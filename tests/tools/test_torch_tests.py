@@ -17,7 +17,7 @@ import torch
 from support.programs import clean_environ
 from tools import torch_tests
 from tools.command_line import exit_status
-from tools.torch_tests import Compared, Outcome
+from tools.torch_tests import BothEnds, TestEnd
 from tools.torch_tests_ranks import OnProcessors, error_line
 
 CHECKOUT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ BREADTH = (
     "test_skip_all_reduce_unused_parameters",
     "test_static_graph_api_cpu",
 )
-PASSED, FAILED = Outcome("passed", ""), Outcome("failed", "RuntimeError: no")
+PASSED, FAILED = TestEnd("passed", ""), TestEnd("failed", "RuntimeError: no")
 
 
 def test_torchs_own_tests_pass_under_prophet_and_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_torchs_own_tests_pass_under_prophet_and_ctrl_c_leaves_nothing_behind(tm
 
 def test_a_difference_counts_unless_it_has_a_reason() -> None:
     said: list[str] = []
-    compared = [Compared("one", PASSED, PASSED), Compared("two", PASSED, FAILED), Compared("three", FAILED, FAILED)]
+    compared = [BothEnds("one", PASSED, PASSED), BothEnds("two", PASSED, FAILED), BothEnds("three", FAILED, FAILED)]
     assert not torch_tests.report(compared, {}, said.append)
     assert torch_tests.report(compared, {"two": "for a reason"}, said.append)
     assert [line.split(";")[-1].strip() for line in said] == ["NO REASON IS KNOWN", "for a reason"]

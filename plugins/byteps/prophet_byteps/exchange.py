@@ -136,7 +136,7 @@ class MXNetExchange:
 EXCHANGES: dict[str, Callable[[Any], PageExchange]] = {"torch": TorchExchange, "mxnet": MXNetExchange}
 
 
-class Connection:
+class EngineConnection:
     """Waits, in a thread, until BytePS has connected to all workers and servers.
 
     `limited`: this process is the one that connects, so from then on the others' answers are a matter of moments.
@@ -173,7 +173,7 @@ def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -
     group = Agreement(EXCHANGES[framework](bps), bps.rank(), bps.size())
     agreement.activate(group, stall_s)
 
-    connection = Connection(library_of(bps))
+    connection = EngineConnection(library_of(bps))
     what = "all workers and servers to start"
     there = agreement.wait(connection.done.is_set, what, stall_s)
     if there:
@@ -193,7 +193,7 @@ def refuse_to_start(bps: Any, framework: str, why: str) -> None:
     """Tells the other workers why this one ends, so that they do not wait for it. May block: see `limit`."""
     bps.init()
     group = Agreement(EXCHANGES[framework](bps), bps.rank(), bps.size(), end=lambda line, status: None)
-    agreement.wait(Connection(library_of(bps)).done.is_set, "all workers")
+    agreement.wait(EngineConnection(library_of(bps)).done.is_set, "all workers")
     group.propose(START, f"cannot start: {why}")
     agreement.wait(lambda: group.settled(START), "all workers")
 

@@ -35,7 +35,7 @@ _SAME = contextlib.nullcontext()
 
 
 @dataclass(frozen=True)
-class State:
+class ProgramState:
     """One row. Within `within(value)` the value of another moment holds. Where `lasts` is false of a value it is of use
     to nobody after the program has left it.
     """
@@ -86,10 +86,10 @@ def _setting(read: Callable[[], Any], put: Callable[[Any], Any]) -> Callable[[An
 
 
 def _set_by(name: str, read: Callable[[], Any], put: Callable[[Any], Any]) -> State:
-    return State(name, read, _setting(read, put))
+    return ProgramState(name, read, _setting(read, put))
 
 
-def _flag(name: str, getter: str, setter: str) -> list[State]:
+def _flag(name: str, getter: str, setter: str) -> list[ProgramState]:
     """A row of a flag of torch's, on a torch that has it."""
     read, put = getattr(_C, getter, None), getattr(_C, setter, None)
     return [] if read is None or put is None else [_set_by(name, read, put)]
@@ -213,7 +213,7 @@ def _with_matmul_precision(value: str | None) -> Iterator[None]:
                 _C._set_fp32_precision_setter(*state.name.split()[1:], precision)
 
 
-def _fp32_precisions() -> list[State]:
+def _fp32_precisions() -> list[ProgramState]:
     """Of products of matrices, and what they inherit it from, which comes first."""
     get, put = getattr(_C, "_get_fp32_precision_getter", None), getattr(_C, "_set_fp32_precision_setter", None)
     if get is None or put is None:
@@ -245,26 +245,26 @@ def _compiling() -> bool:
 _PRECISIONS = _fp32_precisions()
 _empty: Callable[[Any], bool] = lambda value: not value  # noqa: E731
 
-TABLE: Sequence[State] = (
-    State("function modes", _function_modes, _with_function_modes, lambda modes: all(map(_is_device, modes))),
-    State("dispatch modes", _dispatch_modes, lambda _: _disable_current_modes(), _empty),
-    State(
+TABLE: Sequence[ProgramState] = (
+    ProgramState("function modes", _function_modes, _with_function_modes, lambda modes: all(map(_is_device, modes))),
+    ProgramState("dispatch modes", _dispatch_modes, lambda _: _disable_current_modes(), _empty),
+    ProgramState(
         "functorch levels", _C._functorch.maybe_current_level, lambda _: temporarily_clear_interpreter_stack(), _empty
     ),
-    State("saved tensors hooks", _saved_tensors_hooks, _without_saved_tensors_hooks, _empty),
-    State(
+    ProgramState("saved tensors hooks", _saved_tensors_hooks, _without_saved_tensors_hooks, _empty),
+    ProgramState(
         "tracing",
         _C._get_tracing_state,
         lambda _: _setting(_C._get_tracing_state, _C._set_tracing_state)(None),
         _empty,
     ),
-    State("inference mode", torch.is_inference_mode_enabled, torch.inference_mode),
+    ProgramState("inference mode", torch.is_inference_mode_enabled, torch.inference_mode),
     _set_by("grad mode", torch.is_grad_enabled, _C._set_grad_enabled),
     *_flag("forward mode", "_is_fwd_grad_enabled", "_set_fwd_grad_enabled"),
     *_flag("several threads of backward", "_is_multithreading_enabled", "_set_multithreading_enabled"),
-    State("autocast", _autocast, _with_autocast),
+    ProgramState("autocast", _autocast, _with_autocast),
     *_flag("function state", "_get_torch_function_state", "_set_torch_function_state"),
-    State("dispatch keys", _dispatch_keys, _with_dispatch_keys),
+    ProgramState("dispatch keys", _dispatch_keys, _with_dispatch_keys),
     _set_by("default dtype", torch.get_default_dtype, torch.set_default_dtype),
     _set_by(
         "deterministic algorithms",
@@ -277,7 +277,7 @@ TABLE: Sequence[State] = (
     _set_by("anomaly mode", _anomaly, lambda value: torch.set_anomaly_enabled(*value)),
     _set_by("threads", torch.get_num_threads, torch.set_num_threads),
     _set_by("denormals", _flushes_denormals, torch.set_flush_denormal),
-    State("matmul precision", _matmul_precision, _with_matmul_precision),
+    ProgramState("matmul precision", _matmul_precision, _with_matmul_precision),
     *_PRECISIONS,
     *_flag("mkldnn", "_get_mkldnn_enabled", "_set_mkldnn_enabled"),
     *_flag("mkldnn deterministic", "_get_mkldnn_deterministic", "_set_mkldnn_deterministic"),
