@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from prophet.frontends.torch import program_state, references, steps
 from prophet.frontends.torch.arena import Slot
 from prophet.frontends.torch.awaited import AwaitedRounds
+from prophet.frontends.torch.optimizer import updates_of
 from prophet.frontends.torch.streams import streams_of
 from support.front_end import forget
 
@@ -236,7 +237,9 @@ class Job:
         self.optimizer.step()
 
     def use(self) -> None:
-        vars(self.optimizer)["_prophet"].flush()
+        updates = updates_of(self.optimizer)
+        assert updates is not None
+        updates.flush()
 
 
 def named(values: Any) -> list[Any]:

@@ -85,7 +85,7 @@ def _setting(read: Callable[[], Any], put: Callable[[Any], Any]) -> Callable[[An
     return within
 
 
-def _set_by(name: str, read: Callable[[], Any], put: Callable[[Any], Any]) -> State:
+def _set_by(name: str, read: Callable[[], Any], put: Callable[[Any], Any]) -> ProgramState:
     return ProgramState(name, read, _setting(read, put))
 
 
