@@ -18,7 +18,7 @@ from support.programs import clean_environ
 from tools import torch_tests
 from tools.command_line import exit_status
 from tools.torch_tests import BothEnds, TestEnd
-from tools.torch_tests_ranks import OnProcessors, error_line
+from tools.torch_tests_ranks import WithoutGpus, error_line
 
 CHECKOUT = Path(__file__).parents[2]
 BREADTH = (
@@ -101,7 +101,7 @@ def test_an_unknown_test_is_one_line_and_status_2(
     ],
 )
 def test_a_gpu_becomes_the_processor(written: str, becomes: str) -> None:
-    assert ast.unparse(OnProcessors().visit(ast.parse(written))) == becomes
+    assert ast.unparse(WithoutGpus().visit(ast.parse(written))) == becomes
 
 
 def test_the_line_of_an_error_is_that_of_the_last_one() -> None:
