@@ -34,7 +34,8 @@ from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import MOST_OWNERS, Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
-from prophet_ddp.rounds import Channel, Hardware, ModuleRounds, RoundTerms
+from prophet_ddp.rounds import ModuleRounds
+from prophet_ddp.terms import Channel, Hardware, RoundTerms
 from prophet_ddp.wide_gloo import probe, wide_group
 
 CPU = torch.device("cpu")

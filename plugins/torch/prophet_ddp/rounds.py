@@ -11,13 +11,11 @@ hooks does it (compression.py), and what comes back is the sum.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -31,16 +29,16 @@ from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet.frontends.torch.streams import Streams
 from prophet.frontends.torch.updates import Abandoned, unseen_use
 from prophet.learn.barrier import BarrierWatch
-from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
+from prophet.policies.algorithms.sequence import backward_order
 from prophet.watch import training
 from prophet_ddp import texts
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.compression import CommHook
-from prophet_ddp.control import Control, Decision
-from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_ddp.control import Decision
+from prophet_ddp.issuer import JointOperation
 from prophet_ddp.reach import is_cut_off, not_reached
 from prophet_ddp.records import ModuleRecord
+from prophet_ddp.terms import Channel, Hardware, RoundTerms
 
 if TYPE_CHECKING:
     from prophet.frontends.torch.trace import ForwardTrace
@@ -52,50 +50,6 @@ if TYPE_CHECKING:
 
 KEPT_PERIODS = 16
 """Of the newest rounds it is kept what they took."""
-
-
-@dataclass(frozen=True)
-class Channel:
-    """How a module's blocks travel, and what is said of them: `ranks` ranks share its process group."""
-
-    issuer: Issuer
-    control: Control
-    log: EventLog
-    ranks: int
-
-
-@dataclass(frozen=True)
-class RoundTerms:
-    """What is settled of a module before its first round, alike on all ranks.
-
-    `first_cut` of gradients of these bytes; `first_at_once`: operations under way before anything is decided. With
-    `fusion` small gradients travel together. `uses_vary`: parameters may have no gradient in a round
-    (find_unused_parameters), and then what no rank used keeps its `.grad`. `counted`: the graph is static, and a
-    parameter may get several gradients in a backward pass. `arranges`: from the second round on gradients lie in the
-    arena as those of the first were generated, the last one first; the order of registration is but a guess at that.
-    `divides`: rounds may have two phases (phases.py).
-    """
-
-    first_cut: Callable[[Sequence[int]], Cut]
-    first_at_once: int = LEAST_AT_ONCE
-    fusion: bool = True
-    uses_vary: bool = False
-    counted: bool = False
-    arranges: bool = False
-    divides: bool = False
-
-
-class Hardware(Protocol):
-    """What a module's parameters are on: processors, or a GPU."""
-
-    def streams(self, device: torch.device, /) -> Streams:
-        """Those of the parameters on this device."""
-        ...
-
-    @property
-    def arena(self) -> Callable[..., DdpArena]:
-        """What makes the arena of a module."""
-        ...
 
 
 class ModuleRounds(AwaitedRounds):
@@ -650,11 +604,7 @@ class ModuleRounds(AwaitedRounds):
         return self.ended + self._open
 
     def _loss(self) -> str:
-        error = str(self._issuer.error)
-        address = re.search(r"\[([^]]+)\]:\d+", error)
-        if address is None:
-            return error.splitlines()[0]
-        return f"rank {1 - self.control.rank} was lost" if self.ranks == 2 else f"a rank at {address[1]} was lost"
+        return texts.lost(str(self._issuer.error), self.control.rank, self.ranks)
 
     def progress(self) -> object:
         return self._issuer.ended

@@ -1,6 +1,10 @@
-"""What torch's reducer says where a pass cannot go on, word for word: programs and people look for it."""
+"""What torch's reducer says where a pass cannot go on, word for word: programs and people look for it. And what Prophet
+says where torch has no words.
+"""
 
 from __future__ import annotations
+
+import re
 
 from torch._C import _distributed_c10d as c10d
 
@@ -72,3 +76,11 @@ def marked_twice(index: int, name: str) -> str:
         f"{TWICE}Parameter at index {index} with name {name} has been marked as ready twice. This means that multiple "
         "autograd engine  hooks have fired for this particular parameter during this iteration."
     )
+
+
+def lost(error: str, rank: int, ranks: int) -> str:
+    """Why averages will not come any more, by torch's error in this `rank` of a module's group of `ranks`."""
+    address = re.search(r"\[([^]]+)\]:\d+", error)
+    if address is None:
+        return error.splitlines()[0]
+    return f"rank {1 - rank} was lost" if ranks == 2 else f"a rank at {address[1]} was lost"

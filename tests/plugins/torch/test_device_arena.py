@@ -31,7 +31,8 @@ from prophet_ddp.device import Told
 from prophet_ddp.device_arena import DeviceArena, DeviceOperation
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_ddp.rounds import Channel, ModuleRounds, RoundTerms
+from prophet_ddp.rounds import ModuleRounds
+from prophet_ddp.terms import Channel, RoundTerms
 from support.front_end import forget
 from support.lazy_device import Device, HostWait, LazyGroup, LazyMode, LazyStreams, LazyWatch, NcclWork, peers
 
