@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -69,6 +71,8 @@ class Runner:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(settings.PREFIX)}
         paths = [str(ROOT), str(ROOT / "plugins" / "torch"), *filter(None, [inherited.get("PYTHONPATH")])]
         environ = inherited | dict.fromkeys(THREADS, "1") | {"PYTHONPATH": os.pathsep.join(paths)} | more
+        self._folder = tempfile.TemporaryDirectory()
+        environ["TMPDIR"] = self._folder.name
         self._program = subprocess.Popen(
             [python, "-m", "tools.torch_tests_ranks", str(limit_s)],
             cwd=ROOT,
@@ -77,6 +81,7 @@ class Runner:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Its ranks end with it.
         )
 
     def __enter__(self) -> Self:
@@ -85,8 +90,9 @@ class Runner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._program.terminate()
+        os.killpg(self._program.pid, signal.SIGKILL)
         self._program.communicate()
+        self._folder.cleanup()
 
     def started(self) -> tuple[str, list[str]]:
         """The release of its torch, and the names of the tests. Raises UserError where it did not start."""

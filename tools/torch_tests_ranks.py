@@ -9,7 +9,6 @@ and what they are compared with, is torch_tests.py's. A test that torch skips fo
 from __future__ import annotations
 
 import ast
-import contextlib
 import importlib
 import importlib.util
 import json
@@ -145,8 +144,6 @@ def _fork(kind: Any, name: str, rank: int, folder: Path) -> int:
     pid = os.fork()
     if pid:
         return pid
-    os.setpgid(0, 0)  # What it starts ends with it.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     status = 1
     try:
         log = os.open(folder / f"log{rank}", os.O_WRONLY | os.O_CREAT)
@@ -179,17 +176,11 @@ def _wait(ranks: Mapping[int, int], limit_s: float) -> dict[int, int | None]:
             if not ready or any(status in (1, 10) or (status or 0) < 0 for status in statuses.values()):
                 break
     finally:
-        for pid in ranks:
-            _kill(pid)
         for pidfd, pid in running.items():
+            os.kill(pid, signal.SIGKILL)
             os.close(pidfd)
             os.waitpid(pid, 0)
     return statuses
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def _outcome(statuses: Mapping[int, int | None], folder: Path, skips: Mapping[int, str]) -> dict[str, str]:
@@ -226,7 +217,6 @@ def main() -> None:
     watched = hasattr(torch.nn.parallel.DistributedDataParallel.__init__, "__wrapped__")
     if own != watched:
         sys.exit("Prophet stands behind DistributedDataParallel" if watched else "Prophet does not come to it")
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # Ranks end with it.
     names = [name for name in dir(kind) if name.startswith("test")]
     print(json.dumps({"torch": torch.__version__, "tests": names}), flush=True)
     for line in sys.stdin:

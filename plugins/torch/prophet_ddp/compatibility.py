@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from prophet.core.settings import DDP_NCCL
 from prophet.frontends.torch.optimizer import OLDEST_TORCH
-from prophet_ddp.reducer import LateReducer
+from prophet_ddp.reducer import HANDED_BACK, LateReducer
 
 _METHODS = (
     "_build_params_for_reducer",
@@ -39,26 +39,6 @@ _OF_DISTRIBUTED = (
     "_register_comm_hook",
 )
 _OF_C10D = ("PrefixStore", "_get_default_store")
-_NEVER_ASKED = frozenset(
-    {
-        # Of DistributedDataParallel's own construction, and of what takes torch's reducer back or keeps it: join(),
-        # mixed precision, optimizers within backward, torch.compile's reducer, sparse gradients, other process groups.
-        "set_logger",
-        "_autograd_hook",
-        "_get_local_used_map",
-        "_get_zeros_like_grad_buckets",
-        "_install_post_backward_futures",
-        "_push_all_rebuilt_params",
-        "_reset_state",
-        "_run_comm_hook",
-        "_set_forward_pass_work_handle",
-        "_set_mixed_precision_param_dtype",
-        "_set_optimizer_in_backward",
-        "_set_sparse_metadata",
-        "_update_process_group",
-    }
-)
-"""What torch asks of its reducer only where that is in its place."""
 
 
 @functools.cache
@@ -107,15 +87,13 @@ def missing_names(module: ModuleType) -> list[str]:
 
 
 def unknown_requests(module: ModuleType) -> list[str]:
-    """What DistributedDataParallel calls on its reducer that the stand-in has not, and that is not known to be torch's
-    own affair.
-    """
+    """What DistributedDataParallel calls on its reducer that the stand-in neither has nor hands back to torch's."""
     called = {
         node.attr
         for node in ast.walk(_source(module))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "reducer"
     }
-    return sorted(called - set(dir(LateReducer)) - _NEVER_ASKED)
+    return sorted(called - set(dir(LateReducer)) - set(HANDED_BACK))
 
 
 def _source(module: ModuleType) -> ast.Module:
