@@ -402,14 +402,15 @@ class Arena:
             grad = grad.detach()
         if slot.pending or any(block.flight is not None for block in slot.blocks):
             raise RuntimeError(f"the gradient of {slot.name} is there again before its last average was used")
-        if grad is None:
-            slot.view.zero_()
-        elif self.scale is None:
-            slot.view.copy_(grad)
-        else:
-            torch.mul(grad, self.scale, out=slot.view)
-        if self.divisor is not None:
-            slot.view.div_(self.divisor)
+        with references.unhandled():  # No mode of the program sees what torch's reducer does here, nor changes it.
+            if grad is None:
+                slot.view.zero_()
+            elif self.scale is None:
+                slot.view.copy_(grad)
+            else:
+                torch.mul(grad, self.scale, out=slot.view)
+            if self.divisor is not None:
+                slot.view.div_(self.divisor)
         slot.see(seen)
         slot.staged = True
         slot.home = False
