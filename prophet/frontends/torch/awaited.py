@@ -299,7 +299,7 @@ class AwaitedRounds:
         model = f"the model is of step {self.iteration - 1}"
         if 0 < len(pending) < len(self._slots):
             model += f", but {len(self._slots) - len(pending)} of its {len(self._slots)} parameters of the next one"
-        logger.warning("%s, in iteration %d: %s", self._loss(), self.iteration, model)
+        logger.warning("%s, in iteration %d of %s: %s", self._loss(), self.iteration, self.label or "a module", model)
         for owner in {slot.owner for slot in pending}:
             owner.forget([slot for slot in pending if slot.owner is owner])
         self.forget(self._slots)
