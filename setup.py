@@ -69,7 +69,7 @@ class BuildWithAutoload(build_py):
 
 # Without contraction, floating point gives the same bits on every processor: the simulator promises that.
 NATIVE = "prophet/core/native"
-SHARED = ("events", "plan_codec", "queue", "two_lane_queue")
+SHARED = ("events", "forks", "plan_codec", "queue", "two_lane_queue")
 """Headers of NATIVE that the hook uses as well."""
 TESTBED = "prophet/lab/testbed/native"
 HOOK = f"{PLUGIN}/prophet_byteps/native"

@@ -1,6 +1,8 @@
 // A stand-in for BytePS's core, for testing the hook without BytePS: the same exported functions and
 // the same task layout, with plain first-in first-out queues. A test drives it step by step; there are no threads here,
 // but what the hook calls may be called by some (stress.cc).
+#include <dlfcn.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -11,6 +13,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -351,6 +354,15 @@ int core_push(const char* name, int size) {
       *context, nullptr, nullptr, nullptr, size, 0, 0,
       [&said](const byteps::common::Status& status) { said = status.reason; }, nullptr);
   return said == status.reason ? std::stoi(said) : -1;
+}
+
+// A thread of the core comes to Python and leaves it, again and again, as one that drops tensors does.
+void core_visit_python(int visits) {
+  auto ensure = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Ensure"));
+  auto release = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "PyGILState_Release"));
+  std::thread([=] {
+    for (int visit = 0; visit < visits; ++visit) release(ensure());
+  }).detach();
 }
 
 // How many threads are in a first push that waits for other workers.

@@ -29,6 +29,8 @@ _OLD_STRINGS, _WITHOUT_COMPRESSION = 1, 2
 """What prophet_hook_attach is told of the library."""
 PUSH_ONLY, PULL_ONLY = -(1 << 30), -(1 << 30) - 1
 """Priorities of what is pushed and not pulled, or pulled and not pushed (hook.cc has the same)."""
+_NEWEST = "prophet_hook_give_size"
+"""The function of the hook's that was added last, which one of an older release lacks."""
 _DRAIN_EVENTS = 1 << 16
 """Events taken at a time (24 bytes each)."""
 POLL_S = 0.001
@@ -110,6 +112,7 @@ def check_layouts(native: ctypes.CDLL) -> int:
     layouts = _Layouts()
     try:
         native.prophet_hook_layouts(ctypes.byref(layouts))
+        getattr(native, _NEWEST)
     except AttributeError:
         raise HookError("the native hook is an older Prophet's; install Prophet anew") from None
     known = (EVENT_VERSION, EVENT_DTYPE.itemsize, plan_codec.VERSION)

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "events.h"
+#include "forks.h"
 #include "plan_codec.h"
 #include "simulator_module.h"
 
@@ -84,6 +85,7 @@ double bytes_per_pending(size_t pending) {
 
 PYBIND11_MODULE(_native, m) {
   m.doc() = "The scheduled queue and the simulator, pure state machines; see prophet/core/native/.";
+  prophet::mend_forks();
 
   py::class_<TwoLaneQueue>(m, "TwoLaneQueue")
       .def(py::init<double, size_t>(), py::arg("watchdog_s") = 1.0, py::arg("most_in_flight") = prophet::kUnbounded)

@@ -112,6 +112,10 @@ class Core:
         """A program pushes a tensor: in how many partitions, -1 where that are not as many as at its first push."""
         return int(self._library.core_push(f"byteps.{name}".encode(), size))
 
+    def visit_python(self, visits: int) -> None:
+        """A thread of its own comes to Python and leaves it so often; returns at once."""
+        self._library.core_visit_python(visits)
+
     def waiting(self) -> int:
         """Threads that are in a first push of the tensor `waits`, which waits for all workers."""
         return int(self._library.core_waiting())
@@ -540,6 +544,27 @@ def a_forked_child_waits_for_no_lock_of_its_parents(hook: Hook, core: Core) -> N
         for thread in threads:
             thread.join()
     assert hook.status().active, "the parent's goes on"
+
+
+@case
+def a_fork_returns_in_a_child_whatever_the_engines_threads_do_with_python(hook: Hook, core: Core) -> None:
+    """Threads of C++'s that come to Python, at any moment of theirs; CPython 3.11 by itself hangs in some."""
+    for _ in range(3):
+        core.visit_python(1 << 30)
+    sys.setswitchinterval(1e-5)
+    for number in range(int(os.environ.get("FORKS", "200"))):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        ends_at = time.monotonic() + 20
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            time.sleep(0.0005)
+            if time.monotonic() > ends_at:
+                os.kill(child, signal.SIGKILL)
+                print(f"child {number} did not come out of fork()", flush=True)
+                os._exit(1)
+    print(f"{sys._getframe().f_code.co_name} holds", flush=True)
+    os._exit(0)  # The threads go on.
 
 
 @case

@@ -9,6 +9,8 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -67,6 +69,12 @@ def test_hook_where_stages_are_numbered_otherwise(
 def test_a_byteps_that_looks_at_its_partition_size_unseen(server: ForkServer, tmp_path: Path) -> None:
     (name,) = hook_cases.OF_OTHER_CORES
     run_case(server, tmp_path, name, build_core(tmp_path, "-DCORE_WITHOUT_A_FLAG"))
+
+
+def test_a_hook_of_an_older_release_is_refused_before_it_is_in_front_of_byteps() -> None:
+    older: Any = SimpleNamespace(prophet_hook_layouts=lambda layouts: None)
+    with pytest.raises(HookError, match="an older Prophet's"):
+        hook.check_layouts(older)
 
 
 def test_the_layout_is_told_by_the_library(core: Path, request: pytest.FixtureRequest) -> None:

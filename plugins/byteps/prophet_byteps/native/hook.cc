@@ -44,6 +44,7 @@
 #include <vector>
 
 #include "events.h"
+#include "forks.h"
 #include "interface.h"
 #include "lane.h"
 #include "layout.h"
@@ -503,7 +504,7 @@ int prophet_hook_attach(const char* library, int core, double watchdog_s, char* 
   h.attached = true;
   h.active = true;
   static const int kRegistered = pthread_atfork(nullptr, nullptr, begin_anew_in_child);
-  return kRegistered;
+  return kRegistered + prophet::mend_forks();
 }
 
 // Everything that waits or is in flight is forgotten: BytePS is being suspended or shut down. The plan stays.
