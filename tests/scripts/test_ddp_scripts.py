@@ -57,6 +57,7 @@ NOT_OVER_DDP = {
         ),
         "the ddp_ script of the same matter has their way",
     ),
+    **dict.fromkeys(("torch_own_pushes", "torch_own_pushes_cross_barrier"), "they push through BytePS themselves"),
     **dict.fromkeys(
         ("torch_dataloader_spawn", "torch_spawn_model"), "slow; who sends a parameter is the front end's on any engine"
     ),

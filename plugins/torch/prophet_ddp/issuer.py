@@ -217,6 +217,10 @@ class Issuer:
         """What ended it; None where nothing has."""
         return self._error
 
+    def error_is_known(self) -> None:
+        """The program has had one for the same peer."""
+        self._error_known = True
+
     def close(self) -> None:
         """Ends the group's threads, which must not come back to Python when it is no more. Nothing may follow."""
         group, self._group = self._group, None

@@ -45,3 +45,5 @@ def is_cut_off(slot: Slot, module: nn.Module | None) -> bool:
         return module is not None and module.get_submodule(holder)._parameters.get(name) is not slot.param
     except AttributeError:  # The module that had it is gone.
         return True
+    except RuntimeError:  # A scripted module does not say, and keeps its parameters.
+        return False

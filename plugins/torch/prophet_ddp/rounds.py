@@ -99,8 +99,6 @@ class ModuleRounds(AwaitedRounds):
         self._open = False
         self._staged = 0
         self._expects = False
-        self._closing = False
-        """All gradients of the round are there, and the backward pass that made the last one goes on."""
         self._counts: list[int] | None = None
         self._fired = [0] * len(self._slots)
         """By place: gradients in this round."""
@@ -307,7 +305,7 @@ class ModuleRounds(AwaitedRounds):
         if self.trace is not None:
             self.trace.ends()
         self.log.forward_ended(time.monotonic())
-        self._expects, self._closing = True, False
+        self._expects = True
         self._forward_thread = threading.get_ident()
         self._fired = [0] * len(self._slots)
         self._unused = not_reached(outputs, self._slots) if self._uses_vary and outputs else []
@@ -315,8 +313,6 @@ class ModuleRounds(AwaitedRounds):
             self._bring_home(slot)
 
     def _gathered(self) -> None:
-        if self._closing:
-            self._expects = self._closing = False
         if self._without and self._staged == 0:
             self._settle_unused()
 
@@ -385,6 +381,9 @@ class ModuleRounds(AwaitedRounds):
             text = texts.CHANGED_USE
         self.report(text)
         return RuntimeError(text)
+
+    def _close(self) -> None:
+        self._expects = False
 
     def _stage_all(self, slots: Sequence[Slot]) -> None:
         for slot in slots:
@@ -531,7 +530,9 @@ class ModuleRounds(AwaitedRounds):
         if self.times is not None:
             self.times.backward_end = time.time_ns()
         training.iteration_ended(self.number, time.monotonic())
-        self._closing = True
+        # As torch: a gradient more is an error until the pass ends that made the last one, and then this rank's own.
+        engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+        engine.queue_callback(self._close)
         self._open = False
         self._has_part = [False] * len(self._slots)
         self._staged = 0
@@ -602,6 +603,10 @@ class ModuleRounds(AwaitedRounds):
     def iteration(self) -> int:
         """Number of the newest round, from 1 on."""
         return self.ended + self._open
+
+    def _give_up(self) -> None:
+        super()._give_up()
+        self._issuer.error_is_known()
 
     def _loss(self) -> str:
         return texts.lost(str(self._issuer.error), self.control.rank, self.ranks)

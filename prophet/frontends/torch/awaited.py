@@ -192,7 +192,8 @@ class AwaitedRounds:
 
     def _left(self, slot: Slot) -> None:
         """A gradient has left."""
-        if not self._fresh and not (threading.get_ident() in _running if slot.param.is_cpu else _running):
+        begun = threading.get_ident() in _running if slot.param.is_cpu else _running
+        if not self._fresh and not begun and torch._C._current_graph_task_id() != -1:
             warn_once("code out of Python's sight runs backward passes, which wait for their averages from now on")
             self.keep_barrier()
             engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]

@@ -79,6 +79,8 @@ class _Here(threading.local):
     mode: _References | None = None
     stays = False
     """The mode does so while nothing is pending: nobody can give this thread one later."""
+    away = False
+    """Code that torch.compile made is at work."""
     blind = 0
     at_work = 0
 
@@ -201,6 +203,8 @@ def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use:
     `pending` has entries by `storage_key`, which are tuples, and of the tensors that are used together `use` gets one
     of all; `watched`, which counts only while `learning` is true, by id.
     """
+    if _here.away:
+        return
     _here.stays = stays
     if _here.mode is None:
         _enter(_References(pending, watched, learning, use))
@@ -247,12 +251,13 @@ def away() -> Iterator[None]:
     """Within it this thread's mode is off the stack, as code that torch.compile made expects: it looks at the stack
     before it runs, and is made anew where that is another one.
     """
-    mode, stays = _here.mode, _here.stays
+    mode, stays, before = _here.mode, _here.stays, _here.away
     stop_here(for_good=True)
+    _here.away = True
     try:
         yield
     finally:
-        _here.stays = stays
+        _here.stays, _here.away = stays, before
         if mode is not None and _here.mode is None:
             _enter(mode)
 
