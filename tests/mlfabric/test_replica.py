@@ -167,7 +167,7 @@ def test_who_breaks_off_is_no_news_and_a_failure_of_ours_is(
         with caplog.at_level(logging.WARNING, logger="prophet"), pytest.raises(OSError):
             running.store().keep(encoded(model()), 7)
         lines = [record.message for record in caplog.records]
-        assert lines == [f"the replica has not answered a request: {text}" for text in said]
+        assert lines == [f"Prophet: the replica has not answered a request: {text}" for text in said]
 
 
 @pytest.mark.parametrize("length", [str(1 << 40), "9" * 5000])

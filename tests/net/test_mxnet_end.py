@@ -23,4 +23,4 @@ def test_it_ends_with_transfers_under_way(testbed: Testbed, tmp_path: Path, how:
     for end in run_job(testbed, tmp_path, PORT + len(how), (str(JOB), *how.split()), settings):
         assert end.status == 0, end.log[-2000:]
         assert "at the end" in end.log
-        assert not end.lines("prophet:")
+        assert not end.lines("Prophet:")

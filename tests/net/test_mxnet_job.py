@@ -70,7 +70,7 @@ def test_workers_that_differ_all_end_and_say_who_has_what(testbed: Testbed, tmp_
     ends = run_job(testbed, tmp_path, PORT + 1, command, dict(zip(WORKERS, settings, strict=True)))
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
-        (line,) = end.lines("prophet:")
+        (line,) = end.lines("Prophet:")
         assert re.search(r"for mxnet, policy prophet, blocks (that adapt|of \d+ bytes), fusion on; worker 1: ", line)
         assert "for mxnet, policy p3, blocks of 131072 bytes, fusion off" in line
 
@@ -82,7 +82,7 @@ def test_who_waits_for_a_dead_worker_to_send_a_tensor_for_the_first_time_ends_wh
     command = (str(JOB.with_name("mxnet_dies.py")), "--out", "result.json", "--iterations", "1")
     ends = run_job(testbed, tmp_path, PORT + 2, command, dict.fromkeys(WORKERS, settings), limit_s=40)
     assert [end.status for end in ends] == [75, 7], ends
-    (line,) = ends[0].lines("prophet:")
+    (line,) = ends[0].lines("Prophet:")
     # The agent looks once a second, and on a busy machine later.
     stalled = re.fullmatch(r"Prophet: no transfer has finished for (\d+) s: (.*) \(PROPHET_STALL_S\)", line)
     assert stalled is not None and int(stalled[1]) >= STALL_S, line

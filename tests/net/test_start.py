@@ -55,7 +55,7 @@ def test_workers_that_differ_all_end_and_say_who_has_what(
     ends = start(testbed, tmp_path, port, ON, other)
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
-        (line,) = end.lines("prophet:")
+        (line,) = end.lines("Prophet:")
         assert line.startswith("Prophet: the workers of this job differ, and must be alike: worker 0: Prophet")
         first, second = line.split("; worker 1: ")
         assert words[0] in first
@@ -70,7 +70,7 @@ def test_a_worker_beside_stock_byteps_ends_and_says_so(testbed: Testbed, tmp_pat
     job = (JOB_WHERE, "patience_is_short", STEPS)
     ends = run_job(testbed, tmp_path, PORT + 3, job, settings, awaited=WORKERS[:1], forked=True)
     assert ends[0].status == 2, ends
-    (line,) = ends[0].lines("prophet:")
+    (line,) = ends[0].lines("Prophet:")
     assert "not all workers run this Prophet" in line or "another program" in line
 
 
@@ -109,7 +109,7 @@ def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbe
     ends = run_job(testbed, tmp_path, PORT + 7, case, dict.fromkeys(WORKERS, ON), forked=True)
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
-        (line,) = end.lines("prophet:")
+        (line,) = end.lines("Prophet:")
         assert "worker 0: layout of optimizer 0: " in line
         assert "worker 1: layout of optimizer 0: " in line
 
@@ -140,7 +140,7 @@ def test_who_waits_for_a_dead_worker_ends_where_that_is_asked_for(
 ) -> None:
     ends = after_deaths[case]
     assert [end.status for end in ends] == [75, 7], ends
-    (line,) = ends[0].lines("prophet:")
+    (line,) = ends[0].lines("Prophet:")
     # The agent looks once a second, and on a busy machine later.
     stalled = re.fullmatch(r"Prophet: no transfer has finished for (\d+) s: (.*) \(PROPHET_STALL_S\)", line)
     assert stalled is not None and int(stalled[1]) >= STALL_S, line

@@ -340,7 +340,7 @@ def test_a_page_that_fails_is_one_warning_and_the_status_stays(
     finally:
         server.close()
     assert [record.getMessage() for record in caplog.records] == [
-        "Prophet has no figures for Prometheus: ZeroDivisionError: integer division or modulo by zero"
+        "Prophet: has no figures for Prometheus: ZeroDivisionError: integer division or modulo by zero"
     ]
 
 

@@ -135,7 +135,7 @@ def test_the_scheduler_takes_no_part_in_what_failed_and_says_so_once(cases: Case
 def test_a_wrong_setting_ends_every_worker_with_one_line_that_names_it(cases: Cases) -> None:
     for end in cases.ends("wrong"):
         assert end.status == 2, end.log
-        assert end.lines("prophet") == ["Prophet: PROPHET_MONITOR_S is 'x'; it must be a number of at least 0.1"]
+        assert end.lines("Prophet") == ["Prophet: PROPHET_MONITOR_S is 'x'; it must be a number of at least 0.1"]
         assert not end.lines("weights") and "Traceback" not in end.log
 
 

@@ -230,13 +230,17 @@ def earlier_life(rank: int) -> None:
 
         module: Any = meeting
         make = module.PrefixStore
+        names = set[str]()
 
         def used(name: str, store: Any) -> Any:
             part = make(name, store)
-            if name.startswith("prophet/") and not store.check([name]):
-                store.set(name, "")
-                part.set("first", "0123")
-                part.set("0123/1", "stale")
+            if name.startswith("prophet/") and name not in names:
+                names.add(name)
+                if rank == 0:
+                    part.set("first", "0123")
+                    part.set("0123/1", "stale")
+                    store.set(name, "")
+                store.wait([name])
             return part
 
         module.PrefixStore = used
