@@ -36,7 +36,7 @@ def test_a_wrong_setting_on_one_worker_ends_both(testbed: Testbed, tmp_path: Pat
     ends = start(testbed, tmp_path, PORT, ON, {**ON, "PROPHET_MONITOR_S": "x"})
     assert [end.status for end in ends] == [2, 2], ends
     own = "Prophet: PROPHET_MONITOR_S is 'x'; it must be a number of at least 0.1"
-    assert ends[1].lines("prophet") == [own]
+    assert ends[1].lines("Prophet") == [own]
     assert len(ends[0].lines("prophet")) == 1
     assert "worker 1: cannot start: PROPHET_MONITOR_S is 'x'" in ends[0].log
     assert f"worker 0: Prophet {__version__} for torch, policy prophet" in ends[0].log
