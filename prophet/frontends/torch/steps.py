@@ -126,6 +126,8 @@ class _Wire:
         return bool(slot.rounds.landed(slot))
 
     def wait_activity(self, limit_s: float) -> None:
+        if not self._rounds:
+            return  # A signal's handler has had all updates made since the last look.
         # Of one module as a rule, and then its end of a wait is told. Several take turns.
         self._rounds[0].wait_activity(WAIT_LIMIT_S if len(self._rounds) == 1 else limit_s)
 

@@ -49,6 +49,9 @@ class Native:
     def prophet_hook_layouts(self, out: object) -> None:
         ctypes.memmove(out, ctypes.byref(self._layouts), ctypes.sizeof(self._layouts))  # type: ignore[arg-type]
 
+    def prophet_hook_give_size(self) -> None:
+        """The newest function."""
+
 
 THIS = (EVENT_VERSION, EVENT_DTYPE.itemsize, plan_codec.VERSION)
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from support.programs import clean_environ, run_together
 
 CASE = Path(__file__).with_name("import_cases.py")
-MOST = 84
+MOST = 85
 """Modules of prophet/ and of the plugin on a rank that decides nothing."""
 FOREIGN = ("prophet.cli", "prophet.lab", "prophet.models", "prophet.simulate", "prophet.studies")
 SELDOM = (
