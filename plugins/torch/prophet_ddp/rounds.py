@@ -309,6 +309,8 @@ class ModuleRounds(AwaitedRounds):
         self._forward_thread = threading.get_ident()
         self._fired = [0] * len(self._slots)
         self._unused = not_reached(outputs, self._slots) if self._uses_vary and outputs else []
+        if self._counts is not None:
+            self._unused = list(self.unused)
         for slot in self._unused:  # No gradient comes, but what they have is sent.
             self._bring_home(slot)
 
@@ -362,11 +364,13 @@ class ModuleRounds(AwaitedRounds):
             if self._counted:
                 if self._counts is None:
                     return
+                self._stage_all(self._unused)
+                self._unused = []
                 missing = self._counts[slot.place] - self._fired[slot.place]
                 if missing < 0:
                     raise self._marked_twice(slot)
                 if missing == 0:
-                    self._stage_all([slot, *(s for s in self._slots if not s.staged and not self._counts[s.place])])
+                    self._stage(slot)
                 return
             if self._fired[slot.place] > 1:
                 raise self._marked_twice(slot)
