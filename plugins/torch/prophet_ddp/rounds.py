@@ -621,11 +621,9 @@ class ModuleRounds(AwaitedRounds):
     def _wait_activity(self) -> None:
         """Within backward, which goes no further without what it waits for."""
         try:
-            self._issuer.wait_activity(WAIT_LIMIT_S)
-        except Exception:
-            if self.failed:
-                self.abandon()
-            raise
+            self.wait_activity(WAIT_LIMIT_S)
+        except Abandoned as error:
+            raise error.__cause__ or error from None
 
     def _wait(self, operation: JointOperation) -> None:
         while not operation.done:

@@ -190,8 +190,8 @@ def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
 
 
 def _rpc_runs() -> bool:
-    api: Any = dist.rpc.api
-    return dist.rpc.is_available() and bool(api._is_current_rpc_agent_set())
+    rpc: Any = dist.rpc
+    return rpc.is_available() and bool(rpc.api._is_current_rpc_agent_set())
 
 
 def _changed_methods(kind: type) -> list[str]:
