@@ -1,14 +1,14 @@
 """What a policy that predicts is asked, and what it answers.
 
 Rule of this file: values and interfaces; the search is in prophet/policies/algorithms/chooser.py, what is done with its
-result in prophet/learn/judge.py. Units are bytes and seconds.
+result in prophet/learn/tuner.py. Units are bytes and seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from prophet.core.cut import Cut
 from prophet.core.network import Network
@@ -40,9 +40,8 @@ class Question:
 
     `profile` is in forward order, its ids too. With `arena` they are places in the arena and blocks may lie anywhere in
     it; without, each gradient travels by itself, in partitions of one size. `cuts` are those to be judged in any case,
-    the one in force first; `anew` says whether others may be thought of. `measured` is what the job does now, `failed`
-    what it did under a cut that took clearly longer than was predicted. With `barrier` an iteration waits for all
-    averages before its next forward pass (prophet/learn/barrier.py).
+    the one in force first; `anew` says whether others may be thought of. `measured` is what the job does now. With
+    `barrier` an iteration waits for all averages before its next forward pass (prophet/learn/barrier.py).
     """
 
     profile: Profile
@@ -53,17 +52,28 @@ class Question:
     arena: bool = True
     jitter_s: float = 0.0
     measured: Measured | None = None
-    failed: Measured | None = None
     barrier: bool = False
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A cut with the credit that is best for it, and the iteration that is predicted."""
+    """A cut with the credit that is best for it, and the iteration that is predicted.
+
+    `way`: how its blocks are averaged; an engine may have others than the usual one, which has no name.
+    """
 
     cut: Cut
     credit: int
     iteration_s: float
+    way: str = ""
+
+
+class Iteration(NamedTuple):
+    """One that has ended: its cut, the way that its blocks went, and the seconds that it took."""
+
+    cut: Cut
+    way: str
+    took_s: float
 
 
 class Search(Protocol):

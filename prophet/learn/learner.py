@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from prophet.core.plan import Plan
 from prophet.learn.bandwidth import BandwidthMonitor, NicSample
 from prophet.learn.profiler import WARM_UP, JobProfiler
@@ -24,20 +22,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from prophet.core.choice import Choice, Shape
+    from prophet.core.choice import Choice, Iteration, Shape
     from prophet.core.cut import Cut, Refusal
     from prophet.core.network import Network
     from prophet.core.policy import Policy
     from prophet.core.profile import Profile
-    from prophet.learn.choosing import Choosing
-    from prophet.learn.judge import Recuts
+    from prophet.learn.choosing import Changes, Choosing, MoreChoices
     from prophet.learn.kept import Kept, Prior
+    from prophet.learn.tuner import Belief, Step
 
 
-LEAST_AFTER = 5
-"""After a change so many iterations tell whether they take as long as before."""
-ANOTHER = 0.05
-"""They do not where their median is another by more than this share."""
 WATCHED = 2
 """What was measured of the network counts once so many whole iterations have been watched."""
 
@@ -59,9 +53,10 @@ class Learner:
     `forward_ids`: see JobProfiler. `arena`: whether ids are places in the arena, in UNIT_BYTES (prophet/core/cut.py);
     otherwise they count gradients. `shape`: of the cluster, None where it is not known, and then nothing is predicted.
     `adapts`: plans may ask for another cut, as those of the worker whose word counts may in a job whose blocks adapt.
-    `recuts`: how many of them; None for few. `follows`: the cut and the credit are chosen by another worker, and this
-    one only measures. `learns_order`: blocks are ranked anew where their places are not in forward order (ranks.py), as
-    each worker may do by itself. `monitor` measures the network; None for as a worker of parameter servers sees it.
+    `changes`: what that costs; None for as on parameter servers. `follows`: the cut and the credit are chosen by
+    another worker, and this one only measures. `learns_order`: blocks are ranked anew where their places are not in
+    forward order (ranks.py), as each worker may do by itself. `monitor` measures the network; None for as a worker
+    of parameter servers sees it.
     """
 
     def __init__(
@@ -73,7 +68,7 @@ class Learner:
         shape: Shape | None = None,
         adapts: bool = False,
         follows: bool = False,
-        recuts: Recuts | None = None,
+        changes: Changes | None = None,
         learns_order: bool = False,
         monitor: Monitor | None = None,
     ) -> None:
@@ -84,8 +79,6 @@ class Learner:
         self._monitor_s = monitor_s
         self._follows = follows
         self._judged_at = -float("inf")
-        self._since = -float("inf")
-        self._changed_s: float | None = None
         self._knows_network = False
         self._barrier = False
         self._watches = self._has_watched = False
@@ -104,10 +97,9 @@ class Learner:
                 return
             self._learns_order = learns_order
             if shape is not None and not follows:
-                from prophet.learn.choosing import Choosing
-                from prophet.learn.judge import FEW_RECUTS
+                from prophet.learn.choosing import NEW_KEYS, Choosing
 
-                self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit, recuts or FEW_RECUTS)
+                self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit, changes or NEW_KEYS)
 
     def begin_with(self, kept: Kept) -> None:
         """What was kept of this job's last run: the next plan is made from it, until the job has measured its own."""
@@ -156,26 +148,24 @@ class Learner:
         return self._choosing is not None and self._choosing.at_rest
 
     @property
-    def settled(self) -> bool:
-        """Whether it is known what iterations take as things are; always where nothing is chosen by that."""
-        return self._choosing is None or self._choosing.settled
+    def step(self) -> Step | None:
+        """What is being looked at, and what that is worth; None at rest."""
+        return self._choosing.step if self._choosing is not None else None
+
+    @property
+    def proved(self) -> bool:
+        """Whether the wanted way of averaging is better than all others beyond doubt."""
+        return self._choosing is not None and self._choosing.proved
+
+    def believed(self) -> dict[str, Belief]:
+        """What is believed of the best that each way of averaging has; empty before anything is predicted."""
+        return self._choosing.believed() if self._choosing is not None else {}
 
     @property
     def credit(self) -> int | None:
         """The bytes in flight that go with the cut that the last plan wants; None where there is no limit."""
         wanted = self.wanted
         return wanted.credit if wanted is not None else self.plan.push.credit
-
-    def reordered(self, now: float) -> None:
-        """The same blocks travel in another sequence from now on: what iterations took before says nothing of it."""
-        self._since = now
-        if self._choosing is not None:
-            self._choosing.reordered()
-
-    def left(self, cut: Cut, iteration_s: float) -> None:
-        """The engine has gone back from this cut by itself, since an iteration took at least so many seconds."""
-        if self._choosing is not None:
-            self._choosing.left(cut, iteration_s)
 
     def turn(
         self,
@@ -187,13 +177,18 @@ class Learner:
         refusals: Sequence[Refusal] = (),
         credit: int | None = None,
         barrier: bool = False,
+        way: str = "",
+        ended: Sequence[Iteration] | None = None,
+        more: MoreChoices | None = None,
     ) -> Plan | None:
         """Takes in what happened since the last turn; a new plan where one is due.
 
         `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs. Planned for is
         what every iteration waits for. `refusals` are cuts that the engine cannot give the job as things are: another
         is chosen then. `credit` is what the one that chooses wants in flight, in bytes; None while it has not said.
-        `barrier`: iterations wait for all averages, as far as is known.
+        `barrier`: iterations wait for all averages, as far as is known. `way` is the one that blocks go, `ended` are
+        the iterations that have since the last turn, None for as the events say; `more` has what can be done besides
+        what the policy predicts.
         """
         if cut != self._cut and self._cut is not None:
             # Ids are others from here on, and these events are of both.
@@ -207,8 +202,8 @@ class Learner:
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
             choosing.refused(refusals)
-            choosing.in_force(cut, self._periods_s(), self.profiler.iterations)
-            due = due and choosing.may_ask(warm=self._prior is not None)
+            choosing.in_force(cut, way, self._ended(cut) if ended is None else ended)
+            due = due and choosing.may_ask()
         unsure = self._prior is not None and not self._prior.over
         # Estimates take milliseconds, so they are made where they are looked at.
         looked_at = due or unsure or (choosing is None and not self._knows_network)
@@ -221,8 +216,7 @@ class Learner:
         if choosing is not None:
             if due and profile is not None and network is not None:
                 self._judged_at, self._barrier = now, barrier
-                if choosing.ask(profile, _waited_for(network, networks), self.profiler.jitter_s, barrier):
-                    self._changed_s = now
+                choosing.ask(profile, _waited_for(network, networks), self.profiler.jitter_s, barrier, more)
             plan = choosing.turn()
         elif self._follows and cut is not None:
             plan = self._following(network if due else None, credit)
@@ -247,23 +241,10 @@ class Learner:
         push, pull = (replace(lane, order=self._ranks) for lane in (plan.push, plan.pull))
         return replace(plan, push=push, pull=pull)
 
-    def _periods_s(self) -> NDArray[np.float64]:
-        """What iterations take, of those that say something of now.
+    def _ended(self, cut: Cut) -> Sequence[Iteration]:
+        from prophet.core.choice import Iteration
 
-        Where the network has changed those before it do not, or the cut in force would be taken for as good as it was
-        and be gone back to. But much that looks like a change is none, and then they take as long as before.
-        """
-        periods_s = self.profiler.periods_since(self._since)
-        if self._changed_s is None:
-            return periods_s
-        after_s = self.profiler.periods_since(self._changed_s)
-        if len(after_s) < LEAST_AFTER:
-            return after_s
-        before_s = periods_s[: len(periods_s) - len(after_s)]
-        if len(before_s) and abs(np.median(after_s) - np.median(before_s)) > ANOTHER * np.median(before_s):
-            self._since, periods_s = self._changed_s, after_s
-        self._changed_s = None
-        return periods_s
+        return [Iteration(cut, "", took_s) for took_s in self.profiler.take_took_s()]
 
     def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
         """Of the network, after the first iterations: they make connections and register memory as they go.

@@ -85,6 +85,8 @@ class JobProfiler:
         self._open = np.zeros(0, EVENT_DTYPE)  # the iteration that is not over yet
         self._usual: dict[int, float] = {}  # when each gradient came last, after its iteration's first
         self._rows: deque[_Iteration] = deque(maxlen=WINDOW)
+        self._begin_s: float | None = None
+        self._took_s: list[float] = []
         self._seen = 0
         self._last_s = -np.inf  # when the last gradient came of what is no more open
         self._after_gap = False  # what is open lacks its beginning
@@ -126,6 +128,7 @@ class JobProfiler:
         self._open = self._open[:0]
         self._usual = {}
         self._rows.clear()
+        self._begin_s, self._took_s = None, []
         self._seen = 0
         self.warmed_up_s = None
         self._after_gap = True
@@ -209,6 +212,10 @@ class JobProfiler:
     def _close(self, row: _Iteration) -> None:
         self._usual.update(zip(row.ids.tolist(), (row.times - row.times.min()).tolist(), strict=True))
         self._seen += 1
+        # Those after a restart count from the first on, the job's own when it has warmed up.
+        if self._begin_s is not None and (self._before is not None or self._seen > WARM_UP):
+            self._took_s.append(row.begin_s - self._begin_s)
+        self._begin_s = row.begin_s
         if self._seen <= WARM_UP:
             if self._seen == WARM_UP:
                 self.warmed_up_s = float(row.times.max())
@@ -247,6 +254,11 @@ class JobProfiler:
         """The same of iterations that began at this time or later."""
         periods: NDArray[Any] = np.diff([row.begin_s for row in self._rows if row.begin_s >= since_s])
         return periods
+
+    def take_took_s(self) -> list[float]:
+        """The seconds that iterations took, from first gradient to first gradient, since the last call or restart."""
+        took_s, self._took_s = self._took_s, []
+        return took_s
 
     @property
     def ready(self) -> bool:

@@ -38,18 +38,19 @@ from prophet.policies.algorithms.sequence import (
 from prophet.watch.status import predicted_of
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import ModuleRounds
+from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_WARM_UP, TWO_PHASES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prophet.core.choice import Choice, Question
     from prophet.frontends.warm import WarmStart
     from prophet.learn.kept import Kept
+    from prophet.learn.tuner import Step
     from prophet.policies.algorithms.collective import CollectivePolicy
-    from prophet_ddp.dividing import DividingRule
 
 BETTER = 0.005
 """A sequence is changed for one that is predicted to save this share of the iteration."""
-
-MEASURED_PERIODS = 2
-"""Of the monitor, after which it knows another network."""
 FIRST_DRAIN_S = 0.25
 """Between two turns until a module has its first decision: it began with blocks that nobody chose."""
 END_LIMIT_S = 5.0
@@ -108,9 +109,10 @@ class ModuleAgent(WatchingAgent):
     ) -> None:
         # Of all ranks one needs it, and starts the later for it.
         from prophet.core.choice import Shape
-        from prophet.learn.judge import MANY_RECUTS
+        from prophet.learn.choosing import NOTHING_NEW
         from prophet.learn.learner import Learner
         from prophet.learn.serial import SerialMonitor
+        from prophet_ddp import ways  # noqa: F401  Its thread is to import nothing.
 
         super().__init__(rounds)
         self._record = rounds.record
@@ -118,13 +120,14 @@ class ModuleAgent(WatchingAgent):
         self._kept: Kept | None = None
         self._policy = policy
         self._monitor_s = settings.monitor_s
+        self._adapts = adapts
         self._operations = SerialMonitor(alone)
         self.learner = Learner(
             policy,
             settings.monitor_s,
             shape=Shape(rounds.ranks, 1),
             adapts=adapts,
-            recuts=MANY_RECUTS,
+            changes=NOTHING_NEW,
             monitor=self._operations,
         )
         rounds.record.learner = self.learner
@@ -132,24 +135,20 @@ class ModuleAgent(WatchingAgent):
         self._looked_at: Cut | None = None
         """The cut whose sequence was looked at since it is in force."""
         self._barrier = False
-        self._divides = False
-        """Whether blocks are to travel in two phases."""
+        self._step: Step | None = None
+        """The last that was taken up."""
         self._divided_before = False
-        self._rule: DividingRule | None = None
-        self._compares = False
-        """Whether it goes without them for a while, to compare."""
-        self._worth: tuple[Cut | None, bool] = None, True
-        """Whether that is worth it, as it was found under this cut; it is until that is known."""
-        self._seen: tuple[Cut | None, tuple[int, ...]] = None, ()
         self._ranks: tuple[Cut | None, Mapping[int, int]] = None, {}
         self.decided = False
-        self.at_rest: Cut | None = None
-        """The cut in force, where it was found to be the best."""
+        self.hurry: Callable[[], None] | None = None
+        """Makes the next turn come at once."""
 
     def turn(self, now: float) -> bool:
-        """As of any agent; and says when there is nothing better to try."""
+        """As of any agent. Until nothing better is looked for, the next one comes with the next round."""
         alive = super().turn(now)
-        self.at_rest = self._seen[0] if self.learner.at_rest else None
+        rounds = self._reference()
+        if rounds is not None:
+            rounds.on_round = None if self.learner.at_rest else self.hurry
         return alive
 
     def leave(self) -> None:
@@ -171,15 +170,10 @@ class ModuleAgent(WatchingAgent):
             rounds.control.want(sequence.decision(kept.network))
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
-        if rounds.trial is not None:
-            for left, took_s in rounds.trial.left():
-                self.learner.left(left, took_s)
-        cut, order = rounds.cut, rounds.order
-        if self._seen[0] == cut and self._seen[1] != order:
-            self.learner.reordered(now)
-            if rounds.divided != self._divided_before:
-                self.learner.profiler.restart()  # Its blocks have other ids from here on.
-        self._seen, self._divided_before = (cut, order), rounds.divided
+        cut, way = rounds.cut, rounds.way
+        if rounds.divided != self._divided_before:
+            self._divided_before = rounds.divided
+            self.learner.profiler.restart()  # Its blocks have other ids from here on.
         warm = self._warm
         if warm is not None and cut is not None:
             if not warm.asked:
@@ -188,16 +182,27 @@ class ModuleAgent(WatchingAgent):
         events = rounds.log.drain()
         rounds.record.keep(events)
         self.learner.profiler.forward_ended(rounds.log.drain_forward_ends())
-        # With two phases forward waits for what it needs, and not for all.
-        self._divides = self._may_divide(rounds, cut, now)
-        self._barrier = rounds.waits.holds and not (self._divides or self._compares)
+        self._barrier = rounds.waits.holds or rounds.asks_norms.holds
         if rounds.divided:
             # What operations take says something of the network where they are all-reduces.
             events = events[events["kind"] != EventKind.START]
-        plan = self.learner.turn(now, events, None, cut=cut, barrier=self._barrier)
+        # What else can be done is another once the job is known to ask for norms.
+        more = self._with_phases if rounds.asks_norms.holds and rounds.divisible else self._without_phases
+        plan = self.learner.turn(
+            now,
+            events,
+            None,
+            cut=cut,
+            barrier=self._barrier,
+            way=way,
+            ended=rounds.take_ended(),
+            more=more if self._adapts else None,
+        )
         if self._kept is not None:
             rounds.record.kept_was_dropped = self.learner.kept_was_dropped
-        if cut is None or (plan is None and not (self.learner.profiler.ready and self._due(rounds, cut, now))):
+        step, self._step = self._step, self.learner.step
+        anew = plan is not None or (self._step is not None and self._step is not step)
+        if cut is None or not (anew or (self.learner.profiler.ready and self._due(rounds, cut, now))):
             return  # Estimates take milliseconds of a core that computes, so they are made where they are looked at.
         network = self.learner.network
         # In the first rounds under another cut that of the former one, which says enough of any blocks of this arena.
@@ -207,22 +212,45 @@ class ModuleAgent(WatchingAgent):
         if network is None or profile is None:
             return
         self._judged_at = now
-        if plan is None:
+        if not anew:
             self._looked_at = cut
             self._look_again(rounds, cut, profile, network)
             return
         from prophet.policies.algorithms.stock import stock_iteration_s  # Of all ranks one needs it.
 
+        wanted = self.learner.wanted
         stock_s = stock_iteration_s(profile, network, collectives=True)
-        rounds.record.planned(plan, self.learner.why, predicted_of(self.learner.wanted, stock_s))
+        rounds.record.planned(self.learner.plan, self.learner.why, predicted_of(wanted, stock_s))
         rounds.record.planned_from = profile
         self.decided = True
-        wanted = plan.cut if plan.cut is not None else cut
-        rounds.control.want(self._decision(rounds, wanted, profile, network))
+        if wanted is not None and wanted.way == TORCH:
+            if self._step is not None:
+                count = TORCH_WARM_UP + self._step.iterations
+                rounds.control.want_turn(FOR_GOOD if self.learner.proved else count)
+            return
+        divides = wanted is not None and wanted.way == TWO_PHASES
+        held = wanted.cut if wanted is not None else cut
+        rounds.control.want(self._decision(rounds, held, profile, network, divides))
 
-    def _decision(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> Decision:
+    def _with_phases(self, question: Question) -> Sequence[Choice]:
+        """What can be done besides all-reduces of blocks in a job that asks for norms."""
+        from prophet_ddp.ways import two_phases
+
+        rounds = self._reference()
+        if rounds is None or not rounds.slots:
+            return ()
+        return [*two_phases(question, rounds.division), *self._without_phases(question)]
+
+    def _without_phases(self, question: Question) -> Sequence[Choice]:
+        """What can be done in any other."""
+        from prophet_ddp.ways import torch_reducer
+
+        rounds = self._reference()
+        return () if rounds is None or rounds.turns is None else [torch_reducer(question)]
+
+    def _decision(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network, divides: bool) -> Decision:
         """Blocks of this cut, on the network on which they come back as fast as they have done lately."""
-        if self._divides:
+        if divides:
             return self._divided(rounds, cut, profile, network)
         return self._sequence(rounds, cut, profile, self._as_paced(cut, network)).decision(network)
 
@@ -239,48 +267,16 @@ class ModuleAgent(WatchingAgent):
         order, gathers = orders_of(blocks, division.owners, ready, sequence.as_needed, rate, ranks, AT_ONCE)
         return Decision(cut, order, at_once=AT_ONCE * ranks, gathers=gathers)
 
-    def _may_divide(self, rounds: ModuleRounds, cut: Cut | None, now: float) -> bool:
-        """Whether rounds are to have two phases: in a job that asks for norms, where they are found to be better."""
-        self._compares = False
-        if not (rounds.asks_norms.holds and rounds.divisible and self._is_worth_dividing(rounds, cut)):
-            return False
-        from prophet_ddp.dividing import DividingRule  # Few jobs need it.
-
-        if self._rule is None:
-            self._rule = DividingRule(MEASURED_PERIODS * self._monitor_s)
-        network = self.learner.network
-        if not self.decided or network is None:
-            return self._rule.wanted
-        wanted = self._rule.turn(now, rounds.divided, list(rounds.periods_s), network.bandwidth)
-        self._compares = self._rule.compares
-        return wanted
-
-    def _is_worth_dividing(self, rounds: ModuleRounds, cut: Cut | None) -> bool:
-        """Whether what forward hides of the gathering is more than what the wire waits for who owns the most.
-
-        Half of what is sent can be hidden, and no more than forward takes.
-        """
-        if self._worth[0] == cut or cut is None:
-            return self._worth[1]
-        profile, network = self.learner.profiler.latest, self.learner.network
-        if profile is not None and network is not None:
-            wire_s = profile.total_bytes / network.bandwidth
-            lost_s = (rounds.division(cut).imbalance - 1) * wire_s
-            self._worth = cut, lost_s < min(profile.forward_s, wire_s / 2)
-        return self._worth[1]
-
     def _due(self, rounds: ModuleRounds, cut: Cut, now: float) -> bool:
         """Whether it is time to look at the sequence again: once when it is known how fast the blocks of another cut
-        come back, and then now and then; and at once where rounds are to have two phases, or no more.
+        come back, and then now and then.
 
         Not before it is known what comes of the last one, though: a cut whose sequence changed every few iterations
         would never be measured, and never be left.
         """
         later = now - self._judged_at >= self._monitor_s
-        if self.decided and rounds.decision is not None and self._divides != bool(rounds.decision.gathers):
-            return True
         if cut == self._looked_at:
-            return later and self.learner.settled
+            return later and self.learner.at_rest
         return later or self._pace_s(cut) is not None
 
     def _pace_s(self, cut: Cut) -> float | None:
@@ -312,9 +308,7 @@ class ModuleAgent(WatchingAgent):
         held = rounds.decision
         if held is None or held.cut != cut:
             return  # It was cut anew meanwhile.
-        if self._divides or held.gathers:
-            if self._divides != bool(held.gathers):
-                rounds.control.want(self._decision(rounds, cut, profile, network))
+        if held.gathers:
             return  # In two phases both orders follow from owners more than from times.
         paced = self._as_paced(cut, network)
         other = self._sequence(rounds, cut, profile, paced)

@@ -179,12 +179,7 @@ def deciding_agent(parts: Parts, told: Settings) -> Turning:
 
         params = [slot.param for slot in rounds.registered]
         rounds.trace = ForwardTrace(params, with_graph=definition.of_graph is not None)
-    agent = _agent_by(definition, parts, told)
-    if parts.adapts and isinstance(agent, ModuleAgent):
-        from prophet_ddp.trials import CutTrial  # Of all ranks one needs it.
-
-        rounds.trial = CutTrial(parts.channel.control, parts.channel.issuer)
-    return agent
+    return _agent_by(definition, parts, told)
 
 
 def _agent_by(definition: Definition, parts: Parts, told: Settings) -> Turning:

@@ -91,7 +91,7 @@ class WaitingAgent:
 
     def __init__(self, trace: ForwardTrace, make: Callable[[], Turning | None]) -> None:
         # For `make`, which another thread calls: the program might fork in the middle of an import there.
-        from prophet.learn import judge, learner, serial  # noqa: F401
+        from prophet.learn import choosing, learner, serial  # noqa: F401
 
         self._trace = trace
         self._make = make

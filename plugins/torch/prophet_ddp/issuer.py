@@ -89,8 +89,6 @@ class Issuer:
         """By thread, what `_moves` was when it last looked."""
         self._moves = 0
         self.ended = 0
-        self._blocks_left = 0
-        self._last_back_s = 0.0
         self.gone = False
         """Its module is: nothing more is appended."""
         self.new_group: Callable[[int], Any] | None = None
@@ -142,7 +140,6 @@ class Issuer:
         """What comes next in the sequence; ready or not."""
         with self._lock:
             self._queue.extend(operations)
-            self._blocks_left += sum(operation.size_bytes > 0 for operation in operations)
             self._issue()
 
     def put(self, start: Callable[[], Any]) -> JointOperation:
@@ -157,12 +154,6 @@ class Issuer:
         with self._lock:
             operation.ready = True
             self._issue()
-
-    @property
-    def last_back_s(self) -> float | None:
-        """When the last block came back, by the steady clock; None while any are still to come."""
-        with self._lock:
-            return self._last_back_s if not self._blocks_left else None
 
     def tell(self) -> None:
         """Something else has happened that a thread may wait for."""
@@ -298,8 +289,6 @@ class Issuer:
                 operation.done = True
                 if operation.size_bytes:
                     self._log.finished(operation.id, operation.size_bytes, now, operation.phase)
-                    self._blocks_left -= 1
-                    self._last_back_s = now
                     if operation.times is not None:
                         operation.times.finished()
                 self._issue()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from prophet.core.choice import Iteration
 from prophet.core.cut import Block, Cut, blocks_of
 from prophet.frontends.notices import warn_once
 from prophet.frontends.torch import guards as torch_guards
@@ -38,17 +39,18 @@ from prophet_ddp.control import Decision
 from prophet_ddp.issuer import JointOperation
 from prophet_ddp.reach import is_cut_off, not_reached
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import Channel, Hardware, RoundTerms
+from prophet_ddp.terms import TORCH, TORCH_CUT, TWO_PHASES, UNORDERED, WHOLE, Channel, Hardware, RoundTerms
 
 if TYPE_CHECKING:
     from prophet.frontends.torch.trace import ForwardTrace
     from prophet_ddp.ddp_logger import IterationTimes
     from prophet_ddp.phases import Division, TwoPhases
-    from prophet_ddp.trials import CutTrial
     from prophet_ddp.turns import Turns
 
 
-KEPT_PERIODS = 16
+WARM_UP = 2
+"""A module's first rounds say nothing of what iterations take."""
+KEPT_ITERATIONS = 64
 """Of the newest rounds it is kept what they took."""
 
 
@@ -79,8 +81,9 @@ class ModuleRounds(AwaitedRounds):
         self._arena: DdpArena | None = None
         self._comm_hook: CommHook | None = None
         self._decision: Decision | None = None
-        self.trial: CutTrial | None = None
-        """Of each cut that is taken up, on the rank that decides."""
+        self._chosen = False
+        self.on_round: Callable[[], None] | None = None
+        """To be called when a round begins, on the rank that decides, while it looks for something better."""
         self.trace: ForwardTrace | None = None
         """Of the forward passes, while there is to be one."""
         self.module: Callable[[], nn.Module | None] = lambda: None
@@ -117,8 +120,8 @@ class ModuleRounds(AwaitedRounds):
         self.asks_norms = BarrierWatch()
         """Whether iterations ask for norms of all averages, before they look at any."""
         self._asked_for_norms = False
-        self.periods_s: deque[float] = deque(maxlen=KEPT_PERIODS)
-        """From one round's beginning to the next one's, since they have two phases or have none."""
+        self._iterations: deque[Iteration] = deque(maxlen=KEPT_ITERATIONS)
+        """From one round's beginning to the next one's, those that nobody has taken yet."""
         self._began_s: float | None = None
         self._phases: TwoPhases | None = None
         """Of the rounds under the decision in force, where they have two."""
@@ -200,6 +203,28 @@ class ModuleRounds(AwaitedRounds):
         return self._phases is not None
 
     @property
+    def way(self) -> str:
+        """How gradients are averaged just now (terms.py)."""
+        if self.resting:
+            return TORCH
+        if not self._chosen:
+            return UNORDERED
+        return TWO_PHASES if self.divided else WHOLE
+
+    def iterated(self, way: str, took_s: float) -> None:
+        """An iteration has ended in which gradients were averaged this way."""
+        if self.decision is not None and self.ended > WARM_UP:
+            cut = TORCH_CUT if way == TORCH else self.decision.cut
+            self._iterations.append(Iteration(cut, way, took_s))
+        if self.on_round is not None:
+            self.on_round()
+
+    def take_ended(self) -> list[Iteration]:
+        """The iterations that have ended since the last call. From any thread."""
+        count = len(self._iterations)
+        return [self._iterations.popleft() for _ in range(count)]
+
+    @property
     def divisible(self) -> bool:
         """Whether rounds may have two phases. The same on all ranks."""
         plain = self.plain and self._comm_hook is None and self.begun
@@ -241,8 +266,6 @@ class ModuleRounds(AwaitedRounds):
         """Between two rounds of torch's: what was used meanwhile says nothing of how this one's are."""
         self.resting = False
         training.paused()
-        if self.trial is not None:
-            self.trial.paused()
         self._began_s = None
         for slot in self._slots:
             slot.touched = slot.late = False
@@ -420,13 +443,15 @@ class ModuleRounds(AwaitedRounds):
     def _begin(self) -> None:
         """Opens a round, in the cut and the sequence that all ranks hold from here on."""
         self._without = []
+        now, before_s = time.monotonic(), self._began_s
+        self._began_s = now
+        if before_s is not None:
+            self.iterated(self.way, now - before_s)
         if self._arena is None:
             self._fill_arena()
         else:
             if self._arranges and self.ended:
                 self._arrange()
-            if self.trial is not None:
-                self.trial.round_begins()
             decision = self.control.round_begins(self._wait)
             if decision is not None:
                 self._clear(self._arena)
@@ -443,10 +468,6 @@ class ModuleRounds(AwaitedRounds):
         for operation in operations:
             operation.times = self.times
         self._issuer.append(operations)
-        now, before_s = time.monotonic(), self._began_s
-        if before_s is not None:
-            self.periods_s.append(now - before_s)
-        self._began_s = now
         self._open = True
 
     def _fill_arena(self) -> None:
@@ -464,6 +485,7 @@ class ModuleRounds(AwaitedRounds):
         cut = self.terms.first_cut(arena.sizes)
         order = backward_order(len(self.blocks_under(cut)))
         self._take_up(Decision(cut, order, at_once=self.terms.first_at_once))
+        self._chosen = False
 
     def _clear(self, arena: DdpArena) -> None:
         """Waits until nothing is under way in the arena, nor to come of what was."""
@@ -506,14 +528,9 @@ class ModuleRounds(AwaitedRounds):
         count = len(self._arena.blocks)
         if len(decision.order) != count:
             raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
-        self._decision = decision
-        if (division is not None) != self.divided:
-            self.periods_s.clear()
-            self._began_s = None
+        self._decision, self._chosen = decision, True
         self._phases = self._in_phases(self._arena, decision, division) if division is not None else None
         self._issuer.at_once = decision.at_once
-        if self.trial is not None:
-            self.trial.took_up(decision)
 
     def _in_phases(self, arena: DdpArena, decision: Decision, division: Division) -> TwoPhases:
         from prophet_ddp.phases import TwoPhases

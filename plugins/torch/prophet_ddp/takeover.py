@@ -37,7 +37,6 @@ from prophet.policies import get_definition, policy_from_environ
 from prophet_ddp import ends
 from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
-from prophet_ddp.comparison import Comparison
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.ddp_logger import DdpLogger
 from prophet_ddp.meeting import SilentRank, agree, met
@@ -260,11 +259,13 @@ def _replace(
     agent: Turning | None = None
     if heard:
         agent = deciding_agent(parts, told) if decides else WatchingAgent(rounds)
+        if isinstance(agent, ModuleAgent):
+            agent.hurry = _agents.wake
         _agents.add(agent)
     if parts.may_leave:
         rounds.turns = Turns(ddp, rounds, _give_back_faster)
         if isinstance(agent, ModuleAgent):
-            rounds.turns.compare(Comparison(), agent)
+            rounds.turns.learner = agent.learner
     _records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), group.size())
 
 

@@ -11,13 +11,28 @@ from typing import Protocol
 
 import torch
 
-from prophet.core.cut import Cut
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet.frontends.torch.streams import Streams
 from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
+
+UNORDERED = "as generated"
+"""Blocks are all-reduced in the order in which they come, before anything is known of the job."""
+WHOLE = ""
+"""The usual way of averaging: blocks are all-reduced in an order that was chosen."""
+TWO_PHASES = "two phases"
+"""They are summed by their owners and gathered later (phases.py)."""
+TORCH = "torch"
+"""torch's own reducer has its turn (turns.py)."""
+TORCH_CUT = Cut.uniform(MOST_BLOCK_BYTES)
+"""What stands for its buckets."""
+TORCH_WARM_UP = 2
+"""Iterations that its turn begins with: it has its last buckets in the third."""
+FOR_GOOD = -1
+"""In place of a number of iterations: torch's reducer stays."""
 
 
 @dataclass(frozen=True)

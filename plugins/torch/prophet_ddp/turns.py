@@ -1,7 +1,7 @@
 """Turns of torch's own reducer, by which Prophet is kept only where it is not slower.
 
 Rule of this file: which of the two a module has in an iteration, and for how long. When a turn is worth its while is
-comparison.py's, for the rank that decides; all ranks come to hold it by the page that control.py sends.
+the agent's to say; all ranks come to hold it by the page that control.py sends.
 
 A turn begins before a forward pass, when all averages are at home and all updates made: what torch's reducer finds is
 what it would have left. It averages in the group of the module, as without Prophet, and writes `.grad` itself, so
@@ -14,27 +14,19 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from prophet.core.cut import Cut
 from prophet.frontends.ending import say
-from prophet.frontends.torch import guards as torch_guards
-from prophet_ddp.comparison import FOR_GOOD, Comparison
 from prophet_ddp.reducer import HANDED_BACK
+from prophet_ddp.terms import FOR_GOOD, TORCH, WHOLE
 
 if TYPE_CHECKING:
     from prophet.frontends.torch.arena import Slot
+    from prophet.learn.learner import Learner
     from prophet_ddp.compression import CommHook
     from prophet_ddp.rounds import ModuleRounds
-
-
-class Settling(Protocol):
-    """What chooses a module's blocks."""
-
-    at_rest: Cut | None
-    """The cut in force, where it was found to be the best."""
 
 
 class Turns:
@@ -44,18 +36,14 @@ class Turns:
         self._ddp = weakref.ref(ddp)
         self._rounds = rounds
         self._give_back = give_back
-        self._comparison: Comparison | None = None
-        self._settling: Settling | None = None
+        self.learner: Learner | None = None
+        """What has found out which is faster, on the rank that decides."""
         self._began_s: float | None = None
         self._ended = 0
         self._late: tuple[Any, Any] | None = None
         """Prophet's reducer and logger, while torch's have their turn."""
         self._left = 0
         self._expects = False
-
-    def compare(self, comparison: Comparison, settling: Settling) -> None:
-        """This rank decides, by this comparison."""
-        self._comparison, self._settling = comparison, settling
 
     @property
     def late_reducer(self) -> Any:
@@ -70,11 +58,6 @@ class Turns:
             return False  # A forward pass that nothing came of: a round has ended between two iterations.
         self._ended = self._rounds.ended
         ddp = self._ddp()
-        period_s = self._period_s()
-        if self._comparison is not None and self._settling is not None and period_s is not None:
-            cut = self._settling.at_rest
-            usual = cut == self._rounds.cut and self._rounds.plain and not torch_guards.after_compilation()
-            self._want(self._comparison.under_prophet(period_s, cut if usual else None))
         iterations, self._rounds.control.turn = self._rounds.control.turn, 0
         if not iterations or ddp is None or not self._rounds.plain or self._rounds.cut_off:
             return False
@@ -89,6 +72,7 @@ class Turns:
         self._rounds.rest()
         self._rounds.came = self._expects = False
         self._left = iterations
+        self._began_s = None
         self._late = ddp.reducer, ddp.logger
         # `.grad` must not become a part of what torch's reducer keeps: Prophet writes there again.
         as_view, ddp.gradient_as_bucket_view = ddp.gradient_as_bucket_view, False
@@ -100,9 +84,10 @@ class Turns:
         ddp.reducer, ddp.logger = TurnReducer(ddp.reducer, ddp.logger, self._rounds, self), self._late[1]
 
     def _why(self) -> str:
-        if self._comparison is None:
+        believed = self.learner.believed() if self.learner is not None else {}
+        if TORCH not in believed or WHOLE not in believed:
             return "the rank that decides found torch's reducer to be faster"
-        torch_s, own_s = self._comparison.torch_s, self._comparison.own_s
+        torch_s, own_s = (believed[way].iteration_s for way in (TORCH, WHOLE))
         text = f"an iteration takes {torch_s * 1e3:.3g} ms with torch's reducer and {own_s * 1e3:.3g} ms under Prophet"
         say(f"{self._rounds.label} has torch's reducer from now on: {text}")
         return text
@@ -115,16 +100,15 @@ class Turns:
             return True
         self._expects = self._rounds.came = False
         self._left -= 1
-        period_s = self._period_s()
-        if self._comparison is not None and period_s is not None:
-            self._comparison.under_torch(period_s)
+        now, before_s = time.monotonic(), self._began_s
+        self._began_s = now
+        if before_s is not None:
+            self._rounds.iterated(TORCH, now - before_s)
         ddp = self._ddp()
         if self._left or ddp is None:
             return True
         ddp.reducer._check_reducer_finalized()  # Raises what torch does where a round never came to its end.
         self._end(ddp)
-        if self._comparison is not None:
-            self._want(self._comparison.turn_ends())
         ddp.reducer.prepare_for_forward()
         return False
 
@@ -138,16 +122,6 @@ class Turns:
         ddp.reducer, ddp.logger = self._late
         self._late = None
         self._rounds.resume()
-
-    def _want(self, iterations: int) -> None:
-        if iterations:
-            self._rounds.control.want_turn(iterations)
-
-    def _period_s(self) -> float | None:
-        """Since the last call; None for the first."""
-        now = time.monotonic()
-        before, self._began_s = self._began_s, now
-        return now - before if before is not None else None
 
 
 class TurnReducer:

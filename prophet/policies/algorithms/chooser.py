@@ -31,7 +31,7 @@ and a wire that idles is measured badly."""
 FIRST_IN_FLIGHT = 3
 PATIENCE = 1
 """A search goes on past so many tries that were no better."""
-NEAR = 1.05
+NEAR = 1.15
 """What is predicted to take more than this much of the best is not followed to its end. Larger blocks are, up to this
 much of what the job takes now: where that is more than predicted, messages may cost more than any prediction knows."""
 AS_GOOD = 0.01
@@ -102,10 +102,6 @@ class ChoiceSearch:
         measured = self.question.measured
         if measured is not None:
             yield from self._explain(measured)
-        failed = self.question.failed
-        if failed is not None:
-            known_s = self._predictor.message_s
-            self._predictor.message_s = max(known_s, (yield from self._message_s(failed)))
         for cut in self.question.cuts:
             yield from self._judge(cut, math.inf)
         if self.question.anew:

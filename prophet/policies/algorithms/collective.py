@@ -101,7 +101,7 @@ class CollectiveSearch:
         total = question.profile.total_bytes
         self._network = replace(network, overhead_s=max(network.overhead_s, LEAST_OVERHEAD_S))
         self._message_s = PROCESSOR_S if total <= MOST_BLOCK_BYTES else 0.0
-        self._message_s += self._message_besides_s(question.measured, question.failed)
+        self._message_s += self._message_besides_s(question.measured)
         cuts = list(question.cuts)
         if question.anew:
             # Of those in which all gradients are one block, the first: others would be the same blocks again.
@@ -128,26 +128,14 @@ class CollectiveSearch:
         """The best first; of those as good as it the one with the largest blocks, whose messages are the fewest."""
         return ranked(self._done, self._question.profile.total_bytes)
 
-    def _message_besides_s(self, measured: Measured | None, failed: Measured | None) -> float:
-        """What a message costs besides, by what the job does now and by what a cut took that failed.
-
-        Whatever that one suffered from, messages cost no more than the cut in force has time for.
-        """
-        now_s, most_s = (0.0, MOST_MESSAGE_S) if measured is None else self._unexplained_s(measured)
-        if failed is None:
-            return now_s
-        failed_s, _ = self._unexplained_s(failed)
-        of_another = measured is not None and measured.cut != failed.cut
-        return max(now_s, min(failed_s, most_s) if of_another else failed_s)
-
-    def _unexplained_s(self, measured: Measured) -> tuple[float, float]:
-        """What each message must have cost besides, for an iteration to take so long, and what it may have cost."""
+    def _message_besides_s(self, measured: Measured | None) -> float:
+        """What a message costs besides, where what the job does now takes longer than is predicted of it."""
+        if measured is None:
+            return 0.0
         predicted, _ = self._judge(measured.cut)
         count = len(profile_under(self._question.profile, measured.cut).gradients)
         longer_s = measured.iteration_s - predicted.iteration_s
-        must_s = longer_s if longer_s > UNEXPLAINED * predicted.iteration_s else 0.0
-        may_s = max(0.0, longer_s + UNEXPLAINED * measured.iteration_s)
-        return min(must_s / count, MOST_MESSAGE_S), min(may_s / count, MOST_MESSAGE_S)
+        return min(longer_s / count, MOST_MESSAGE_S) if longer_s > UNEXPLAINED * predicted.iteration_s else 0.0
 
     def _judge(self, cut: Cut) -> tuple[Choice, int]:
         question = self._question

@@ -1,0 +1,50 @@
+"""The ways in which a module's gradients can be averaged, and what those besides the usual one are predicted to take.
+
+Rule of this file: pure. Which way comes next is the tuner's to say (prophet/learn/tuner.py); rounds.py and turns.py go
+it. Times are seconds.
+
+Usually blocks are all-reduced. In a job that clips by the norm of all gradients they may go in two phases (phases.py).
+And torch's own reducer may be the fastest of all, where iterations are short or nothing waits for the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from prophet.core.arena import profile_under
+from prophet.core.choice import Choice, Question
+from prophet.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet.policies.algorithms.chooser import SIZES
+from prophet.policies.algorithms.collective import ArrivalOrder
+from prophet.policies.algorithms.sequence import iteration_s, make_sequence
+from prophet.policies.algorithms.stock import stock_iteration_s
+from prophet_ddp.phases import Division
+from prophet_ddp.terms import TORCH, TORCH_CUT, TWO_PHASES
+
+
+def two_phases(question: Question, divide: Callable[[Cut], Division]) -> Iterator[Choice]:
+    """Choices with two phases, by the sizes of their blocks.
+
+    The program waits for the first phase, which sends half of the bytes; of the other half forward hides as much as it
+    takes itself. All wait for the rank that owns the most.
+    """
+    profile, network = question.profile, question.network
+    twice = replace(network, bandwidth=2 * network.bandwidth)
+    for size in SIZES:
+        if size > max(profile.total_bytes, SIZES[0]):
+            break
+        cut = Cut.uniform(size)
+        blocks = profile_under(profile, cut)
+        plan = ArrivalOrder().plan(blocks, twice)
+        reduced_s = iteration_s(blocks, make_sequence(blocks, twice, plan), barrier=True)
+        gathered_s = sum(twice.transfer_s(block.size_bytes) for block in blocks.gradients)
+        idle_s = (divide(cut).imbalance - 1) * profile.total_bytes / network.bandwidth
+        late_s = max(0.0, gathered_s - profile.forward_s)
+        yield Choice(cut, 2 * size, reduced_s + late_s + idle_s, TWO_PHASES)
+
+
+def torch_reducer(question: Question) -> Choice:
+    """torch's own reducer, which has blocks of its own."""
+    predicted_s = stock_iteration_s(question.profile, question.network, collectives=True)
+    return Choice(TORCH_CUT, MOST_BLOCK_BYTES, predicted_s, TORCH)

@@ -1,0 +1,235 @@
+"""`make regret`: what it costs a job to find out which arm is its best, on jobs whose times are drawn.
+
+Rule of this file: jobs whose truth is known, and what a decider makes of them; the page is regret_page.py's. Times are
+seconds of a virtual clock; nothing here is measured.
+
+A job has arms: sizes of blocks, each with a true effect, a prediction that errs, and what a change costs. The truth
+comes from shapes that no decider knows, predictions err in ways that go together, and iterations scatter, are slow
+together, have outliers and drift. Regret after n iterations is what they took beyond n times the best arm's own time,
+as a share of that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+SIZES = tuple(64 << 10 << place for place in range(7))
+"""Blocks, in bytes."""
+ITERATIONS = 500
+COUNTS = (50, 100, 500)
+BAD = 0.10
+"""An iteration under an arm that is slower than the best by more than this share is a bad one."""
+ITERATION_S = 0.3
+
+
+@dataclass(frozen=True)
+class Family:
+    """Jobs of one kind. Deviations are shares."""
+
+    name: str
+    shape: Callable[[np.random.Generator, Array], Array]
+    """Effects (logarithms of times) of block sizes, given in doublings from the smallest on."""
+    first_cost: float
+    """Iterations that a change to blocks costs which the job has not had."""
+    cost: float = 0.1
+    error: float = 0.05
+    """By how much predictions err, beyond what they have in common."""
+    correlated: float = 0.0
+    outliers: float = 0.01
+    drift: float = 0.001
+    change_at: int | None = None
+    """The iteration from which on the job has another truth, and predictions for it."""
+
+
+class Job(NamedTuple):
+    """A drawn one. `effects` and `predicted` have a row for each truth, a column for each arm."""
+
+    effects: Array
+    predicted: Array
+    noise: Array
+    """By which each iteration's time is multiplied."""
+    family: Family
+
+    def truth(self, iteration: int) -> int:
+        """The row that holds in this iteration."""
+        change_at = self.family.change_at
+        return int(change_at is not None and iteration >= change_at)
+
+
+def valley(random: np.random.Generator, doublings: Array) -> Array:
+    """Small blocks cost messages, large ones stand in the way of what is more urgent."""
+    best = random.uniform(0.5, 5.5)
+    below, above = random.uniform(0.01, 0.08), random.uniform(0.005, 0.05)
+    off = doublings - best
+    effects: Array = np.where(off < 0, below * np.abs(off) ** 1.5, above * np.abs(off) ** 1.5)
+    return effects + random.normal(0, 0.004, len(doublings))
+
+
+def dear_messages(random: np.random.Generator, doublings: Array) -> Array:
+    """Each message costs, so the time falls with the size to a plain."""
+    effects: Array = random.uniform(0.2, 0.8) * 2.0**-doublings * random.uniform(1, 3)
+    return effects + random.normal(0, 0.006, len(doublings))
+
+
+def flat(random: np.random.Generator, doublings: Array) -> Array:
+    """Sizes that hardly differ."""
+    return np.array(random.normal(0, 0.008, len(doublings)))
+
+
+def cliff(random: np.random.Generator, doublings: Array) -> Array:
+    """A valley with sizes at one end that take several times as long, which no prediction knows."""
+    effects = valley(random, doublings)
+    edge = random.uniform(1.0, 2.5)
+    far = doublings < edge if random.random() < 0.5 else doublings > doublings[-1] - edge
+    return np.where(far, effects + math.log(random.uniform(1.5, 4.0)), effects)
+
+
+BYTEPS, DDP = 1.5, 0.1
+FAMILIES = (
+    Family("valley, new keys", valley, BYTEPS),
+    Family("valley", valley, DDP),
+    Family("dear messages, new keys", dear_messages, BYTEPS),
+    Family("dear messages", dear_messages, DDP),
+    Family("flat, new keys", flat, BYTEPS, error=0.03),
+    Family("flat", flat, DDP, error=0.03),
+    Family("far predictions, new keys", valley, 2.0, error=0.15),
+    Family("far predictions", valley, DDP, error=0.15),
+    Family("cliff, new keys", cliff, BYTEPS),
+    Family("cliff", cliff, DDP),
+    Family("slow together", valley, DDP, correlated=0.5),
+    Family("making up", valley, BYTEPS, correlated=-0.3, outliers=0.03),
+    Family("changing", valley, DDP, change_at=150),
+    Family("changing, new keys", valley, BYTEPS, change_at=150),
+)
+NOISES = (0.005, 0.01, 0.04, 0.08, 0.15)
+
+
+def draw(family: Family, noise: float, seed: int) -> Job:
+    """The job of this seed; the same truth for each noise."""
+    random = np.random.default_rng(seed)
+    doublings = np.arange(len(SIZES), dtype=float)
+    rows = 2 if family.change_at is not None else 1
+    effects = np.array([family.shape(random, doublings) + math.log(random.uniform(0.6, 1.6)) for _ in range(rows)])
+    predicted = np.array([_predicted(random, row, family.error) for row in effects])
+    scatter = random.normal(0, 1, ITERATIONS)
+    share = abs(family.correlated)
+    for place in range(1, ITERATIONS):
+        scatter[place] = family.correlated * scatter[place - 1] + math.sqrt(1 - share**2) * scatter[place]
+    late = np.where(random.random(ITERATIONS) < family.outliers, random.uniform(0.2, 1.5, ITERATIONS), 0.0)
+    drift = np.cumsum(random.normal(0, family.drift, ITERATIONS))
+    return Job(np.exp(effects), np.exp(predicted), np.exp(noise * scatter + late + drift), family)
+
+
+def _predicted(random: np.random.Generator, effects: Array, error: float) -> Array:
+    """`effects` as a model of the wire would predict them: some of it tilted, some of it blind, some by chance."""
+    doublings = np.arange(len(effects)) - random.uniform(0, len(effects) - 1)
+    blind = random.uniform(0.3, 1.1)
+    far = np.clip(effects - np.median(effects), -0.3, 0.3)
+    tilt = random.normal(0, error) * doublings / len(effects)
+    bend = random.normal(0, error) * np.cos(doublings * random.uniform(0.5, 1.5))
+    own = random.normal(0, error / 4, len(effects))
+    return np.array(np.median(effects) + random.normal(0, 2 * error) + blind * far + tilt + bend + own)
+
+
+class Decider(Protocol):
+    """Who says which arm comes next; arms are places in SIZES."""
+
+    def predicted(self, iterations_s: Sequence[float]) -> None:
+        """What each arm is predicted to take from here on."""
+        ...
+
+    def ended(self, arm: int, iteration_s: float) -> int:
+        """An iteration under this arm took so long. Returns the next one's."""
+        ...
+
+
+class Course(NamedTuple):
+    """What came of a job: the arm of each iteration, and what each took, changes included."""
+
+    arms: NDArray[np.int64]
+    took_s: Array
+    best_s: Array
+    """What the best arm's would have."""
+    job: Job
+
+
+def run(job: Job, decider: Decider, first: int) -> Course:
+    """The job as this decider has it, from the `first` arm on."""
+    arms, took_s, best_s = np.zeros(ITERATIONS, np.int64), np.zeros(ITERATIONS), np.zeros(ITERATIONS)
+    had, arm, before, row = {first}, first, first, -1
+    for iteration in range(ITERATIONS):
+        if job.truth(iteration) != row:
+            row = job.truth(iteration)
+            decider.predicted(ITERATION_S * job.predicted[row])
+        cost = 0.0 if arm == before else job.family.cost if arm in had else job.family.first_cost
+        had.add(arm)
+        alone_s = ITERATION_S * job.effects[row] * job.noise[iteration]
+        best_s[iteration] = ITERATION_S * job.effects[row].min() * job.noise[iteration]
+        took_s[iteration] = alone_s[arm] + cost * ITERATION_S * job.effects[row].min()
+        arms[iteration] = before = arm
+        arm = decider.ended(arm, float(took_s[iteration]))
+    return Course(arms, took_s, best_s, job)
+
+
+class Figures(NamedTuple):
+    """Of several jobs of one family and noise; shares are means."""
+
+    regret: tuple[float, ...]
+    """After each of COUNTS."""
+    after_change: float
+    """Of the first 100 iterations after a change; nan where there is none."""
+    rests_off: float
+    """By how much the arm that is rested at is slower than the best."""
+    nine_of_ten: float
+    """The same, in all but a tenth of the jobs at most."""
+    until_rest: float
+    """Iterations until then, a median."""
+    bad: float
+    """Iterations under arms that are slower than the best by more than BAD."""
+
+
+def figures(courses: Iterable[Course]) -> Figures:
+    """What `courses` came to."""
+    rows = [_row(course) for course in courses]
+    columns = np.array(rows)
+    means = columns.mean(axis=0)
+    off, rest = columns[:, -3], columns[:, -2]
+    return Figures(
+        tuple(float(value) for value in means[: len(COUNTS)]),
+        float(means[len(COUNTS)]),
+        float(off.mean()),
+        float(np.quantile(off, 0.9)),
+        float(np.median(rest)),
+        float(means[-1]),
+    )
+
+
+def _row(course: Course) -> list[float]:
+    spent, best = np.cumsum(course.took_s), np.cumsum(course.best_s)
+    regret = [float(spent[count - 1] / best[count - 1] - 1) for count in COUNTS]
+    job = course.job
+    change_at = job.family.change_at
+    after = math.nan
+    if change_at is not None:
+        window = slice(change_at, change_at + 100)
+        after = float(course.took_s[window].sum() / course.best_s[window].sum() - 1)
+    last = course.arms[-1]
+    effects = job.effects[-1]
+    other = np.flatnonzero(course.arms != last)
+    until = int(other[-1]) + 1 if len(other) else 0
+    per_iteration = [
+        job.effects[job.truth(place)][arm] / job.effects[job.truth(place)].min()
+        for place, arm in enumerate(course.arms)
+    ]
+    bad = float(np.count_nonzero(np.array(per_iteration) > 1 + BAD))
+    return [*regret, after, float(effects[last] / effects.min() - 1), float(until), bad]
