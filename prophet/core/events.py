@@ -72,7 +72,9 @@ EVENT_DTYPE = np.dtype(
 MOST_FORWARDS = 1000
 """Ends of forward passes that are kept: far more than there are between two looks, and few where nobody looks."""
 DRAIN_S = 1.0
-"""Between two looks at the events: long enough to cost nothing, short enough to plan within the first iterations."""
+"""Between two looks at the events: long enough to cost nothing."""
+SEEKING_S = 0.25
+"""The same while a job looks for something better."""
 
 
 def unbroken(events: NDArray[Any]) -> Iterator[tuple[bool, NDArray[Any]]]:

@@ -42,13 +42,15 @@ class Changes:
 
     first_cost: float
     """Of one to blocks that the job has not had yet."""
+    lasts: int
+    """Iterations over which that is paid."""
     cost: float
     most_cuts: int
 
 
-NEW_KEYS = Changes(first_cost=1.5, cost=0.1, most_cuts=8)
-"""Parameter servers: new blocks are new keys, and servers keep two copies of the gradients for each kind of them."""
-NOTHING_NEW = Changes(first_cost=0.1, cost=0.1, most_cuts=24)
+NEW_KEYS = Changes(first_cost=2.0, lasts=2, cost=0.1, most_cuts=8)
+"""Parameter servers: new blocks are new keys, two sets in turn, and servers keep the gradients for each of them."""
+NOTHING_NEW = Changes(first_cost=0.1, lasts=1, cost=0.1, most_cuts=24)
 """Collectives: the ranks agree, and that is all."""
 
 
@@ -90,6 +92,7 @@ class Choosing:
         self._search: Search | None = None
         self._choices: dict[tuple[Cut, str], Choice] = {}
         self._wanted: Choice | None = None
+        self._planned: Choice | None = None  # whose plan holds
         self._awaits = False  # the wanted arm has not been in force yet
         self._waited = 0  # for so many iterations
         self._credit_known = False
@@ -181,16 +184,18 @@ class Choosing:
         here = self._choices.get((cut, self._way))
         self._awaits = self._awaits and wanted is not None and wanted != here
         gave_up = self._awaits and wanted is not None and not self._to_be_had(wanted, question)
-        if not self._choices or (self._awaits and not gave_up) or not (anew or gave_up):
+        if not self._choices or (self._awaits and not gave_up):
             return None
-        self._wanted = self._next(here, question)
-        if self._wanted is not here:
-            # Until all workers have that cut, blocks are those of the one in force, and so is the credit they need.
-            self._awaits, self._waited = True, 0
-            return replace(self._policy.chosen_plan(here or self._wanted, question), cut=self._wanted.cut)
-        self._awaits = False
-        if self._wanted == wanted:
+        if anew or gave_up:
+            wanted = self._wanted = self._next(here, question)
+            if wanted is not here:
+                # Until all workers have that cut, blocks are those of the one in force, and so is their credit.
+                self._awaits, self._waited, self._planned = True, 0, here
+                return replace(self._policy.chosen_plan(here or wanted, question), cut=wanted.cut)
+            self._awaits = False
+        if here is None or (here == self._planned and not gave_up):
             return None
+        self._planned = here
         # What was refused is wanted no more, or it would be taken up once there is room for it.
         return replace(self._policy.chosen_plan(here, question), cut=cut if gave_up else None)
 
@@ -209,6 +214,7 @@ class Choosing:
                     (choice.way, question.barrier),
                     changes.first_cost if not choice.way else WAY_COST,
                     changes.cost if not choice.way else WAY_COST,
+                    changes.lasts,
                 )
                 for choice in self._choices.values()
             ]

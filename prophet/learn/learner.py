@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from prophet.core.events import DRAIN_S, SEEKING_S
 from prophet.core.plan import Plan
 from prophet.learn.bandwidth import BandwidthMonitor, NicSample
 from prophet.learn.profiler import WARM_UP, JobProfiler
@@ -73,7 +74,7 @@ class Learner:
         monitor: Monitor | None = None,
     ) -> None:
         self.policy = policy
-        self.profiler = JobProfiler(forward_ids=forward_ids)
+        self.profiler = JobProfiler(forward_ids, changes.lasts if changes is not None else WARM_UP)
         self.monitor: Monitor = monitor if monitor is not None else BandwidthMonitor()
         self.plan = policy.plan(None, None)
         self._monitor_s = monitor_s
@@ -160,6 +161,11 @@ class Learner:
     def believed(self) -> dict[str, Belief]:
         """What is believed of the best that each way of averaging has; empty before anything is predicted."""
         return self._choosing.believed() if self._choosing is not None else {}
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the next turn: fewer while something better is looked for."""
+        return DRAIN_S if self._choosing is None or self._choosing.at_rest else SEEKING_S
 
     @property
     def credit(self) -> int | None:
@@ -257,7 +263,7 @@ class Learner:
                 return
             self._watches = True
             events = events[events["time_s"] >= since_s]
-        self._has_watched = self._has_watched or self.profiler.iterations >= WARM_UP + WATCHED
+        self._has_watched = self._has_watched or self.profiler.iterations >= self.profiler.warm_up + WATCHED
         self.monitor.disregard(math.inf if since_s is None else since_s)
         self.monitor.observe(events)
         if nic is not None:

@@ -31,9 +31,9 @@ WINDOW = 50
 """The estimate is made from so many iterations at most; the paper profiles 50."""
 WARM_UP = 2
 """First iterations set up tensors and connections and say nothing about the job."""
-FIRST_ESTIMATE = 3
+FIRST_ESTIMATE = 2
 """So many iterations after the warm-up are enough for a first estimate."""
-SHIFT_ROWS = FIRST_ESTIMATE
+SHIFT_ROWS = 3
 """So many iterations in a row that are longer or shorter by SHIFT_RATIO mean a new pace, such as another batch size."""
 SHIFT_RATIO = 1.2
 FORWARD_IDS = -0.9
@@ -77,11 +77,12 @@ class JobProfiler:
     """Learns a Profile from push events, and keeps it up to date.
 
     `forward_ids` says that ids are in forward order, whatever the order in which gradients come; otherwise that is
-    found out.
+    found out. `warm_up` is how many iterations set up what they need, at first and after a restart.
     """
 
-    def __init__(self, forward_ids: bool = False) -> None:
+    def __init__(self, forward_ids: bool = False, warm_up: int = WARM_UP) -> None:
         self._forward_ids = forward_ids
+        self.warm_up = warm_up
         self._open = np.zeros(0, EVENT_DTYPE)  # the iteration that is not over yet
         self._usual: dict[int, float] = {}  # when each gradient came last, after its iteration's first
         self._rows: deque[_Iteration] = deque(maxlen=WINDOW)
@@ -213,11 +214,11 @@ class JobProfiler:
         self._usual.update(zip(row.ids.tolist(), (row.times - row.times.min()).tolist(), strict=True))
         self._seen += 1
         # Those after a restart count from the first on, the job's own when it has warmed up.
-        if self._begin_s is not None and (self._before is not None or self._seen > WARM_UP):
+        if self._begin_s is not None and (self._before is not None or self._seen > self.warm_up + 1):
             self._took_s.append(row.begin_s - self._begin_s)
         self._begin_s = row.begin_s
-        if self._seen <= WARM_UP:
-            if self._seen == WARM_UP:
+        if self._seen <= self.warm_up:
+            if self._seen == self.warm_up:
                 self.warmed_up_s = float(row.times.max())
             return
         before = self._rows[-1].times.max() if self._rows else row.begin_s

@@ -81,6 +81,8 @@ LOOKS = (1, 3, 9, 27)
 """Lengths of a look, in iterations."""
 NODES = 25
 MOST_NODE = 3.5
+MOST_LOG = 3.0
+"""An arm that takes twenty times as long is as bad as any."""
 """Of the quadrature over what a look may show."""
 
 
@@ -88,7 +90,8 @@ MOST_NODE = 3.5
 class Arm:
     """One thing that can be done. `name` identifies it, `kind` says with which others its prediction errs.
 
-    `first_cost` is what going there takes the first time and `cost` what it takes later, in iterations.
+    `first_cost` is what going there takes the first time, over the first iterations that it `lasts`, and `cost` what
+    it takes later, both in iterations.
     """
 
     name: Hashable
@@ -97,6 +100,7 @@ class Arm:
     kind: Hashable = ""
     first_cost: float = 0.1
     cost: float = 0.1
+    lasts: int = 1
 
     @property
     def doublings(self) -> float:
@@ -139,6 +143,8 @@ class Tuner:
         self._noise = _Noise(self.model)
         self._seen: dict[Hashable, int] = {}
         self._current: Hashable = None
+        self._reached: set[Hashable] = set()
+        """Arms that the job has come to, and did not begin with."""
         self._off = np.zeros(len(SCALES))
         self.iterations = 0
 
@@ -204,12 +210,17 @@ class Tuner:
     def observe(self, name: Hashable, iteration_s: float) -> None:
         """An iteration under this arm took so long."""
         model, arm, place = self.model, self._arms[name], self._places[name]
-        going = 0.0
-        if self._current not in (None, name):
-            going = arm.cost if name in self._seen else arm.first_cost
-        anew, self._current = name != self._current, name
+        going, seen = 0.0, self._seen.get(name, 0)
+        came, self._current = self._current not in (None, name), name
+        if came:
+            self._reached.add(name)
+        if seen < arm.lasts and name in self._reached:
+            going = arm.first_cost / arm.lasts
+        elif came:
+            going = arm.cost
+        anew = came or seen == 0 or going > 0
         self.iterations += 1
-        self._seen[name] = self._seen.get(name, 0) + 1
+        self._seen[name] = seen + 1
         mean, covariance = self._mean, self._covariance
         covariance[:, 0, 0] += model.drift**2
         steps = np.arange(1, mean.shape[1])
@@ -219,14 +230,15 @@ class Tuner:
         shown = covariance[:, 0] + covariance[:, place]
         deviation = np.sqrt(shown[:, 0] + shown[:, place] + noise)
         far = np.abs(off) > model.far * deviation
-        # Twice in a row, and to the same side: it is not this iteration but the job that is another.
-        another = far & (self._off * off > 0) & (not anew)
-        covariance[:, 0, 0] += np.where(another, off**2, 0.0)
+        # An arm that the job has just come to may be far from what was predicted of it. Twice in a row under one arm,
+        # and to the same side, and it is the job that is another.
+        covariance[:, place, place] += np.where(far & came, off**2, 0.0)
+        covariance[:, 0, 0] += np.where(far & (not came) & (self._off * off > 0), off**2, 0.0)
         shown = covariance[:, 0] + covariance[:, place]
         variance = shown[:, 0] + shown[:, place] + noise
         most = model.far * np.sqrt(variance)
         clipped = np.clip(off, -most, most)
-        self._off = np.where(far, off, 0.0)
+        self._off = np.where(far & (not came), off, 0.0)
         gain = shown / variance[:, None]
         mean += gain * clipped[:, None]
         covariance -= gain[:, :, None] * shown[:, None, :]
@@ -255,6 +267,11 @@ class Tuner:
             math.sqrt(max(0.0, variance)),
             self._seen.get(name, 0),
         )
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of an iteration's logarithm, as it counts in a mean of several."""
+        return math.sqrt(self._noise.variance)
 
     def lead(self, name: Hashable, others: Collection[Hashable]) -> float:
         """By how many standard deviations this arm is faster than the best of `others`; infinite without any."""
@@ -292,9 +309,11 @@ class Tuner:
         spread = told[:, None, :] / np.sqrt(variance)[:, :, None]
         later = going * np.ones((len(arms), 1))
         np.fill_diagonal(later, 0.0)
-        outcomes = np.exp(np.minimum(logs + spread[..., None, :] * nodes[:, None], 3.0))
+        # Whatever a look may show, before it the expected time of each arm is what is believed.
+        means = logs - 0.5 * spread**2
+        outcomes = np.exp(np.minimum(means[..., None, :] + spread[..., None, :] * nodes[:, None], MOST_LOG))
         least = (outcomes + later[:, None, None, :] / left).min(axis=-1) @ weights
-        spent = looks * np.exp(np.minimum(logs, 3.0))[:, None]
+        spent = looks * np.exp(np.minimum(logs, MOST_LOG))[:, None]
         total = going[:, None] + spent + (left - looks) * least
         best, look = divmod(int(np.argmin(total)), len(LOOKS))
         stay = total.max() if here is None else total[here].min()
@@ -316,8 +335,8 @@ class _Noise:
         self._far = model.far
         self._count = model.known_after
         self._squares = self._count * model.noise**2
-        self._pairs = model.alike_after
-        self._ratios = -self._pairs
+        self._alike_after = model.alike_after
+        self._products = self._pairs = 0.0
         self._before: float | None = None
         self._step: float | None = None
 
@@ -334,8 +353,8 @@ class _Noise:
         self._count += 1
         self._squares += step**2 / 2
         if self._step is not None:
-            self._pairs += 1
-            self._ratios += step * self._step / half
+            self._products += step * self._step
+            self._pairs += (step**2 + self._step**2) / 4
         self._step = step
 
     @property
@@ -346,5 +365,6 @@ class _Noise:
         of s^2: the mean of d^2 / 2 is s^2 (1 - r), and that of d d' is -s^2 (1 - r)^2.
         """
         half = self._squares / self._count
-        alike = min(0.6, max(-0.4, 1 + self._ratios / self._pairs))
+        doubt = self._alike_after * half
+        alike = min(0.6, max(-0.4, 1 + (self._products - doubt) / (self._pairs + doubt)))
         return half * (1 + alike) / (1 - alike) ** 2

@@ -127,10 +127,9 @@ def simulate(
     encoded: dict[int, bytes] = {}
     _set_plan(simulation, plan, encoded)
     kept: list[NDArray[Any]] = []
-    plans, turn, done = 0, 0, False
+    plans, until, done = 0, 0.0, False
     while not done:
-        turn += 1
-        until = turn * every_s if learner else float("inf")
+        until = until + every_s * learner.pause_s / DRAIN_S if learner else float("inf")
         try:
             done = simulation.run(until, EVENTS_AT_ONCE)
             while not done and simulation.now < until:

@@ -1,21 +1,19 @@
-"""What a job wants next where its engine cannot give it what was chosen."""
+"""What a job wants next: from predictions and iterations to plans, and where its engine cannot give it all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 
 from prophet.core.arena import at_pace
-from prophet.core.choice import Choice, Question, Shape
+from prophet.core.choice import Choice, Iteration, Question, Shape
 from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
 from prophet.core.plan import Plan, QueuePlan
 from prophet.core.profile import GradientProfile, Profile
-from prophet.learn.choosing import LEAST_RECENT, Choosing
-from prophet.learn.judge import Judge
+from prophet.learn.choosing import PATIENCE, Choosing
 
 KIB = 1024
 PROFILE = Profile("job", tuple(GradientProfile(f"g{n}", 1 << 20, 0.1 * (10 - n), 0.01) for n in range(10)))
@@ -44,10 +42,14 @@ class Policy:
 
     name = "smallest"
 
+    def __init__(self) -> None:
+        self.questions = 0
+
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
         return Plan()
 
     def search(self, question: Question) -> Search:
+        self.questions += 1
         sizes, credit = (128, 256, 512, 1024), round(question.network.ack_delay_s / 1e-3) << 20
         return Search([Choice(uniform(size), credit, 1.1**place) for place, size in enumerate(sizes)])
 
@@ -56,31 +58,35 @@ class Policy:
 
 
 class Job:
-    """One whose engine refuses some cuts and takes up any other a turn later."""
+    """One whose engine refuses some cuts and takes up any other a turn later; an iteration takes what it is predicted
+    to, or what `takes_s` says of its cut."""
 
     def __init__(self, begins_with: Cut) -> None:
-        self.choosing = Choosing(Policy(), Shape(2, 1), True, True, 1 << 20)
+        self.policy = Policy()
+        self.choosing = Choosing(self.policy, Shape(2, 1), True, True, 1 << 20)
         self.cut = self.wanted = begins_with
         self.refusals: tuple[Refusal, ...] = ()
         self.takes_s: dict[Cut, float] = {}
-        self.network, self.profile = NETWORK, PROFILE
-        self.profiles: dict[Cut, Profile] = {}
-        self.ended = 0
+        self.network, self.profile, self.barrier = NETWORK, PROFILE, False
+        self.takes_up = True
+        self.plans: list[Plan] = []
 
     def turns(self, count: int) -> list[Cut]:
         """What was wanted at the end of each, in each of which an iteration ends."""
         wanted = []
         for _ in range(count):
-            if not any(refusal.cut == self.wanted for refusal in self.refusals):
+            if self.takes_up and not any(refusal.cut == self.wanted for refusal in self.refusals):
                 self.cut = self.wanted
             self.choosing.refused(self.refusals)
-            self.ended += 1
-            self.choosing.in_force(self.cut, np.full(20, self.takes_s.get(self.cut, 1.0)), self.ended)
-            if self.choosing.may_ask(warm=False):
-                self.choosing.ask(self.profiles.get(self.cut, self.profile), self.network, 0.0)
+            predicted_s = 1.1 ** (self.cut.block_bytes_at(0) // (128 * KIB)).bit_length()
+            took = Iteration(self.cut, "", self.takes_s.get(self.cut, predicted_s))
+            self.choosing.in_force(self.cut, "", [took])
+            if self.choosing.may_ask():
+                self.choosing.ask(self.profile, self.network, 0.0, self.barrier)
             plan = self.choosing.turn()
-            if plan is not None and plan.cut is not None:
-                self.wanted = plan.cut
+            if plan is not None:
+                self.plans.append(plan)
+                self.wanted = plan.cut if plan.cut is not None else self.wanted
             wanted.append(self.wanted)
         return wanted
 
@@ -111,7 +117,7 @@ def test_sizes_that_the_job_has_had_can_be_had_again() -> None:
     job = Job(uniform(128))
     job.turns(1)
     job.wanted = uniform(1024)  # as where another worker decides for a while
-    job.takes_s = {uniform(1024): 2.0}
+    job.takes_s = {uniform(1024): 3.0}
     job.refusals = (refusal(uniform(512)),)
     assert job.turns(3)[-1] == uniform(128), "512 KiB are refused, and what is smaller and was never had"
     assert job.cut == uniform(128)
@@ -138,132 +144,101 @@ def test_where_there_is_room_again_it_chooses_anew(turns: int) -> None:
 def test_nothing_is_asked_while_a_cut_is_awaited_whose_blocks_need_another_credit() -> None:
     job = Job(uniform(1024))
     job.turns(1)
-    assert not job.choosing.may_ask(warm=False)
+    assert not job.choosing.may_ask()
     job.turns(1)
     assert job.cut == uniform(128)
-    assert job.choosing.may_ask(warm=False)
+    assert job.choosing.may_ask()
 
 
-@pytest.mark.parametrize(("delay_s", "credit"), [(0.004, 1 << 20), (0.009, 9 << 20)])
-def test_another_delay_asks_for_another_credit_and_forgets_nothing(delay_s: float, credit: int) -> None:
+def test_another_delay_is_asked_about_and_changes_the_credit_alone() -> None:
     """A block of 128 KiB takes 5 ms on this wire: less than that makes no difference to how many are in flight."""
     job = Job(uniform(1024))
     job.turns(8)
     assert (job.cut, job.choosing.at_rest) == (uniform(128), True)
-    taken = job.choosing._judge.iteration_s(job.cut)
-    job.network = Network(NETWORK.bandwidth, NETWORK.overhead_s, delay_s)
-    job.turns(2)
-    assert job.choosing._wanted is not None
-    assert (job.choosing._wanted.cut, job.choosing._wanted.credit) == (uniform(128), credit)
-    assert job.choosing._judge.iteration_s(job.cut) == taken is not None
-
-
-@pytest.mark.parametrize(("longer", "takes_s", "another"), [(1.3, 1.0, False), (1.3, 1.2, True), (2.5, 1.0, True)])
-def test_backward_is_another_where_iterations_take_another_time_as_well(
-    longer: float, takes_s: float, another: bool
-) -> None:
-    """On busy cores gradients come later the more messages there are, and what was learned is worth more than that."""
-    job = Job(uniform(1024))
-    job.turns(8)
-    assert job.cut == uniform(128)
-    job.profile = at_pace(PROFILE, longer)
-    job.takes_s[job.cut] = takes_s
-    job.turns(1)
-    assert (job.choosing._judge.iteration_s(uniform(1024)) is None) == another
-
-
-def test_backward_that_is_far_longer_under_many_messages_begins_no_other_regime() -> None:
-    """ResNet-50's gradients at 2.5 Gbit/s on two cores: 0.43 s under the blocks that a job begins with, and 0.21 s
-    under 2 MiB, which were given up for that. What is predicted next is predicted from the newest."""
-    job = Job(uniform(1024))
-    job.profiles[uniform(1024)] = at_pace(PROFILE, 2.1)
-    job.turns(8)
-    assert job.cut == uniform(128)
-    assert job.choosing._judge.iteration_s(uniform(1024)) == 1.0
-    question = job.choosing._question
-    assert question is not None
-    assert question.profile.backward_s == pytest.approx(PROFILE.backward_s)
-    job.profile = at_pace(PROFILE, 2.5)
-    job.turns(1)
-    assert job.choosing._judge.iteration_s(uniform(1024)) is None, "this is another under the same blocks"
-
-
-@pytest.mark.parametrize(("longer", "another"), [(1.0, False), (1.4, True)])
-def test_how_much_iterations_scatter_is_told_from_more_than_the_newest(longer: float, another: bool) -> None:
-    """On busy cores they scatter by a tenth, so the newest four differ as much, and the four may seem to be alike."""
-    noticed = []
-    for seed in range(20):
-        job = Job(uniform(1024))
-        job.turns(8)
-        periods_s = np.random.default_rng(seed).normal(1.0, 0.1, 120)
-        periods_s[100:] *= longer
-        for count in range(1, len(periods_s) + 1):
-            job.choosing.in_force(job.cut, periods_s[:count], count)
-            if not job.choosing._steady:
-                break
-        noticed.append(count)
-    if another:
-        assert all(100 < count <= 110 for count in noticed), noticed
-    else:
-        assert noticed == [120] * 20, "none was, to the end"
+    for delay_s, credit in ((0.004, 1 << 20), (0.009, 9 << 20)):
+        job.network = Network(NETWORK.bandwidth, NETWORK.overhead_s, delay_s)
+        job.turns(2)
+        wanted = job.choosing.wanted
+        assert wanted is not None and (wanted.cut, wanted.credit) == (uniform(128), credit)
+    assert job.plans[-1].cut is None
+    assert job.plans[-1].push.credit == 9 << 20
 
 
 @pytest.mark.parametrize(
-    ("rate", "asked", "forgotten"), [(28e6, False, False), (25e6, True, False), (12e6, True, True)]
+    ("network", "profile", "asked"),
+    [
+        (Network(28e6, 0.0005, 0.001), PROFILE, False),
+        (Network(20e6, 0.0005, 0.001), PROFILE, True),
+        (NETWORK, at_pace(PROFILE, 1.05), False),
+        (NETWORK, at_pace(PROFILE, 1.3), True),
+    ],
 )
-def test_a_rate_that_iterations_do_not_show_begins_no_other_regime(rate: float, asked: bool, forgotten: bool) -> None:
-    """On busy cores the rate is taken for 10 to 25% more or less after each recut. Where it is far from what it was,
-    iterations are not waited for."""
+def test_predictions_are_made_anew_where_they_would_be_others(network: Network, profile: Profile, asked: bool) -> None:
+    job = Job(uniform(128))
+    job.turns(3)
+    before = job.policy.questions
+    job.network, job.profile = network, profile
+    job.turns(3)
+    assert job.policy.questions == before + asked
+
+
+def test_a_cut_that_takes_longer_than_predicted_is_left_for_the_former_one() -> None:
     job = Job(uniform(1024))
-    job.turns(8)
-    job.network = Network(rate, NETWORK.overhead_s, NETWORK.ack_delay_s)
-    job.turns(1 + LEAST_RECENT)
-    question = job.choosing._question
-    assert question is not None
-    assert (question.network.bandwidth == rate) == asked
-    assert (job.choosing._judge.iteration_s(uniform(1024)) is None) == forgotten
+    job.takes_s = {uniform(128): 3.0, uniform(256): 3.0, uniform(512): 3.0}
+    job.turns(30)
+    assert job.cut == uniform(1024)
+    assert job.choosing.at_rest
 
 
-def test_iterations_are_waited_for_that_show_whether_the_rate_is_another() -> None:
-    """What they took before would be put down to the blocks that are chosen for it."""
+def test_what_never_comes_in_force_is_given_up() -> None:
     job = Job(uniform(1024))
-    job.turns(8)
-    job.network = Network(25e6, NETWORK.overhead_s, NETWORK.ack_delay_s)
-    job.turns(LEAST_RECENT)
-    question = job.choosing._question
-    assert question is not None and question.network == NETWORK
-    job.takes_s[job.cut] = 1.2
-    job.turns(1)
-    question = job.choosing._question
-    assert question is not None and question.network == job.network
-    assert question.measured is not None and question.measured.iteration_s == 1.2
-    assert job.choosing._judge.iteration_s(uniform(1024)) is None, "it is another regime"
+    job.takes_up = False
+    assert job.turns(3)[-1] == uniform(128)
+    assert job.turns(PATIENCE)[-1] != uniform(128)
 
 
-def test_a_rate_that_seems_to_be_another_for_a_moment_begins_nothing() -> None:
+def test_with_a_barrier_it_is_another_question_and_what_was_seen_without_says_nothing() -> None:
     job = Job(uniform(1024))
-    job.turns(8)
-    for network in (Network(25e6, NETWORK.overhead_s, NETWORK.ack_delay_s), NETWORK) * 10:
-        job.network = network
-        job.turns(LEAST_RECENT)
-    question = job.choosing._question
-    assert question is not None and question.network == NETWORK
+    job.takes_s = {uniform(128): 3.0}
+    job.turns(20)
+    assert job.cut != uniform(128)
+    job.barrier, job.takes_s = True, {}
+    assert uniform(128) in job.turns(20)
 
 
-def test_another_barrier_begins_one_regime_though_a_former_cut_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which one is better is to be found out anew, so there is nothing to go back to first."""
-    job = Job(uniform(1024))
-    job.turns(1)
-    job.choosing.in_force(uniform(128), np.full(20, 2.0), 2)
-    assert job.choosing._judge.better_former(uniform(128)) == uniform(1024)
-    begun, begin = [], Judge.new_regime
+def test_one_that_may_not_cut_anew_chooses_the_rest() -> None:
+    choosing = Choosing(Policy(), Shape(2, 1), False, True, 1 << 20)
+    choosing.in_force(uniform(512), "", [Iteration(uniform(512), "", 1.2)] * 3)
+    choosing.ask(PROFILE, NETWORK, 0.0)
+    plan = choosing.turn()
+    assert plan is not None and plan.cut is None
+    assert choosing.wanted is not None and choosing.wanted.cut == uniform(512)
+    assert choosing.at_rest
 
-    def new_regime(judge: Judge) -> None:
-        begun.append(judge)
-        begin(judge)
 
-    monkeypatch.setattr(Judge, "new_regime", new_regime)
-    assert job.choosing.ask(PROFILE, NETWORK, 0.0, barrier=True)
-    assert len(begun) == 1
-    assert not job.choosing.ask(PROFILE, NETWORK, 0.0, barrier=True), "nothing has changed since"
-    assert len(begun) == 1
+def more(question: Question) -> list[Choice]:
+    return [Choice(uniform(2048), 1 << 20, 0.8, "another way")]
+
+
+def test_what_an_engine_can_do_besides_is_an_arm_like_any_other() -> None:
+    choosing = Choosing(Policy(), Shape(2, 1), True, True, 1 << 20)
+    choosing.in_force(uniform(128), "", [Iteration(uniform(128), "", 1.0)] * 5)
+    choosing.ask(PROFILE, NETWORK, 0.0, more=more)
+    choosing.turn()
+    assert choosing.wanted is not None and choosing.wanted.way == "another way"
+    assert choosing.step is not None and not choosing.proved
+    way = Iteration(uniform(2048), "another way", 0.8)
+    choosing.in_force(uniform(128), "", [way] * 10)
+    choosing.turn()
+    assert choosing.proved, "it was seen, though it is not what holds now"
+    assert choosing.believed()["another way"].iteration_s == pytest.approx(0.8, rel=0.02)
+
+
+def test_iterations_before_anything_is_predicted_are_told_when_it_is() -> None:
+    choosing = Choosing(Policy(), Shape(2, 1), True, True, 1 << 20)
+    for _ in range(4):
+        choosing.in_force(uniform(1024), "", [Iteration(uniform(1024), "", 2.0)])
+        assert choosing.turn() is None
+    choosing.ask(PROFILE, NETWORK, 0.0)
+    choosing.turn()
+    assert choosing.believed()[""].iteration_s == pytest.approx(2.0 / 1.1**3, rel=0.05)

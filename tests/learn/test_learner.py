@@ -100,29 +100,6 @@ def test_one_that_follows_plans_for_itself_where_nothing_is_cut() -> None:
     assert subject.plan == alone.plan != Learner(get_policy("prophet"), 5.0).plan
 
 
-def test_what_iterations_took_on_another_network_does_not_count_any_more() -> None:
-    subject = learner()
-    subject.profiler.observe(some_iterations(20))
-    subject._changed_s = 20.0
-    slow = events([row for n in range(8) for row in iteration(20.0 + 2 * n, STEPS)])
-    subject.profiler.observe(slow[: 3 * 5])
-    assert subject._periods_s().tolist() == [2.0] * 3, "too few to say anything, but of now"
-    subject.profiler.observe(slow[3 * 5 :])
-    assert subject._periods_s().tolist() == [2.0] * 6
-    assert subject._changed_s is None
-    assert subject._periods_s().tolist() == [2.0] * 6, "for good"
-
-
-def test_where_iterations_take_as_long_as_before_all_of_them_count() -> None:
-    subject = learner()
-    subject.profiler.observe(some_iterations(20))
-    before = len(subject._periods_s())
-    subject._changed_s = 20.0
-    subject.profiler.observe(some_iterations(8, began=20.0))
-    assert len(subject._periods_s()) == before + 8
-    assert subject._changed_s is None
-
-
 def test_the_first_rounds_of_new_keys_say_nothing_of_the_network() -> None:
     """Servers make room for them, and all workers meet at each: they are slow, and then the wire is what it was."""
     subject = Learner(get_policy("prophet"), 5.0, shape=Shape(2, 1), follows=True)

@@ -107,7 +107,7 @@ class Agent:
         self._hook = hook
         self._no_hook = no_hook
         self._interface: str | None = None
-        self._thread = TurningThread(self._turn, lambda: DRAIN_S, self._give_up)
+        self._thread = TurningThread(self._turn, self._pause_s, self._give_up)
         self._observer: Observer | None = None
         self._predicted: Predicted | None = None
         self._planned_from: Profile | None = None
@@ -305,6 +305,9 @@ class Agent:
         """After a failure of Prophet's own: no further turn, and BytePS's own order."""
         self._thread.stop()
         self.step_aside(f"{type(error).__name__}: {error}")
+
+    def _pause_s(self) -> float:
+        return self._learner.pause_s if self._learner is not None else DRAIN_S
 
     def _turn(self) -> None:
         agreement.poll()

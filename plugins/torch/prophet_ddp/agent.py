@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from prophet.core.arena import completions_at, generations_at
 from prophet.core.cut import Block, Cut
-from prophet.core.events import DRAIN_S, EventKind
+from prophet.core.events import DRAIN_S, SEEKING_S, EventKind
 from prophet.core.network import Network, Probe
 from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 BETTER = 0.005
 """A sequence is changed for one that is predicted to save this share of the iteration."""
-FIRST_DRAIN_S = 0.25
-"""Between two turns until a module has its first decision: it began with blocks that nobody chose."""
 END_LIMIT_S = 5.0
 """How long the end of the process waits for a turn under way."""
 
@@ -462,7 +460,7 @@ class Agents:
 
     def _pause_s(self) -> float:
         with self._lock:
-            return DRAIN_S if all(agent.decided for agent in self._modules) else FIRST_DRAIN_S
+            return DRAIN_S if all(agent.decided for agent in self._modules) else SEEKING_S
 
     def _turn(self) -> None:
         with self._lock:

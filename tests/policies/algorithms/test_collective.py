@@ -116,29 +116,18 @@ def test_where_operations_are_delayed_for_long_few_blocks_are_best() -> None:
     assert best[0.12] > best[0.0]
 
 
-def test_what_a_failed_cut_took_longer_is_put_down_to_its_messages() -> None:
+def test_what_the_job_takes_longer_than_predicted_is_put_down_to_its_messages() -> None:
     profile = resnet50(25_600_000, backward_s=0.1, forward_s=0.05)
     small = Cut.uniform(128 << 10)
     asked = Question(profile, Network(125e6, 0.5e-3), Shape(4, 1), (small,), anew=True)
     before = {choice.cut: choice.iteration_s for choice in choices(asked)}
-    failed = Measured(small, 1 << 20, 2 * before[small])
-    after = {choice.cut: choice.iteration_s for choice in choices(replace(asked, failed=failed))}
+    measured = Measured(small, 1 << 20, 2 * before[small])
+    after = {choice.cut: choice.iteration_s for choice in choices(replace(asked, measured=measured))}
     assert after[small] == pytest.approx(2 * before[small], rel=0.01)
     large = Cut.uniform(2 << 20)
     assert after[large] - before[large] < (after[small] - before[small]) / 12
-    none = replace(asked, failed=Measured(small, 1 << 20, 0.5 * before[small]))
+    none = replace(asked, measured=Measured(small, 1 << 20, 0.5 * before[small]))
     assert {choice.cut: choice.iteration_s for choice in choices(none)} == before
-
-
-def test_a_message_costs_no_more_than_the_cut_in_force_has_time_for() -> None:
-    """Its blocks are smaller than those of the one that failed, so it was not for its messages that this failed."""
-    profile, small = resnet50(25_600_000, backward_s=0.1, forward_s=0.05), Cut.uniform(256 << 10)
-    asked = Question(profile, Network(125e6, 0.5e-3), Shape(4, 1), (small,), anew=True)
-    before = {choice.cut: choice.iteration_s for choice in choices(asked)}
-    large = Cut.uniform(1 << 20)
-    measured = Measured(small, 1 << 20, 1.01 * before[small])
-    after = choices(replace(asked, measured=measured, failed=Measured(large, 1 << 20, 1.3 * before[large])))
-    assert {choice.cut: choice.iteration_s for choice in after}[small] == pytest.approx(before[small], rel=0.07)
 
 
 def test_the_plan_of_a_choice_has_its_cut_and_the_order_of_its_blocks() -> None:

@@ -1,0 +1,176 @@
+"""What a tuner comes to believe, and which arm it wants, on times that are drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from prophet.learn.tuner import Arm, Tuner
+
+KIB = 1024
+SIZES = tuple(128 * KIB << place for place in range(6))
+
+
+def arms(predicted_s: Sequence[float], first_cost: float = 0.1, cost: float = 0.1) -> list[Arm]:
+    rows = zip(SIZES, predicted_s, strict=False)
+    return [Arm(size, seconds, size, "", first_cost, cost) for size, seconds in rows]
+
+
+class Job:
+    """One with these true times, whose iterations scatter by a share."""
+
+    def __init__(
+        self, true_s: Sequence[float], predicted_s: Sequence[float], scatter: float = 0.0, first_cost: float = 0.1
+    ) -> None:
+        self.true_s = dict(zip(SIZES, true_s, strict=False))
+        self.tuner = Tuner()
+        self.tuner.predict(arms(predicted_s, first_cost))
+        self.had: list[int] = []
+        self._first_cost = first_cost
+        self._scatter = scatter
+        self._random = np.random.default_rng(1)
+
+    def run(self, count: int, arm: int) -> int:
+        """The arm that is wanted after so many iterations, the first of them under `arm`."""
+        for _ in range(count):
+            going = 0.0
+            if self.had and self.had[-1] != arm:
+                going = 0.1 if arm in self.had else self._first_cost
+            took_s = self.true_s[arm] * (1 + going) * math.exp(self._random.normal(0, self._scatter))
+            self.tuner.observe(arm, took_s)
+            self.had.append(arm)
+            arm = int(self.tuner.next(arm).arm)  # type: ignore[call-overload]
+        return arm
+
+
+def test_what_was_predicted_is_believed_until_something_is_seen() -> None:
+    tuner = Tuner()
+    tuner.predict(arms([2.0, 1.0, 1.5]))
+    beliefs = [tuner.belief(size) for size in SIZES[:3]]
+    assert [belief.iteration_s for belief in beliefs] == pytest.approx([2.0, 1.0, 1.5])
+    assert [belief.seen for belief in beliefs] == [0, 0, 0]
+    assert tuner.next(None).arm == SIZES[1]
+
+
+def test_an_iteration_says_what_all_predictions_have_in_common() -> None:
+    tuner = Tuner()
+    tuner.predict(arms([2.0, 1.0]))
+    for _ in range(10):
+        tuner.observe(SIZES[0], 3.0)
+    assert tuner.belief(SIZES[0]).iteration_s == pytest.approx(3.0, rel=0.01)
+    assert tuner.belief(SIZES[1]).iteration_s == pytest.approx(1.5, rel=0.02)
+    assert tuner.belief(SIZES[1]).error > tuner.belief(SIZES[0]).error
+
+
+def test_neighbours_in_size_are_believed_to_err_alike() -> None:
+    tuner = Tuner()
+    tuner.predict(arms([1.0] * 6))
+    for _ in range(10):
+        tuner.observe(SIZES[5], 1.0)
+    for _ in range(10):
+        tuner.observe(SIZES[0], 1.08)
+    believed = [tuner.belief(size).iteration_s for size in SIZES]
+    assert believed == sorted(believed, reverse=True)
+    assert believed[1] > 1.04
+
+
+def test_it_comes_to_rest_at_the_best_though_that_was_not_predicted() -> None:
+    job = Job([1.3, 1.15, 1.05, 1.0, 1.08, 1.2], [1.0, 1.02, 1.05, 1.1, 1.15, 1.2], scatter=0.01)
+    assert job.run(60, SIZES[0]) == SIZES[3]
+    assert set(job.had[-20:]) == {SIZES[3]}
+
+
+def test_one_that_is_far_worse_is_left_after_one_iteration() -> None:
+    job = Job([1.0, 3.0], [1.0, 0.9], scatter=0.01)
+    job.run(30, SIZES[0])
+    assert job.had.count(SIZES[1]) == 1
+
+
+def test_where_a_change_costs_much_less_is_tried() -> None:
+    near = [1.0, 1.005, 1.002, 0.998, 1.004, 1.001]
+    cheap = Job(near, [1.0] * 6, scatter=0.01)
+    dear = Job(near, [1.0] * 6, scatter=0.01, first_cost=40.0)
+    cheap.run(60, SIZES[0])
+    dear.run(60, SIZES[0])
+    assert len(set(cheap.had)) > len(set(dear.had)) == 1
+
+
+def test_one_late_iteration_changes_little() -> None:
+    job = Job([1.0, 1.05], [1.0, 1.05], scatter=0.005)
+    arm = job.run(30, SIZES[0])
+    job.tuner.observe(arm, 5.0)
+    assert job.tuner.belief(arm).iteration_s < 1.03
+    assert job.tuner.next(arm).arm == arm
+
+
+def test_a_job_that_has_become_another_is_seen_at_the_second_iteration() -> None:
+    job = Job([1.0, 1.3], [1.0, 1.3], scatter=0.005)
+    arm = job.run(30, SIZES[0])
+    job.tuner.observe(arm, 2.0)
+    job.tuner.observe(arm, 2.0)
+    assert job.tuner.belief(arm).iteration_s == pytest.approx(2.0, rel=0.05)
+    assert job.tuner.next(arm).arm == arm, "it is so for all arms, as far as anybody knows"
+
+
+def test_predictions_that_move_take_the_belief_along_and_make_it_less_certain() -> None:
+    job = Job([1.0, 1.1, 1.2], [1.0, 1.1, 1.2], scatter=0.005)
+    job.run(30, SIZES[0])
+    before = job.tuner.belief(SIZES[1]).error
+    job.tuner.predict(arms([2.0, 1.6, 2.4]))
+    assert job.tuner.belief(SIZES[1]).iteration_s == pytest.approx(1.6, rel=0.1)
+    assert job.tuner.belief(SIZES[1]).error > before
+    assert job.tuner.next(SIZES[0]).arm == SIZES[1]
+
+
+def test_an_arm_that_comes_later_profits_from_what_was_seen_of_its_neighbour() -> None:
+    tuner = Tuner()
+    tuner.predict(arms([1.0] * 3))
+    for size, took_s in ((SIZES[0], 1.3), (SIZES[1], 1.0)):
+        for _ in range(10):
+            tuner.observe(size, took_s)
+    late = Arm("late", 1.0, SIZES[0])
+    tuner.predict([*arms([1.0] * 3), late])
+    assert tuner.belief("late").iteration_s > 1.15
+
+
+def test_what_is_predicted_no_more_and_was_never_seen_is_forgotten() -> None:
+    tuner = Tuner()
+    tuner.predict(arms([1.0, 0.9, 0.8]))
+    tuner.observe(SIZES[0], 1.0)
+    tuner.predict(arms([1.0, 0.9]))
+    with pytest.raises(KeyError):
+        tuner.belief(SIZES[2])
+    assert tuner.belief(SIZES[0]).seen == 1
+
+
+def test_what_cannot_be_had_is_not_wanted() -> None:
+    tuner = Tuner()
+    tuner.predict(arms([1.0, 0.5, 0.7]))
+    assert tuner.next(SIZES[0], [SIZES[0], SIZES[2]]).arm == SIZES[2]
+
+
+def test_how_far_an_arm_leads_counts_in_what_is_uncertain_of_it() -> None:
+    job = Job([1.0, 1.1], [1.0, 1.0], scatter=0.02)
+    assert job.tuner.lead(SIZES[0], [SIZES[1]]) == pytest.approx(0.0, abs=1e-6)
+    for _ in range(10):
+        job.tuner.observe(SIZES[0], 1.0)
+        job.tuner.observe(SIZES[1], 1.1)
+    assert job.tuner.lead(SIZES[0], [SIZES[1]]) > 2
+    assert job.tuner.lead(SIZES[1], [SIZES[0]]) < -2
+    assert job.tuner.lead(SIZES[0], []) == math.inf
+
+
+@pytest.mark.parametrize("correlated", [0.0, 0.5])
+def test_neighbours_that_are_slow_together_say_less(correlated: float) -> None:
+    tuner = Tuner()
+    tuner.predict(arms([1.0, 1.0]))
+    random = np.random.default_rng(3)
+    off = 0.0
+    for _ in range(400):
+        off = correlated * off + random.normal(0, 0.05 * math.sqrt(1 - correlated**2))
+        tuner.observe(SIZES[0], math.exp(off))
+    expected = 0.05**2 * (1 + correlated) / (1 - correlated)
+    assert tuner.noise**2 == pytest.approx(expected, rel=0.5)
