@@ -36,7 +36,7 @@ BEHIND = 0.02
 """Never more behind the best of the fixed sizes."""
 CLEARLY = 2.0
 """Standard errors by which it is behind where that is no matter of chance."""
-P10_TO_P90, OF_MEDIAN = 2.563, 1.253
+P10_TO_P90, OF_MEDIAN = 2.563, 1.2533
 """Standard deviations of a normal distribution; and times the error of a mean is that of a median."""
 
 INTRODUCTION = f"""# Blocks that adapt, on real networks

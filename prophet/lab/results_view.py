@@ -97,19 +97,22 @@ def _table(cell: CellResult) -> RenderableType:
     limits = "" if bound is None else f"\nlower bound {bound:.3f} s{of}, compute alone {cell.compute_s:.3f} s"
     title = f"{describe_setting(cell.setting)}; {describe_narrow_link(cell.narrow_link)}{limits}"
     table = Table(title=title, caption=cell.emulated, title_justify="left", caption_justify="left", box=SIMPLE)
-    table.add_column("policy", no_wrap=True)
-    headings, rows = time_columns([policy.iteration_s for policy in cell.policies.values()])
-    for heading in (*headings, "samples /s", "x stock", "x bound"):
-        table.add_column(heading, justify="right")
-    for (name, policy), times in zip(cell.policies.items(), rows, strict=True):
-        ratio = cell.ratios.get(name)
-        table.add_row(
-            name,
-            *(times if policy.time_s is not None else ["failed", *times[1:]]),
+    table.padding = 0  # what stands beside a mean is to fit into 80 columns
+    headings, times = time_columns([policy.iteration_s for policy in cell.policies.values()])
+    rows = [
+        (
+            *(row if policy.time_s is not None else ["failed", *row[1:]]),
             "-" if policy.samples_per_s is None else f"{policy.samples_per_s:.0f}",
-            "-" if ratio is None else f"{ratio:.2f}",
+            "-" if name not in cell.ratios else f"{cell.ratios[name]:.2f}",
             "-" if bound is None or policy.time_s is None else f"{policy.time_s / bound:.2f}",
         )
+        for (name, policy), row in zip(cell.policies.items(), times, strict=True)
+    ]
+    table.add_column("policy", overflow="fold")
+    for heading, *column in zip((*headings, "samples /s", "x stock", "x bound"), *rows, strict=True):
+        table.add_column(heading, justify="right", width=max(map(len, [*heading.split(), *column])))
+    for name, row in zip(cell.policies, rows, strict=True):
+        table.add_row(name, *row)
     return table
 
 

@@ -40,7 +40,7 @@ def test_it_writes_what_a_real_run_writes(tmp_path: Path, capsys: pytest.Capture
     assert simulate_session(loaded(raw, tmp_path), out) == 0
     results = json.loads((out / "results.json").read_text())
     (summary,) = results["cells"]
-    assert results["schema"] == 1
+    assert results["schema"] == 2
     assert summary["emulated"].startswith("simulated")
     assert summary["ratios"]["prophet"] > 1.5
     assert set(summary["policies"]) == {"stock", "prophet"}
