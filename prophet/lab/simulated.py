@@ -124,9 +124,8 @@ def run_of(run: SimulatedRun, folder: Path) -> Run:
         )
         for marks in run.marks
     )
-    since = run.jobs[-1][0]
-    recut_s = float(run.marks["start_s"][:, since].max()) if 0 < since < run.marks.shape[1] else None
-    return Run(folder, tuple(workers), recut_s=recut_s)
+    recuts = [float(run.marks["start_s"][:, since].max()) for since, _ in run.jobs[1:] if since < run.marks.shape[1]]
+    return Run(folder, tuple(workers), recut_s=max(recuts, default=None))
 
 
 def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = False) -> Planned:

@@ -81,41 +81,24 @@ def iteration_chart(chapters: Sequence[Chapter]) -> Figure | None:
 
 
 def policy_chart(cell: CellResult) -> Figure:
-    """Mean iteration time of each policy with median and p10-p90, the lower bound as a line."""
-    measured = [(name, policy.iteration_s) for name, policy in cell.policies.items() if policy.iteration_s]
-    figure = _figure(height=120 + 34 * len(measured), showlegend=False)
-    names = [name for name, _ in measured]
-    times = [times for _, times in measured]
+    """What an iteration takes under each policy, the lower bound as a line."""
+    times_s = cell.times_s
+    figure = _figure(height=120 + 34 * len(times_s), showlegend=False)
+    names = list(times_s)
     figure.add_bar(
         y=names,
-        x=[each.headline for each in times],
+        x=list(times_s.values()),
         orientation="h",
         marker={"color": [PUSH if name.endswith("prophet") else "#9aa3b2" for name in names]},
-        text=[_beside(name, each.headline, cell) for name, each in zip(names, times, strict=True)],
+        text=[_beside(name, time_s, cell) for name, time_s in times_s.items()],
         textposition="inside",
-        insidetextanchor="start",  # at the other end is the spread
+        insidetextanchor="start",
         constraintext="none",
         hovertemplate="%{y}: %{x:.4f} s",
     )
-    figure.add_scatter(
-        y=names,
-        x=[each.median for each in times],
-        mode="markers",
-        marker={"color": WAITING, "symbol": "diamond", "size": 6},
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": [each.p90 - each.median for each in times],
-            "arrayminus": [each.median - each.p10 for each in times],
-            "thickness": 1,
-        },
-        hovertemplate="%{y}: median %{x:.4f} s",
-    )
     if cell.lower_bound_s is not None:
         figure.add_vline(x=cell.lower_bound_s, line={"width": 1, "dash": "dash", "color": WAITING})
-    figure.update_xaxes(
-        title="iteration time (s): mean; diamonds: median, and p10 to p90; dashed: the lower bound", rangemode="tozero"
-    )
+    figure.update_xaxes(title="iteration time (s); dashed: the lower bound", rangemode="tozero")
     figure.update_yaxes(autorange="reversed")
     return figure
 
