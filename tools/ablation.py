@@ -42,16 +42,14 @@ INTRODUCTION = f"""# What the parts of Prophet are worth
 | `no-fusion` | small gradients travel by themselves |
 | `prophet-paper` | all that goes past the paper: its Algorithm 1 |
 | `p3` | learning: slices of one size, one in flight |"""
-TIMES = (
-    "Median iteration times as multiples of the lower bound (prophet/core/bound.py), or seconds where none is known."
-)
+TIMES = "Iteration times are multiples of the lower bound (prophet/core/bound.py), or seconds where none is known."
 
 
 def costs(cells: Sequence[CellResult]) -> dict[str, list[float]]:
     """By contender, how much longer its iteration is than Prophet's, as a part of that, in each cell where both ran."""
     shares: dict[str, list[float]] = {}
     for cell in cells:
-        times = cell.medians_s
+        times = cell.rests_s
         whole_s = times.get(WHOLE)
         if whole_s is None:
             continue
@@ -85,15 +83,16 @@ def times(cells: Sequence[CellResult]) -> str:
 
 def _time(cell: CellResult, name: str) -> str:
     policy = cell.policies.get(name)
-    if policy is None or policy.median_s is None:
+    if policy is None or policy.rest_s is None:
         return "-" if policy is None else "failed"
-    return f"{policy.median_s / cell.lower_bound_s:.3f}" if cell.lower_bound_s else f"{policy.median_s:.3f} s"
+    return f"{policy.rest_s / cell.lower_bound_s:.3f}" if cell.lower_bound_s else f"{policy.rest_s:.3f} s"
 
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
     return kept.joined(
         INTRODUCTION,
+        kept.basis(results, (SIMULATED, NAME), at_rest=True),
         "## Simulated",
         f"Made by `make ablation` from `{SIMULATED_CONFIG}`: full-size models, four workers and four servers. {TIMES}",
         kept.section(results, SIMULATED, Study, "make ablation", functools.partial(text, done="Simulated")),

@@ -19,6 +19,7 @@ from prophet.lab.advice import advise
 from prophet.lab.advice_record import Advice, Suggestion
 from prophet.lab.advice_sources import of_run
 from prophet.lab.config import load_experiment
+from prophet.lab.iterations import AT_REST, MEDIANS
 from prophet.lab.records import RESULTS_FILE, read_results
 from prophet.lab.results_view import describe_setting
 from prophet.lab.simulator_error import prediction_error
@@ -73,6 +74,8 @@ class Advised:
     """All of them."""
 
     rows: Sequence[Followed]
+    at_rest: bool = False
+    """Whether times are means at rest; they are medians where it was measured before these were kept."""
 
 
 def followed(out: Path, number: int, change: str) -> Followed:
@@ -84,7 +87,7 @@ def followed(out: Path, number: int, change: str) -> Followed:
     suggestion = _suggestion(advice, change)
     (cell,) = read_results(after / RESULTS_FILE).cells
     (real,) = cell.policies.values()
-    if real.median_s is None:
+    if real.rest_s is None:
         raise UserError(f"{after}: the changed job failed ({real.error}); run it again")
     profile, bandwidth = situation.profile, {"bandwidth": situation.cell.setting["bandwidth"]}
     return Followed(
@@ -95,7 +98,7 @@ def followed(out: Path, number: int, change: str) -> Followed:
         now_s=measured_s,
         predicted_s=suggestion.iteration_s,
         uncalibrated_s=_suggestion(plain, change).iteration_s,
-        real_s=real.median_s,
+        real_s=real.rest_s,
         helped=suggestion.helps,
     )
 
@@ -117,7 +120,8 @@ def text(data: Advised, provenance: Provenance) -> str:
     near = sum(abs(row.off) <= NEAR for row in data.rows)
     worst = max(abs(row.off) for row in data.rows)
     said = f"**{near} of {len(data.rows)} predictions are within {NEAR:.0%}; the worst is {worst:.1%} off.**"
-    return kept.joined(provenance.line(), said, table(COLUMNS, [_row(row) for row in data.rows]))
+    basis = AT_REST if data.at_rest else MEDIANS
+    return kept.joined(f"{provenance.line()} {basis}", said, table(COLUMNS, [_row(row) for row in data.rows]))
 
 
 def _row(row: Followed) -> tuple[str, ...]:
@@ -143,7 +147,7 @@ def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> i
     console = Console()
     measured(config, out, repeats, console)
     rows = [followed(out, number, change) for number, change in enumerate(CHANGES)]
-    kept.publish(results, NAME, Advised, Advised(rows), PAGE, page)
+    kept.publish(results, NAME, Advised, Advised(rows, at_rest=True), PAGE, page)
     return 0 if sum(abs(row.off) <= NEAR for row in rows) >= len(rows) - 1 else 1
 
 

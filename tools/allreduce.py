@@ -82,7 +82,7 @@ def standings(cells: Sequence[CellResult]) -> list[Standing]:
     """Of each cell in which Prophet and DDP as it comes were measured."""
     rows = []
     for cell in cells:
-        times = cell.medians_s
+        times = cell.times_s
         ddp = {name: seconds for name, seconds in times.items() if name == STOCK or name.startswith(f"{STOCK}-")}
         if OURS not in times or STOCK not in ddp:
             continue
@@ -94,9 +94,7 @@ def standings(cells: Sequence[CellResult]) -> list[Standing]:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    return kept.joined(
-        INTRODUCTION, kept.section(results, NAME, Study, COMMAND, text), kept.note(results, "allreduce-seen")
-    )
+    return kept.study_page(results, INTRODUCTION, NAME, COMMAND, text)
 
 
 def text(data: Study, provenance: Provenance) -> str:
@@ -166,7 +164,7 @@ def costs(points: Sequence[Point]) -> str:
         if ours is None or ours.agent is None:
             continue
         used = [cell.policies[name].processor_s if name in cell.policies else None for name in (STOCK, OURS, BYTEPS)]
-        faster = speedup(cell, OURS, BYTEPS) if BYTEPS in cell.policies else None
+        faster = speedup(cell.times_s, OURS, BYTEPS) if BYTEPS in cell.policies else None
         rows.append(
             (
                 describe_setting(cell.setting),

@@ -13,8 +13,8 @@ from prophet.core.errors import UserError
 from prophet.lab.config import Cell, experiment_of
 from prophet.lab.records import CellResult
 from prophet.lab.results import as_measured, summarize_cell
-from prophet.lab.runs import CellRuns, Run
-from prophet.lab.simulated import run_planned, worker_results
+from prophet.lab.runs import CellRuns
+from prophet.lab.simulated import run_of, run_planned
 from prophet.lab.simulated_ddp import prepared
 from tools.kept import Study, small
 
@@ -48,6 +48,6 @@ def simulated_cell(cell: Cell, measured: CellResult) -> CellResult | None:
     for contender in cell.policies:
         planned = prepared(cell.of(contender), contender, replayed=True)
         if planned is not None:
-            runs[contender.name] = [Run(Path(), tuple(worker_results(run_planned(planned))))]
+            runs[contender.name] = [run_of(run_planned(planned), Path())]
     chosen = tuple(contender for contender in cell.policies if contender.name in runs)
     return small(summarize_cell(CellRuns(replace(cell, policies=chosen), {}, runs, simulated=True))) if runs else None

@@ -38,8 +38,8 @@ BEHIND, AHEAD = 0.01, 0.03
 INTRODUCTION = f"""# Blocks that adapt, simulated
 
 Made by `make blocks` from `{CONFIG}` with Prophet's simulator: full-size models with published sizes, four workers and
-four servers, the workers' links being the narrow ones, and 0.1 ms for each message. Median iteration times as multiples
-of the lower bound (prophet/core/bound.py), once what learns has learned. `fixed-...` is Prophet with
+four servers, the workers' links being the narrow ones, and 0.1 ms for each message. Iteration times are multiples of
+the lower bound (prophet/core/bound.py), once what learns has learned. `fixed-...` is Prophet with
 `PROPHET_PARTITION_BYTES` set, and so with blocks of one size; bytescheduler has tuned its sizes by 15 short runs. *Any
 blocks* is what no cut goes below, be its blocks of one size or of many, in whatever order: messages take what they
 take, and a block is pulled once it has been pushed whole ([why](../decisions/blocks-of-one-size.md))."""
@@ -71,7 +71,7 @@ def gains(cells: Sequence[CellResult], leasts_s: Sequence[float | None] = ()) ->
     rows = []
     for cell, least_s in itertools.zip_longest(cells, leasts_s):
         bound_s = cell.lower_bound_s
-        times = {name: median_s / bound_s for name, median_s in cell.medians_s.items()} if bound_s else {}
+        times = {name: rest_s / bound_s for name, rest_s in cell.rests_s.items()} if bound_s else {}
         fixed = {name: seconds for name, seconds in times.items() if name.startswith(FIXED)}
         others = {name: seconds for name, seconds in times.items() if name not in fixed and name != ADAPTS}
         if ADAPTS not in times or not fixed or not others:
@@ -110,11 +110,7 @@ def _setting(cell: CellResult) -> str:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    return kept.joined(
-        INTRODUCTION,
-        kept.section(results, NAME, Study, "make blocks", text),
-        kept.note(results, "blocks-simulated-seen"),
-    )
+    return kept.study_page(results, INTRODUCTION, NAME, "make blocks", text, at_rest=True)
 
 
 def text(data: Study, measured: Provenance) -> str:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from rich.console import Console
 
@@ -21,6 +21,7 @@ from prophet.core.status import AgentStatus
 from prophet.core.units import format_rate
 from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.config import Experiment, load_experiment
+from prophet.lab.iterations import rests_from
 from prophet.lab.jobs.record import WorkerRecord
 from prophet.lab.records import read_status, read_worker
 from tools import kept
@@ -46,9 +47,9 @@ INTRODUCTION = f"""# Networks that change under a job
 
 Made by `{COMMAND}` from `{CONFIG}`. Real here: BytePS, the gradients, the optimizer, and the network (shaped veth pairs
 between namespaces on one machine, in which another sender takes its part of a token bucket); computing is sleeping. A
-network's iterations count from {SETTLED_S:g} s after it came. *By itself* is a job of its own that never has another
-network, the median of the second half of its iterations. *Until near* is how many iterations pass before the median of
-{NEXT} in a row is at most {NEAR:.0%} above that."""
+network's iterations count from {SETTLED_S:g} s after it came: seconds are their mean. *By itself* is a job of its own
+that never has another network, and its mean at rest: since blocks last changed, or of its last half. *Until near* is
+how many iterations pass before the middle one of {NEXT} in a row is at most {NEAR:.0%} above that."""
 SIMULATION = (
     "The same config on the simulator's virtual clock, which has no interface whose counters show other traffic."
 )
@@ -141,9 +142,9 @@ def iterations(series: Series, regime: Regime) -> list[tuple[float, float]]:
 
 
 def settled_s(series: Series, regime: Regime) -> float | None:
-    """The median once the network has been there for SETTLED_S; None where no iteration came then."""
+    """The mean once the network has been there for SETTLED_S; None where no iteration came then."""
     settled = [took for since, took in iterations(series, regime) if since >= SETTLED_S]
-    return median(settled) if settled else None
+    return fmean(settled) if settled else None
 
 
 def near_after(took: Sequence[float], steady_s: float) -> int | None:
@@ -158,8 +159,10 @@ def steady(jobs: Sequence[Series]) -> dict[JobNetwork, float]:
     for series in jobs:
         seen = [regime for regime in series.regimes if iterations(series, regime)]
         if len(seen) == 1 and series.policy == OURS:
-            took = [took for _, took in iterations(series, seen[0])]
-            by_network[seen[0].network] = median(took[len(took) // 2 :])
+            (regime,) = seen
+            begin, took = zip(*iterations(series, regime), strict=True)
+            first = rests_from([regime.from_s + since for since in begin], series.last_recut_s)
+            by_network[regime.network] = fmean(took[first:])
     return by_network
 
 

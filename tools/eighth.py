@@ -61,14 +61,12 @@ all-reduce takes as long on the wire as a ring of 8 on 10 Gbit/s. `{WFBP}` is WF
 arrival; all but `{STOCK}` run [as their systems would](../policies/baselines.md#on-distributeddataparallel), on
 Prophet's front end. PACE's own graphs, GPUs, negotiation and NCCL are not here, so signs and order are what can be
 compared."""
-CLAIMED = "How many times as fast one is as another, and what the paper says (a range is over its models)."
+CLAIMED = "How many times as fast one is as another at rest, and what the paper says (a range is over its models)."
 
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    return kept.joined(
-        INTRODUCTION, kept.section(results, NAME, Study, COMMAND, text), kept.note(results, "eighth-seen")
-    )
+    return kept.study_page(results, INTRODUCTION, NAME, COMMAND, text)
 
 
 def text(data: Study, measured: Provenance) -> str:
@@ -88,7 +86,7 @@ def said(cells: Sequence[CellResult]) -> str:
     """In which cells Prophet is behind another, and by how much."""
     compared, behind = 0, []
     for cell in cells:
-        times = cell.medians_s
+        times = cell.times_s
         ours = times.pop(OURS, None)
         if ours is None or not times:
             continue
@@ -108,13 +106,13 @@ def claims(points: Sequence[Point]) -> str:
         for cell in (point.cell for point in points):
             model = str(cell.setting.get("profile"))
             if model in claim.profiles:
-                ours = speedup(cell, OURS, claim.other)
+                ours = speedup(cell.rests_s, OURS, claim.other)
                 rows.append(
                     (
                         model,
                         claim.policy,
                         claim.other,
-                        shown(speedup(cell, claim.policy, claim.other), ".2f"),
+                        shown(speedup(cell.rests_s, claim.policy, claim.other), ".2f"),
                         claim.said,
                         shown(ours, ".2f"),
                     )

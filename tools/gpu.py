@@ -10,8 +10,8 @@ with a GPU each. BytePS must be a CUDA build (docs/engine.md).
 
 from __future__ import annotations
 
+import itertools
 import json
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +28,7 @@ from prophet.engines.registry import engines, scheduled_engine
 from prophet.engines.spec import STOCK
 from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.contenders import Contender
+from prophet.lab.iterations import MEANS, Times, rests_from, time_columns, times_of
 from prophet.lab.records import read
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from tools import kept
@@ -48,8 +49,6 @@ BASES: Mapping[str, tuple[str, str]] = {
 """Without Prophet and with it, by engine. What is named after gloo uses NCCL here, since the script asks for it."""
 ENGINES = {SCHEDULED.name: SCHEDULED.words, REDUCING.name: "DDP, NCCL"}
 MODELS = {"resnet50": "ResNet-50, SGD", "transformer": "a transformer, AdamW", "small": "a small one"}
-COUNTED, LEAST_COUNTED = 1 / 4, 5
-"""The last iterations of a run are timed: this share, and no fewer than so many."""
 FIRST_PORT = 24900
 NCCL = {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"}
 """Nothing that two machines with a network between them would not have."""
@@ -100,9 +99,9 @@ class GpuRun:
     device_bytes: int
 
     @property
-    def iteration_s(self) -> float:
-        """The median of those that count."""
-        return statistics.median(self.seconds[-max(LEAST_COUNTED, round(COUNTED * len(self.seconds))) :])
+    def times(self) -> Times:
+        """What is counted; when blocks last changed is not on record."""
+        return times_of([(self.seconds, rests_from(list(itertools.accumulate(self.seconds)), None))])
 
 
 @dataclass(frozen=True)
@@ -139,6 +138,11 @@ def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
     return GpuRun(job, policy, result["gradient_bytes"], result["seconds"], result["digest"], result["device_bytes"])
 
 
+def means(run: GpuRun) -> tuple[float, float]:
+    """Seconds of an iteration, and of one at rest."""
+    return run.times.headline, run.times.rest
+
+
 def page(results: Path) -> str:
     """The page, from what is kept."""
     seen = kept.note(results, "gpu-seen")
@@ -147,37 +151,33 @@ def page(results: Path) -> str:
 
 def text(runs: Sequence[GpuRun], measured: Provenance) -> str:
     """What was measured, as Markdown."""
-    rows = []
+    pairs = []
     for job in dict.fromkeys(run.job for run in runs):
         of = {run.policy: run for run in runs if run.job == job}
-        pair = [of.get(policy) for policy in BASES[job.engine]]
-        if pair[0] is None or pair[1] is None:
-            continue
-        without, under = pair[0], pair[1]
-        alike = len(without.seconds) == len(under.seconds)
+        if all(policy in of for policy in BASES[job.engine]):
+            pairs.append(tuple(of[policy] for policy in BASES[job.engine]))
+    headings, times = time_columns([run.times for pair in pairs for run in pair])
+    rows = []
+    for place, (without, under) in enumerate(pairs):
+        job, alike = without.job, len(without.seconds) == len(under.seconds)
+        what = f"{MODELS[job.model]}{''.join(f', {word}' for word in job.how)}"
+        about = (ENGINES[job.engine], what, f"{without.gradient_bytes / 1e6:.0f}", job.bandwidth)
+        ratios = [f"{one / other:.2f}" for one, other in zip(means(without), means(under), strict=True)]
+        same = ("yes" if without.digest == under.digest else "**no**") if alike else "-"
+        rows.append((*about, "without", *times[2 * place], "", f"{without.device_bytes / 1e6:,.0f}", ""))
         rows.append(
-            (
-                ENGINES[job.engine],
-                f"{MODELS[job.model]}{''.join(f', {word}' for word in job.how)}",
-                f"{without.gradient_bytes / 1e6:.0f}",
-                job.bandwidth,
-                f"{without.iteration_s:.3f}",
-                f"{under.iteration_s:.3f}",
-                f"{without.iteration_s / under.iteration_s:.2f}",
-                f"{without.device_bytes / 1e6:,.0f}, {under.device_bytes / 1e6:,.0f}",
-                ("yes" if without.digest == under.digest else "**no**") if alike else "-",
-            )
+            (*about, "with", *times[2 * place + 1], ", ".join(ratios), f"{under.device_bytes / 1e6:,.0f}", same)
         )
     columns = (
-        *("engine", "what is trained", "MB of gradients", "link", "without Prophet (s)", "with Prophet (s)"),
-        *("times as fast", "MB on the GPU", "the same weights"),
+        *("engine", "what is trained", "MB of gradients", "link", "Prophet", *headings),
+        *("times as fast, and at rest", "MB on the GPU", "the same weights"),
     )
     return f"""Made by `python -m tools.gpu`, where PyTorch and [BytePS](../engine.md#a-cuda-build) are built for CUDA.
-{measured.line()}
+{measured.line()} {MEANS}
 
 Two workers train on **one GPU that they share**, each in a network namespace of its own. Engines, computing and
 transfers are real; what is emulated is that there are two machines, and the links. NCCL is told that the two ranks are
-on two hosts, and goes over sockets. Seconds an iteration are the median of a run's last quarter, one run each. *half*:
+on two hosts, and goes over sockets. One run each. *half*:
 gradients travel in half precision; *clips*: the norm of all gradients is limited; *looks*: two backward passes make a
 gradient, the device is waited for in each iteration, and a second stream looks at gradients and weights. Weights are
 compared bit for bit after as many iterations, with all losses and whatever was looked at; `-` where the two runs were

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from pydantic import JsonValue, TypeAdapter
 
 from prophet.core.errors import UserError
 from prophet.core.files import write_whole
+from prophet.lab import iterations
 from prophet.lab.config import Experiment
 from prophet.lab.records import CellResult, PolicyResult, Results, read
 from tools.provenance import Provenance, here
@@ -42,8 +43,8 @@ class Point:
 
     @property
     def real_and_simulated_s(self) -> dict[str, tuple[float, float]]:
-        """Both median iteration times of each policy that has two."""
-        real_s, simulated_s = self.cell.medians_s, {} if self.simulated is None else self.simulated.medians_s
+        """What an iteration takes at rest, both ways, under each policy that has both."""
+        real_s, simulated_s = self.cell.rests_s, {} if self.simulated is None else self.simulated.rests_s
         return {name: (real_s[name], simulated_s[name]) for name in real_s if name in simulated_s}
 
 
@@ -53,6 +54,19 @@ class Study:
 
     config: Mapping[str, JsonValue]
     points: Sequence[Point]
+
+
+def basis(results: Path, names: Iterable[str], *, at_rest: bool = False) -> str:
+    """What the times of a page are that is made of these studies, in a sentence; empty where none is kept."""
+    stored = [kept(results, name, Study) for name in names]
+    cells = [point.cell for each in stored if each is not None for point in each[1].points]
+    return said_of(cells, at_rest=at_rest) if cells else ""
+
+
+def said_of(cells: Iterable[CellResult], *, at_rest: bool = False) -> str:
+    """The same of these cells."""
+    several = [policy.iteration_s for cell in cells for policy in cell.policies.values() if policy.iteration_s]
+    return iterations.basis(several, at_rest)
 
 
 def study_of(experiment: Experiment, results: Results, simulated: Results | None = None) -> Study:
@@ -78,7 +92,7 @@ def still_simulated(study: Study, former: Study) -> Study:
 
 
 def _measured_alike(cell: CellResult, other: CellResult) -> bool:
-    return dict(cell.setting) == dict(other.setting) and cell.medians_s == other.medians_s
+    return dict(cell.setting) == dict(other.setting) and cell.times_s == other.times_s
 
 
 def small(cell: CellResult) -> CellResult:
@@ -173,6 +187,20 @@ def section(
         return otherwise(results, stand_in or name, command)
     measured, data = stored
     return text(data, measured)
+
+
+def study_page(
+    results: Path,
+    introduction: str,
+    name: str,
+    command: str,
+    text: Callable[[Study, Provenance], str],
+    *,
+    at_rest: bool = False,
+) -> str:
+    """A page of one study, with what its times are, and the note of what was seen. `at_rest`: it shows nothing else."""
+    said = basis(results, [name], at_rest=at_rest)
+    return joined(introduction, said, section(results, name, Study, command, text), note(results, f"{name}-seen"))
 
 
 def otherwise(results: Path, name: str, command: str) -> str:

@@ -10,7 +10,6 @@ interleaved. To measure an earlier version, copy this file and own_pushes_job.py
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from prophet.core.units import parse_rate
 from prophet.engines.spec import STOCK
 from prophet.lab.cluster_config import ClusterConfig
 from prophet.lab.contenders import Contender
+from prophet.lab.iterations import time_columns, times_of
 from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from prophet.models.profiles import resnet50, save_profile
 from tools.builds import Limits, run_job
@@ -81,12 +81,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def said(took_s: Sequence[float], bound_s: float) -> str:
-    """Of the iterations after the first five the median and mean, in seconds and over the bound."""
-    rest = took_s[5:]
-    if not rest:
+    """What is counted of the iterations, in seconds, and their mean over the bound."""
+    if not took_s:
         return "too few iterations"
-    median, mean = statistics.median(rest), statistics.fmean(rest)
-    return f"median {median:.3f} s ({median / bound_s:.3f}), mean {mean:.3f} s ({mean / bound_s:.3f})"
+    times = times_of([(took_s, len(took_s) // 2)])
+    headings, (row,) = time_columns([times])
+    parts = (f"{name} {value}" for name, value in zip(headings, row, strict=True))
+    return f"{', '.join(parts)}, {times.headline / bound_s:.3f} of the bound"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -72,7 +72,7 @@ class PublishedGains:
 
     def rows(self, points: Sequence[Point]) -> list[Sequence[str]]:
         def gain(point: Point, name: str) -> str:
-            ratio = speedup(point.cell, self.winner, name)
+            ratio = speedup(point.cell.rests_s, self.winner, name)
             return "failed" if ratio is None else f"{ratio - 1:+.0%}"
 
         return [

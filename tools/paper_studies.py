@@ -76,7 +76,7 @@ def _fig_12(points: Sequence[Point]) -> str:
         rates = [samples_per_s(point.cell, point.workers, name) for point in points]
         return "an unknown part" if not rates[0] or not rates[-1] else f"{1 - rates[-1] / rates[0]:.1%}"
 
-    behind = [point.workers for point in points if (speedup(point.cell, "prophet", "stock") or 1.0) > 1.05]
+    behind = [point.workers for point in points if (speedup(point.cell.rests_s, "prophet", "stock") or 1.0) > 1.05]
     since = f"from {min(behind)} workers on it is more than 5% behind Prophet, " if behind else ""
     return (
         f"From {points[0].workers} to {points[-1].workers} workers Prophet loses {lost('prophet')}, and stays flat in "

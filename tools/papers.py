@@ -56,7 +56,8 @@ def page(results: Path) -> str:
 
 def text(data: PapersData, measured: Provenance) -> str:
     """What was simulated: a section for each study, and MLfabric's part."""
-    sections = [measured.line("Simulated")]
+    cells = [point.cell for study in data.studies.values() for point in study.points]
+    sections = [f"{measured.line('Simulated')} {kept.said_of(cells, at_rest=True)}"]
     for study in STUDIES:
         sections.append(section(study, data.studies[study.config]))
         if study.config == "tictac.yaml":

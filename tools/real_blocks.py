@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from prophet.lab.config import experiment_of
+from prophet.lab.iterations import counted
 from prophet.lab.records import CellResult, PolicyResult
 from prophet.lab.results_view import describe_setting
-from prophet.learn.judge import error_of_median
 from tools import kept
 from tools.blocks import ADAPTS, FIXED
 from tools.cells import page_writer, study_main
@@ -34,8 +36,8 @@ BEHIND = 0.02
 """Never more behind the best of the fixed sizes."""
 CLEARLY = 2.0
 """Standard errors by which it is behind where that is no matter of chance."""
-P10_TO_P90 = 2.563
-"""Standard deviations of a normal distribution."""
+P10_TO_P90, OF_MEDIAN = 2.563, 1.2533
+"""Standard deviations of a normal distribution; and times the error of a mean is that of a median."""
 
 INTRODUCTION = f"""# Blocks that adapt, on real networks
 
@@ -77,21 +79,24 @@ class BlocksStanding:
         return f"{self.ahead:+.1%} ± {self.error:.1%}"
 
 
-def median_error_s(result: PolicyResult, counted: int) -> float:
-    """Standard error of the median iteration time of one that was measured, of each repeat of which `counted` count.
+def error_s(result: PolicyResult, after_warmup: int) -> float:
+    """Standard error of what an iteration takes of one that was measured, as if iterations came one by one.
 
-    As if they came one by one from a normal distribution: a machine that drifts between repeats is not in it.
+    Where nothing but medians was kept, of so many iterations of each repeat, they are taken to be normally distributed.
     """
+    if result.iterations:
+        times_s = [time_s for run in result.iterations_s() for time_s in counted(run)]
+        return float(np.std(times_s) / math.sqrt(len(times_s)))
     times = result.iteration_s
     assert times is not None
-    return error_of_median((times.p90 - times.p10) / P10_TO_P90, counted * len(result.repeats))
+    return OF_MEDIAN * (times.p90 - times.p10) / P10_TO_P90 / math.sqrt(after_warmup * len(result.repeats))
 
 
-def standings(cells: Sequence[CellResult], counted: Sequence[int]) -> list[BlocksStanding]:
-    """Of each cell in which Prophet and a fixed size were measured; `counted` iterations of each repeat."""
+def standings(cells: Sequence[CellResult], after_warmup: Sequence[int]) -> list[BlocksStanding]:
+    """Of each cell in which Prophet and a fixed size were measured, with its iterations after the warm-up."""
     rows = []
-    for cell, count in zip(cells, counted, strict=True):
-        times = cell.medians_s
+    for cell, count in zip(cells, after_warmup, strict=True):
+        times = cell.times_s
         fixed = {name: seconds for name, seconds in times.items() if name.startswith(FIXED)}
         others = {name: seconds for name, seconds in times.items() if name not in {*fixed, ADAPTS, STOCK}}
         if ADAPTS not in times or not fixed:
@@ -107,7 +112,7 @@ def standings(cells: Sequence[CellResult], counted: Sequence[int]) -> list[Block
                 fixed[best],
                 other,
                 None if other is None else others[other],
-                math.hypot(*(median_error_s(cell.policies[name], count) for name in (ADAPTS, best))) / fixed[best],
+                math.hypot(*(error_s(cell.policies[name], count) for name in (ADAPTS, best))) / fixed[best],
             )
         )
     return rows
@@ -115,15 +120,13 @@ def standings(cells: Sequence[CellResult], counted: Sequence[int]) -> list[Block
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    return kept.joined(
-        INTRODUCTION, kept.section(results, NAME, Study, COMMAND, text), kept.note(results, "blocks-seen")
-    )
+    return kept.study_page(results, INTRODUCTION, NAME, COMMAND, text)
 
 
 def text(data: Study, provenance: Provenance) -> str:
     """What was measured: where Prophet stands, and all cells."""
-    counted = [place.job.counted for place in experiment_of(data.config, CONFIG).cells]
-    rows = standings([point.cell for point in data.points], counted)
+    jobs = [place.job for place in experiment_of(data.config, CONFIG).cells]
+    rows = standings([point.cell for point in data.points], [job.iterations - 1 - job.warmup for job in jobs])
     return kept.joined(
         provenance.line(),
         said(rows),

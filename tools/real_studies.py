@@ -128,7 +128,7 @@ STUDIES = (
     RealStudy(
         "peers.yaml",
         "Every scheduler that runs here",
-        "Medians of interleaved runs. `stock` is BytePS without Prophet; `p3` and `bytescheduler` are those policies "
+        "Interleaved runs. `stock` is BytePS without Prophet; `p3` and `bytescheduler` are those policies "
         "on Prophet's queue and front end; the others are what their own projects ship, started as they document it.",
         all_cells,
         ("iteration-times.png", "gradients-0.png", "throughput-0.png"),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prophet.core.profile import Profile
 from prophet.core.steps import find_steps
+from prophet.lab.iterations import time_columns
 from prophet.lab.records import CellResult
 from prophet.lab.results_view import describe_setting
 from tools.kept import Point
@@ -20,38 +21,35 @@ PATTERN_STEPS = 8
 """As many steps of a pattern are spelled out."""
 
 
-def policy_rows(cell: CellResult) -> list[Row]:
+def policy_table(cell: CellResult, stock: str) -> str:
     """All policies of one cell: seconds an iteration, against stock and the bound, and how long gradients are away."""
-    rows: list[Row] = []
     bound = cell.lower_bound_s
-    for name, policy in cell.policies.items():
-        times, ratio, gradient = policy.iteration_s, cell.ratios.get(name), policy.gradient
-        if times is None:
-            rows.append((name, f"failed: {policy.error}", *["-"] * 6))
-            continue
-        rows.append(
+    headings, rows = time_columns([policy.iteration_s for policy in cell.policies.values()])
+    shown_rows: list[Row] = []
+    for (name, policy), times in zip(cell.policies.items(), rows, strict=True):
+        time_s, gradient = policy.time_s, policy.gradient
+        shown_rows.append(
             (
                 name,
-                f"{times.median:.3f}",
-                f"{times.p10:.3f}-{times.p90:.3f}",
-                f"{policy.samples_per_s:.1f}",
-                shown(ratio, ".2f"),
-                "-" if bound is None else f"{times.median / bound:.2f}",
-                "-" if gradient is None else f"{gradient.total_s * 1e3:.0f}",
+                *(times if time_s is not None else [f"failed: {policy.error}", *times[1:]]),
+                shown(policy.samples_per_s, ".1f"),
+                shown(cell.ratios.get(name), ".2f"),
+                shown(None if bound is None or time_s is None else time_s / bound, ".2f"),
+                shown(None if gradient is None else gradient.total_s * 1e3, ".0f"),
                 shown(policy.accuracy, ".1%"),
             )
         )
-    return rows
+    columns = ("policy", *headings, "samples/s", f"times as fast as {stock}", "of the bound")
+    return table((*columns, "gradient away (ms)", "accuracy"), shown_rows)
 
 
 def all_cells(points: Sequence[Point], stock: str = "stock") -> str:
     """A table for each cell, each naming its narrow link. `stock` is what the engine's own is called."""
-    columns = ("policy", "iteration (s)", "p10-p90", "samples/s", f"times as fast as {stock}", "of the bound")
     parts = []
     for cell in (point.cell for point in points):
         bound = "" if cell.lower_bound_s is None else f"; lower bound {cell.lower_bound_s:.3f} s"
         parts.append(f"{describe_setting(cell.setting)}; narrow link: {cell.narrow_link}{bound}\n")
-        parts.append(table((*columns, "gradient away (ms)", "accuracy"), policy_rows(cell)))
+        parts.append(policy_table(cell, stock))
     return "\n".join(parts)
 
 
@@ -71,7 +69,7 @@ def by_setting(points: Sequence[Point]) -> str:
     names = list(points[0].cell.policies)
     rows = []
     for cell in (point.cell for point in points):
-        bound, others = cell.lower_bound_s, cell.medians_s
+        bound, others = cell.lower_bound_s, cell.times_s
         ours_s = others.pop("prophet", None)
         of_bound = "-" if bound is None or ours_s is None else f"{ours_s / bound:.2f}"
         lead = "-" if ours_s is None or not others else f"{ours_s / min(others.values()) - 1:+.1%}"
@@ -91,8 +89,8 @@ def by_setting(points: Sequence[Point]) -> str:
 
 def seconds(cell: CellResult, name: str) -> str:
     """Seconds an iteration under one policy."""
-    median_s = cell.medians_s.get(name)
-    return "failed" if median_s is None else f"{median_s:.3f}"
+    time_s = cell.times_s.get(name)
+    return "failed" if time_s is None else f"{time_s:.3f}"
 
 
 def beside_paper(
@@ -127,9 +125,11 @@ def rate(cell: CellResult, workers: int, name: str) -> str:
 
 
 def samples_per_s(cell: CellResult, workers: int, name: str) -> float | None:
-    """Samples a second of one worker; None where the policy failed."""
+    """Samples a second of one worker at rest, as papers have them; None where the policy failed."""
     policy = cell.measured(name)
-    return None if policy is None or policy.samples_per_s is None else policy.samples_per_s / workers
+    if policy is None or policy.samples_per_s is None or policy.time_s is None or policy.rest_s is None:
+        return None
+    return policy.samples_per_s * policy.time_s / policy.rest_s / workers
 
 
 def worker_counts(points: Sequence[Point]) -> str:

@@ -32,13 +32,13 @@ ways; the server's is not limited. All policies run on the same build of BytePS,
 mended for all of them. [real.md](real.md) has other engines beside these.
 """
 POLICIES_ABOUT = """`configs/replay-resnet50.yaml`: 25.6 MB of gradients in ResNet-50's proportions, 13 steps, 0.6 s
-backward and 0.3 s forward, two workers and a server; medians over interleaved repeats. `p3` and `bytescheduler` are
+backward and 0.3 s forward, two workers and a server; interleaved repeats. `p3` and `bytescheduler` are
 those policies on Prophet's own queue, front end and partitions, which is more than they have anywhere else."""
 TRANSFERS = """When each gradient was on its way, in one iteration of one worker (gradients that travel as one count as
 one):"""
 SWEEP_ABOUT = f"""`configs/{SWEEP}.yaml` (`python -m tools.replay --sweep`): the same job under ByteScheduler with fixed
 settings, seconds an iteration, by bytes in flight (rows) and partition size (columns)."""
-BANDWIDTHS_ABOUT = """`configs/replay-bandwidths.yaml`, the real runs of `make validate`: seconds an iteration, medians;
+BANDWIDTHS_ABOUT = """`configs/replay-bandwidths.yaml`, the real runs of `make validate`: seconds an iteration;
 nothing is set by hand between the rates."""
 
 
@@ -46,6 +46,7 @@ def page(results: Path) -> str:
     """The page, from what is kept."""
     return kept.joined(
         INTRODUCTION,
+        kept.basis(results, (REPLAY, SWEEP, VALIDATION)),
         "## 250 Mbit/s, all policies",
         POLICIES_ABOUT,
         kept.section(results, REPLAY, Study, "make replay", replayed),
@@ -113,13 +114,13 @@ def settings(cell: CellResult) -> dict[tuple[str, str], str]:
 
 def grid(cell: CellResult) -> str:
     """Seconds an iteration, a row for each credit and a column for each partition size."""
-    by_size, medians_s = settings(cell), cell.medians_s
+    by_size, times_s = settings(cell), cell.times_s
     credits = list(dict.fromkeys(credit for credit, _ in by_size))
     partitions = list(dict.fromkeys(partition for _, partition in by_size))
 
     def shown(credit: str, partition: str) -> str:
         name = by_size.get((credit, partition), "")
-        return "-" if name not in medians_s else f"{medians_s[name]:.3f}"
+        return "-" if name not in times_s else f"{times_s[name]:.3f}"
 
     rows = [(credit, *(shown(credit, partition) for partition in partitions)) for credit in credits]
     return table(("credit", *partitions), rows)
@@ -127,12 +128,12 @@ def grid(cell: CellResult) -> str:
 
 def best(cell: CellResult) -> str:
     """Prophet, with nothing set, against the best of the settings."""
-    medians_s = cell.medians_s
-    swept = [name for name in settings(cell).values() if name in medians_s]
-    if not swept or "prophet" not in medians_s:
+    times_s = cell.times_s
+    swept = [name for name in settings(cell).values() if name in times_s]
+    if not swept or "prophet" not in times_s:
         return "There is nothing to compare Prophet with."
-    first = min(swept, key=medians_s.__getitem__)
-    ours_s, best_s = medians_s["prophet"], medians_s[first]
+    first = min(swept, key=times_s.__getitem__)
+    ours_s, best_s = times_s["prophet"], times_s[first]
     return (
         f"Prophet, with nothing set, took {ours_s:.3f} s in the same run; the best setting, {first}, took "
         f"{best_s:.3f} s. Prophet is {best_s / ours_s - 1:+.1%} faster."

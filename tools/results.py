@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 from prophet.cli.profiles_view import plot_profile
 from prophet.core.profile import Profile
 from prophet.lab.config import load_experiment
+from prophet.lab.iterations import MEDIANS
 from prophet.lab.records import RESULTS_FILE, Results, read_results
 from prophet.lab.session import run_session
 from prophet.lab.simulated_session import simulate_session
@@ -73,7 +74,8 @@ def pattern_figure(profile: Profile) -> str:
 
 def page(results: Path) -> str:
     """The page, from what is kept."""
-    sections = [INTRODUCTION]
+    names = [data_name(study) for study in STUDIES]
+    sections = [INTRODUCTION, kept.basis(results, names) or MEDIANS]
     points: list[Point] = []
     for study in STUDIES:
         sections += [f"## {study.title}", f"`configs/{study.config}`. {study.about}"]

@@ -40,8 +40,8 @@ SHARE = 0.9
 
 INTRODUCTION = f"""# The simulator against real runs
 
-Made by `make validate` from `{CONFIG}`: median iteration times, real ones from `prophet run`
-(real BytePS on shaped veth pairs, computing replaced by sleeping), simulated ones from `prophet simulate`."""
+Made by `make validate` from `{CONFIG}`: iteration times, real ones from `prophet run` (real
+BytePS on shaped veth pairs, computing replaced by sleeping), simulated ones from `prophet simulate`."""
 LEFT_OUT = """What the simulator leaves out: that workers, server and network share a few cores. That shows where
 messages are many."""
 
@@ -62,7 +62,7 @@ COLUMNS = ("cell", "policy", "real (s)", "simulated (s)", "error")
 
 @dataclass(frozen=True)
 class Compared:
-    """One policy in one cell: median iteration times in seconds, and how far off the simulated one is."""
+    """One policy in one cell: seconds of an iteration at rest, and how far off the simulated one is."""
 
     policy: str
     bandwidth: str
@@ -83,7 +83,7 @@ class WithinBounds:
 
 
 def compare(points: Sequence[Point]) -> list[Compared]:
-    """Median iteration times of both, one entry a policy and cell that ran both ways."""
+    """Iteration times of both, one entry a policy and cell that ran both ways."""
     compared = []
     for point in points:
         setting = point.cell.setting
@@ -113,6 +113,7 @@ def page(results: Path) -> str:
     """The page, from what is kept."""
     return kept.joined(
         INTRODUCTION,
+        kept.basis(results, (NAME, *(study.NAME for study in ALL_REDUCES)), at_rest=True),
         kept.section(results, NAME, Study, "make validate", text),
         assumptions(),
         LEFT_OUT,

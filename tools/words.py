@@ -5,28 +5,27 @@ Rule of this file: words from values; nothing here knows a config. Faster means 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prophet.lab.records import CellResult
 from prophet.lab.results_view import describe_setting
 from tools.kept import Point
 
 
-def speedup(cell: CellResult, name: str, other: str) -> float | None:
+def speedup(times_s: Mapping[str, float], name: str, other: str) -> float | None:
     """How many times as fast `name` is as `other`; None where either failed or was not run."""
-    times = cell.medians_s
-    return times[other] / times[name] if {name, other} <= set(times) else None
+    return times_s[other] / times_s[name] if {name, other} <= set(times_s) else None
 
 
 def gains(points: Iterable[Point], name: str, other: str) -> list[float]:
-    """By how much `name` is faster than `other` in each cell that has both: 0.2 is 20%."""
-    ratios = (speedup(point.cell, name, other) for point in points)
+    """By how much `name` is faster than `other` at rest in each cell that has both: 0.2 is 20%."""
+    ratios = (speedup(point.cell.rests_s, name, other) for point in points)
     return [ratio - 1 for ratio in ratios if ratio is not None]
 
 
 def over_bound(points: Iterable[Point], name: str) -> list[float]:
-    """How much longer than the lower bound an iteration of `name` is in each cell that has both: 0.2 is 20%."""
-    times = [(point.cell.medians_s.get(name), point.cell.lower_bound_s) for point in points]
+    """How much longer than the lower bound an iteration of `name` is at rest in each cell that has both: 0.2 is 20%."""
+    times = [(point.cell.rests_s.get(name), point.cell.lower_bound_s) for point in points]
     return [time_s / bound_s - 1 for time_s, bound_s in times if time_s is not None and bound_s]
 
 
@@ -39,9 +38,9 @@ def span(values: Sequence[float], shown: Callable[[float], str] = "{:.0%}".forma
 
 
 def ahead(points: Sequence[Point], name: str, others: Sequence[str]) -> str:
-    """In how many cells `name` is at least as fast as all of `others`: `in every row`, or `in 3 of 5 rows`."""
+    """In how many cells `name` is at rest at least as fast as all of `others`: `in every row`, or `in 3 of 5 rows`."""
     compared = [
-        all((speedup(point.cell, name, other) or 1.0) >= 1.0 for other in others)
+        all((speedup(point.cell.rests_s, name, other) or 1.0) >= 1.0 for other in others)
         for point in points
         if point.cell.measured(name)
     ]
@@ -68,12 +67,12 @@ def without_prophet(cell: CellResult) -> list[str]:
 
 def standing(cell: CellResult, name: str, others: Sequence[str]) -> str:
     """How many times as fast `name` is as each of `others` in one cell, and by how much the fastest is ahead of it."""
-    ratios = {other: ratio for other in others if (ratio := speedup(cell, name, other)) is not None}
+    times = cell.times_s
+    ratios = {other: ratio for other in others if (ratio := speedup(times, name, other)) is not None}
     setting = describe_setting(cell.setting)
     if not ratios:
         return f"At {setting} there is nothing to compare {name} with."
     parts = ", ".join(f"{ratio:.2f} as {other}" for other, ratio in ratios.items())
-    times = cell.medians_s
     fastest = min(times, key=times.__getitem__)
     lead = times[name] / times[fastest] - 1
     best = f"{name} is the fastest of all" if fastest == name else f"the fastest is {fastest}, {lead:.1%} ahead of it"

@@ -30,14 +30,13 @@ from prophet.lab.advice_sources import LinkOptions
 from prophet.lab.cluster_config import Bandwidth, ClusterConfig, Delay
 from prophet.lab.config import Cell
 from prophet.lab.contenders import known_policies
+from prophet.lab.iterations import LEAST_AT_REST
 from prophet.lab.report.from_record import begin_of, chapter_of, read_rows
 from prophet.lab.report.stories import Chapter
 from prophet.lab.simulator_config import SimulatorConfig
 from prophet.lab.workload import scaled
 from prophet.watch.rows import BeginRow, EndRow, NetworkRow, ProfileRow, RatesRow, RecordRow, WaitsRow
 
-LEAST_LAPS = 5
-"""Iterations from which it can be told what one takes."""
 NEWEST_LAPS = 200
 """What the job does at its end is the median of so many."""
 NARROW = 0.8
@@ -207,13 +206,13 @@ class _Record:
         """Seconds an iteration that the program waited for averages since blocks last changed. In PyTorch it is the
         program that waits; MXNet's engine does in threads of its own.
         """
-        rows, since_s = self.rows[self.learner], _last_change_s(self._chapter)
-        spans = [row for row in rows if isinstance(row, RatesRow) and row.from_s >= since_s]
+        rows, since_s = self.rows[self.learner], self._chapter.recut_s
+        spans = [row for row in rows if isinstance(row, RatesRow) and (since_s is None or row.from_s >= since_s)]
         if not spans or self.begin.worker.framework != "torch":
             return None
         from_s, until_s = spans[0].from_s, spans[-1].until_s
         count = sum(from_s < lap.end_s <= until_s for lap in self._chapter.laps)
-        if count < LEAST_LAPS:
+        if count < LEAST_AT_REST:
             return None
         waits = [row for row in rows if isinstance(row, WaitsRow) and from_s < row.until_s <= until_s]
         return sum(sum(row.waited_s.values()) + row.others_s for row in waits) / count
@@ -227,12 +226,10 @@ class _Record:
         return min(newest, key=lambda network: network.bandwidth, default=None)
 
     def iteration_s(self) -> float:
-        """The median since blocks last changed, where that is long enough, and else of the newer half."""
-        laps, since_s = self._chapter.laps, _last_change_s(self._chapter)
-        periods = [lap.period_s for lap in laps if lap.end_s - lap.period_s >= since_s]
-        if len(periods) < LEAST_LAPS:
-            periods = [lap.period_s for lap in laps[len(laps) // 2 :]]
-        if len(periods) < LEAST_LAPS:
+        """The median of the newest at rest: in a job of one's own what else it does now and then is no waiting."""
+        laps = self._chapter.laps
+        periods = [lap.period_s for lap in laps[self._chapter.rests_from :]]
+        if len(periods) < LEAST_AT_REST:
             raise UserError(f"{self.folder}: the job has {len(laps)} iterations on record; let it go on for longer")
         return median(periods[-NEWEST_LAPS:])
 
@@ -266,15 +263,6 @@ def _profile(row: ProfileRow, name: str, folder: Path) -> Profile:
         return Profile(name, tuple(gradients), row.gradient)
     except (ValueError, UserError) as error:
         raise UserError(f"{folder}: what was learned of the job cannot be read ({error}); record it again") from None
-
-
-def _last_change_s(chapter: Chapter) -> float:
-    """When the blocks in force came into force; a cut that was only predicted anew is in the list once more."""
-    since_s = float("-inf")
-    for before, after in zip((None, *chapter.cuts), chapter.cuts, strict=False):
-        if before is None or before.segments != after.segments:
-            since_s = after.from_s
-    return since_s
 
 
 def _costs(network: Network, engine: EngineSpec, workers: int) -> SimulatorConfig:

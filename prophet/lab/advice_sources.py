@@ -89,7 +89,7 @@ def is_run(folder: Path) -> bool:
 
 
 def of_run(folder: Path, policy: str | None = None, number: int | None = None) -> tuple[Situation, float]:
-    """What `prophet run` left in `folder`, and the measured iteration time.
+    """What `prophet run` left in `folder`, and what an iteration took there at rest.
 
     Of the policy of that name, or of Prophet where it ran, or of the first; in the cell of that number, which may be
     left out where there is one. Raises UserError.
@@ -104,8 +104,8 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
     measured = results.cells[number]
     runs = folder / "runs" / f"cell{number}"
     cell = as_measured(_cell(results, measured, runs), measured.links)
-    medians_s = measured.medians_s
-    names = [contender.name for contender in cell.policies if contender.name in medians_s]
+    rests_s = measured.rests_s
+    names = [contender.name for contender in cell.policies if contender.name in rests_s]
     if not names:
         raise UserError(f"{folder}: nothing was measured in that cell")
     if policy is not None and policy not in names:
@@ -119,7 +119,8 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
         whole_bytes = learned.total_bytes * (1 if cell.job.compression == "none" else 2)
         cell = replace(cell, profile=scaled(learned, whole_bytes))
     waits = _waits(runs / f"{name}-repeat1")
-    return Situation(replace(cell, policies=(contender,)), contender, waits=waits), medians_s[name]
+    assumed = ("what was measured is a median: that run kept nothing else",) if results.schema_ == 1 else ()
+    return Situation(replace(cell, policies=(contender,)), contender, waits=waits, assumed=assumed), rests_s[name]
 
 
 def _waits(run: Path) -> bool:

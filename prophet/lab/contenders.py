@@ -50,7 +50,7 @@ class ContenderEntry(Strict):
     tune: int | None = Field(default=None, ge=1, le=100)
     """Short runs in which a policy looks for its best sizes, before it is measured."""
     warmup: int | None = Field(default=None, ge=0, le=MOST_COUNT)
-    """Iterations dropped at its start, in place of the job's `warmup`; its runs are longer or shorter by that much."""
+    """In place of the job's `warmup`; its runs are longer or shorter by that much."""
     env: dict[str, str] = Field(default_factory=dict)
 
 

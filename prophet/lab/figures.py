@@ -36,7 +36,7 @@ THROUGHPUT_ITERATIONS = 3
 
 
 def draw_iteration_times(results: Results, path: Path) -> None:
-    """Median iteration time of each policy with p10-p90, one panel a cell, the lower bound as a line."""
+    """Mean iteration time of each policy with median and p10-p90, one panel a cell, the lower bound as a line."""
     cells = results.cells
     rows = [max(2, len(cell.policies)) for cell in cells]
     figure, panels = pyplot.subplots(
@@ -50,12 +50,14 @@ def draw_iteration_times(results: Results, path: Path) -> None:
     for axes, cell in zip(panels[:, 0], cells, strict=True):
         measured = {name: policy.iteration_s for name, policy in cell.policies.items() if policy.iteration_s}
         for row, (name, times) in enumerate(measured.items()):
-            spread = [[times.median - times.p10], [times.p90 - times.median]]
             colour = PROPHET_COLOUR if name == "prophet" else OTHER_COLOUR
-            axes.barh(row, times.median, color=colour, xerr=spread, capsize=3)
+            axes.barh(row, times.headline, color=colour)
+            axes.plot([times.p10, times.p90], [row, row], color="black", linewidth=1, marker="|")
+            axes.plot(times.median, row, color="black", marker="d", markersize=4)
             ratio = cell.ratios.get(name)
-            label = f"{times.median:.3f} s" + ("" if ratio is None else f"   {ratio:.2f}x")
-            axes.annotate(label, (times.p90, row), xytext=(6, 0), textcoords="offset points", va="center")
+            label = f"{times.headline:.3f} s" + ("" if ratio is None else f"   {ratio:.2f}x")
+            end = max(times.headline, times.p90)
+            axes.annotate(label, (end, row), xytext=(6, 0), textcoords="offset points", va="center")
         axes.set_yticks(range(len(measured)), list(measured))
         axes.invert_yaxis()
         axes.margins(x=0.2)
@@ -65,7 +67,7 @@ def draw_iteration_times(results: Results, path: Path) -> None:
             axes.axvline(cell.lower_bound_s, color="black", linestyle="--", linewidth=1)
             title += f"   (dashed: lower bound, {cell.lower_bound_s:.3f} s)"
         axes.set_title(title, fontsize=10, loc="left")
-    panels[-1, 0].set_xlabel("iteration time (s): median, p10-p90, and how many times as fast as stock")
+    panels[-1, 0].set_xlabel("iteration time (s): mean; black: median, p10-p90; how many times as fast as stock")
     figure.suptitle(cells[0].emulated, fontsize=8, color="dimgray")
     save_figure(figure, path)
     pyplot.close(figure)

@@ -23,7 +23,8 @@ class _Job(Strict):
     iterations: int = Field(default=30, ge=3, le=MOST_COUNT)
     """How often each worker trains. The time of the last has no end to measure and is not counted."""
     warmup: int = Field(default=10, ge=0)
-    """Iterations dropped from the statistics at the start, while a policy learns."""
+    """Iterations at the start in which a policy learns: processor time and the waits of gradients leave them out. What
+    iterations take is counted from the start (prophet/lab/iterations.py)."""
     batch_size: Count = 32
     """Samples of one worker and iteration."""
     compression: Literal["none", "fp16"] = "none"
@@ -37,11 +38,6 @@ class _Job(Strict):
                 f"warmup is {self.warmup}; with {self.iterations} iterations at most {self.iterations - 2}"
             )
         return self
-
-    @property
-    def counted(self) -> int:
-        """How many iterations of a worker the statistics are of."""
-        return self.iterations - 1 - self.warmup
 
 
 class ScoredJob(_Job):

@@ -4,6 +4,8 @@ Rule of this file: the types of results.json and one way to read each kind of re
 results.py. Times are seconds. docs/schemas/ has the JSON schemas (`make schemas`). Within a schema's number keys are
 only added: a key that is not known is passed over, and one that an older file lacks has a default here. What was never
 set is not written, so a file that is read and written again stays the same.
+
+results.json of schema 1 has medians alone; from 2 on it has every iteration, and leads with means.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
@@ -20,6 +23,7 @@ from prophet.core.files import parse_json, read_text, write_whole
 from prophet.core.network import Network
 from prophet.core.status import AgentStatus
 from prophet.lab.advice_record import Advice
+from prophet.lab.iterations import Kept, Times
 from prophet.lab.jobs.record import WorkerRecord
 from prophet.lab.schema import key_of
 from prophet.lab.testbed import RelayReport
@@ -28,7 +32,8 @@ from prophet.simulate.measures import OverTime
 from prophet.watch.rows import RecordRow
 from prophet.watch.status import LiveStatus
 
-SCHEMA: Literal[1] = 1
+SCHEMA: Literal[2] = 2
+"""Of results.json as it is written; the one before is read as well."""
 RESULTS_FILE = "results.json"
 """In the folder of an experiment."""
 T = TypeVar("T")
@@ -36,14 +41,6 @@ T = TypeVar("T")
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
-
-
-class Times(_Part):
-    """Over all iterations of all workers and repeats after the warm-up."""
-
-    median: float
-    p10: float
-    p90: float
 
 
 class GradientTimes(_Part):
@@ -105,10 +102,12 @@ class PolicyResult(_Part):
     """One policy in one cell. One that never came to its end has an `error` and no times."""
 
     iteration_s: Times | None = None
+    iterations: list[list[Kept]] = []
+    """Seconds of every iteration from a job's first, by repeat and worker; none in a file of schema 1."""
     samples_per_s: float | None = None
-    """Of all workers together."""
+    """Of all workers together, in a mean iteration."""
     wait_s: float | None = None
-    """Of an iteration beyond computing, where that is known."""
+    """Of a mean iteration beyond computing, where that is known."""
     repeats: list[float] = []
     """The median of each repeat."""
     wait_by_gradient_s: list[float] | None = None
@@ -141,9 +140,18 @@ class PolicyResult(_Part):
     convergence: ConvergenceResult | None = None
 
     @property
-    def median_s(self) -> float | None:
-        """The median iteration time; None where it failed."""
-        return None if self.iteration_s is None else self.iteration_s.median
+    def time_s(self) -> float | None:
+        """The mean iteration; None where it failed, and the median of a file of schema 1."""
+        return None if self.iteration_s is None else self.iteration_s.headline
+
+    @property
+    def rest_s(self) -> float | None:
+        """The same of iterations at rest."""
+        return None if self.iteration_s is None else self.iteration_s.rest
+
+    def iterations_s(self) -> list[list[float]]:
+        """Seconds of every iteration of each repeat from its first, those of its workers averaged."""
+        return [[fmean(times_s) for times_s in zip(*workers, strict=False)] for workers in self.iterations]
 
 
 class CellResult(_Part):
@@ -172,15 +180,20 @@ class CellResult(_Part):
         return None if policy is None or policy.iteration_s is None else policy
 
     @property
-    def medians_s(self) -> dict[str, float]:
-        """The median iteration time of each policy that did not fail."""
-        return {name: policy.median_s for name, policy in self.policies.items() if policy.median_s is not None}
+    def times_s(self) -> dict[str, float]:
+        """`time_s` of each policy that did not fail."""
+        return {name: policy.time_s for name, policy in self.policies.items() if policy.time_s is not None}
+
+    @property
+    def rests_s(self) -> dict[str, float]:
+        """`rest_s` of each policy that did not fail."""
+        return {name: policy.rest_s for name, policy in self.policies.items() if policy.rest_s is not None}
 
 
 class Results(_Part):
     """results.json."""
 
-    schema_: Literal[1] = Field(default=SCHEMA, alias="schema")
+    schema_: Literal[1, 2] = Field(default=SCHEMA, alias="schema")
     config: dict[str, JsonValue]
     """The content of the config file."""
     repeats: int | None = None
@@ -198,7 +211,7 @@ def write_results(results: Results, path: Path) -> None:
 
 def read_results(path: Path) -> Results:
     """Reads a results.json of this version or an older one. Raises UserError naming the file and the key."""
-    return read(path, Results.model_validate, "results")
+    return read(path, Results.model_validate, "results", (1, SCHEMA))
 
 
 _WORKER = TypeAdapter(WorkerRecord)
@@ -215,7 +228,7 @@ def read_status(path: Path) -> AgentStatus:
     return read(path, _STATUS.validate_python, "a status of Prophet")
 
 
-def read(path: Path, check: Callable[[Any], T], what: str) -> T:
+def read(path: Path, check: Callable[[Any], T], what: str, schemas: Sequence[int] = (1,)) -> T:
     """Reads and checks a JSON file of the project. Raises UserError: one line with file and key."""
     try:
         raw = parse_json(read_text(path))
@@ -223,8 +236,9 @@ def read(path: Path, check: Callable[[Any], T], what: str) -> T:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError:
         raise UserError(f"{path}: cannot be read as {what} (it is not JSON)") from None
-    if isinstance(raw, Mapping) and raw.get("schema", SCHEMA) != SCHEMA:
-        raise UserError(f"{path}: 'schema' is {raw['schema']!r}; this Prophet reads schema {SCHEMA}")
+    if isinstance(raw, Mapping) and raw.get("schema", 1) not in schemas:
+        known = " and ".join(map(str, schemas))
+        raise UserError(f"{path}: 'schema' is {raw['schema']!r}; this Prophet reads schema {known}")
     try:
         return check(raw)
     except (ValueError, UserError) as error:

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
 from prophet.engines.topology import ALL_REDUCE, Topology
@@ -20,9 +18,10 @@ from prophet.lab.cluster_config import Delay
 from prophet.lab.config import Cell, Experiment
 from prophet.lab.contenders import Contender
 from prophet.lab.convergence import converged
+from prophet.lab.iterations import rests_from, rounded, times_of
 from prophet.lab.job_config import AsynchronousJob, ScoredJob, SyntheticJob
 from prophet.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
-from prophet.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results, Times
+from prophet.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results
 from prophet.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
 from prophet.lab.turnaround import Turnaround, mean_s
 from prophet.policies import get_definition
@@ -52,8 +51,8 @@ def summarize_cell(done: CellRuns) -> CellResult:
         if own != narrow:
             policies[policy.name] = _with(policies[policy.name], narrow_link=own)
     policies |= _compared_with_stock(cell, policies)
-    medians = {name: policy.median_s for name, policy in policies.items() if policy.median_s is not None}
-    stock = next((medians[p.name] for p in cell.policies if p.base == cell.engine.stock and p.name in medians), None)
+    times = {name: policy.time_s for name, policy in policies.items() if policy.time_s is not None}
+    stock = next((times[p.name] for p in cell.policies if p.base == cell.engine.stock and p.name in times), None)
     measured = as_measured(cell, done.links)
     bound = lower_bound(measured)
     summary = CellResult(
@@ -64,7 +63,7 @@ def summarize_cell(done: CellRuns) -> CellResult:
         compute_s=compute_s(cell),
         lower_bound_s=bound,
         policies=policies,
-        ratios={} if stock is None else {name: stock / value for name, value in medians.items()},
+        ratios={} if stock is None else {name: stock / value for name, value in times.items()},
     )
     more: dict[str, object] = {"round_trips": dict(done.round_trips), "relays": dict(done.relays)}
     more["bound_is_measured"] = bound is not None and measured is not cell
@@ -146,18 +145,16 @@ def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> Poli
 
 def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, object]:
     """Parts of a PolicyResult from runs that came to their end; without those that such a job does not have."""
-    warmup = cell.job_of(policy).warmup
-    per_repeat = [_measured(run, warmup) for run in good]
-    pooled = np.concatenate(per_repeat)
-    middle = float(np.median(pooled))
-    low, high = np.percentile(pooled, [10, 90])
+    by_repeat = [_iterations(run) for run in good]
+    times = times_of([worker for repeat in by_repeat for worker in repeat])
     compute = compute_s(cell)
     workers = [worker for run in good for worker in run.workers]
     parts: dict[str, object] = {
-        "iteration_s": Times(median=middle, p10=float(low), p90=float(high)),
-        "samples_per_s": cell.job.batch_size * cell.cluster.workers / middle,
-        "wait_s": None if compute is None else middle - compute,
-        "repeats": [float(np.median(times)) for times in per_repeat],
+        "iteration_s": times,
+        "iterations": [[rounded(times_s) for times_s, _ in repeat] for repeat in by_repeat],
+        "samples_per_s": cell.job.batch_size * cell.cluster.workers / times.headline,
+        "wait_s": None if compute is None else times.headline - compute,
+        "repeats": [times_of(repeat).median for repeat in by_repeat],
     }
     if (measures := good[0].measures) is not None:
         parts |= vars(measures)
@@ -173,14 +170,17 @@ def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, ob
         "tuning": good[0].tuning,
         "agent": _agent(good) if good[0].statuses else None,
         "given_back": next((status.given_back for run in good for status in run.statuses if status.given_back), None),
-        "processor_s": _processor_s(good, warmup),
+        "processor_s": _processor_s(good, cell.job_of(policy).warmup),
     }
     return parts | {name: part for name, part in sometimes.items() if part is not None}
 
 
-def _measured(run: Run, warmup: int) -> NDArray[Any]:
-    """Times of all iterations of all workers after the warm-up, in seconds."""
-    return np.concatenate([worker.iteration_s[warmup:] for worker in run.workers])
+def _iterations(run: Run) -> list[tuple[list[float], int]]:
+    """Each worker's iterations, and the first of them at rest."""
+    return [
+        (worker.iteration_s, rests_from([mark.start for mark in worker.marks[:-1]], run.recut_s))
+        for worker in run.workers
+    ]
 
 
 def _processor_s(runs: Sequence[Run], warmup: int) -> float | None:

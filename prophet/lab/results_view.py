@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from prophet.core.units import format_rate, format_size, format_time
 from prophet.lab.faults import JobFault
+from prophet.lab.iterations import basis, time_columns
 from prophet.lab.records import CellResult, ConvergenceResult, PolicyResult, Results
 
 if TYPE_CHECKING:
@@ -74,6 +75,9 @@ def _describe_traffic(part: Mapping[str, Any]) -> str:
 
 def print_results(results: Results, console: Console) -> None:
     """One table a cell, and below it what else is to be said of each policy."""
+    several = [policy.iteration_s for cell in results.cells for policy in cell.policies.values() if policy.iteration_s]
+    if several:
+        console.print(basis(several), markup=False)
     for cell in results.cells:
         console.print(_table(cell))
         for name, policy in cell.policies.items():
@@ -93,23 +97,22 @@ def _table(cell: CellResult) -> RenderableType:
     limits = "" if bound is None else f"\nlower bound {bound:.3f} s{of}, compute alone {cell.compute_s:.3f} s"
     title = f"{describe_setting(cell.setting)}; {describe_narrow_link(cell.narrow_link)}{limits}"
     table = Table(title=title, caption=cell.emulated, title_justify="left", caption_justify="left", box=SIMPLE)
-    table.add_column("policy", no_wrap=True)
-    for heading in ("iteration s", "p10-p90", "samples/s", "x stock", "x bound"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, policy in cell.policies.items():
-        times = policy.iteration_s
-        if times is None:
-            table.add_row(name, "failed", *"----")
-            continue
-        ratio = cell.ratios.get(name)
-        table.add_row(
-            name,
-            f"{times.median:.3f}",
-            f"{times.p10:.3f}-{times.p90:.3f}",
-            f"{policy.samples_per_s:.0f}",
-            "-" if ratio is None else f"{ratio:.2f}",
-            "-" if bound is None else f"{times.median / bound:.2f}",
+    table.padding = 0  # what stands beside a mean is to fit into 80 columns
+    headings, times = time_columns([policy.iteration_s for policy in cell.policies.values()])
+    rows = [
+        (
+            *(row if policy.time_s is not None else ["failed", *row[1:]]),
+            "-" if policy.samples_per_s is None else f"{policy.samples_per_s:.0f}",
+            "-" if name not in cell.ratios else f"{cell.ratios[name]:.2f}",
+            "-" if bound is None or policy.time_s is None else f"{policy.time_s / bound:.2f}",
         )
+        for (name, policy), row in zip(cell.policies.items(), times, strict=True)
+    ]
+    table.add_column("policy", overflow="fold")
+    for heading, *column in zip((*headings, "samples /s", "x stock", "x bound"), *rows, strict=True):
+        table.add_column(heading, justify="right", width=max(map(len, [*heading.split(), *column])))
+    for name, row in zip(cell.policies, rows, strict=True):
+        table.add_row(name, *row)
     return table
 
 

@@ -257,7 +257,8 @@ class JobRun:
             finally:
                 self._host.terminate_all()
                 self._mend()
-        return Run(self._folder, workers, statuses)
+        recuts_s = [status.last_recut_s for status in statuses if status.last_recut_s is not None]
+        return Run(self._folder, workers, statuses, recut_s=max(recuts_s, default=None))
 
     def start(self, node: str) -> None:
         """Starts the node's program, again where it was killed."""

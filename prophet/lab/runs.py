@@ -39,6 +39,8 @@ class Run:
     """Seconds from the beginning of the first fault to the failure; None where there was none of either."""
     tuning: TunedSizes | None = None
     """What a search chose, where the policy was tuned."""
+    recut_s: float | None = None
+    """When blocks last changed, on the clock of the workers' marks; None where they never did, or nobody says."""
 
 
 @dataclass(frozen=True)

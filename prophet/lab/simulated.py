@@ -107,7 +107,7 @@ def _run(planned: Planned, cell: Cell, folder: Path, on_iterations: Callable[[in
     save_record(run.record, folder / f"{WORKER}.{EVENTS_FILE}")
     profile = cell.wire
     assert profile is not None  # prepare() saw to it
-    return Run(folder, tuple(worker_results(run)), measures=measures(run, profile, cell.job.warmup))
+    return replace(run_of(run, folder), measures=measures(run, profile, cell.job.warmup))
 
 
 def run_planned(planned: Planned, on_iterations: Callable[[int], None] = lambda done: None) -> SimulatedRun:
@@ -115,15 +115,17 @@ def run_planned(planned: Planned, on_iterations: Callable[[int], None] = lambda 
     return simulate(planned.job, planned.cluster, planned.policy, planned.options, on_iterations)
 
 
-def worker_results(run: SimulatedRun) -> list[WorkerRecord]:
-    """What each worker of a real job would have written."""
-    return [
+def run_of(run: SimulatedRun, folder: Path) -> Run:
+    """What each worker of a real job would have written, and when blocks last changed."""
+    workers = (
         WorkerRecord(
             np.diff(marks["start_s"]).tolist(),
             [Mark(float(m["start_s"]), float(m["backward_s"]), float(m["end_s"])) for m in marks],
         )
         for marks in run.marks
-    ]
+    )
+    recuts = [float(run.marks["start_s"][:, since].max()) for since, _ in run.jobs[1:] if since < run.marks.shape[1]]
+    return Run(folder, tuple(workers), recut_s=max(recuts, default=None))
 
 
 def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = False) -> Planned:

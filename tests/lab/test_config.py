@@ -314,7 +314,7 @@ def test_each_point_of_a_sweep_is_a_cell_that_overrides_leaves(tmp_path: Path) -
     points = [{"cluster": {"bandwidth": "1gbit"}, "job": {"total_bytes": "80MB"}}, {"cluster": {"workers": 1}}]
     first, second = loaded({**REPLAY, "sweep": points}, tmp_path).cells
     assert first.setting == {"bandwidth": 1e9, "total_bytes": 80_000_000}
-    assert (first.cluster.workers, first.job.iterations, first.job.counted) == (2, 6, 3)
+    assert (first.cluster.workers, first.job.iterations, first.job.warmup) == (2, 6, 2)
     assert first.profile is not None and first.profile.total_bytes == pytest.approx(80e6, rel=1e-4)
     assert second.setting == {"bandwidth": 250e6, "workers": 1}
     assert second.profile is not None and second.profile.total_bytes == pytest.approx(25.6e6, rel=1e-4)

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from prophet.core.bound import lower_bound_s
+from prophet.lab.iterations import MEANS
 from prophet.lab.records import Results, read_results, write_results
 from prophet.lab.results import failures, lower_bound, summarize
 from prophet.lab.results_view import print_results
@@ -45,23 +46,48 @@ def summary(folder: Path, runs: dict[str, list[Run]], raw: dict[str, Any] = REPL
 
 
 WARM = [9.0, 9.0]
-"""The two warm-up iterations of the small config: they must not be counted."""
+"""The iterations in which an engine starts: no mean has them in it."""
 
 
-def test_statistics_leave_out_the_warm_up_and_pool_repeats(tmp_path: Path) -> None:
-    stock = [run([*WARM, 2.0, 2.0, 2.2]), run([*WARM, 1.8, 2.0, 2.1])]
-    prophet = [run([*WARM, 1.0, 1.0, 1.0], statuses=2), run([*WARM, 1.0, 1.1, 1.0], statuses=2)]
+def test_all_iterations_but_those_at_the_start_are_counted_in_one_mean_of_all_repeats(tmp_path: Path) -> None:
+    stock = [run([*WARM, 2.0, 2.0, 2.6]), run([*WARM, 1.8, 2.0, 2.2])]
+    prophet = [run([*WARM, 1.0, 1.0, 1.0], statuses=2), run([*WARM, 1.0, 1.2, 1.1], statuses=2)]
     cell = summary(tmp_path, {"stock": stock, "prophet": prophet})["cells"][0]
     times = cell["policies"]["stock"]["iteration_s"]
-    assert times == {"median": 2.0, "p10": pytest.approx(1.82), "p90": pytest.approx(2.19)}
+    assert {name: times[name] for name in ("median", "p10", "p90")} == pytest.approx(
+        {"median": 2.0, "p10": 1.82, "p90": 2.56}
+    )
+    assert times["mean"] == times["at_rest"] == pytest.approx(2.1)
+    assert "first_50" not in times, "no repeat has so many"
     assert cell["policies"]["stock"]["repeats"] == [2.0, 2.0]
-    assert cell["policies"]["stock"]["samples_per_s"] == 10.0  # two workers, 10 samples each, in 2 s
-    assert cell["policies"]["stock"]["wait_s"] == pytest.approx(2.0 - 0.9)
-    assert cell["ratios"] == {"stock": 1.0, "prophet": 2.0}
+    assert cell["policies"]["stock"]["samples_per_s"] == pytest.approx(2 * 10 / 2.1)
+    assert cell["policies"]["stock"]["wait_s"] == pytest.approx(2.1 - 0.9)
+    assert cell["ratios"] == pytest.approx({"stock": 1.0, "prophet": 2.1 / 1.05}), "of means"
     assert cell["lower_bound_s"] == pytest.approx(0.9, abs=0.02)
     assert cell["compute_s"] == pytest.approx(0.9)
     assert cell["links"] == LINKS
     assert cell["setting"] == {"bandwidth": 250e6}
+
+
+def test_every_iteration_of_every_worker_and_repeat_is_kept_from_the_first_on(tmp_path: Path) -> None:
+    first, second = worker_record([9.0, 1.0, 1.25]), worker_record([7.0, 1.0, 1.75])
+    runs = [Run(Path("nowhere"), (first, second)), Run(Path("nowhere"), (second, second))]
+    path = tmp_path / "results.json"
+    write_results(counted(tmp_path, {"stock": [*runs, failed()]}), path)
+    policy = read_results(path).cells[0].policies["stock"]
+    assert policy.iterations == [
+        [(9.0, 1.0, 1.25), (7.0, 1.0, 1.75)],
+        [(7.0, 1.0, 1.75), (7.0, 1.0, 1.75)],
+    ]
+    assert policy.iterations_s() == [[8.0, 1.0, 1.5], [7.0, 1.0, 1.75]]
+
+
+def test_at_rest_is_what_came_after_blocks_last_changed(tmp_path: Path) -> None:
+    times_s = [9.0] * 4 + [2.0] * 4 + [1.0] * 6
+    rested = replace(run(times_s), recut_s=100.0 + sum(times_s[:8]))
+    policies = summary(tmp_path, {"stock": [run(times_s)], "prophet": [rested]})["cells"][0]["policies"]
+    assert policies["prophet"]["iteration_s"]["at_rest"] == 1.0
+    assert policies["stock"]["iteration_s"]["at_rest"] == pytest.approx(8 / 7), "the last half, where nobody says"
 
 
 def test_what_prophet_cost_is_told(tmp_path: Path) -> None:
@@ -281,13 +307,25 @@ def test_results_are_written_whole_with_their_config(tmp_path: Path) -> None:
     results = counted(tmp_path, {"stock": [run([1.0] * 5)]})
     write_results(results, path)
     record = json.loads(path.read_text())
-    assert (record["schema"], record["config"]["job"]["kind"]) == (1, "replay")
+    assert (record["schema"], record["config"]["job"]["kind"]) == (2, "replay")
     with pytest.raises(ValueError):
         write_results(results.model_copy(update={"config": {"not a number": float("nan")}}), path)
     assert json.loads(path.read_text()) == record, "a failed write must leave the file alone"
     before = path.read_text()
     write_results(read_results(path), path)
     assert path.read_text() == before, "what is read and written again stays the same"
+
+
+def test_the_table_fits_80_columns_and_leads_with_the_mean(tmp_path: Path) -> None:
+    longer = [9.0, 9.0, *[1.5] * 60, *[1.0] * 60]
+    runs = {"stock": [run([2.0] * 122)], "prophet": [run(longer, statuses=2)], "bytescheduler": [failed()]}
+    text = io.StringIO()
+    print_results(counted(tmp_path, runs), Console(file=text, width=80))
+    assert " ".join(text.getvalue().split()).startswith(MEANS)
+    rows = {line.split()[0]: line.split()[1:] for line in text.getvalue().splitlines() if line.strip()}
+    #                          mean, first 50, first 100, at rest, median, p10-p90, samples, x stock, x bound
+    assert rows["prophet"] == ["1.250", "1.800", "1.460", "1.008", "1.250", "1.000-1.500", "16", "1.60", "1.39"]
+    assert rows["bytescheduler"] == ["failed", *"--------"]
 
 
 def test_the_table_says_the_numbers_and_what_was_emulated(tmp_path: Path) -> None:

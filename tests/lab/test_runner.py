@@ -108,6 +108,16 @@ def test_a_policy_on_another_engine_leaves_the_same_records(tmp_path: Path) -> N
     assert written == {"worker1.status.json", "worker1.events.npz", "worker1.profile.json"}
 
 
+def test_a_run_knows_when_its_blocks_last_changed(tmp_path: Path) -> None:
+    def recut(node: str, env: Mapping[str, str]) -> Script:
+        script, at_s = good(node, env), {"worker0": 103.5, "worker1": 103.25}.get(node)
+        said = status(recuts=2, last_recut_s=at_s)
+        return replace(script, files={**script.files, "status.json": said}) if "status.json" in script.files else script
+
+    runs = Bench(tmp_path, script=recut).run().runs
+    assert (runs["prophet"][0].recut_s, runs["stock"][0].recut_s) == (103.5, None)
+
+
 def test_a_policy_on_another_engine_that_stepped_aside_is_no_result(tmp_path: Path) -> None:
     def aside(node: str, env: Mapping[str, str]) -> Script:
         said = status(stepped_aside="rank 1 has torch's reducer, since join() is used")

@@ -13,7 +13,7 @@ from prophet.core.bound import lower_bound_s
 from prophet.core.cut import MOST_BLOCK_BYTES
 from prophet.core.errors import UserError
 from prophet.lab.config import Cell, load_experiment
-from prophet.lab.simulated import prepare, run_planned
+from prophet.lab.simulated import prepare, run_of, run_planned
 from prophet.lab.simulated_session import simulate_session
 from prophet.policies.algorithms.chooser import AS_GOOD
 from prophet.simulate.measures import measures, utilisation, waits_of
@@ -40,7 +40,7 @@ def test_it_writes_what_a_real_run_writes(tmp_path: Path, capsys: pytest.Capture
     assert simulate_session(loaded(raw, tmp_path), out) == 0
     results = json.loads((out / "results.json").read_text())
     (summary,) = results["cells"]
-    assert results["schema"] == 1
+    assert results["schema"] == 2
     assert summary["emulated"].startswith("simulated")
     assert summary["ratios"]["prophet"] > 1.5
     assert set(summary["policies"]) == {"stock", "prophet"}
@@ -55,7 +55,17 @@ def test_it_writes_what_a_real_run_writes(tmp_path: Path, capsys: pytest.Capture
         "utilisation-0.png",
         "runs",
     }
-    assert "x bound" in capsys.readouterr().out
+    assert {"mean", "median", "p10-p90"} <= set(capsys.readouterr().out.split())
+
+
+def test_what_a_simulated_run_leaves_says_when_its_blocks_last_changed(tmp_path: Path) -> None:
+    point = cell(tmp_path, job__iterations=16)
+    stock, prophet = (run_planned(prepare(point, policy)) for policy in point.policies)
+    assert run_of(stock, tmp_path).recut_s is None
+    left = run_of(prophet, tmp_path)
+    (since, _) = prophet.jobs[-1]
+    assert 0 < since < 15 and left.recut_s == pytest.approx(left.workers[0].marks[since].start)
+    assert [len(worker.iteration_s) for worker in left.workers] == [15, 15], "each but the last, from the first on"
 
 
 def test_waits_are_what_an_iteration_takes_beyond_computing(tmp_path: Path) -> None:

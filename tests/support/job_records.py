@@ -26,7 +26,7 @@ from prophet.watch.recorder import as_line
 from prophet.watch.rows import RecordRow
 from prophet.watch.status import Predicted, WorkerName
 from prophet.watch.training import TrainingLog
-from support.results import cell, failed, policy
+from support.results import cell, failed, iterated
 
 NETWORK = Network(31.25e6, 0.5e-3)
 PROFILE = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
@@ -102,9 +102,9 @@ def write_rows(folder: Path, *workers: Sequence[RecordRow]) -> Path:
 
 def write_experiment(folder: Path, **more: Any) -> None:
     """A folder as `prophet run` leaves it: prophet with a record of transfers, stock without, and one that failed."""
-    point = cell(stock=policy(1.7), prophet=policy(0.9), broken=failed("it hung"))
+    point = cell(stock=iterated(1.7, 1.7, 2.0), prophet=iterated(0.9, 0.8, 1.0), broken=failed("it hung"))
     config: Any = {"name": "small", "job": {"kind": "replay", "iterations": 4}}
-    results = Results(schema=1, config=config, repeats=1, cells=[point])
+    results = Results(schema=2, config=config, repeats=1, cells=[point])
     marks = [Mark(10.0 + n, 10.3 + n, 10.9 + n) for n in range(5)]
     for name in ("stock", "prophet"):
         run = folder / "runs" / "cell0" / f"{name}-repeat1"

@@ -7,13 +7,21 @@ from typing import Any
 
 from prophet.core.errors import UserError
 from prophet.lab.config import Experiment
+from prophet.lab.iterations import times_of
 from prophet.lab.records import CellResult, PolicyResult, Results, write_results
 
 
 def policy(median_s: float = 0.9, **more: Any) -> PolicyResult:
-    """One that was measured, with 100 samples a second."""
+    """One that was measured, of whose times the median was kept, with 100 samples a second."""
     times = {"median": median_s, "p10": 0.8, "p90": 1.0}
     return PolicyResult.model_validate({"iteration_s": times, "samples_per_s": 100.0, **more})
+
+
+def iterated(*times_s: float) -> PolicyResult:
+    """One whose two workers took so long in each iteration of a repeat, and started before."""
+    whole = [9.0, 9.0, *times_s]
+    times = times_of([(whole, 2)])
+    return policy(iteration_s=times.model_dump(exclude_none=True), iterations=[[tuple(whole)] * 2])
 
 
 def failed(error: str) -> PolicyResult:

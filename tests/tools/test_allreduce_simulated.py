@@ -45,7 +45,7 @@ def measured(place: Cell, **links: float) -> CellResult:
 def times(place: Cell, **links: float) -> dict[str, float]:
     simulated = simulated_cell(place, measured(place, **links))
     assert simulated is not None
-    return {name: shown.median_s or 0.0 for name, shown in simulated.policies.items()}
+    return {name: shown.rest_s or 0.0 for name, shown in simulated.policies.items()}
 
 
 def test_every_contender_of_ddp_is_simulated_as_that_engine_runs_it(tmp_path: Path) -> None:

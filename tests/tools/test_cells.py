@@ -82,5 +82,5 @@ def test_a_cell_that_is_measured_anew_leaves_what_was_simulated_of_the_others(se
     assert stored is not None
     first, second = stored[1].points
     assert first == simulated.points[0]
-    assert second.cell.medians_s == {"stock": 1.5, "prophet": 0.9}
+    assert second.cell.times_s == {"stock": 1.5, "prophet": 0.9}
     assert second.simulated is None

@@ -45,7 +45,7 @@ def test_a_study_is_small_and_has_its_workers_and_the_same_floats(tmp_path: Path
     (point,) = shown[1].points
     before = results.cells[0].policies["prophet"]
     assert point.workers == 2 and point.simulated == point.cell
-    times = point.cell.medians_s
+    times = point.cell.rests_s
     assert point.real_and_simulated_s == {name: (seconds, seconds) for name, seconds in times.items()} != {}
     assert kept.Point(point.cell, 2).real_and_simulated_s == {}
     assert point.cell.policies["prophet"].iteration_s == before.iteration_s

@@ -12,7 +12,7 @@ from prophet.lab.records import PolicyResult
 from support.configs import REPLAY, written
 from support.results import Session, cell, failed, policy
 from tools import cells, real_blocks
-from tools.real_blocks import median_error_s, said, standings
+from tools.real_blocks import error_s, said, standings
 
 CONFIG = Path(__file__).parents[2] / real_blocks.CONFIG
 TIMES = {"stock": 1.7, "prophet": 0.97, "fixed-128k": 1.5, "fixed-1m": 1.0, "ddp-gloo": 1.1, "mxnet-p3": 0.95}
@@ -36,11 +36,14 @@ def test_how_exactly_the_difference_is_known_follows_from_the_scatter() -> None:
     times_s = rng.normal(1.0, 0.1, (4000, 2, 10))
     p10, p90 = np.quantile(times_s, [0.1, 0.9])
     measured = policy(1.0, repeats=[1.0, 1.0], iteration_s={"median": 1.0, "p10": p10, "p90": p90})
-    error_s = np.median(times_s.reshape(4000, 20), axis=1).std()
-    assert median_error_s(measured, 10) == pytest.approx(error_s, rel=0.05)
+    of_median_s = np.median(times_s.reshape(4000, 20), axis=1).std()
+    assert error_s(measured, 10) == pytest.approx(of_median_s, rel=0.05)
     (row,) = standings([cell(**{"prophet": measured, "fixed-1m": measured})], [10])
-    assert row.error == pytest.approx(error_s * 2**0.5, rel=0.05)
+    assert row.error == pytest.approx(of_median_s * 2**0.5, rel=0.05)
     assert row.ahead_words == "+0.0% ± 4.0%"
+    every_s = rng.normal(1.0, 0.1, (2, 2, 400)).tolist()  # by repeat and worker; a worker's times are the other's, too
+    kept = policy(1.0, iterations=[[tuple(worker) for worker in (repeat[0], repeat[0])] for repeat in every_s])
+    assert error_s(kept, 0) == pytest.approx(0.1 / 796**0.5, rel=0.1), "of the mean of all but those at the start"
 
 
 def test_where_it_is_behind_is_named() -> None:

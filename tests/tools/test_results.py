@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from prophet.lab.config import load_experiment
+from prophet.lab.iterations import MEDIANS
 from prophet.lab.records import Results, write_results
 from prophet.models.profiles import resnet50
 from support.configs import REPLAY, changed, written
@@ -68,7 +69,8 @@ def test_a_part_that_was_measured_says_so_and_what_prophet_costs(tmp_path: Path)
     shown = cell(prophet=policy(agent=agent, start_s=6.9), stock=policy(1.8, start_s=10.4))
     kept.keep(tmp_path, "real-peers", Study, Study({}, [Point(shown, 2)]), PROVENANCE)
     text = tool.page(tmp_path)
-    assert "## Every scheduler that runs here\n\n`configs/peers.yaml`. Medians of interleaved runs." in text
+    assert "## Every scheduler that runs here\n\n`configs/peers.yaml`. Interleaved runs." in text
+    assert text.count(MEDIANS) == 1, "which is all that was kept"
     assert PROVENANCE.line() in text
     assert "At 250mbit prophet is 2.00 as stock (times as fast); prophet is the fastest of all." in text
     assert "![iteration-times](real-peers-iteration-times.png)" in text

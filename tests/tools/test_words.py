@@ -20,7 +20,7 @@ def two() -> list[Point]:
 def test_gains_of_cells_that_have_both() -> None:
     points = [*two(), Point(cell(prophet=policy(1.0)), 2)]
     assert gains(points, "prophet", "stock") == [1.0, 0.5]
-    assert speedup(points[2].cell, "prophet", "stock") is None
+    assert speedup(points[2].cell.times_s, "prophet", "stock") is None
 
 
 @pytest.mark.parametrize(

@@ -81,39 +81,31 @@ def iteration_chart(chapters: Sequence[Chapter]) -> Figure | None:
 
 
 def policy_chart(cell: CellResult) -> Figure:
-    """Median iteration time of each policy with p10-p90, the lower bound as a line."""
-    measured = [(name, policy.iteration_s) for name, policy in cell.policies.items() if policy.iteration_s]
-    figure = _figure(height=120 + 34 * len(measured), showlegend=False)
-    names = [name for name, _ in measured]
-    times = [times for _, times in measured]
+    """What an iteration takes under each policy, the lower bound as a line."""
+    times_s = cell.times_s
+    figure = _figure(height=120 + 34 * len(times_s), showlegend=False)
+    names = list(times_s)
     figure.add_bar(
         y=names,
-        x=[each.median for each in times],
+        x=list(times_s.values()),
         orientation="h",
         marker={"color": [PUSH if name.endswith("prophet") else "#9aa3b2" for name in names]},
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": [each.p90 - each.median for each in times],
-            "arrayminus": [each.median - each.p10 for each in times],
-            "thickness": 1,
-        },
-        text=[_beside(name, each.median, cell) for name, each in zip(names, times, strict=True)],
+        text=[_beside(name, time_s, cell) for name, time_s in times_s.items()],
         textposition="inside",
-        insidetextanchor="start",  # at the other end is the spread
+        insidetextanchor="start",
         constraintext="none",
         hovertemplate="%{y}: %{x:.4f} s",
     )
     if cell.lower_bound_s is not None:
         figure.add_vline(x=cell.lower_bound_s, line={"width": 1, "dash": "dash", "color": WAITING})
-    figure.update_xaxes(title="iteration time (s): median and p10 to p90; dashed: the lower bound", rangemode="tozero")
+    figure.update_xaxes(title="iteration time (s); dashed: the lower bound", rangemode="tozero")
     figure.update_yaxes(autorange="reversed")
     return figure
 
 
-def _beside(name: str, median_s: float, cell: CellResult) -> str:
+def _beside(name: str, time_s: float, cell: CellResult) -> str:
     ratio = cell.ratios.get(name)
-    return f"{median_s:.3f} s" + ("" if ratio is None else f", {ratio:.2f} x")
+    return f"{time_s:.3f} s" + ("" if ratio is None else f", {ratio:.2f} x")
 
 
 def transfer_chart(chapter: Chapter, moment: Moment) -> Figure | None:
@@ -132,8 +124,9 @@ def transfer_chart(chapter: Chapter, moment: Moment) -> Figure | None:
         own = [transfer for transfer in transfers if transfer.queue is queue]
         _add_spans(figure, own, rows, chapter, name, shade, 5.0, lambda t: (t.start_s, t.finish_s))
     figure.update_xaxes(title="seconds into the run (drag to zoom, double-click to see all)")
-    if chapter.median_s is not None and moment.until_s - moment.from_s > SHOWN_AT_FIRST * chapter.median_s:
-        figure.update_xaxes(range=[moment.until_s - SHOWN_AT_FIRST * chapter.median_s, moment.until_s])
+    times = chapter.times
+    if times is not None and moment.until_s - moment.from_s > SHOWN_AT_FIRST * times.median:
+        figure.update_xaxes(range=[moment.until_s - SHOWN_AT_FIRST * times.median, moment.until_s])
     what = "block" if chapter.arena else "gradient"
     ticks = {"dtick": 1} if len(rows) <= FEW_ROWS else {}
     figure.update_yaxes(title=f"{what}, the first layer's on top", autorange="reversed", **ticks)

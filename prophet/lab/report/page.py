@@ -14,6 +14,7 @@ from typing import Any
 
 from prophet.core.optional import need
 from prophet.core.units import format_rate, format_size, format_time
+from prophet.lab.iterations import Times, basis, time_columns
 from prophet.lab.report import charts
 from prophet.lab.report.stories import Chapter, Moment, Story
 from prophet.lab.results_view import describe_setting
@@ -83,7 +84,7 @@ def _sections(story: Story, draw: _Drawing) -> Iterable[str]:
     )
     yield from _section(
         "Predicted and measured",
-        "What an iteration was predicted to take with the blocks that were chosen, and the median of those that took "
+        "What an iteration was predicted to take with the blocks that were chosen, and the mean of those that took "
         "place with them.",
         draw(charts.prediction_chart(chapters)),
     )
@@ -117,6 +118,7 @@ def _section(title: str, words: str, *parts: str) -> Iterable[str]:
 def _times(story: Story, draw: _Drawing) -> Iterable[str]:
     if story.results is not None:
         parts = []
+        several: list[Times] = []
         for cell in story.results.cells:
             setting = describe_setting(cell.setting)
             parts.append(f"<h3>{escape(setting)}</h3>" if setting else "")
@@ -124,12 +126,12 @@ def _times(story: Story, draw: _Drawing) -> Iterable[str]:
             for name, policy in cell.policies.items():
                 if policy.error is not None:
                     parts.append(f'<p class="note">{escape(name)} failed: {escape(policy.error)}</p>')
-        yield from _section(
-            "Iteration times",
-            "Medians over all iterations of all repeats after the warm-up, and how many times as fast as the stock "
-            "engine.",
-            *parts,
-        )
+            shown = {name: policy.iteration_s for name, policy in cell.policies.items() if policy.iteration_s}
+            several += shown.values()
+            headings, rows = time_columns(list(shown.values()))
+            parts.append(_table(("", *headings), [[name, *row] for name, row in zip(shown, rows, strict=True)]))
+        said = f"{basis(several)} Beside them: how many times as fast as the stock engine." if several else ""
+        yield from _section("Iteration times", said, *parts)
         yield from _section(
             "Each iteration", "Of one run of each policy.", draw(charts.iteration_chart(story.chapters))
         )
@@ -149,23 +151,25 @@ def _times(story: Story, draw: _Drawing) -> Iterable[str]:
 
 def _summary(chapters: Sequence[Chapter]) -> str:
     rows = []
-    for chapter in chapters:
-        median_s, stock_s = chapter.median_s, chapter.stock_s
+    several = [chapter.times for chapter in chapters]
+    headings, columns = time_columns(several, format_time, unit="")
+    for chapter, times, row in zip(chapters, several, columns, strict=True):
+        stock_s = chapter.stock_s
         network = chapter.networks[-1][1] if chapter.networks else None
         rows.append(
             [
                 chapter.name,
                 str(len(chapter.laps)),
-                format_time(median_s) if median_s is not None else "",
+                *row,
                 format_time(stock_s) if stock_s is not None else "",
-                f"{stock_s / median_s:.2f}" if stock_s is not None and median_s else "",
+                f"{stock_s / times.rest:.2f}" if stock_s is not None and times is not None and times.rest else "",
                 f"{format_rate(network.bandwidth * 8)}, {format_time(network.overhead_s)} a message" if network else "",
             ]
         )
     return _table(
         (
-            *("", "iterations", "median", "in the engine's own order, predicted", "times as long, predicted"),
-            "link as measured last",
+            *("", "iterations", *headings, "in the engine's own order, predicted"),
+            *("times as long as at rest, predicted", "link as measured last"),
         ),
         rows,
     )

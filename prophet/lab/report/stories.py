@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean
 
 from prophet.core.cut import Segment
 from prophet.core.network import Network
 from prophet.core.transfer import Transfer
+from prophet.lab.iterations import Times, rests_from, times_of
 from prophet.lab.records import Results
 
 LEAST_MEASURED = 3
@@ -72,7 +73,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class CutCompared:
-    """What an iteration was predicted to take under a cut, and what it took: a median of so many."""
+    """What an iteration was predicted to take under a cut, and what it took: a mean of so many."""
 
     cut: CutInForce
     until_s: float
@@ -110,9 +111,22 @@ class Chapter:
     notes: Sequence[str] = ()
 
     @property
-    def median_s(self) -> float | None:
-        """The median iteration."""
-        return median(lap.period_s for lap in self.laps) if self.laps else None
+    def recut_s(self) -> float | None:
+        """When blocks last changed while it trained; a cut that was only predicted anew is in the list once more."""
+        pairs = zip((None, *self.cuts), self.cuts, strict=False)
+        since_s = [cut.from_s for before, cut in pairs if before is None or before.segments != cut.segments]
+        began_s = self.laps[0].end_s - self.laps[0].period_s if self.laps else 0.0
+        return since_s[-1] if since_s and since_s[-1] > began_s else None
+
+    @property
+    def rests_from(self) -> int:
+        """The first of the iterations at rest."""
+        return rests_from([lap.end_s - lap.period_s for lap in self.laps], self.recut_s)
+
+    @property
+    def times(self) -> Times | None:
+        """What is counted of its iterations."""
+        return times_of([([lap.period_s for lap in self.laps], self.rests_from)]) if self.laps else None
 
     def compared(self) -> list[CutCompared]:
         """Each cut that was in force, with what iterations took under it."""
@@ -123,7 +137,7 @@ class Chapter:
             periods = [
                 lap.period_s for lap in self.laps if cut.from_s < lap.end_s - lap.period_s and lap.end_s <= until_s
             ]
-            measured_s = median(periods) if len(periods) >= LEAST_MEASURED else None
+            measured_s = fmean(periods) if len(periods) >= LEAST_MEASURED else None
             rows.append(CutCompared(cut, until_s, measured_s, len(periods)))
         return rows
 

@@ -12,10 +12,13 @@ import pytest
 pytest.importorskip("plotly")
 
 from prophet.core.errors import UserError
+from prophet.lab.iterations import MEDIANS
+from prophet.lab.records import Results, write_results
 from prophet.lab.report import story_of, write_report
 from prophet.lab.report.page import MOST_MOMENTS, page, shown_moments
 from prophet.lab.report.stories import Chapter, CutInForce, Moment, Story
 from support.job_records import write_experiment, write_job_record
+from support.results import cell, policy
 from tools.browser import BROWSERS, INSTALL, find_browser, headless
 
 LIMIT_S = 400
@@ -86,6 +89,7 @@ def test_nothing_is_fetched_and_all_sections_are_there(record: Path) -> None:
     assert "prefers-color-scheme: dark" in text
     words = " ".join(parsed.words)
     assert "worker 1" in words and "predicted 1.2 s an iteration" in words and "250mbit" in words
+    assert {"mean", "at rest", "median", "p10-p90"} <= set(parsed.words)
 
 
 def test_what_a_run_says_of_itself_is_no_markup() -> None:
@@ -103,6 +107,18 @@ def test_an_experiment_has_its_policies_and_its_failures(tmp_path: Path) -> None
     parsed = structure((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert {"Iteration times", "Each iteration", "Waits for the wire", "Settings"} <= set(parsed.heads)
     assert "broken failed: it hung" in " ".join(parsed.words)
+    first = parsed.words.index("mean (s)")
+    assert parsed.words[first : first + 4] == ["mean (s)", "at rest", "median", "p10-p90"]
+    assert {"0.900", "1.800"} <= set(parsed.words), "the means of what prophet and stock took"
+
+
+def test_an_old_experiment_has_medians_alone_and_says_so(tmp_path: Path) -> None:
+    results = Results(schema=1, config={}, cells=[cell(stock=policy(1.75), prophet=policy(0.95))])
+    write_results(results, tmp_path / "results.json")
+    write_report(tmp_path, tmp_path / "report.html")
+    words = structure((tmp_path / "report.html").read_text(encoding="utf-8")).words
+    assert any(MEDIANS in said for said in words)
+    assert {"median (s)", "1.750", "0.950"} <= set(words) and "mean (s)" not in words
 
 
 def test_a_page_that_cannot_be_written_is_one_line(record: Path) -> None:
