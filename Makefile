@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog soak testbed operations golden release clean
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog regret soak testbed operations golden release clean
 
 setup: $(STAMP)
 
@@ -151,6 +151,10 @@ memory: setup
 # What the coordinator of MLfabric jobs costs and withstands: about four minutes on a quiet machine.
 coordinator: setup
 	$(BIN)/python -m tools.coordinator
+
+# What it costs a job to find out which blocks are its best, simulated: some five minutes.
+regret: setup
+	$(BIN)/python -m tools.regret_page
 
 # Whether jobs of many small gradients end on BytePS as released: up to half an hour.
 backlog: setup

@@ -1,7 +1,7 @@
 """`make regret`: what it costs a job to find out which arm is its best, on jobs whose times are drawn.
 
 Rule of this file: jobs whose truth is known, and what a decider makes of them; the page is regret_page.py's. Times are
-seconds of a virtual clock; nothing here is measured.
+seconds of a virtual clock.
 
 A job has arms: sizes of blocks, each with a true effect, a prediction that errs, and what a change costs. The truth
 comes from shapes that no decider knows, predictions err in ways that go together, and iterations scatter, are slow
@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
+
+from prophet.learn.tuner import Arm, Model, Tuner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,6 +32,9 @@ COUNTS = (50, 100, 500)
 BAD = 0.10
 """An iteration under an arm that is slower than the best by more than this share is a bad one."""
 ITERATION_S = 0.3
+FIRST = 3
+"""The arm that jobs begin with."""
+DEFAULT = Model()
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ FAMILIES = (
     Family("changing", valley, DDP, change_at=150),
     Family("changing, new keys", valley, BYTEPS, change_at=150),
 )
-NOISES = (0.005, 0.01, 0.04, 0.08, 0.15)
+NOISES = (0.01, 0.04, 0.15)
 
 
 def draw(family: Family, noise: float, seed: int) -> Job:
@@ -153,6 +158,24 @@ class Decider(Protocol):
         ...
 
 
+class Tuned:
+    """Prophet's tuner, as a job of this family has it."""
+
+    def __init__(self, family: Family, model: Model = DEFAULT) -> None:
+        self._tuner = Tuner(model)
+        self._family = family
+
+    def predicted(self, iterations_s: Sequence[float]) -> None:
+        costs = self._family.first_cost, self._family.cost
+        self._tuner.predict([Arm(arm, float(s), SIZES[arm], "", *costs) for arm, s in enumerate(iterations_s)])
+
+    def ended(self, arm: int, iteration_s: float) -> int:
+        self._tuner.observe(arm, iteration_s)
+        following = self._tuner.next(arm).arm
+        assert isinstance(following, int)
+        return following
+
+
 class Course(NamedTuple):
     """What came of a job: the arm of each iteration, and what each took, changes included."""
 
@@ -163,7 +186,7 @@ class Course(NamedTuple):
     job: Job
 
 
-def run(job: Job, decider: Decider, first: int) -> Course:
+def run(job: Job, decider: Decider, first: int = FIRST) -> Course:
     """The job as this decider has it, from the `first` arm on."""
     arms, took_s, best_s = np.zeros(ITERATIONS, np.int64), np.zeros(ITERATIONS), np.zeros(ITERATIONS)
     had, arm, before, row = {first}, first, first, -1
@@ -186,8 +209,8 @@ class Figures(NamedTuple):
 
     regret: tuple[float, ...]
     """After each of COUNTS."""
-    after_change: float
-    """Of the first 100 iterations after a change; nan where there is none."""
+    after_change: float | None
+    """Of the first 100 iterations after a change; None where there is none."""
     rests_off: float
     """By how much the arm that is rested at is slower than the best."""
     nine_of_ten: float
@@ -206,7 +229,7 @@ def figures(courses: Iterable[Course]) -> Figures:
     off, rest = columns[:, -3], columns[:, -2]
     return Figures(
         tuple(float(value) for value in means[: len(COUNTS)]),
-        float(means[len(COUNTS)]),
+        None if math.isnan(means[len(COUNTS)]) else float(means[len(COUNTS)]),
         float(off.mean()),
         float(np.quantile(off, 0.9)),
         float(np.median(rest)),
@@ -232,4 +255,4 @@ def _row(course: Course) -> list[float]:
         for place, arm in enumerate(course.arms)
     ]
     bad = float(np.count_nonzero(np.array(per_iteration) > 1 + BAD))
-    return [*regret, after, float(effects[last] / effects.min() - 1), float(until), bad]
+    return [*regret, after, float(effects[last] / effects.min() - 1), float(until), float(bad)]

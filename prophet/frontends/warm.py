@@ -15,6 +15,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,9 @@ from prophet.forks import free_in_forks
 if TYPE_CHECKING:
     from prophet.core.network import Network
     from prophet.core.profile import Profile
-    from prophet.learn.kept import Kept
+    from prophet.learn.kept import Believed, Kept
+
+    Learned = tuple[Profile | None, Network | None, Sequence[Believed]]
 
 MOST_FILES = 64
 """Files kept in the folder; the oldest go. A large model's has some 100 kB."""
@@ -96,16 +99,18 @@ class WarmStart:
             fresh, self._fresh = self._fresh, None
         return fresh
 
-    def turn(self, now: float, cut: Cut | None, learned: Callable[[], tuple[Profile | None, Network | None]]) -> None:
+    def turn(self, now: float, cut: Cut | None, learned: Callable[[], Learned]) -> None:
         """Keeps what is `learned` once `cut`, which is in force, has been for a while."""
         if cut != self._cut:
             self._cut, self._cut_since, self._cut_is_kept = cut, now, False
         elif not self._cut_is_kept and now - self._cut_since >= PROVED_S:
-            profile, network = learned()
+            profile, network, known = learned()
             self._cut_is_kept = profile is not None
-            self.keep(cut, profile, network)
+            self.keep(cut, profile, network, known)
 
-    def keep(self, cut: Cut | None, profile: Profile | None, network: Network | None) -> None:
+    def keep(
+        self, cut: Cut | None, profile: Profile | None, network: Network | None, known: Sequence[Believed] = ()
+    ) -> None:
         """Writes what was learned, whole or not at all. A failure is a warning."""
         with self._lock:
             if self._path is None or self._sizes is None or profile is None:
@@ -117,7 +122,7 @@ class WarmStart:
                 if cut == self._learning(self._sizes):
                     cut = None  # The next start has to learn as well.
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(kept_to_json(Kept(profile, network, cut)), self._path)
+                write_whole(kept_to_json(Kept(profile, network, cut, tuple(known))), self._path)
                 remove_oldest(self._path.parent, MOST_FILES)
             except Exception as error:
                 logger.warning("Prophet could not keep what it learned: %s: %s", type(error).__name__, error)
@@ -147,7 +152,7 @@ class WarmStart:
                 *(self._profile.total_bytes, len(self._profile.gradients), sum(sizes), len(sizes)),
             )
             return kept
-        return Kept(profile, kept.network if kept else None, kept.cut if kept else None)
+        return replace(kept, profile=profile) if kept else Kept(profile)
 
 
 def remove_oldest(folder: Path, most: int) -> None:

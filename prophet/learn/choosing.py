@@ -20,6 +20,7 @@ from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
 from prophet.core.plan import Plan
 from prophet.core.profile import Profile
+from prophet.learn.kept import Believed
 from prophet.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 from prophet.learn.tuner import Arm, Belief, Step, Tuner
 
@@ -93,6 +94,7 @@ class Choosing:
         self._choices: dict[tuple[Cut, str], Choice] = {}
         self._wanted: Choice | None = None
         self._planned: Choice | None = None  # whose plan holds
+        self._recalled: list[Believed] = []
         self._awaits = False  # the wanted arm has not been in force yet
         self._waited = 0  # for so many iterations
         self._credit_known = False
@@ -114,6 +116,10 @@ class Choosing:
     def refused(self, refusals: Sequence[Refusal]) -> None:
         """What the engine cannot give the job as things are; all of it, at each turn."""
         self._refusals = refusals
+
+    def recall(self, believed: Sequence[Believed]) -> None:
+        """What was believed of arms in an earlier run of this job; nothing where that does not hold any more."""
+        self._recalled = list(believed)
 
     def may_ask(self) -> bool:
         """Whether no search is under way, and no other arm: the answer would be for the one that is about to go."""
@@ -204,14 +210,14 @@ class Choosing:
         assert question is not None
         more = () if self._more is None else self._more(question)
         self._choices = {(choice.cut, choice.way): choice for choice in (*choices, *more)}
-        total_bytes = question.profile.total_bytes
+        total_bytes, barrier = question.profile.total_bytes, question.barrier
         self.tuner.predict(
             [
                 Arm(
-                    (choice.cut, choice.way, question.barrier),
+                    (choice.cut, choice.way, barrier),
                     choice.iteration_s,
                     choice.cut.typical_bytes(total_bytes),
-                    (choice.way, question.barrier),
+                    (choice.way, barrier),
                     changes.first_cost if not choice.way else WAY_COST,
                     changes.cost if not choice.way else WAY_COST,
                     changes.lasts,
@@ -219,6 +225,10 @@ class Choosing:
                 for choice in self._choices.values()
             ]
         )
+
+        for one in [one for one in self._recalled if one.barrier == barrier and (one.cut, one.way) in self._choices]:
+            self.tuner.recall((one.cut, one.way, barrier), one.iteration_s, one.error)
+            self._recalled.remove(one)
 
     def _tell(self, question: Question) -> bool:
         """What iterations took, once the arms are known. Whether there was any."""
@@ -298,6 +308,16 @@ class Choosing:
             if choice.way not in beliefs or belief.iteration_s < beliefs[choice.way].iteration_s:
                 beliefs[choice.way] = belief
         return beliefs
+
+    @property
+    def known(self) -> tuple[Believed, ...]:
+        """What is believed of the arms that the job has had, for its next start."""
+        question = self._question
+        if question is None:
+            return ()
+        names = [(choice.cut, choice.way, question.barrier) for choice in self._choices.values()]
+        beliefs = [(name, self.tuner.belief(name)) for name in names]
+        return tuple(Believed(*name, one.iteration_s, one.error) for name, one in beliefs if one.seen)
 
     @property
     def at_rest(self) -> bool:

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from prophet.core.cut import Cut, Segment, arena_places, ids_at
 from prophet.core.errors import UserError
@@ -32,13 +32,26 @@ SAME_BYTES = 0.02
 """A profile from a file may have another number of bytes than the job by this share: buffers that are no gradients."""
 
 
+class Believed(NamedTuple):
+    """What was believed of an arm (prophet/learn/choosing.py): an iteration's seconds, and their error as a share."""
+
+    cut: Cut
+    way: str
+    barrier: bool
+    iteration_s: float
+    error: float
+
+
 @dataclass(frozen=True)
 class Kept:
-    """A job's `profile` with the ids of its blocks, and its `network` and `cut` where they are known."""
+    """A job's `profile` with the ids of its blocks, its `network` and `cut` where they are known, and what was
+    `believed` of the arms that it has had.
+    """
 
     profile: Profile
     network: Network | None = None
     cut: Cut | None = None
+    believed: tuple[Believed, ...] = ()
 
 
 def kept_name(sizes: Sequence[int], where: Mapping[str, str]) -> str:
@@ -57,7 +70,8 @@ def kept_to_json(kept: Kept) -> str:
     record = {
         "schema": KEPT_SCHEMA,
         "network": dataclasses.asdict(kept.network) if kept.network else None,
-        "cut": [[segment.start, segment.block_bytes] for segment in kept.cut.segments] if kept.cut else None,
+        "cut": _rows(kept.cut) if kept.cut else None,
+        "believed": [[_rows(one.cut), *one[1:]] for one in kept.believed],
         "profile": rows,
     }
     return json.dumps(record, separators=(",", ":")) + "\n"
@@ -82,10 +96,26 @@ def kept_from_json(text: str) -> Kept:
         return Kept(
             Profile("kept", gradients, ids),
             _network(**network) if network is not None else None,
-            Cut(tuple(Segment(int(start), int(size)) for start, size in cut)) if cut is not None else None,
+            _cut(cut) if cut is not None else None,
+            tuple(_believed(*row) for row in record.get("believed", ())),
         )
     except (LookupError, TypeError, AttributeError, OverflowError, UserError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _rows(cut: Cut) -> list[list[int]]:
+    return [[segment.start, segment.block_bytes] for segment in cut.segments]
+
+
+def _cut(rows: Sequence[Sequence[int]]) -> Cut:
+    return Cut(tuple(Segment(int(start), int(size)) for start, size in rows))
+
+
+def _believed(rows: Sequence[Sequence[int]], way: str, barrier: bool, iteration_s: float, error: float) -> Believed:
+    one = Believed(_cut(rows), str(way), bool(barrier), float(iteration_s), float(error))
+    if not (1e-6 < one.iteration_s < MOST and 0 <= one.error < MOST):
+        raise ValueError(f"it has iterations of {one.iteration_s} s")
+    return one
 
 
 def _network(**numbers: float) -> Network:

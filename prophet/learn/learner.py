@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from prophet.core.policy import Policy
     from prophet.core.profile import Profile
     from prophet.learn.choosing import Changes, Choosing, MoreChoices
-    from prophet.learn.kept import Kept, Prior
+    from prophet.learn.kept import Believed, Kept, Prior
     from prophet.learn.tuner import Belief, Step
 
 
@@ -109,6 +109,8 @@ class Learner:
         self._prior = Prior(kept)
         if kept.network is not None:
             self.monitor.expect(kept.network)
+        if self._choosing is not None:
+            self._choosing.recall(kept.believed)
         self._judged_at = -float("inf")
 
     def traced(self, forward_s: Mapping[int, float], policy: Policy) -> None:
@@ -147,6 +149,11 @@ class Learner:
     def at_rest(self) -> bool:
         """Whether blocks were chosen, and are as they were measured to be best."""
         return self._choosing is not None and self._choosing.at_rest
+
+    @property
+    def known(self) -> tuple[Believed, ...]:
+        """What is believed of the arms that the job has had, for its next start."""
+        return self._choosing.known if self._choosing is not None else ()
 
     @property
     def step(self) -> Step | None:
@@ -218,6 +225,8 @@ class Learner:
         if self._prior is not None and unsure:
             profile, network = self._prior.fill(profile, network)
             due = due or bool(self._prior.dropped)
+            if choosing is not None and self._prior.dropped:
+                choosing.recall(())
         plan = None
         if choosing is not None:
             if due and profile is not None and network is not None:
@@ -248,9 +257,14 @@ class Learner:
         return replace(plan, push=push, pull=pull)
 
     def _ended(self, cut: Cut) -> Sequence[Iteration]:
+        """Iterations under this cut, without those before the order of its blocks was learned."""
         from prophet.core.choice import Iteration
 
-        return [Iteration(cut, "", took_s) for took_s in self.profiler.take_took_s()]
+        took_s = self.profiler.take_took_s()
+        in_places = bool(self._ranks_of) and not any(self._ranks_of.values())
+        if self._learns_order and not self._ranked and not in_places:
+            return ()
+        return [Iteration(cut, "", each_s) for each_s in took_s]
 
     def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
         """Of the network, after the first iterations: they make connections and register memory as they go.

@@ -56,13 +56,13 @@ class Model:
     """Of each arm for itself."""
     ageing: float = 0.0001
     """Of each arm's step from one iteration to the next: what was measured long ago says less."""
-    trust: float = 0.5
+    trust: float = 0.25
     """A scale of twice the errors is the less likely by this power of two."""
     moved: float = 0.5
     """How much of a prediction's change is uncertain, as a share of it."""
-    noise: float = 0.03
+    noise: float = 0.02
     """Of an iteration, until its own are known."""
-    known_after: float = 6.0
+    known_after: float = 2.0
     """So many iterations are worth as much as that expectation."""
     alike_after: float = 20.0
     """So many pairs of neighbours are worth as much as the expectation that they have nothing to do with each other."""
@@ -74,7 +74,7 @@ class Model:
     """Iterations that a job is expected to go on for, at least."""
 
 
-SCALES = np.array([0.5, 1.0, 2.0, 4.0])
+SCALES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
 """How well this job's predictions hold, as factors on the deviations of arms: which is the likeliest, its iterations
 tell."""
 LOOKS = (1, 3, 9, 27)
@@ -143,6 +143,8 @@ class Tuner:
         self._noise = _Noise(self.model)
         self._seen: dict[Hashable, int] = {}
         self._current: Hashable = None
+        self._stay = 0
+        """Iterations since the job came to it."""
         self._reached: set[Hashable] = set()
         """Arms that the job has come to, and did not begin with."""
         self._off = np.zeros(len(SCALES))
@@ -212,8 +214,11 @@ class Tuner:
         model, arm, place = self.model, self._arms[name], self._places[name]
         going, seen = 0.0, self._seen.get(name, 0)
         came, self._current = self._current not in (None, name), name
+        self._stay = 1 if came else self._stay + 1
         if came:
             self._reached.add(name)
+        # Of an arm that the job has just come to the first iterations tell, once the cost of coming is over.
+        fresh = name in self._reached and self._stay <= arm.lasts + 1
         if seen < arm.lasts and name in self._reached:
             going = arm.first_cost / arm.lasts
         elif came:
@@ -226,25 +231,45 @@ class Tuner:
         steps = np.arange(1, mean.shape[1])
         covariance[:, steps, steps] += model.ageing**2
         noise = self._noise.variance + (model.going * going) ** 2
-        off = math.log(iteration_s / (1 + going) / arm.predicted_s) - mean[:, 0] - mean[:, place]
-        shown = covariance[:, 0] + covariance[:, place]
-        deviation = np.sqrt(shown[:, 0] + shown[:, place] + noise)
-        far = np.abs(off) > model.far * deviation
+        off = self._off_by(name, iteration_s / (1 + going))
+        far = np.abs(off) > model.far * np.sqrt(self._shown(place)[1] + noise)
         # An arm that the job has just come to may be far from what was predicted of it. Twice in a row under one arm,
         # and to the same side, and it is the job that is another.
-        covariance[:, place, place] += np.where(far & came, off**2, 0.0)
-        covariance[:, 0, 0] += np.where(far & (not came) & (self._off * off > 0), off**2, 0.0)
-        shown = covariance[:, 0] + covariance[:, place]
-        variance = shown[:, 0] + shown[:, place] + noise
-        most = model.far * np.sqrt(variance)
-        clipped = np.clip(off, -most, most)
-        self._off = np.where(far & (not came), off, 0.0)
-        gain = shown / variance[:, None]
-        mean += gain * clipped[:, None]
-        covariance -= gain[:, :, None] * shown[:, None, :]
-        self._likelihood -= 0.5 * (np.log(variance) + clipped**2 / variance)
-        self._likelihood -= self._likelihood.max()
+        covariance[:, place, place] += np.where(far & fresh, off**2, 0.0)
+        covariance[:, 0, 0] += np.where(far & (not fresh) & (self._off * off > 0), off**2, 0.0)
+        self._off = np.where(far & (not fresh), off, 0.0)
+        shown, variance = self._shown(place)
+        most = model.far * np.sqrt(variance + noise)
+        self._learn(shown, variance + noise, np.clip(off, -most, most))
         self._noise.add(math.log(iteration_s), anew)
+
+    def recall(self, name: Hashable, iteration_s: float, error: float) -> None:
+        """Takes in what was believed of this arm in an earlier run of the job, which may be somewhat another now."""
+        place = self._places[name]
+        off = self._off_by(name, iteration_s)
+        noise = error**2 + self.model.own**2
+        far = np.abs(off) > self.model.far * np.sqrt(self._shown(place)[1] + noise)
+        self._covariance[:, place, place] += np.where(far, off**2, 0.0)
+        shown, variance = self._shown(place)
+        self._learn(shown, variance + noise, off)
+
+    def _off_by(self, name: Hashable, iteration_s: float) -> Array:
+        """The logarithm of how much longer this is than what is believed of the arm, for each of SCALES."""
+        logs = self._mean[:, 0] + self._mean[:, self._places[name]]
+        return math.log(iteration_s / self._arms[name].predicted_s) - logs
+
+    def _shown(self, place: int) -> tuple[Array, Array]:
+        """What an iteration under the arm at this place says of the state, and the variance of its level and arm."""
+        shown = self._covariance[:, 0] + self._covariance[:, place]
+        return shown, shown[:, 0] + shown[:, place]
+
+    def _learn(self, shown: Array, variance: Array, off: Array) -> None:
+        """Kalman's step: a measurement that says `shown` of the state, with this variance, is off by so much."""
+        gain = shown / variance[:, None]
+        self._mean += gain * off[:, None]
+        self._covariance -= gain[:, :, None] * shown[:, None, :]
+        self._likelihood -= 0.5 * (np.log(variance) + np.minimum(off**2 / variance, self.model.far**2))
+        self._likelihood -= self._likelihood.max()
 
     # What comes out.
 

@@ -141,8 +141,8 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: 
     assert len(caplog.records) == 1
 
 
-def learned(enough: bool) -> tuple[Profile | None, Network | None]:
-    return PROFILE if enough else None, NETWORK
+def learned(enough: bool) -> tuple[Profile | None, Network | None, tuple[()]]:
+    return PROFILE if enough else None, NETWORK, ()
 
 
 def test_a_cut_is_kept_once_it_has_been_in_force_for_a_while(tmp_path: Path) -> None:

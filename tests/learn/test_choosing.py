@@ -242,3 +242,15 @@ def test_iterations_before_anything_is_predicted_are_told_when_it_is() -> None:
     choosing.ask(PROFILE, NETWORK, 0.0)
     choosing.turn()
     assert choosing.believed()[""].iteration_s == pytest.approx(2.0 / 1.1**3, rel=0.05)
+
+
+def test_what_is_known_of_the_arms_that_a_job_has_had_is_there_for_its_next_start() -> None:
+    job = Job(uniform(1024))
+    job.takes_s = {uniform(128): 3.0}
+    job.turns(20)
+    known = job.choosing.known
+    assert {one.cut for one in known} >= {uniform(1024), uniform(128)}
+    again = Job(uniform(256))
+    again.choosing.recall(known)
+    again.takes_s = job.takes_s
+    assert uniform(128) not in again.turns(20)

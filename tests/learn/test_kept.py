@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from prophet.core.cut import Cut, learning_cut
 from prophet.core.network import Network
 from prophet.core.profile import GradientProfile, Profile
-from prophet.learn.kept import Kept, Prior, kept_from_json, kept_name, kept_to_json, with_ids_of_the_job
+from prophet.learn.kept import Believed, Kept, Prior, kept_from_json, kept_name, kept_to_json, with_ids_of_the_job
 from prophet.learn.learner import Learner
 from prophet.models import zoo
 from prophet.policies import get_policy
@@ -27,7 +27,8 @@ PROFILE = Profile(
     (0, 1, 2),
 )
 NETWORK = Network(1e8, 0.0001, 0.002)
-KEPT = Kept(PROFILE, NETWORK, learning_cut(100 << 20))
+BELIEVED = Believed(Cut.uniform(1 << 20), "", True, 0.5, 0.01)
+KEPT = Kept(PROFILE, NETWORK, learning_cut(100 << 20), (BELIEVED,))
 
 
 @pytest.mark.parametrize("kept", [KEPT, Kept(PROFILE), Kept(PROFILE, None, Cut.uniform(1 << 20))])

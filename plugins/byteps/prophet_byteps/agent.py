@@ -401,7 +401,7 @@ class Agent:
         if (network := learner.network) is not None:
             board.measured(network)
         if warm is not None:
-            warm.turn(now, cut, lambda: (learner.profiler.profile, learner.network))
+            warm.turn(now, cut, lambda: (learner.profiler.profile, learner.network, learner.known))
         if plan is not None:
             self._plan = plan
             self._take_up(hook, plan)
@@ -484,7 +484,7 @@ class Agent:
         if learner is not None and not self._aside:
             warm, cut = self._keeps(learner)
             if warm is not None:
-                warm.keep(cut, learner.profiler.profile, learner.network)
+                warm.keep(cut, learner.profiler.profile, learner.network, learner.known)
         write_records(self._settings, self._status, self._learned, self._happened)
 
     def _take_last_events(self) -> None:

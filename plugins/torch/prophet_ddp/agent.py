@@ -152,7 +152,8 @@ class ModuleAgent(WatchingAgent):
     def leave(self) -> None:
         """The module or the process ends: what was learned is kept for the next start."""
         if self._warm is not None:
-            self._warm.keep(self._record.cut, self.learner.profiler.latest, self.learner.network)
+            learner = self.learner
+            self._warm.keep(self._record.cut, learner.profiler.latest, learner.network, learner.known)
 
     def _begin_warm(self, rounds: ModuleRounds, warm: WarmStart) -> None:
         """Once it is known what there is to send: where the last run of the job ended, this one begins."""
@@ -176,7 +177,8 @@ class ModuleAgent(WatchingAgent):
         if warm is not None and cut is not None:
             if not warm.asked:
                 self._begin_warm(rounds, warm)
-            warm.turn(now, cut, lambda: (self.learner.profiler.latest, self.learner.network))
+            learner = self.learner
+            warm.turn(now, cut, lambda: (learner.profiler.latest, learner.network, learner.known))
         events = rounds.log.drain()
         rounds.record.keep(events)
         self.learner.profiler.forward_ended(rounds.log.drain_forward_ends())

@@ -13,6 +13,8 @@ from statistics import median
 from typing import Any
 
 import pytest
+from prophet_ddp.comparison import FOR_GOOD, Comparison
+from prophet_ddp.trials import CutTrial
 
 from prophet.core.arena import at_pace, completions_at, generations_at, profile_under
 from prophet.core.choice import ChoosingPolicy
@@ -38,12 +40,10 @@ from prophet.policies.algorithms.sequence import (
 from prophet.policies.algorithms.stock import stock_iteration_s
 from prophet_ddp import agent as agent_module
 from prophet_ddp.agent import Agents, ModuleAgent, profile_of
-from prophet_ddp.comparison import FOR_GOOD, Comparison
 from prophet_ddp.control import Decision
 from prophet_ddp.events import EventLog, Phase
 from prophet_ddp.phases import Division, divide
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.trials import CutTrial
 
 TOTAL = 25_600_000
 PROFILE = resnet50(TOTAL, backward_s=0.6, forward_s=0.3)
