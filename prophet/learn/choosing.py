@@ -49,7 +49,7 @@ class Changes:
     most_cuts: int
 
 
-NEW_KEYS = Changes(first_cost=2.0, lasts=2, cost=0.1, most_cuts=8)
+NEW_KEYS = Changes(first_cost=1.6, lasts=2, cost=1.6, most_cuts=8)
 """Parameter servers: new blocks are new keys, two sets in turn, and servers keep the gradients for each of them."""
 NOTHING_NEW = Changes(first_cost=0.1, lasts=1, cost=0.1, most_cuts=24)
 """Collectives: the ranks agree, and that is all."""
@@ -217,7 +217,7 @@ class Choosing:
                     (choice.cut, choice.way, barrier),
                     choice.iteration_s,
                     choice.cut.typical_bytes(total_bytes),
-                    (choice.way, barrier),
+                    (choice.way, barrier, len(choice.cut.segments) > 1),  # Sizes that are mixed err otherwise.
                     changes.first_cost if not choice.way else WAY_COST,
                     changes.cost if not choice.way else WAY_COST,
                     changes.lasts,

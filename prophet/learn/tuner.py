@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Model:
     """How predictions err and what iterations do. Deviations are standard deviations of the logarithm of a time."""
 
-    level: float = 0.3
+    level: float = 0.1
     """Of the level at first: what all predictions have in common."""
     drift: float = 0.001
     """Of the level's step from one iteration to the next."""
@@ -48,7 +48,7 @@ class Model:
     """Of what the predictions of one kind of arm have in common."""
     slope: float = 0.02
     """For each doubling of the block's size."""
-    smooth: float = 0.04
+    smooth: float = 0.03
     """Of what neighbours in size have in common."""
     reach: float = 1.5
     """How far that goes, in doublings."""
@@ -70,7 +70,7 @@ class Model:
     """What is farther off than so many deviations counts as if it were so far."""
     going: float = 0.4
     """By how much what going to an arm costs is unsure, as a share of it."""
-    left: float = 150.0
+    left: float = 120.0
     """Iterations that a job is expected to go on for, at least."""
 
 
@@ -90,8 +90,8 @@ MOST_LOG = 3.0
 class Arm:
     """One thing that can be done. `name` identifies it, `kind` says with which others its prediction errs.
 
-    `first_cost` is what going there takes the first time, over the first iterations that it `lasts`, and `cost` what
-    it takes later, both in iterations.
+    `first_cost` is what going there takes the first time and `cost` what it takes later, both in iterations; it is paid
+    over as many iterations as it `lasts`.
     """
 
     name: Hashable
@@ -143,10 +143,7 @@ class Tuner:
         self._noise = _Noise(self.model)
         self._seen: dict[Hashable, int] = {}
         self._current: Hashable = None
-        self._stay = 0
-        """Iterations since the job came to it."""
-        self._reached: set[Hashable] = set()
-        """Arms that the job has come to, and did not begin with."""
+        self._going, self._comes, self._fresh = 0.0, 0, False
         self._off = np.zeros(len(SCALES))
         self.iterations = 0
 
@@ -212,18 +209,16 @@ class Tuner:
     def observe(self, name: Hashable, iteration_s: float) -> None:
         """An iteration under this arm took so long."""
         model, arm, place = self.model, self._arms[name], self._places[name]
-        going, seen = 0.0, self._seen.get(name, 0)
+        seen = self._seen.get(name, 0)
         came, self._current = self._current not in (None, name), name
-        self._stay = 1 if came else self._stay + 1
         if came:
-            self._reached.add(name)
-        # Of an arm that the job has just come to the first iterations tell, once the cost of coming is over.
-        fresh = name in self._reached and self._stay <= arm.lasts + 1
-        if seen < arm.lasts and name in self._reached:
-            going = arm.first_cost / arm.lasts
-        elif came:
-            going = arm.cost
-        anew = came or seen == 0 or going > 0
+            self._going, self._comes = (arm.cost if seen else arm.first_cost) / arm.lasts, arm.lasts
+        going = self._going if self._comes else 0.0
+        fresh = came or self._fresh
+        # Whether it is still to be told how the arm is, since what coming cost hides it.
+        self._fresh = fresh and model.going * going > model.kind
+        anew = going > 0 or seen == 0
+        self._comes = max(0, self._comes - 1)
         self.iterations += 1
         self._seen[name] = seen + 1
         mean, covariance = self._mean, self._covariance
