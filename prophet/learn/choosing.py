@@ -24,7 +24,7 @@ from prophet.learn.kept import Believed
 from prophet.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 from prophet.learn.tuner import Arm, Belief, Step, Tuner
 
-SURELY = 2.0
+SURELY = 3.0
 """An arm is the best beyond doubt where it is better than any of another way by so many standard deviations."""
 RECENT = 10
 """What the job does now is the median of so many iterations at most."""
@@ -143,6 +143,9 @@ class Choosing:
         alike = old is not None and (old.barrier, self._more) == (barrier, more)
         if old is not None and alike and not _is_another(old, profile, network, size):
             return
+        if old is not None and old.barrier != barrier:
+            self.tuner.another()
+            self._recent_s.clear()
         credit = self._credit if self._wanted is None else self._wanted.credit
         measured = None
         if credit is not None and self._recent_s and not self._way:

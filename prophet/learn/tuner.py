@@ -266,6 +266,10 @@ class Tuner:
         self._likelihood -= 0.5 * (np.log(variance) + np.minimum(off**2 / variance, self.model.far**2))
         self._likelihood -= self._likelihood.max()
 
+    def another(self) -> None:
+        """The job is another from here on: how long its iterations take is to be told anew, by the next of them."""
+        self._covariance[:, 0, 0] += self.model.kind + self.model.level
+
     # What comes out.
 
     def _believed(self) -> tuple[Array, Array]:

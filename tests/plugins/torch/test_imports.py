@@ -20,7 +20,9 @@ SELDOM = (
     "numpy.typing",
 )
 """Needed on GPUs, by records that are asked for, by policies with groups, and by type checkers."""
-LEARNING = {f"prophet.learn.{name}" for name in ("learner", "profiler", "bandwidth", "wire", "serial", "judge")}
+LEARNING = {
+    f"prophet.learn.{name}" for name in ("learner", "profiler", "bandwidth", "wire", "serial", "choosing", "tuner")
+}
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,7 @@ def test_a_job_says_what_it_does(folder: Path) -> None:
     port, figures = free_port(), free_port()
     place = folder / "prophet"
     settings = {"PROPHET_RECORD": str(folder / "record"), "PROPHET_METRICS_PORT": str(figures)}
+    settings["PROPHET_PARTITION_BYTES"] = str(1 << 20)  # or so small a job would be torch's before it is looked at
 
     def both() -> list[LiveStatus]:
         seen = statuses(ask_all([place]))
