@@ -220,14 +220,23 @@ def stop_here(for_good: bool = False) -> None:
     """Ends what `watch_here` began in this thread; where that is to stay, only what `for_good`, which ends that. Within
     a call that the mode handles, it goes at the next one.
     """
-    mode = _here.mode
-    if mode is None or (_here.stays and not for_good):
+    if _here.mode is None or (_here.stays and not for_good):
         return
     _here.stays = False
+    _leave()
+
+
+def _leave() -> _References | None:
+    """Takes this thread's mode off the stack, and returns it; None where it is not there."""
+    mode = _here.mode
+    if mode is None:
+        return None
     with _modes_above(_References):
-        if _stack.height() and _stack.top() is mode:
-            _stack.pop()
-            _here.mode = None
+        if not (_stack.height() and _stack.top() is mode):
+            return None
+        _stack.pop()
+    _here.mode = None
+    return mode
 
 
 def look(values: Iterable[Any]) -> None:
@@ -247,19 +256,27 @@ def watching_here() -> bool:
 
 
 @contextlib.contextmanager
-def away() -> Iterator[None]:
-    """Within it this thread's mode is off the stack, as code that torch.compile made expects: it looks at the stack
-    before it runs, and is made anew where that is another one.
-    """
-    mode, stays, before = _here.mode, _here.stays, _here.away
-    stop_here(for_good=True)
-    _here.away = True
+def aside() -> Iterator[None]:
+    """Within it this thread's mode is off the stack: what runs is Prophet's own, and pays nothing for being seen."""
+    mode = _leave()
     try:
         yield
     finally:
-        _here.stays, _here.away = stays, before
         if mode is not None and _here.mode is None:
             _enter(mode)
+
+
+@contextlib.contextmanager
+def away() -> Iterator[None]:
+    """Within it this thread's mode is off the stack, and none is entered, as code that torch.compile made expects: it
+    looks at the stack before it runs, and is made anew where that is another one.
+    """
+    before, _here.away = _here.away, True
+    try:
+        with aside():
+            yield
+    finally:
+        _here.away = before
 
 
 # Every gradient passes through several of these two, between computations that leave nothing of Python's in a cache: so
