@@ -23,9 +23,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -65,12 +66,18 @@ StorageKey = int
 Pending = Mapping[StorageKey, tuple[Any, ...]]
 
 
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The tensor's memory; None where it has none of its own."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError, AttributeError):
+        return None
+
+
 def storage_key(tensor: torch.Tensor) -> StorageKey:
     """The same for all tensors that share memory; 0 where a tensor has none of its own."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError, AttributeError):
-        return 0
+    storage = storage_of(tensor)
+    return int(storage._cdata) if storage is not None else 0
 
 
 class _Here(threading.local):
@@ -223,20 +230,19 @@ def stop_here(for_good: bool = False) -> None:
     if _here.mode is None or (_here.stays and not for_good):
         return
     _here.stays = False
-    _leave()
+    _take_off()
 
 
-def _leave() -> _References | None:
-    """Takes this thread's mode off the stack, and returns it; None where it is not there."""
-    mode = _here.mode
-    if mode is None:
+def _take_off() -> int | None:
+    """Takes this thread's mode off the stack: how many there are above it; None where it is not there."""
+    if _here.mode is None:
         return None
-    with _modes_above(_References):
-        if not (_stack.height() and _stack.top() is mode):
+    with _modes_above(_References) as above:
+        if not (_stack.height() and _stack.top() is _here.mode):
             return None
         _stack.pop()
     _here.mode = None
-    return mode
+    return len(above)
 
 
 def look(values: Iterable[Any]) -> None:
@@ -258,12 +264,15 @@ def watching_here() -> bool:
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
     """Within it this thread's mode is off the stack: what runs is Prophet's own, and pays nothing for being seen."""
-    mode = _leave()
+    mode = _here.mode
+    above = _take_off()
     try:
         yield
     finally:
-        if mode is not None and _here.mode is None:
-            _enter(mode)
+        if mode is not None and above is not None and _here.mode is None:
+            _here.mode = mode
+            with _modes_above((), above):
+                _stack.push(mode)
 
 
 @contextlib.contextmanager
@@ -366,13 +375,15 @@ _stack = _Stack()
 
 
 @contextlib.contextmanager
-def _modes_above(kind: type) -> Iterator[None]:
-    """Within it, the modes above the topmost one of this kind are off the stack; all of them where there is none."""
-    taken = []
-    while _stack.height() and not isinstance(_stack.top(), kind):
+def _modes_above(kind: type | tuple[type, ...], most: int = sys.maxsize) -> Iterator[Sequence[Any]]:
+    """Within it, the modes above the topmost one of this kind are off the stack, all of them where there is none, but
+    only so many; these are given.
+    """
+    taken: list[Any] = []
+    while _stack.height() and len(taken) < most and not isinstance(_stack.top(), kind):
         taken.append(_stack.pop())
     try:
-        yield
+        yield taken
     finally:
         for mode in reversed(taken):
             _stack.push(mode)
