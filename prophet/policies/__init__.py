@@ -10,6 +10,7 @@ add one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
@@ -178,7 +179,7 @@ def unknown_variables(names: Iterable[str]) -> dict[str, str]:
 
 def all_definitions() -> dict[str, Definition]:
     """Every policy by name, in alphabetical order. Imports all of them."""
-    return dict(sorted((name, entry) for file in _files() for name, entry in _definitions(file).items()))
+    return dict(sorted((name, entry) for file in _files(tuple(__path__)) for name, entry in _definitions(file).items()))
 
 
 def policy_names() -> list[str]:
@@ -191,13 +192,14 @@ def collective_policies() -> list[str]:
     return [name for name, definition in all_definitions().items() if not definition.servers_only]
 
 
-def _files() -> set[str]:
-    return {module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg}
+@functools.cache
+def _files(folders: tuple[str, ...]) -> set[str]:
+    return {module.name for module in pkgutil.iter_modules(folders) if not module.ispkg}
 
 
 def _file_of(name: str) -> str | None:
     """The file whose name is `name` or the longest beginning of it that ends before a dash."""
-    words, files = name.split("-"), _files()
+    words, files = name.split("-"), _files(tuple(__path__))
     stems = ("_".join(words[:count]) for count in range(len(words), 0, -1))
     return next((stem for stem in stems if stem in files), None)
 

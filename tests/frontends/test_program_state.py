@@ -223,11 +223,13 @@ class Job:
         for model in (self.late, self.plain):
             model(torch.ones(1, 2)).sum().backward()
         self.states: list[list[Any]] = []
+        self.watched: list[bool] = []
         module: Any = importlib.import_module("torch.optim.sgd")
         functional = module.sgd
 
         def sgd(*args: Any, **kwargs: Any) -> None:
             self.states.append(named(program_state.of_now()))
+            self.watched.append(any(map(references.is_watch, torch.overrides._get_current_function_mode_stack())))
             functional(*args, **kwargs)
 
         monkeypatch.setattr(module, "sgd", sgd)
@@ -311,6 +313,14 @@ def test_the_watch_is_where_it_was_after_an_update_under_a_default_device(job: J
     default_device(job.use)
     assert not references.watching_here()
     assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_an_update_pays_nothing_for_the_watch_that_it_ends(job: Job) -> None:
+    job.step()
+    assert references.watching_here()
+    job.late(torch.ones(1, 2))
+    _, late = job.watched
+    assert not late
 
 
 class Sets:

@@ -60,7 +60,7 @@ class _Wire:
     """One group's: an operation at a time, each after some time of this rank's own."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], int, _SlowWork]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], int, _SlowWork] | None] = queue.SimpleQueue()
         self._chance = random.Random(int(os.environ.get("RANK", "0")))
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -69,9 +69,12 @@ class _Wire:
         self._waiting.put((start, size_bytes, work))
         return work
 
+    def end(self) -> None:
+        self._waiting.put(None)
+
     def _run(self) -> None:
-        while True:
-            start, size_bytes, work = self._waiting.get()
+        while (taken := self._waiting.get()) is not None:
+            start, size_bytes, work = taken
             time.sleep((OPERATION_S + size_bytes / BYTES_PER_S) * self._chance.random())
             try:
                 start().wait()
@@ -80,6 +83,7 @@ class _Wire:
             else:
                 _counts["operations"] += 1
                 work.future.set_result(None)
+            del taken, start, work
 
 
 def _slow(name: str) -> None:
@@ -91,6 +95,17 @@ def _slow(name: str) -> None:
         return wire.put(lambda: original(self, *args), args[0].nbytes)
 
     setattr(Issuer, name, slow)
+
+
+def _end_wires() -> None:
+    original: Any = vars(Issuer)["close"]
+
+    def close(self: Any) -> None:
+        if "wire" in vars(self):
+            self.wire.end()
+        original(self)
+
+    Issuer.close = close  # type: ignore[method-assign]
 
 
 def _by_chance(rounds: ModuleRounds, chance: random.Random) -> Decision:
@@ -156,6 +171,7 @@ def _tell() -> None:
 _slow("all_reduce")
 _slow("broadcast")
 _slow("all_to_all")
+_end_wires()
 _decide_often()
 _count_turns()
 _count_late()

@@ -173,4 +173,4 @@ class Control:
         if self._decides:
             data.copy_(torch.frombuffer(bytearray(self._sent[1]), dtype=torch.uint8))
         wait(self._issuer.put(lambda: self._issuer.broadcast(data)))
-        return Decision.decode(data.numpy().tobytes())
+        return Decision.decode(bytes(data.tolist()))

@@ -133,7 +133,6 @@ class DeviceArena(DdpArena):
             operation.end = streams.mark()
         operation.issued = True
         operation.copies = []
-        del operation.start  # which has the operation: tensors are not to wait for the garbage collector
         self._issuer.tell()
         return _Ending(self._ends, operation.end, (start, then))
 

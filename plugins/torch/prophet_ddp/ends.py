@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterable
 
 from prophet.frontends.ending import fail_at_end, say
 from prophet.frontends.torch import guards as torch_guards
+from prophet.frontends.torch.threads import OWN
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.rounds import ModuleRounds
 
@@ -25,12 +27,13 @@ issuers: list[Issuer] = []
 
 def close_gone() -> None:
     """Before another module's group is made: those of modules that are gone end, with their threads and connections.
-    What other ranks still want of this one has left it.
+    What other ranks still want of this one has left it. Gloo looks every ten milliseconds whether it is to end, for
+    which nobody waits.
     """
     torch_guards.forget_dropped()
     for issuer in [issuer for issuer in issuers if issuer.over and issuer.closing is None]:
         issuers.remove(issuer)
-        issuer.close()
+        threading.Thread(target=issuer.close, name=f"{OWN}closes").start()
 
 
 def process_ends() -> None:

@@ -287,6 +287,8 @@ class Issuer:
                 self.ended += 1
                 self._moves += 1
                 operation.done = True
+                # What they hold may hold it, and is not to wait for the garbage collector.
+                del operation.start, operation.then
                 if operation.size_bytes:
                     self._log.finished(operation.id, operation.size_bytes, now, operation.phase)
                     if operation.times is not None:

@@ -152,8 +152,8 @@ class TwoPhases:
     def operations(self) -> list[JointOperation]:
         """A round's, in order."""
         self._norms = torch.zeros(self._slots + self._ranks, dtype=torch.float32, device="cpu")
-        norms = self._norms
-        self._known = JointOperation(lambda: self._issuer.all_reduce(norms))
+        norms, issuer = self._norms, self._issuer
+        self._known = JointOperation(lambda: issuer.all_reduce(norms))
         self._left = {slot: len(slot.blocks) for slot in self._own}
         self._without_norm = len(self._own)
         self.gatherings = {block: self._gathering(block) for block in self._blocks}

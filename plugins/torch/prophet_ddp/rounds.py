@@ -90,7 +90,7 @@ class ModuleRounds(AwaitedRounds):
         """The module that is wrapped, while it lives."""
         self.times: IterationTimes | None = None
         """Of this iteration, where DistributedDataParallel's logger looks at it."""
-        self.report: Callable[[str], None] = lambda text: None
+        self.report: Callable[[str], None] = _nobody
         """Hears of each error that a pass ends with."""
         self.turns: Turns | None = None
         """Of torch's reducer, where it may have some."""
@@ -294,10 +294,12 @@ class ModuleRounds(AwaitedRounds):
 
     def end(self) -> None:
         super().end()
-        if not self._slots and self._arena is not None:
-            self._arena.operations(())
+        if not self._slots:  # What there is of them besides goes with who has it, and waits for no garbage collection.
+            if self._arena is not None:
+                self._arena.operations(())
             self._arena = self._phases = self.turns = None
             self._registered, self._first_came, self._unused, self._without = (), [], [], []
+            self.report, self.times = _nobody, None
 
     # What the module's forward says.
 
@@ -649,3 +651,7 @@ class ModuleRounds(AwaitedRounds):
     def _incomplete(self) -> str:
         missing = {place: slot.name for place, slot in enumerate(self._registered) if not slot.staged}
         return texts.unfinished(self.control.rank, missing, static=self._counted, finds_unused=self._uses_vary)
+
+
+def _nobody(_text: str) -> None:
+    """Hears nothing."""

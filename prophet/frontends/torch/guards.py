@@ -31,7 +31,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from prophet.forks import hold_over_fork
 from prophet.frontends.notices import passed_over, warn_once
@@ -53,9 +52,10 @@ _watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionar
 """By id of the parameter, which a slot keeps alive: no id is reused."""
 _pending: dict[references.StorageKey, tuple[Slot, ...]] = {}
 """Slots with a pending update, by the storage of all that it changes: parameter, gradient and the optimizer's state."""
-_sent: dict[references.StorageKey, StorageWeakRef] = {}
-"""The gradients among them, which the program may free. As long as this is held no other storage has their key: an
-activation of the next forward pass would, and wait for a parameter of which it has nothing."""
+_sent: set[references.StorageKey] = set()
+"""The gradients among them, which the program may free. Of each a weak reference of torch's is held, so that no other
+storage has their key: an activation of the next forward pass would, and wait for a parameter of which it has nothing.
+"""
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 _kept: dict[Any, list[Slot]] = {}
 """Owners with pending updates, and which those are."""
@@ -175,12 +175,11 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
     forget_dropped()
     _kept[owner] = list(slots)
     exposed: set[Slot] = set()
-    with references.blind():
+    with references.unhandled():
         for slot in _kept[owner]:
             param = slot.param
-            try:
-                storage = param.untyped_storage()
-            except NotImplementedError:  # It has no storage of the usual kind, so its uses cannot be noticed.
+            storage = references.storage_of(param)
+            if storage is None:  # None of the usual kind, so its uses cannot be noticed.
                 exposed.add(slot)
                 continue
             if slot.watched.memory.exposed(storage, param.is_cpu):
@@ -201,7 +200,7 @@ def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], 
     without being seen.
     """
     _kept[rounds] = list(slots)
-    with references.blind():
+    with references.unhandled():
         keys = {slot: _add_sent(slot) for slot in _kept[rounds]}
     _watch_references()
     together = [_pending[key] for key in set(keys.values()) if len(_pending.get(key, ())) > 1]
@@ -221,27 +220,33 @@ def _add_pending(key: references.StorageKey, slot: Slot) -> None:
 def release(owner: Any) -> None:
     """Nothing of `owner` is pending any more."""
     with references.at_work():  # A signal's handler that releases another owner does so before or after.
-        if _kept.pop(owner, None) is not None:
-            if not _kept:
-                _pending.clear()
+        over = [slot for slot in _kept.pop(owner, ()) if not (slot.pending or slot.awaited)]
+        if not _kept:
+            _pending.clear()
+        elif over:  # What backward had under way step() may have now.
             for key, slots in list(_pending.items()):
                 others = tuple(slot for slot in slots if slot.pending or slot.awaited)
                 if not others:
                     del _pending[key]
                 elif len(others) < len(slots):
                     _pending[key] = others
-            for key in _sent.keys() - _pending.keys():
-                del _sent[key]
+        if over or not _kept:
+            for key in _sent - _pending.keys():
+                _sent.discard(key)
+                torch.UntypedStorage._free_weak_ref(key)
     leave_references()
 
 
 def _add_sent(slot: Slot) -> references.StorageKey:
     sent = slot.seen[0]() if slot.seen is not None else None
-    key = references.storage_key(sent) if sent is not None else 0
-    if sent is not None and key:
-        if key not in _sent:
-            _sent[key] = StorageWeakRef(sent.untyped_storage())  # type: ignore[no-untyped-call]
-        _add_pending(key, slot)
+    storage = references.storage_of(sent) if sent is not None else None
+    if storage is None:
+        return 0
+    key: references.StorageKey = storage._cdata
+    if key not in _sent:
+        storage._weak_ref()
+        _sent.add(key)
+    _add_pending(key, slot)
     return key
 
 
@@ -260,12 +265,13 @@ def owners() -> list[Any]:
 
 def settle(params: Iterable[torch.Tensor], owner: Any) -> None:
     """Finishes what optimizers other than `owner` still have to do to these parameters."""
-    if not any(other is not owner for other in list(_kept)):  # A signal's handler may change it meanwhile.
-        return
-    for param in params:
-        watched = _watched.get(id(param))
-        for slot in watched.slots if watched is not None else ():
-            if slot.owner is not owner and slot.pending:
+    own: set[int] = set()
+    for other, slots in list(_kept.items()):  # A signal's handler may change it meanwhile.
+        theirs = [slot for slot in slots if slot.pending and slot.owner is not owner] if other is not owner else []
+        if theirs and not own:
+            own = set(map(id, params))
+        for slot in theirs:
+            if id(slot.param) in own:
                 slot.owner.finish([slot])
 
 

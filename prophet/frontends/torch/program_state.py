@@ -36,14 +36,14 @@ _SAME = contextlib.nullcontext()
 
 @dataclass(frozen=True)
 class ProgramState:
-    """One row. Within `within(value)` the value of another moment holds. Where `lasts` is false of a value it is of use
-    to nobody after the program has left it.
+    """One row. Within `within(value)` the value of another moment holds. Where `lasts`, if there is one, is false of a
+    value, that is of use to nobody after the program has left it.
     """
 
     name: str
     read: Callable[[], Any]
     within: Callable[[Any], AbstractContextManager[Any]]
-    lasts: Callable[[Any], bool] = lambda value: True
+    lasts: Callable[[Any], bool] | None = None
 
 
 def of_now() -> Values:
@@ -53,7 +53,7 @@ def of_now() -> Values:
 
 def can_hold_later(held: Values) -> bool:
     """Whether all of it can hold again after the program has left it."""
-    return all(state.lasts(value) for state, value in zip(TABLE, held, strict=True))
+    return all(lasts(held[row]) for row, lasts in _LASTS)
 
 
 def as_of(held: Values) -> AbstractContextManager[None]:
@@ -100,8 +100,10 @@ def _flag(name: str, getter: str, setter: str) -> list[ProgramState]:
 
 def _function_modes() -> Values:
     """This thread's, from the lowest to the topmost, without Prophet's own."""
-    modes = map(_C._get_function_stack_at, range(_C._len_torch_function_stack()))
-    return [mode for mode in modes if not references.is_watch(mode)]
+    count = _C._len_torch_function_stack()
+    if not count:
+        return ()
+    return tuple(mode for mode in map(_C._get_function_stack_at, range(count)) if not references.is_watch(mode))
 
 
 @contextlib.contextmanager
@@ -192,7 +194,8 @@ def _with_dispatch_keys(value: tuple[int, int]) -> AbstractContextManager[Any]:
 def _matmul_precision() -> str | None:
     """None where the program has set it for one device by itself, of which the rows after this one tell."""
     try:
-        return torch.get_float32_matmul_precision()
+        precision: str = _C._get_float32_matmul_precision()
+        return precision
     except RuntimeError:
         return None
 
@@ -237,11 +240,7 @@ def _flushes_denormals() -> bool:
     return _LEAST_NORMAL * 0.5 == 0.0
 
 
-def _compiling() -> bool:
-    """torch's optimizers compute otherwise where they are told that they are compiled, with other bits."""
-    return bool(vars(torch.compiler).get("_is_compiling_flag", False))
-
-
+_of_compiler = vars(torch.compiler)
 _PRECISIONS = _fp32_precisions()
 _empty: Callable[[Any], bool] = lambda value: not value  # noqa: E731
 
@@ -281,6 +280,12 @@ TABLE: Sequence[ProgramState] = (
     *_PRECISIONS,
     *_flag("mkldnn", "_get_mkldnn_enabled", "_set_mkldnn_enabled"),
     *_flag("mkldnn deterministic", "_get_mkldnn_deterministic", "_set_mkldnn_deterministic"),
-    _set_by("compiling", _compiling, functools.partial(vars(torch.compiler).__setitem__, "_is_compiling_flag")),
+    # torch's optimizers compute otherwise where they are told that they are compiled, with other bits.
+    _set_by(
+        "compiling",
+        functools.partial(_of_compiler.get, "_is_compiling_flag", False),
+        functools.partial(_of_compiler.__setitem__, "_is_compiling_flag"),
+    ),
 )
 _READS = [state.read for state in TABLE]
+_LASTS = [(row, state.lasts) for row, state in enumerate(TABLE) if state.lasts is not None]

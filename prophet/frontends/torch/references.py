@@ -23,9 +23,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -65,12 +66,18 @@ StorageKey = int
 Pending = Mapping[StorageKey, tuple[Any, ...]]
 
 
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The tensor's memory; None where it has none of its own."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError, AttributeError):
+        return None
+
+
 def storage_key(tensor: torch.Tensor) -> StorageKey:
     """The same for all tensors that share memory; 0 where a tensor has none of its own."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError, AttributeError):
-        return 0
+    storage = storage_of(tensor)
+    return int(storage._cdata) if storage is not None else 0
 
 
 class _Here(threading.local):
@@ -220,14 +227,22 @@ def stop_here(for_good: bool = False) -> None:
     """Ends what `watch_here` began in this thread; where that is to stay, only what `for_good`, which ends that. Within
     a call that the mode handles, it goes at the next one.
     """
-    mode = _here.mode
-    if mode is None or (_here.stays and not for_good):
+    if _here.mode is None or (_here.stays and not for_good):
         return
     _here.stays = False
-    with _modes_above(_References):
-        if _stack.height() and _stack.top() is mode:
-            _stack.pop()
-            _here.mode = None
+    _take_off()
+
+
+def _take_off() -> int | None:
+    """Takes this thread's mode off the stack: how many there are above it; None where it is not there."""
+    if _here.mode is None:
+        return None
+    with _modes_above(_References) as above:
+        if not (_stack.height() and _stack.top() is _here.mode):
+            return None
+        _stack.pop()
+    _here.mode = None
+    return len(above)
 
 
 def look(values: Iterable[Any]) -> None:
@@ -247,19 +262,30 @@ def watching_here() -> bool:
 
 
 @contextlib.contextmanager
-def away() -> Iterator[None]:
-    """Within it this thread's mode is off the stack, as code that torch.compile made expects: it looks at the stack
-    before it runs, and is made anew where that is another one.
-    """
-    mode, stays, before = _here.mode, _here.stays, _here.away
-    stop_here(for_good=True)
-    _here.away = True
+def aside() -> Iterator[None]:
+    """Within it this thread's mode is off the stack: what runs is Prophet's own, and pays nothing for being seen."""
+    mode = _here.mode
+    above = _take_off()
     try:
         yield
     finally:
-        _here.stays, _here.away = stays, before
-        if mode is not None and _here.mode is None:
-            _enter(mode)
+        if mode is not None and above is not None and _here.mode is None:
+            _here.mode = mode
+            with _modes_above((), above):
+                _stack.push(mode)
+
+
+@contextlib.contextmanager
+def away() -> Iterator[None]:
+    """Within it this thread's mode is off the stack, and none is entered, as code that torch.compile made expects: it
+    looks at the stack before it runs, and is made anew where that is another one.
+    """
+    before, _here.away = _here.away, True
+    try:
+        with aside():
+            yield
+    finally:
+        _here.away = before
 
 
 # Every gradient passes through several of these two, between computations that leave nothing of Python's in a cache: so
@@ -349,13 +375,15 @@ _stack = _Stack()
 
 
 @contextlib.contextmanager
-def _modes_above(kind: type) -> Iterator[None]:
-    """Within it, the modes above the topmost one of this kind are off the stack; all of them where there is none."""
-    taken = []
-    while _stack.height() and not isinstance(_stack.top(), kind):
+def _modes_above(kind: type | tuple[type, ...], most: int = sys.maxsize) -> Iterator[Sequence[Any]]:
+    """Within it, the modes above the topmost one of this kind are off the stack, all of them where there is none, but
+    only so many; these are given.
+    """
+    taken: list[Any] = []
+    while _stack.height() and len(taken) < most and not isinstance(_stack.top(), kind):
         taken.append(_stack.pop())
     try:
-        yield
+        yield taken
     finally:
         for mode in reversed(taken):
             _stack.push(mode)

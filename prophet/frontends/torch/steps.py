@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ class ModuleUpdates(Updates):
         self._settle_others()
         late: list[Slot] = []
         local: dict[int, list[torch.Tensor]] = {}
-        with references.at_work():
+        with references.at_work(), references.unhandled():
             for number, position, param in self._freeze_groups():
                 slot = self._awaited(param)
                 if slot is not None and slot.awaited and not slot.staged and slot.grad_unchanged():
@@ -90,22 +90,27 @@ class ModuleUpdates(Updates):
             for turn, slot in enumerate(self._order):
                 slot.turn = turn
             rounds = dict.fromkeys(slot.rounds for slot in self._order)
-            for each in rounds:
-                each.let_go()
             if rounds:
                 self._wire = _Wire(list(rounds))
-        self._defer(self._order, local, barrier=any(each.barrier for each in rounds))
+        try:
+            self._defer(self._order, local, barrier=any(each.barrier for each in rounds))
+        finally:
+            for each in rounds:
+                each.let_go()
         for each in rounds:
             each.stepped()
         return loss
 
-    def _slots(self) -> list[Slot]:
-        return [slot for _, param in self._grouped() for slot in torch_guards.slots_of(param)]
+    def _slots(self) -> Iterator[Slot]:
+        for _, param in self._grouped():
+            yield from torch_guards.slots_of(param)
 
     @staticmethod
     def _awaited(param: torch.Tensor) -> Slot | None:
         """Where the parameter's average comes from. Several modules may have it, and then `.grad` is brought home."""
         slots = torch_guards.slots_of(param)
+        if len(slots) == 1:
+            return slots[0]
         awaited = [slot for slot in slots if slot.awaited and not slot.staged]
         if len(awaited) > 1:
             for slot in awaited:

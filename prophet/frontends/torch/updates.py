@@ -180,7 +180,8 @@ class Updates:
             _increment_versions([slot.param for slot in slots if slot.group is not None])
             exposed = torch_guards.keep(self, slots)
             if local:
-                self._run_optimizer(local)
+                with references.aside():
+                    self._run_optimizer(local)
                 self._sort_states()
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
 
@@ -279,7 +280,7 @@ class Updates:
             return
         used = {slot.streams: None for slot in slots}
         marks: dict[Streams, Event] = {}
-        with contextlib.ExitStack() as modes:
+        with references.aside(), contextlib.ExitStack() as modes:
             for streams in used:
                 modes.enter_context(streams.on(streams.home))
                 streams.before_average(end for slot in slots if slot.streams is streams for end in slot.ends())
