@@ -45,7 +45,7 @@ def begin_apart() -> None:
 
     for module in (c10d, dist, dist.device_mesh):
         if hasattr(module, "init_process_group"):
-            module.init_process_group = init  # type: ignore[attr-defined]
+            module.init_process_group = init  # type: ignore[attr-defined,union-attr]
 
 
 def _in_launchers_store(told: dict[str, Any]) -> bool:

@@ -77,7 +77,7 @@ def test_where_no_rank_is_restarted_torch_begins_as_always(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     autoload.keep_lives_apart()
-    assert dist.init_process_group is torchs.own
+    assert C10D.init_process_group is torchs.own
 
 
 @pytest.mark.parametrize(
