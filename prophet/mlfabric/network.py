@@ -27,7 +27,7 @@ Piece: TypeAlias = tuple[float, float, float]
 """From, until (seconds) and bytes per second of a part of a transfer."""
 
 ROUNDING = 1e-12
-"""What is left of a link after a subtraction is nothing if it is less than this part of what there was."""
+"""What a subtraction leaves of a link or of a transfer is nothing if it is less than this part of what there was."""
 
 
 class Link:
@@ -125,18 +125,19 @@ def end_of(up: Link, down: Link, size_bytes: float, start_s: float, pieces: list
     up_times, up_rates, down_times, down_rates = up.times, up.rates, down.times, down.rates
     i = bisect_right(up_times, start_s) - 1
     j = bisect_right(down_times, start_s) - 1
-    now, left = start_s, size_bytes
+    now, left, nothing = start_s, size_bytes, ROUNDING * size_bytes
     while True:
         rate = up_rates[i] if up_rates[i] < down_rates[j] else down_rates[j]
         next_up, next_down = up_times[i + 1], down_times[j + 1]
         change = next_up if next_up < next_down else next_down
         if rate > 0:
-            end = now + left / rate
-            if end <= change:
+            after = left - rate * (change - now)
+            if after <= nothing:
+                end = min(now + left / rate, change)
                 if pieces is not None and end > now:
                     pieces.append((now, end, rate))
                 return end
-            left -= rate * (change - now)
+            left = after
             if pieces is not None:
                 pieces.append((now, change, rate))
         if change == math.inf:

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prophet.core.cut import (
@@ -60,7 +60,6 @@ def test_kinds_do_not_mix_and_what_is_alone_stays_alone() -> None:
 
 
 @given(GRADIENTS, cuts())
-@settings(max_examples=200, deadline=None)
 def test_every_byte_is_in_one_block(gradients: list[tuple[int, str | None]], a_cut: Cut) -> None:
     sizes = [size for size, _ in gradients]
     kinds = [kind for _, kind in gradients]
@@ -85,7 +84,6 @@ def test_every_byte_is_in_one_block(gradients: list[tuple[int, str | None]], a_c
 
 
 @given(st.lists(st.integers(1, 2000), min_size=1, max_size=10), cuts())
-@settings(max_examples=100, deadline=None)
 def test_gradients_that_stay_alone_are_cut_at_whole_units(units: list[int], a_cut: Cut) -> None:
     sizes = [unit * 100 + 2 for unit in units]
     for block in blocks_of(sizes, [None] * len(sizes), a_cut):

@@ -6,7 +6,7 @@ import math
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from prophet.core.events import QueueKind
@@ -153,7 +153,6 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize("sizes", [(100, 0), (0, 100), (0, 0, 0), (7, 0, 0, 2**32 - 1)])

@@ -364,13 +364,16 @@ class Sets:
         ".*(cudnn|miopen|nnpack).*|_use_.*": "no optimizer convolves, and none has a recurrent layer",
         ".*(sdp|rocm_fa).*": "no optimizer attends",
         "_set_qengine": "no optimizer quantizes",
-        "_set_cublas_allow_(fp16|bf16).*|_set_sm_carveout_experimental|_set_(blas|linalg)_preferred_backend|"
-        "_set_cpu_allow_fp16.*|preferred_(blas|linalg)_library": "set once for a process, as libraries are chosen",
+        "_set_cublas_allow_(fp16|bf16).*|_set_cublaslt_prefer_.*|_set_sm_carveout_experimental|"
+        "_set_(blas|linalg)_preferred_backend|_set_cpu_allow_fp16.*|"
+        "preferred_(blas|linalg)_library": "set once for a process, as libraries are chosen",
         ".*rng_state.*|_set_generator_metaclass": "no optimizer draws",
         "set_num_interop_threads": "can be set once, and no optimizer forks",
         ".*warn.*|_set_backcompat.*|set_printoptions|.*signal.*|_set_thread_name": "only says something",
         "(_set_)?check_sparse_tensor_invariants": "checks, and changes nothing; sparse gradients are not late",
-        "_set_(conj|neg|creation_meta|tensor_metadata|skip_next_torch_function)": "of one tensor, or of one call",
+        "_set_(conj|neg|creation_meta|tensor_metadata|skip_next_torch_function)|"
+        "_set_storage_.*_error_msg": "of one tensor, or of one call",
+        "(_push_)?node_creation_hook": "hears of a graph's nodes, and no optimizer makes any",
         "_set_autograd_fallback_mode|_set_view_replay_enabled|_force_original_view_tracking|_set_grad_layout.*|"
         "enforce_grad_layout_policy|_set_override_stale.*|set_override_stale.*|_unsafe_preserve_version_counter|"
         "_MultiHandle|_CloneArgBeforeMutateMode": "of backward, or of views that it goes through",
@@ -383,7 +386,7 @@ class Sets:
         "record_function|_RecordFunctionFast|_set_.*_enabled_val": "observes, and changes nothing",
         "_set_vmap_fallback.*|set_inplace_requires_grad_allowed|set_single_level.*": "within a level of functorch",
         "set_(overwrite|swap)_module_params_on_conversion": "of modules",
-        "Stream|StreamContext|set_stream": "streams.py has those",
+        "Stream|StreamContext|set_stream|_CudaStreamBase": "streams.py has those",
         "set_fastpath_enabled": "of modules",
         "set_flags": "as the functions that set each flag",
         "(en|dis)able_(operations|dispatch_keys)": "chooses kernels, once for a process",

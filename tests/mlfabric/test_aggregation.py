@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import combinations_with_replacement
 from typing import TypeAlias
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prophet.mlfabric.aggregation import Aggregation, Group, aggregate
@@ -153,7 +153,6 @@ def orders(draw: st.DrawFn, most: int = 7, uniform: bool = False) -> Instance:
     return order, network, aggregators
 
 
-@settings(max_examples=150, deadline=None)
 @given(orders(), st.floats(-1, 12))
 def test_it_is_the_listing(instance: Instance, busy_until_s: float) -> None:
     order, network, aggregators = instance
@@ -163,7 +162,6 @@ def test_it_is_the_listing(instance: Instance, busy_until_s: float) -> None:
     assert [group.aggregator for group in groups.groups for _ in group.updates] == assigned
 
 
-@settings(max_examples=150, deadline=None)
 @given(orders(), st.floats(-1, 12))
 def test_it_keeps_the_order_is_never_later_than_none_and_never_lets_the_server_wait(
     instance: Instance, busy_until_s: float
@@ -197,7 +195,6 @@ def remake(group: Group, state: NetworkState) -> None:
     assert state.reserve(group.aggregator, SERVER, group.size_bytes, group.starts_s) == group.end_s
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 8), st.integers(0, 3))
 def test_on_equal_nics_the_greedy_runs_are_the_best_ones(count: int, aggregators: int) -> None:
     order, network = updates(count), even(count + 5)
@@ -206,7 +203,6 @@ def test_on_equal_nics_the_greedy_runs_are_the_best_ones(count: int, aggregators
     assert aggregate(order, network, SERVER, nodes, 0.0).end_s == best
 
 
-@settings(max_examples=80, deadline=None)
 @given(orders(most=6))
 def test_no_cut_is_better_by_more_than_the_greedy_choice_costs(instance: Instance) -> None:
     # On unequal NICs greedy runs may lose to others; they never win, as brute force has them among its cuts.
@@ -226,7 +222,6 @@ def test_distribution_is_figure_2_turned_round() -> None:
     assert distribute([1, 2, 3, 4], 1.0, even(6), SERVER, [], 0.0).end_s == 4.0
 
 
-@settings(max_examples=100, deadline=None)
 @given(orders(), st.floats(0, 3))
 def test_every_reader_gets_the_model_once_and_only_after_its_source_has_it(instance: Instance, now_s: float) -> None:
     order, network, distributors = instance
@@ -243,7 +238,6 @@ def test_every_reader_gets_the_model_once_and_only_after_its_source_has_it(insta
     assert hops.end_s == max(hop.end_s for hop in hops.hops)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 4))
 def test_on_equal_nics_a_tree_of_models_is_never_slower_than_one_after_another(readers: int, distributors: int) -> None:
     network = even(readers + distributors + 1)

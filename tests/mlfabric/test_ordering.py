@@ -9,7 +9,7 @@ from itertools import pairwise, permutations
 from typing import Any, TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prophet.core.errors import UserError
@@ -133,14 +133,12 @@ def batches(draw: st.DrawFn, most: int = 8, span: int = 12) -> Batch:
     return updates, network
 
 
-@settings(max_examples=150, deadline=None)
 @given(batches())
 def test_without_deadlines_it_is_algorithm_1(batch: Batch) -> None:
     updates, network = batch
     follow_the_listing(shortest_first(updates, network, SERVER, 0.0), updates, network)
 
 
-@settings(max_examples=150, deadline=None)
 @given(batches(most=6), st.permutations(range(6)), st.integers(0, 4))
 def test_with_distinct_deadlines_and_no_drops_it_is_algorithm_2(batch: Batch, versions: list[int], spare: int) -> None:
     given_updates, network = batch
@@ -150,7 +148,6 @@ def test_with_distinct_deadlines_and_no_drops_it_is_algorithm_2(batch: Batch, ve
         follow_the_listing(ordering, updates, network, 1 + spare)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=4, max_size=4), st.integers(1, 40))
 def test_of_two_the_first_is_dropped_exactly_where_the_second_would_end_before_it(
     numbers: list[int], server: float
@@ -164,7 +161,6 @@ def test_of_two_the_first_is_dropped_exactly_where_the_second_would_end_before_i
     assert ids(ordering.dropped) == ([0] if overtaken else [])
 
 
-@settings(max_examples=200, deadline=None)
 @given(batches(), st.integers(1, 12), st.integers(0, 8))
 def test_no_delay_passes_the_bound_and_every_update_is_ordered_or_dropped_once(
     batch: Batch, bound: int, version: int
@@ -179,7 +175,6 @@ def test_no_delay_passes_the_bound_and_every_update_is_ordered_or_dropped_once(
     assert ordering.dropped or all(before <= after * (1 + 1e-9) for before, after in pairwise(ends))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(1, 4))
 def test_on_equal_nics_no_order_keeps_more_updates(versions: list[int], bound: int) -> None:
     # Nobody is overtaken when all are alike, so only deadlines that cannot be met cost updates.
@@ -196,7 +191,6 @@ def test_on_equal_nics_no_order_keeps_more_updates(versions: list[int], bound: i
     assert len(order_updates(updates, network, SERVER, 0.0, bound, 0).order) == best
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=5))
 def test_where_the_servers_link_is_the_only_narrow_one_no_order_has_a_smaller_mean(sizes: list[int]) -> None:
     updates = [Update(place, place + 1, float(size)) for place, size in enumerate(sizes)]

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -56,7 +56,6 @@ def test_equation_11_as_the_paper_writes_it() -> None:
     assert filled(100.0, g, [h, u1, u2]).divergence(3, 1) == pytest.approx(squares**0.5)
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0, 0.95), st.integers(1, 12), st.sampled_from([1, 2, 3]))
 def test_models_are_never_further_apart_than_the_bound_says(
     seed: int, momentum: float, count: int, per_step: int
@@ -70,7 +69,6 @@ def test_models_are_never_further_apart_than_the_bound_says(
             assert apart <= ledger.divergence(server * per_step, replica * per_step) * (1 + 1e-9) + 1e-12
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(st.floats(0.1, 2), min_size=1, max_size=12), st.floats(0, 0.6), st.sampled_from([1, 2]))
 def test_needed_is_the_least_position_within_the_bound(norms: list[float], momentum: float, per_step: int) -> None:
     norms = norms * per_step
@@ -141,7 +139,6 @@ def test_figure_3_the_servers_last_update_waits_until_the_replica_has_one() -> N
 norm_lists = st.lists(st.lists(st.floats(0.1, 1.5), min_size=1, max_size=6), min_size=1, max_size=5)
 
 
-@settings(max_examples=80, deadline=None)
 @given(norm_lists, st.floats(3.1, 9), st.floats(0, 0.5), st.integers(0, 2**31), st.sampled_from([1, 3]))
 def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(
     batches: list[list[float]], bound: float, momentum: float, seed: int, per_step: int

@@ -16,6 +16,7 @@ import functools
 import importlib.abc
 import importlib.machinery
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -40,6 +41,7 @@ class _Loader(importlib.abc.Loader):
         self._inner.exec_module(module)
         try:
             stand_behind(module.DistributedDataParallel)
+            keep_lives_apart()
         except Exception as error:
             logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
 
@@ -73,6 +75,15 @@ def stand_behind(ddp_class: Any) -> None:
     ddp_class.__init__ = init
 
 
+def keep_lives_apart() -> None:
+    """Where the launcher may restart ranks, and has one store for all lives of the job: alike on all of them."""
+    told = os.environ
+    if told.get("TORCHELASTIC_USE_AGENT_STORE") == str(True) and told.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+        from prophet_ddp import lives
+
+        lives.begin_apart()
+
+
 @functools.cache
 def _takeover() -> Any:
     """The module that takes over; None, with one warning, where it cannot be loaded, as with some other torch.
@@ -93,6 +104,7 @@ def install() -> None:
     """Watches for torch from now on; nothing else happens until it is imported."""
     if MODULE in sys.modules:
         stand_behind(sys.modules[MODULE].DistributedDataParallel)
+        keep_lives_apart()
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 

@@ -1,4 +1,4 @@
-"""How the ranks of a group meet in the store of the default group: to say something, and to connect a group of ours.
+"""How ranks meet in a store: to say something, to connect a group of ours, or to begin a life of the job.
 
 Rule of this file: which keys are read, and who waits for whom. What is said is takeover.py's.
 
@@ -43,20 +43,25 @@ class SilentRank(Exception):
 def agree(
     group: dist.ProcessGroup, text: str, limit_s: float, tell_after_s: float, tell: Callable[[int], None]
 ) -> tuple[list[str], Store]:
-    """What each rank of the group says, by rank, and a part of the store that no earlier life has used.
-
-    Calls `tell(rank)` once where a rank has said nothing for `tell_after_s` seconds. Raises SilentRank after `limit_s`,
-    and what the store raises where it is gone.
-    """
+    """As `meet`, of the ranks of a group in the store of the default group."""
     members = dist.get_process_group_ranks(group)
     place = hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
     _counts[place] = _counts.get(place, 0) + 1
     store = PrefixStore(f"prophet/{place}/{_counts[place]}", _get_default_store())
+    return meet(store, group.rank(), group.size(), text, limit_s, tell_after_s, tell)
+
+
+def meet(
+    store: Store, rank: int, ranks: int, text: str, limit_s: float, tell_after_s: float, tell: Callable[[int], None]
+) -> tuple[list[str], Store]:
+    """What each rank says, by rank, and a part of the store that no earlier life has used. In one life ranks come to
+    this in the same store once.
+
+    Calls `tell(rank)` once where a rank has said nothing for `tell_after_s` seconds. Raises SilentRank after `limit_s`,
+    and what the store raises where it is gone.
+    """
     wait = _Patience(limit_s, tell_after_s, tell)
-    if group.rank() == 0:
-        name, said = _lead(store, group.size(), text, wait)
-    else:
-        name, said = _follow(store, group.rank(), text, wait)
+    name, said = _lead(store, ranks, text, wait) if rank == 0 else _follow(store, rank, text, wait)
     return said, PrefixStore(name, store)
 
 

@@ -1,0 +1,83 @@
+"""The lives of a job whose launcher keeps one store for all of them, as torchrun does where ranks may be restarted.
+
+Rule of this file: in which part of that store torch.distributed begins. How ranks find it is meeting.py's.
+
+torch names what it leaves in the store by group and rank alone, and what an earlier life has left is still there. So
+gloo may be told where a rank was that has died: it fails after seconds, which costs a restart more, or waits. Here all
+ranks first meet, and torch gets a part of the store that is of this life.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import inspect
+import itertools
+from typing import Any
+
+from prophet.frontends.notices import passed_over, warn_once
+
+TELL_AFTER_S = 60.0
+
+_numbers = itertools.count(1)
+
+
+def begin_apart() -> None:
+    """From now on `torch.distributed.init_process_group` begins in a part of the launcher's store, where torch would
+    wait for all ranks in that store.
+    """
+    import torch.distributed as dist
+
+    c10d: Any = dist.distributed_c10d
+    original = c10d.init_process_group
+    signature = inspect.signature(original)
+
+    @passed_over
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        told = signature.bind(*args, **kwargs).arguments
+        if _in_launchers_store(told) and not dist.is_initialized():
+            timeout = told.get("timeout") or c10d.default_pg_timeout
+            part = _own_part(told.get("rank", -1), told.get("world_size", -1), timeout)
+            told["store"], told["rank"], told["world_size"] = part
+            told.pop("init_method", None)
+        return original(**told)
+
+    for module in (c10d, dist, dist.device_mesh):
+        if hasattr(module, "init_process_group"):
+            module.init_process_group = init  # type: ignore[attr-defined,union-attr]
+
+
+def _in_launchers_store(told: dict[str, Any]) -> bool:
+    """Whether that is where gloo's ranks would look for each other. Others wait for nobody there."""
+    backend = told.get("backend")
+    gloo = "gloo" in str(backend).lower() or (backend is None and told.get("device_id") is None)
+    return gloo and told.get("store") is None and told.get("init_method") in (None, "env://")
+
+
+def _own_part(rank: int, ranks: int, timeout: datetime.timedelta) -> tuple[Any, int, int]:
+    """Such a part, with this rank and how many there are, when all have come; -1 where the program does not say. Raises
+    DistStoreError, as torch does, where one does not come.
+    """
+    import torch.distributed as dist
+
+    from prophet_ddp.meeting import SilentRank, meet
+
+    c10d: Any = dist.distributed_c10d
+    limit_s = timeout.total_seconds()
+
+    def tell(rank: int) -> None:
+        so_far = f"rank {rank} has not come to init_process_group, or not under Prophet, within {TELL_AFTER_S:g} s"
+        warn_once(f"{so_far}; waiting for it up to {limit_s:g} s, as torch would")
+
+    store, rank, ranks = next(c10d.rendezvous("env://", rank, ranks, timeout=timeout))
+    store.set_timeout(timeout)
+    part = c10d.PrefixStore(f"prophet/init/{next(_numbers)}", store)
+    try:
+        _, own = meet(part, rank, ranks, "", limit_s, TELL_AFTER_S, tell)
+    except SilentRank as error:
+        raise dist.DistStoreError(
+            f"rank {error.rank} has not come to init_process_group within {limit_s:g} s"
+        ) from None
+    # As torch does: what else is in the store has other names.
+    return c10d.PrefixStore("default_pg", own), rank, ranks
