@@ -20,8 +20,8 @@ COMMON = ("torch", "torch._dynamo", "numpy")
 LIMIT_S = 180.0
 SLOWER_S = 0.05
 ITERATIONS = 90
-LOOK, TURN = 2, 2 + 8
-"""Iterations that torch's reducer has in its first turn, and in the second."""
+LOOKS = 12
+"""Iterations of a few turns at the most."""
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,9 @@ def test_where_torchs_reducer_is_faster_it_has_the_rest_of_the_job(plain: list[d
     job = Job(tmp_path, "PROPHET")
     assert job.reports == plain
     for count, status in zip(job.counts, job.statuses, strict=True):
-        assert (count["torch"], count["given back"]) == (LOOK + TURN, 1)
-        assert count["prophet"] < ITERATIONS - LOOK - TURN - 20, "and it was not only at the end"
+        assert count["given back"] == 1
+        assert count["torch"] > 0, "it was seen before"
+        assert count["prophet"] + count["torch"] < ITERATIONS - 10, "and it was not only at the end"
         assert status["given_back"] and not status["stepped_aside"]
     assert "ms with torch's reducer and" in job.statuses[0]["given_back"]
     assert [log.count("has torch's reducer from now on") for log in job.logs] == [1, 0]
@@ -59,6 +60,8 @@ def test_where_torchs_reducer_is_faster_it_has_the_rest_of_the_job(plain: list[d
 def test_where_it_is_slower_prophet_is_kept_after_a_look(plain: list[dict[str, Any]], tmp_path: Path) -> None:
     job = Job(tmp_path, "TORCH")
     assert job.reports == plain
-    assert job.counts == [{"prophet": ITERATIONS - LOOK, "torch": LOOK, "given back": 0}] * 2
+    for count in job.counts:
+        assert count["prophet"] + count["torch"] == ITERATIONS
+        assert 0 < count["torch"] <= LOOKS and count["given back"] == 0
     assert [status["given_back"] for status in job.statuses] == ["", ""]
     assert not any("torch's reducer" in log for log in job.logs)

@@ -1,8 +1,8 @@
-"""Makes a script's comparison with torch's reducer come early, on a clock on which one of the two is the slower.
+"""Makes one of a script's two reducers the slower, whatever this machine does.
 
 Rule of this file: what is put in from outside. It is imported before a script starts, in its process. An iteration
-takes ITERATION_S on that clock, and with each reducer so much longer as SLOW_PROPHET_S and SLOW_TORCH_S say; how long
-it really takes on this machine decides nothing. When the script ends, `turned.json` in its folder says how many
+counts as ITERATION_S, and with each reducer as so much longer as SLOW_PROPHET_S and SLOW_TORCH_S say; torch's is
+predicted to be the faster, so that it has a turn. When the script ends, `turned.json` in its folder says how many
 iterations each had.
 """
 
@@ -11,41 +11,30 @@ from __future__ import annotations
 import atexit
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from prophet.core.cut import Cut
-from prophet_ddp import comparison, turns
-from prophet_ddp.control import Control
+from prophet.core.choice import Choice, Question
+from prophet_ddp import ways
 from prophet_ddp.rounds import ModuleRounds
+from prophet_ddp.terms import TORCH
 from prophet_ddp.turns import TurnReducer, Turns
 
-COUNT = 8
 ITERATION_S = 0.01
+PROMISED = 0.5
 
 _counts = {"prophet": 0, "torch": 0, "given back": 0}
 
 
-class _AtRest:
-    """Blocks that nobody wants to be others."""
+def _promise() -> None:
+    reducer = ways.torch_reducer
 
-    def __init__(self, rounds: ModuleRounds) -> None:
-        self._rounds = rounds
+    def promised(question: Question) -> Choice:
+        choice = reducer(question)
+        return replace(choice, iteration_s=PROMISED * choice.iteration_s)
 
-    @property
-    def at_rest(self) -> Cut | None:
-        return self._rounds.cut
-
-
-def _come_early() -> None:
-    settings: dict[str, Any] = {"LEAST_COUNT": COUNT, "MOST_COUNT": COUNT, "LOOK_S": 0.0, "COUNT_S": 0.0}
-    vars(comparison).update(settings)
-    compare: Any = vars(Turns)["compare"]
-    of_module: Any = Turns
-    of_module.compare = lambda self, made, _: compare(self, made, _AtRest(self._rounds))
-    control: Any = Control
-    control.want = lambda *_: None
+    ways.torch_reducer = promised
 
 
 def _slow_down() -> None:
@@ -53,27 +42,26 @@ def _slow_down() -> None:
     end: Any = vars(ModuleRounds)["_end"]
     begin: Any = vars(TurnReducer)["prepare_for_backward"]
     back: Any = vars(Turns)["_why"]
-    now_s = 0.0
+    iterated: Any = vars(ModuleRounds)["iterated"]
 
-    def end_late(self: Any) -> None:
-        nonlocal now_s
+    def count(self: Any) -> None:
         _counts["prophet"] += 1
-        now_s += ITERATION_S + prophet_s
         end(self)
 
-    def begin_late(self: Any, outputs: Any) -> None:
-        nonlocal now_s
+    def count_torch(self: Any, outputs: Any) -> None:
         _counts["torch"] += 1
-        now_s += ITERATION_S + torch_s
         begin(self, outputs)
 
     def count_back(self: Any) -> Any:
         _counts["given back"] += 1
         return back(self)
 
-    vars(turns)["time"] = SimpleNamespace(monotonic=lambda: now_s)
-    ModuleRounds._end = end_late  # type: ignore[method-assign]
-    TurnReducer.prepare_for_backward = begin_late  # type: ignore[method-assign]
+    def slowed(self: Any, way: str, _took_s: float) -> None:
+        iterated(self, way, ITERATION_S + (torch_s if way == TORCH else prophet_s))
+
+    ModuleRounds._end = count  # type: ignore[method-assign]
+    ModuleRounds.iterated = slowed  # type: ignore[method-assign,assignment]
+    TurnReducer.prepare_for_backward = count_torch  # type: ignore[method-assign]
     Turns._why = count_back  # type: ignore[method-assign]
 
 
@@ -82,5 +70,5 @@ def _tell() -> None:
     Path("turned.json").write_text(json.dumps(_counts))
 
 
-_come_early()
+_promise()
 _slow_down()

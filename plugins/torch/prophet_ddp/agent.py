@@ -26,6 +26,7 @@ from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
 from prophet.forks import free_in_forks
 from prophet.frontends.ending import at_end
+from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.turning import TurningThread
 from prophet.policies.algorithms.sequence import (
     MOST_AT_ONCE,
@@ -224,7 +225,7 @@ class ModuleAgent(WatchingAgent):
         rounds.record.planned_from = profile
         self.decided = True
         if wanted is not None and wanted.way == TORCH:
-            if self._step is not None:
+            if self._step is not None and not torch_guards.after_compilation():
                 count = TORCH_WARM_UP + self._step.iterations
                 rounds.control.want_turn(FOR_GOOD if self.learner.proved else count)
             return
@@ -246,7 +247,9 @@ class ModuleAgent(WatchingAgent):
         from prophet_ddp.ways import torch_reducer
 
         rounds = self._reference()
-        return () if rounds is None or rounds.turns is None else [torch_reducer(question)]
+        if rounds is None or rounds.turns is None or torch_guards.after_compilation():
+            return ()
+        return [torch_reducer(question)]
 
     def _decision(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network, divides: bool) -> Decision:
         """Blocks of this cut, on the network on which they come back as fast as they have done lately."""

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+
 from prophet.core.arena import at_pace, completions_at, generations_at, profile_under
 from prophet.core.choice import ChoosingPolicy, Iteration
 from prophet.core.cut import Block, Cut, blocks_of, learning_cut
