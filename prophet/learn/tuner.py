@@ -48,11 +48,11 @@ class Model:
     """Of what the predictions of one kind of arm have in common."""
     slope: float = 0.02
     """For each doubling of the block's size."""
-    smooth: float = 0.03
+    smooth: float = 0.05
     """Of what neighbours in size have in common."""
     reach: float = 1.5
     """How far that goes, in doublings."""
-    own: float = 0.01
+    own: float = 0.012
     """Of each arm for itself."""
     ageing: float = 0.0001
     """Of each arm's step from one iteration to the next: what was measured long ago says less."""
