@@ -18,40 +18,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from prophet.frontends.torch import program_state, references, steps
-from prophet.frontends.torch.arena import Slot
-from prophet.frontends.torch.awaited import AwaitedRounds
 from prophet.frontends.torch.optimizer import updates_of
-from prophet.frontends.torch.streams import streams_of
-from support.front_end import forget
+from support.front_end import LateRounds, forget
 
 C: Any = torch._C
 Way = Callable[[Callable[[], None]], Any]
 """Runs what it is given, with some state of the program another one meanwhile."""
-
-
-class Rounds(AwaitedRounds):
-    """Averages are the gradients, and updates come when somebody asks for them."""
-
-    barrier = False  # type: ignore[assignment]
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model.named_parameters(), 1)
-        for slot in self.slots:
-            slot.view = torch.zeros_like(slot.param)
-            slot.streams = streams_of(torch.device("cpu"))
-        self.watch()
-
-    def _gradient_ready(self, slot: Slot, *_gradients: Any) -> None:
-        assert slot.param.grad is not None
-        slot.view.copy_(slot.param.grad)
-        slot.see(slot.param.grad)
-        slot.awaited, slot.home, self._fresh = True, False, True
-
-    def arrived(self, slot: Slot) -> bool:
-        return True
-
-    def landed(self, slot: Slot) -> bool:
-        return False  # so that nothing is updated beside what is asked for
 
 
 class Functions(TorchFunctionMode):
@@ -219,7 +191,7 @@ class Job:
         self.late, self.plain = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
         self.optimizer = torch.optim.SGD(self.late.parameters(), 0.1)
         self.plain_optimizer = torch.optim.SGD(self.plain.parameters(), 0.1)
-        self.rounds = Rounds(self.late)
+        self.rounds = LateRounds(self.late)
         for model in (self.late, self.plain):
             model(torch.ones(1, 2)).sum().backward()
         self.states: list[list[Any]] = []

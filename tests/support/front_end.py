@@ -1,8 +1,42 @@
-"""PyTorch's front end between two tests of one process."""
+"""PyTorch's front end in tests: an engine of a few lines, and what is left between two tests of one process."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+from torch import nn
+
 from prophet.frontends.torch import guards
+from prophet.frontends.torch.arena import Slot
+from prophet.frontends.torch.awaited import AwaitedRounds
+from prophet.frontends.torch.streams import streams_of
+
+
+class LateRounds(AwaitedRounds):
+    """Averages are so many `times` the gradients, and updates come when somebody asks for them."""
+
+    barrier = False  # type: ignore[assignment]
+
+    def __init__(self, model: nn.Module, times: float = 1.0) -> None:
+        super().__init__(model.named_parameters(), 1)
+        self._times = times
+        for slot in self.slots:
+            slot.view = torch.zeros_like(slot.param)
+            slot.streams = streams_of(torch.device("cpu"))
+        self.watch()
+
+    def _gradient_ready(self, slot: Slot, *_gradient: Any) -> None:
+        assert slot.param.grad is not None
+        torch.mul(slot.param.grad, self._times, out=slot.view)
+        slot.see(slot.param.grad)
+        slot.awaited, slot.home, self._fresh = True, False, True
+
+    def arrived(self, slot: Slot) -> bool:
+        return True
+
+    def landed(self, slot: Slot) -> bool:
+        return False  # so that nothing is updated beside what is asked for
 
 
 def forget() -> None:
