@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,6 +51,11 @@ if TYPE_CHECKING:
 
 KEPT_PERIODS = 16
 """Of the newest rounds it is kept what they took."""
+
+
+def _import_phases() -> None:
+    """Few jobs need it, and it takes a file descriptor."""
+    from prophet_ddp import phases  # noqa: F401
 
 
 class ModuleRounds(AwaitedRounds):
@@ -461,9 +467,11 @@ class ModuleRounds(AwaitedRounds):
             arena.scale = 1.0 / self.ranks
         else:
             arena.divisor = self.ranks
-        cut = self.terms.first_cut(arena.sizes)
-        order = backward_order(len(self.blocks_under(cut)))
-        self._take_up(Decision(cut, order, at_once=self.terms.first_at_once))
+        self._take_up(self._undecided(self.terms.first_cut(arena.sizes)))
+
+    def _undecided(self, cut: Cut) -> Decision:
+        """How blocks of this cut travel where nobody has decided it."""
+        return Decision(cut, backward_order(len(self.blocks_under(cut))), at_once=self.terms.first_at_once)
 
     def _clear(self, arena: DdpArena) -> None:
         """Waits until nothing is under way in the arena, nor to come of what was."""
@@ -500,6 +508,8 @@ class ModuleRounds(AwaitedRounds):
 
     def _take_up(self, decision: Decision) -> None:
         assert self._arena is not None
+        if decision.gathers and not self._connected_apart():
+            decision = self._undecided(decision.cut)
         division = self.division(decision.cut) if decision.gathers else None
         self._arena.recut(decision.cut if division is None else division.cut)
         self.record.took_up(decision.cut)
@@ -515,15 +525,18 @@ class ModuleRounds(AwaitedRounds):
         if self.trial is not None:
             self.trial.took_up(decision)
 
+    def _connected_apart(self) -> bool:
+        """Whether there are connections for two phases, which all ranks make or none."""
+        if not self._issuer.apart and self.terms.divides:
+            why = self._issuer.connect_apart(self.control.rank, self.ranks, _import_phases, self._wait)
+            if why:
+                self.terms = replace(self.terms, divides=False)
+                warn_once(f"{self.label} goes on without rounds in two phases: {why}")
+        return bool(self._issuer.apart)
+
     def _in_phases(self, arena: DdpArena, decision: Decision, division: Division) -> TwoPhases:
         from prophet_ddp.phases import TwoPhases
 
-        if not self._issuer.connected_apart:
-            # Whoever connects keeps Python from all threads of its process until the others do. So first all come to
-            # this, with everything issued that any of them waits for.
-            here = torch.zeros(1, dtype=torch.uint8, device="cpu")
-            self._wait(self._issuer.put(lambda: self._issuer.all_reduce(here)))
-            self._issuer.connect_apart(self.ranks)
         orders = division.owners, decision.order, decision.gathers
         return TwoPhases(self._issuer, self._slots, arena.blocks, *orders, self.control.rank, self.ranks)
 
