@@ -21,6 +21,7 @@ own.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections import deque
@@ -93,7 +94,8 @@ class Issuer:
         """Its module is: nothing more is appended."""
         self.new_group: Callable[[int], Any] | None = None
         """Makes another group of the same ranks, which has this number among them; where there may be others."""
-        self._apart: list[Any] = []
+        self.apart: list[Any] = []
+        """Such groups, by number; none before all ranks have made them."""
         self.closing: Callable[[], None] | None = None
         """What else ends when the group does."""
 
@@ -124,17 +126,34 @@ class Issuer:
     def _over(self, connection: int | None) -> Any:
         """The process group; with a number that of such groups which is made for it, by all ranks together."""
         assert self._group is not None
-        return self._group if connection is None else self._apart[connection]
+        return self._group if connection is None else self.apart[connection]
 
-    @property
-    def connected_apart(self) -> bool:
-        """Whether there are connections with numbers."""
-        return bool(self._apart)
+    def connect_apart(
+        self, rank: int, ranks: int, first: Callable[[], object], wait: Callable[[JointOperation], None]
+    ) -> str:
+        """Makes such groups, one for each of the `ranks`; all of them do it, and first of all call `first()`. Where one
+        cannot no rank has any, and the first line of why is returned. `wait(operation)` returns when it has ended.
 
-    def connect_apart(self, count: int) -> None:
-        """So many groups more, made by all ranks, who have all come to this and wait for nothing else meanwhile."""
-        assert self.new_group is not None
-        self._apart = [self.new_group(number) for number in range(count)]
+        Whoever connects keeps Python from all threads of its process until the others do. So all come to each group
+        first, with everything issued that any of them waits for, and say whether they have what was before it.
+        """
+        make = self.new_group
+        assert make is not None
+        groups: list[Any] = []
+        steps = [first, *(lambda number=number: groups.append(make(number)) for number in range(ranks))]
+        why = ""
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                (said, *_) = str(error).splitlines() or [type(error).__name__]
+                why = said if said.startswith("rank ") else f"rank {rank} cannot: {said}"
+            without = torch.tensor([bool(why)], dtype=torch.int32, device="cpu")
+            wait(self.put(functools.partial(self.all_reduce, without)))
+            if without.item():
+                return why or "another rank cannot connect"
+        self.apart = groups
+        return ""
 
     def append(self, operations: list[JointOperation]) -> None:
         """What comes next in the sequence; ready or not."""
@@ -220,7 +239,7 @@ class Issuer:
                 # Where the program has not destroyed all that torch.distributed knows itself.
                 dist.destroy_process_group(group)
         del group
-        self._apart.clear()
+        self.apart.clear()
         if self.closing is not None:
             self.closing()
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +53,11 @@ WARM_UP = 2
 """A module's first rounds say nothing of what iterations take."""
 KEPT_ITERATIONS = 64
 """Of the newest rounds it is kept what they took."""
+
+
+def _import_phases() -> None:
+    """Few jobs need it, and it takes a file descriptor."""
+    from prophet_ddp import phases  # noqa: F401
 
 
 class ModuleRounds(AwaitedRounds):
@@ -484,10 +490,12 @@ class ModuleRounds(AwaitedRounds):
             arena.scale = 1.0 / self.ranks
         else:
             arena.divisor = self.ranks
-        cut = self.terms.first_cut(arena.sizes)
-        order = backward_order(len(self.blocks_under(cut)))
-        self._take_up(Decision(cut, order, at_once=self.terms.first_at_once))
+        self._take_up(self._undecided(self.terms.first_cut(arena.sizes)))
         self._chosen = False
+
+    def _undecided(self, cut: Cut) -> Decision:
+        """How blocks of this cut travel where nobody has decided it."""
+        return Decision(cut, backward_order(len(self.blocks_under(cut))), at_once=self.terms.first_at_once)
 
     def _clear(self, arena: DdpArena) -> None:
         """Waits until nothing is under way in the arena, nor to come of what was."""
@@ -524,6 +532,8 @@ class ModuleRounds(AwaitedRounds):
 
     def _take_up(self, decision: Decision) -> None:
         assert self._arena is not None
+        if decision.gathers and not self._connected_apart():
+            decision = self._undecided(decision.cut)
         division = self.division(decision.cut) if decision.gathers else None
         self._arena.recut(decision.cut if division is None else division.cut)
         self.record.took_up(decision.cut)
@@ -534,15 +544,18 @@ class ModuleRounds(AwaitedRounds):
         self._phases = self._in_phases(self._arena, decision, division) if division is not None else None
         self._issuer.at_once = decision.at_once
 
+    def _connected_apart(self) -> bool:
+        """Whether there are connections for two phases, which all ranks make or none."""
+        if not self._issuer.apart and self.terms.divides:
+            why = self._issuer.connect_apart(self.control.rank, self.ranks, _import_phases, self._wait)
+            if why:
+                self.terms = replace(self.terms, divides=False)
+                warn_once(f"{self.label} goes on without rounds in two phases: {why}")
+        return bool(self._issuer.apart)
+
     def _in_phases(self, arena: DdpArena, decision: Decision, division: Division) -> TwoPhases:
         from prophet_ddp.phases import TwoPhases
 
-        if not self._issuer.connected_apart:
-            # Whoever connects keeps Python from all threads of its process until the others do. So first all come to
-            # this, with everything issued that any of them waits for.
-            here = torch.zeros(1, dtype=torch.uint8, device="cpu")
-            self._wait(self._issuer.put(lambda: self._issuer.all_reduce(here)))
-            self._issuer.connect_apart(self.ranks)
         orders = division.owners, decision.order, decision.gathers
         return TwoPhases(self._issuer, self._slots, arena.blocks, *orders, self.control.rank, self.ranks)
 

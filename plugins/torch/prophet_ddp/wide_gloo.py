@@ -61,7 +61,8 @@ def _require_room(sockets: int) -> None:
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
         return
-    left = most - len(list(Path("/proc/self/fd").iterdir()))
+    taken = len(list(Path("/proc/self/fd").iterdir())) - 1  # but for that of the folder
+    left = max(0, most - taken)
     if 2 * sockets > left:
         raise ConnectionError(
             f"{left} file descriptors are left of {most} (ulimit -n), too few for connections to {sockets} ranks"

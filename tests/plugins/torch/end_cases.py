@@ -141,17 +141,21 @@ def saves_after_a_death(rank: int) -> None:
         print("again", error)
 
 
+def want_two_phases(ddp: Any) -> None:
+    from prophet.core.cut import UNIT_BYTES, Cut
+    from prophet_ddp.control import Decision
+
+    rounds, cut = ddp.reducer.rounds, Cut.uniform(UNIT_BYTES)
+    places = tuple(range(len(rounds.blocks_under(rounds.division(cut).cut))))
+    rounds.control.want(Decision(cut, places, gathers=places))
+
+
 def killed_in_two_phases(rank: int) -> None:
     """A rank dies after backward, while others wait for norms and for what it owns."""
 
     def die(step: int) -> None:
         if prophet() and step == 1 and rank == 0:
-            from prophet.core.cut import UNIT_BYTES, Cut
-            from prophet_ddp.control import Decision
-
-            rounds, cut = ddp.reducer.rounds, Cut.uniform(UNIT_BYTES)
-            places = tuple(range(len(rounds.blocks_under(rounds.division(cut).cut))))
-            rounds.control.want(Decision(cut, places, gathers=places))
+            want_two_phases(ddp)
         if rank == 1 and step == 8:
             assert not prophet() or ddp.reducer.rounds.divided
             mark()
@@ -208,6 +212,32 @@ def few_descriptors(rank: int) -> None:
     mark()
     trained(first, 3)
     trained(ddp, 3)
+
+
+def no_descriptor_in_mid_job(rank: int, without: int = 1) -> None:
+    """One rank has no file descriptor left when rounds are to have two phases."""
+
+    def clip(step: int) -> None:
+        if prophet() and step == 1:
+            if rank == 0:
+                want_two_phases(ddp)
+            if rank == without:
+                taken = len(list(Path("/proc/self/fd").iterdir())) - 1  # but for that of the folder
+                resource.setrlimit(resource.RLIMIT_NOFILE, (taken, limits[1]))
+        if step == 7:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert not prophet() or not (ddp.reducer.rounds.divided or ddp.reducer.rounds.divisible)
+        nn.utils.clip_grad_norm_(ddp.parameters(), 0.01)
+
+    ddp: Any = DistributedDataParallel(model())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    mark()
+    trained(ddp, 10, clip)
+
+
+def no_descriptor_at_the_first_rank(rank: int) -> None:
+    """The first rank has none."""
+    no_descriptor_in_mid_job(rank, without=0)
 
 
 def cannot_connect(rank: int) -> None:

@@ -32,6 +32,9 @@ NAMES = (
     "few_descriptors",
     "few_descriptors:plain",
     "cannot_connect",
+    "no_descriptor_in_mid_job",
+    "no_descriptor_in_mid_job:plain",
+    "no_descriptor_at_the_first_rank",
     "earlier_life",
     "differing",
     "differing_fusion",
@@ -171,6 +174,21 @@ def test_where_one_rank_cannot_connect_all_keep_torchs_reducer(ends: Path, name:
     logs = "".join(rank.log for rank in ranks(ends, name))
     (line,) = [line for line in logs.splitlines() if "keeps DistributedDataParallel as it is" in line]
     assert re.search(why, line), line
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("no_descriptor_in_mid_job", "rank 1"), ("no_descriptor_at_the_first_rank", "rank 0")]
+)
+def test_where_one_rank_cannot_connect_in_mid_job_all_go_on_in_one_phase(ends: Path, name: str, why: str) -> None:
+    both, plain = ranks(ends, name), ranks(ends, "no_descriptor_in_mid_job:plain")
+    for scheduled, stock in zip(both, plain, strict=True):
+        assert scheduled.status == stock.status == 0, scheduled.log
+        assert weights(scheduled) == weights(stock) != []
+    lines = [line for rank in both for line in rank.log.splitlines() if line.startswith("Prophet: ")]
+    assert len(lines) == 1, lines
+    assert re.fullmatch(
+        rf"Prophet: .* goes on without rounds in two phases: {why} cannot: .*(open files|descrip).*", lines[0]
+    )
 
 
 def test_what_an_earlier_life_has_left_is_not_read(ends: Path) -> None:

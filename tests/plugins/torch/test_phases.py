@@ -79,8 +79,7 @@ class Rank:
         for slot in self.slots:
             slot.blocks = tuple(block for block in self.blocks if slot in block.slots)
         self.issuer = Issuer(wire.group(rank), EventLog(open=True))
-        self.issuer.new_group = lambda number: wire.group(rank, 1 + number)
-        self.issuer.connect_apart(wire.ranks)
+        self.issuer.apart = [wire.group(rank, 1 + number) for number in range(wire.ranks)]
         self.issuer.at_once = 3
         who = rank, wire.ranks
         self.phases = TwoPhases(self.issuer, self.slots, self.blocks, division.owners, order, gathers, *who)
