@@ -77,7 +77,7 @@ class Job:
         self.control = Wanted()
         self.waits = BarrierWatch()
         self.asks_norms = BarrierWatch()
-        self.divisible = self.divided = False
+        self.divisible = self.divided = self.resting = False
         self.turns: Any = None
         self.slots = (None,)
         self.on_round: Any = None
