@@ -120,6 +120,8 @@ class Choosing:
     def recall(self, believed: Sequence[Believed]) -> None:
         """What was believed of arms in an earlier run of this job; nothing where that does not hold any more."""
         self._recalled = list(believed)
+        if not believed:
+            self.tuner, self._choices, self._wanted = Tuner(), {}, None
 
     def may_ask(self) -> bool:
         """Whether no search is under way, and no other arm: the answer would be for the one that is about to go."""
@@ -239,9 +241,9 @@ class Choosing:
             return False
         untold, self._untold = self._untold, []
         for one in untold:
+            self._waited += (one.cut, one.way) == (self._cut, self._way)
             if (one.cut, one.way) in self._choices:
                 self.tuner.observe((one.cut, one.way, question.barrier), one.took_s)
-                self._waited += 1
                 if self._wanted is not None and (one.cut, one.way) == (self._wanted.cut, self._wanted.way):
                     self._awaits = False
         if self._awaits and self._wanted is not None and self._waited > PATIENCE:
@@ -252,6 +254,7 @@ class Choosing:
     def _next(self, here: Choice | None, question: Question) -> Choice:
         """The choice that the next iterations should have."""
         if not self._adapts and here is not None:
+            self.step = None
             return here
         possible: dict[Hashable, Choice] = {
             (choice.cut, choice.way, question.barrier): choice
@@ -291,14 +294,15 @@ class Choosing:
 
     @property
     def proved(self) -> bool:
-        """Whether the wanted way is better than all others beyond doubt."""
+        """Whether the wanted way is better than all others beyond doubt, as this run of the job has seen itself."""
         wanted, question = self._wanted, self._question
         if wanted is None or question is None:
             return False
+        name = wanted.cut, wanted.way, question.barrier
         others = [
             (choice.cut, choice.way, question.barrier) for choice in self._choices.values() if choice.way != wanted.way
         ]
-        return self.tuner.lead((wanted.cut, wanted.way, question.barrier), others) > SURELY
+        return self.tuner.belief(name).seen > 0 and self.tuner.lead(name, others) > SURELY
 
     def believed(self) -> dict[str, Belief]:
         """What is believed of the best arm of each way."""

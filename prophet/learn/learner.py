@@ -162,8 +162,11 @@ class Learner:
 
     @property
     def proved(self) -> bool:
-        """Whether the wanted way of averaging is better than all others beyond doubt."""
-        return self._choosing is not None and self._choosing.proved
+        """Whether the wanted way of averaging is better than all others beyond doubt, and not only as things were when
+        the job last ran.
+        """
+        measured = self._prior is None or self._prior.over
+        return self._choosing is not None and measured and self._choosing.proved
 
     def believed(self) -> dict[str, Belief]:
         """What is believed of the best that each way of averaging has; empty before anything is predicted."""

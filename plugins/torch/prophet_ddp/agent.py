@@ -26,7 +26,6 @@ from prophet.core.profile import GradientProfile, Profile
 from prophet.core.settings import Settings
 from prophet.forks import free_in_forks
 from prophet.frontends.ending import at_end
-from prophet.frontends.torch import guards as torch_guards
 from prophet.frontends.turning import TurningThread
 from prophet.policies.algorithms.sequence import (
     MOST_AT_ONCE,
@@ -111,7 +110,8 @@ class ModuleAgent(WatchingAgent):
         from prophet.learn.choosing import NOTHING_NEW
         from prophet.learn.learner import Learner
         from prophet.learn.serial import SerialMonitor
-        from prophet_ddp import ways  # noqa: F401  Its thread is to import nothing.
+        from prophet.policies.algorithms import merging  # noqa: F401  Its thread is to import nothing.
+        from prophet_ddp import ways  # noqa: F401
 
         super().__init__(rounds)
         self._record = rounds.record
@@ -196,14 +196,15 @@ class ModuleAgent(WatchingAgent):
             cut=cut,
             barrier=self._barrier,
             way=way,
-            ended=rounds.take_ended(),
+            # While torch's reducer has its turn, nothing that is wanted now could be had: a look has its whole length.
+            ended=() if rounds.resting else rounds.take_ended(),
             more=more if self._adapts else None,
         )
         if self._kept is not None:
             rounds.record.kept_was_dropped = self.learner.kept_was_dropped
         step, self._step = self._step, self.learner.step
         anew = plan is not None or (self._step is not None and self._step is not step)
-        if cut is None or not (anew or (self.learner.profiler.ready and self._due(rounds, cut, now))):
+        if cut is None or not (anew or (self.learner.profiler.ready and self._due(cut, now))):
             return  # Estimates take milliseconds of a core that computes, so they are made where they are looked at.
         network = self.learner.network
         # In the first rounds under another cut that of the former one, which says enough of any blocks of this arena.
@@ -225,9 +226,11 @@ class ModuleAgent(WatchingAgent):
         rounds.record.planned_from = profile
         self.decided = True
         if wanted is not None and wanted.way == TORCH:
-            if self._step is not None and not torch_guards.after_compilation():
-                count = TORCH_WARM_UP + self._step.iterations
-                rounds.control.want_turn(FOR_GOOD if self.learner.proved else count)
+            if self._step is not None and rounds.turns is not None and rounds.turns.possible:
+                for_good = self.learner.proved
+                if for_good:
+                    rounds.turns.believed = self.learner.believed()
+                rounds.control.want_turn(FOR_GOOD if for_good else TORCH_WARM_UP + self._step.iterations)
             return
         divides = wanted is not None and wanted.way == TWO_PHASES
         held = wanted.cut if wanted is not None else cut
@@ -247,9 +250,8 @@ class ModuleAgent(WatchingAgent):
         from prophet_ddp.ways import torch_reducer
 
         rounds = self._reference()
-        if rounds is None or rounds.turns is None or torch_guards.after_compilation():
-            return ()
-        return [torch_reducer(question)]
+        possible = rounds is not None and rounds.turns is not None and rounds.turns.possible
+        return [torch_reducer(question)] if possible else ()
 
     def _decision(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network, divides: bool) -> Decision:
         """Blocks of this cut, on the network on which they come back as fast as they have done lately."""
@@ -270,13 +272,16 @@ class ModuleAgent(WatchingAgent):
         order, gathers = orders_of(blocks, division.owners, ready, sequence.as_needed, rate, ranks, AT_ONCE)
         return Decision(cut, order, at_once=AT_ONCE * ranks, gathers=gathers)
 
-    def _due(self, rounds: ModuleRounds, cut: Cut, now: float) -> bool:
+    def _due(self, cut: Cut, now: float) -> bool:
         """Whether it is time to look at the sequence again: once when it is known how fast the blocks of another cut
         come back, and then now and then.
 
-        Not before it is known what comes of the last one, though: a cut whose sequence changed every few iterations
-        would never be measured, and never be left.
+        Not while something else is wanted, in whose place the ranks would take up the sequence. And not before it is
+        known what comes of the last one: a cut whose sequence changed every few iterations would never be measured, and
+        never be left.
         """
+        if self._step is not None:
+            return False
         later = now - self._judged_at >= self._monitor_s
         if cut == self._looked_at:
             return later and self.learner.at_rest

@@ -210,9 +210,7 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def way(self) -> str:
-        """How gradients are averaged just now (terms.py)."""
-        if self.resting:
-            return TORCH
+        """How gradients are averaged just now (terms.py), or will be once torch's reducer has had its turn."""
         if not self._chosen:
             return UNORDERED
         return TWO_PHASES if self.divided else WHOLE
@@ -222,8 +220,9 @@ class ModuleRounds(AwaitedRounds):
         if self.decision is not None and self.ended > WARM_UP:
             cut = TORCH_CUT if way == TORCH else self.decision.cut
             self._iterations.append(Iteration(cut, way, took_s))
-        if self.on_round is not None:
-            self.on_round()
+        on_round = self.on_round  # Another thread may take it away.
+        if on_round is not None:
+            on_round()
 
     def take_ended(self) -> list[Iteration]:
         """The iterations that have ended since the last call. From any thread."""

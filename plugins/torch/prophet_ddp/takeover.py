@@ -35,7 +35,7 @@ from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet.frontends.turning import tend_heap
 from prophet.policies import get_definition, policy_from_environ
 from prophet_ddp import ends
-from prophet_ddp.agent import Agents, ModuleAgent, Turning, WatchingAgent
+from prophet_ddp.agent import Agents, ModuleAgent, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.ddp_logger import DdpLogger
@@ -256,7 +256,6 @@ def _replace(
     weakref.finalize(ddp, rounds.dropped).atexit = False
     rounds.record.decides = decides
     rounds.record.drain = rounds.log.drain if heard else None
-    agent: Turning | None = None
     if heard:
         agent = deciding_agent(parts, told) if decides else WatchingAgent(rounds)
         if isinstance(agent, ModuleAgent):
@@ -264,8 +263,6 @@ def _replace(
         _agents.add(agent)
     if parts.may_leave:
         rounds.turns = Turns(ddp, rounds, _give_back_faster)
-        if isinstance(agent, ModuleAgent):
-            rounds.turns.learner = agent.learner
     _records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), group.size())
 
 

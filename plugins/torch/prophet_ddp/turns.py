@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from prophet.frontends.ending import say
+from prophet.frontends.torch import guards as torch_guards
 from prophet_ddp.reducer import HANDED_BACK
-from prophet_ddp.terms import FOR_GOOD, TORCH, WHOLE
+from prophet_ddp.terms import FOR_GOOD, TORCH
 
 if TYPE_CHECKING:
     from prophet.frontends.torch.arena import Slot
-    from prophet.learn.learner import Learner
+    from prophet.learn.tuner import Belief
     from prophet_ddp.compression import CommHook
     from prophet_ddp.rounds import ModuleRounds
 
@@ -36,14 +37,19 @@ class Turns:
         self._ddp = weakref.ref(ddp)
         self._rounds = rounds
         self._give_back = give_back
-        self.learner: Learner | None = None
-        """What has found out which is faster, on the rank that decides."""
+        self.believed: Mapping[str, Belief] = {}
+        """What an iteration takes each way, on the rank that decides, once torch's reducer has the module for good."""
         self._began_s: float | None = None
         self._ended = 0
         self._late: tuple[Any, Any] | None = None
         """Prophet's reducer and logger, while torch's have their turn."""
         self._left = 0
         self._expects = False
+
+    @property
+    def possible(self) -> bool:
+        """Whether one may be wanted, as far as this rank knows: torch.compile traces what a module finds in a turn."""
+        return self._rounds.plain and not torch_guards.after_compilation()
 
     @property
     def late_reducer(self) -> Any:
@@ -84,10 +90,10 @@ class Turns:
         ddp.reducer, ddp.logger = TurnReducer(ddp.reducer, ddp.logger, self._rounds, self), self._late[1]
 
     def _why(self) -> str:
-        believed = self.learner.believed() if self.learner is not None else {}
-        if TORCH not in believed or WHOLE not in believed:
+        own = [belief.iteration_s for way, belief in self.believed.items() if way != TORCH]
+        if not own:
             return "the rank that decides found torch's reducer to be faster"
-        torch_s, own_s = (believed[way].iteration_s for way in (TORCH, WHOLE))
+        torch_s, own_s = self.believed[TORCH].iteration_s, min(own)
         text = f"an iteration takes {torch_s * 1e3:.3g} ms with torch's reducer and {own_s * 1e3:.3g} ms under Prophet"
         say(f"{self._rounds.label} has torch's reducer from now on: {text}")
         return text
@@ -102,13 +108,15 @@ class Turns:
         self._left -= 1
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now
+        ddp = self._ddp()
+        over = not self._left
+        if ddp is not None and over:
+            ddp.reducer._check_reducer_finalized()  # Raises what torch does where a round never came to its end.
+            self._end(ddp)
         if before_s is not None:
             self._rounds.iterated(TORCH, now - before_s)
-        ddp = self._ddp()
-        if self._left or ddp is None:
+        if ddp is None or not over:
             return True
-        ddp.reducer._check_reducer_finalized()  # Raises what torch does where a round never came to its end.
-        self._end(ddp)
         ddp.reducer.prepare_for_forward()
         return False
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ class Job:
         self.control = Wanted()
         self.waits = BarrierWatch()
         self.asks_norms = BarrierWatch()
-        self.divisible = self.divided = False
+        self.divisible = self.divided = self.resting = False
         self.turns: Any = None
         self.slots = (None,)
         self.on_round: Any = None
@@ -337,7 +338,7 @@ class Restless(Job):
 def test_a_job_of_milliseconds_is_torchs_where_that_is_faster(seed: int) -> None:
     """Torch's takes three quarters of what Prophet does, and has the rest of the job within half a minute."""
     job = Restless(seed)
-    job.turns = object()
+    job.turns = SimpleNamespace(possible=True, believed={})
     agent = module_agent(job)
     turn_s, taken = job.now_s, 0
     while job.control.turns[-1:] != [FOR_GOOD] and job.now_s < 130.0:
@@ -353,7 +354,7 @@ def test_a_job_of_milliseconds_is_torchs_where_that_is_faster(seed: int) -> None
 
 def test_torchs_reducer_has_no_turn_where_it_would_be_far_slower() -> None:
     job = Job()
-    job.turns = object()
+    job.turns = SimpleNamespace(possible=True, believed={})
     trained(job, module_agent(job), 60)
     assert job.control.turns == []
 
