@@ -127,7 +127,7 @@ def run_rank(rank: int, count: int, plain: bool, threads: bool, port: int) -> No
     """The life of one rank."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
     if not plain:
-        os.environ.update(PROPHET_SCHEDULER="prophet", PROPHET_CACHE="off")
+        os.environ.update(PROPHET_SCHEDULER="prophet", PROPHET_CACHE="off", PROPHET_PARTITION_BYTES="262144")
         import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
     dist.init_process_group("gloo")
     forks, silent = train(rank, count, threads)
