@@ -35,7 +35,12 @@ class Job:
     """The script under Prophet, with `slow` ("PROPHET" or "TORCH") as the slower one."""
 
     def __init__(self, folder: Path, slow: str) -> None:
-        told = {"PROPHET_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "status.json", f"SLOW_{slow}_S": str(SLOWER_S)}
+        told = {
+            "PROPHET_SCHEDULER": "prophet",
+            "PROPHET_STATUS_OUT": "status.json",
+            "PROPHET_MONITOR_S": "0.1",
+            f"SLOW_{slow}_S": str(SLOWER_S),
+        }
         with Ranks(told, (*COMMON, "prophet_ddp.takeover", "turned")) as ranks:
             self.reports = ranks.run(SCRIPT, folder / "job", LIMIT_S)
         places = [folder / "job" / f"rank{rank}" for rank in range(2)]

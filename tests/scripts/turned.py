@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from prophet.core.choice import Choice, Question
-from prophet_ddp import ways
+from prophet_ddp import agent, ways
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import TORCH
 from prophet_ddp.turns import TurnReducer, Turns
@@ -28,6 +28,7 @@ _counts = {"prophet": 0, "torch": 0, "given back": 0}
 
 
 def _promise() -> None:
+    vars(agent)["TORCH_AFTER"] = 0
     reducer = ways.torch_reducer
 
     def promised(question: Question) -> Choice:

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from prophet.learn.tuner import Step
     from prophet.policies.algorithms.collective import CollectivePolicy
 
+TORCH_AFTER = 20
+"""Rounds after which torch's reducer may have a turn: a job's first ones are its own."""
 BETTER = 0.005
 """A sequence is changed for one that is predicted to save this share of the iteration."""
 END_LIMIT_S = 5.0
@@ -188,7 +190,9 @@ class ModuleAgent(WatchingAgent):
             # What operations take says something of the network where they are all-reduces.
             events = events[events["kind"] != EventKind.START]
         # What else can be done is another once the job is known to ask for norms.
-        more = self._with_phases if rounds.asks_norms.holds and rounds.divisible else self._without_phases
+        more = None if rounds.ended < TORCH_AFTER else self._without_phases
+        if rounds.asks_norms.holds and rounds.divisible:
+            more = self._with_phases
         plan = self.learner.turn(
             now,
             events,
@@ -251,6 +255,7 @@ class ModuleAgent(WatchingAgent):
 
         rounds = self._reference()
         possible = rounds is not None and rounds.turns is not None and rounds.turns.possible
+        possible = possible and rounds is not None and rounds.ended >= TORCH_AFTER
         return [torch_reducer(question)] if possible else ()
 
     def _decision(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network, divides: bool) -> Decision:

@@ -142,7 +142,8 @@ def test_a_wrong_setting_ends_every_worker_with_one_line_that_names_it(cases: Ca
 def test_a_misspelt_setting_is_one_warning_of_the_job_that_names_it(cases: Cases) -> None:
     first, other = cases.ends("misspelt")
     assert (first.status, other.status) == (0, 0), first.log + other.log
-    assert first.lines("Prophet") == [
+    said = [line for line in first.lines("Prophet") if "has torch's reducer" not in line]  # as so small a job may
+    assert said == [
         "Prophet: knows nothing of PROPHET_FUSON (did you mean PROPHET_FUSION?): what is set there has no effect"
     ]
     assert not other.lines("Prophet"), other.log

@@ -83,7 +83,8 @@ class Job:
         self.turns: Any = None
         self.slots = (None,)
         self.on_round: Any = None
-        self.ended: list[Iteration] = []
+        self.ended = 100
+        self.iterations: list[Iteration] = []
         self.clips = False
         """Whether its iterations wait for all averages."""
         self.now_s = 100.0
@@ -100,7 +101,7 @@ class Job:
         return TWO_PHASES if self.divided else WHOLE
 
     def take_ended(self) -> list[Iteration]:
-        ended, self.ended = self.ended, []
+        ended, self.iterations = self.iterations, []
         return ended
 
     def _take(self, cut: Cut, order: tuple[int, ...] | None) -> None:
@@ -132,7 +133,7 @@ class Job:
             took_s = iteration_s(blocks, played, self.clips)
             self.waits.iteration(self.clips)
             self.now_s += took_s
-            self.ended.append(Iteration(self.cut, self.way, took_s))
+            self.iterations.append(Iteration(self.cut, self.way, took_s))
         return took_s
 
 
@@ -178,7 +179,7 @@ class Clipping(Job):
                 self.log.finished(id_, gradient.size_bytes // 2, end_s, phase)
         took_s = end_s - self.now_s
         self.now_s = end_s
-        self.ended.append(Iteration(self.cut, self.way, took_s))
+        self.iterations.append(Iteration(self.cut, self.way, took_s))
         return took_s
 
 
@@ -344,7 +345,7 @@ def test_a_job_of_milliseconds_is_torchs_where_that_is_faster(seed: int) -> None
     while job.control.turns[-1:] != [FOR_GOOD] and job.now_s < 130.0:
         if len(job.control.turns) > taken:
             taken += 1
-            job.ended += [Iteration(TORCH_CUT, TORCH, job.of_torch()) for _ in range(job.control.turns[-1])]
+            job.iterations += [Iteration(TORCH_CUT, TORCH, job.of_torch()) for _ in range(job.control.turns[-1])]
         job.iterate()
         if job.now_s >= turn_s:
             turn_s += 0.25
@@ -427,7 +428,7 @@ class Distant(Job):
         took_s += self.message_s * len(blocks)
         self.waits.iteration(False)
         self.now_s += took_s
-        self.ended.append(Iteration(self.cut, self.way, took_s))
+        self.iterations.append(Iteration(self.cut, self.way, took_s))
         self.had.append((self.cut, took_s))
         return took_s
 

@@ -187,7 +187,9 @@ def test_where_one_rank_cannot_connect_in_mid_job_all_go_on_in_one_phase(ends: P
     lines = [line for rank in both for line in rank.log.splitlines() if line.startswith("Prophet: ")]
     assert len(lines) == 1, lines
     assert re.fullmatch(
-        rf"Prophet: .* goes on without rounds in two phases: {why} cannot: .*(open files|descrip).*", lines[0]
+        rf"Prophet: .* goes on without rounds in two phases: "
+        rf"({why} cannot: .*(open files|descrip).*|another rank cannot connect)",
+        lines[0],
     )
 
 
