@@ -249,11 +249,7 @@ class JobProfiler:
     @property
     def periods_s(self) -> NDArray[Any]:
         """Seconds from each iteration's first gradient to the next one's, of the window."""
-        return self.periods_since(-np.inf)
-
-    def periods_since(self, since_s: float) -> NDArray[Any]:
-        """The same of iterations that began at this time or later."""
-        periods: NDArray[Any] = np.diff([row.begin_s for row in self._rows if row.begin_s >= since_s])
+        periods: NDArray[Any] = np.diff([row.begin_s for row in self._rows])
         return periods
 
     def take_took_s(self) -> list[float]:

@@ -70,6 +70,8 @@ class Model:
     """What is farther off than so many deviations counts as if it were so far."""
     going: float = 0.4
     """By how much what going to an arm costs is unsure, as a share of it."""
+    other: float = 0.45
+    """Of the level's step where the job is known to be another from there on."""
     left: float = 120.0
     """Iterations that a job is expected to go on for, at least."""
 
@@ -79,11 +81,10 @@ SCALES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
 tell."""
 LOOKS = (1, 3, 9, 27)
 """Lengths of a look, in iterations."""
-NODES = 25
-MOST_NODE = 3.5
+NODES, MOST_NODE = 25, 3.5
+"""Of the quadrature over what a look may show: how many points, and how many deviations the outermost are off."""
 MOST_LOG = 3.0
 """An arm that takes twenty times as long is as bad as any."""
-"""Of the quadrature over what a look may show."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,6 @@ class Belief:
     """What is believed of an arm: `iteration_s`, and the standard `error` of it as a share."""
 
     iteration_s: float
-    predicted_s: float
     error: float
     seen: int
 
@@ -135,6 +135,7 @@ class Tuner:
 
     def __post_init__(self) -> None:
         self._arms: dict[Hashable, Arm] = {}
+        """In the order of the state."""
         self._places: dict[Hashable, int] = {}
         # State: the level, then what each arm's prediction errs by beyond it; a row for each of SCALES.
         self._mean = np.zeros((len(SCALES), 1))
@@ -168,25 +169,23 @@ class Tuner:
             self._covariance[:, 0, 0] += together**2
             unsure = self.model.moved * moves
             self._covariance += np.outer(unsure, unsure) + np.diag(unsure**2)
-        self._arms.update({arm.name: arm for arm in arms})
+        self._arms.update({arm.name: arm for arm in known})
         new = [arm for arm in arms if arm.name not in self._places]
         if new:
             self._add(new)
+        self._places = {name: 1 + place for place, name in enumerate(self._arms)}
 
     def _forget(self, names: Collection[Hashable]) -> None:
         gone = [self._places[name] for name in names]
-        left = [name for name in sorted(self._places, key=self._places.__getitem__) if name not in names]
         self._mean = np.delete(self._mean, gone, axis=1)
         self._covariance = np.delete(np.delete(self._covariance, gone, axis=1), gone, axis=2)
-        self._places = {name: 1 + place for place, name in enumerate(left)}
-        self._arms = {name: self._arms[name] for name in left}
+        self._arms = {name: arm for name, arm in self._arms.items() if name not in names}
+        self._places = {name: 1 + place for place, name in enumerate(self._arms)}
 
     def _add(self, new: Sequence[Arm]) -> None:
         """New arms, as what was seen of the others says."""
-        old = sorted(self._places, key=self._places.__getitem__)
-        olds = [self._arms[name] for name in old]
-        prior = self._prior([*olds, *new])
-        count = len(olds)
+        count = len(self._arms)
+        prior = self._prior([*self._arms.values(), *new])
         gain = np.linalg.solve(prior[:count, :count], prior[:count, count:]).T
         rest = prior[count:, count:] - gain @ prior[:count, count:]
         rest = SCALES[:, None, None] ** 2 * rest + gain @ self._covariance[:, 1:, 1:] @ gain.T
@@ -194,7 +193,7 @@ class Tuner:
         self._mean = np.concatenate([self._mean, self._mean[:, 1:] @ gain.T], axis=1)
         upper = np.concatenate([self._covariance, across.transpose(0, 2, 1)], axis=2)
         self._covariance = np.concatenate([upper, np.concatenate([across, rest], axis=2)], axis=1)
-        self._places.update({arm.name: count + 1 + place for place, arm in enumerate(new)})
+        self._arms.update({arm.name: arm for arm in new})
 
     def _prior(self, arms: Sequence[Arm]) -> Array:
         model = self.model
@@ -208,7 +207,7 @@ class Tuner:
 
     def observe(self, name: Hashable, iteration_s: float) -> None:
         """An iteration under this arm took so long."""
-        model, arm, place = self.model, self._arms[name], self._places[name]
+        model, arm = self.model, self._arms[name]
         seen = self._seen.get(name, 0)
         came, self._current = self._current not in (None, name), name
         if came:
@@ -221,32 +220,32 @@ class Tuner:
         self._comes = max(0, self._comes - 1)
         self.iterations += 1
         self._seen[name] = seen + 1
-        mean, covariance = self._mean, self._covariance
-        covariance[:, 0, 0] += model.drift**2
-        steps = np.arange(1, mean.shape[1])
-        covariance[:, steps, steps] += model.ageing**2
+        self._covariance[:, 0, 0] += model.drift**2
+        steps = np.arange(1, self._mean.shape[1])
+        self._covariance[:, steps, steps] += model.ageing**2
         noise = self._noise.variance + (model.going * going) ** 2
-        off = self._off_by(name, iteration_s / (1 + going))
-        far = np.abs(off) > model.far * np.sqrt(self._shown(place)[1] + noise)
-        # An arm that the job has just come to may be far from what was predicted of it. Twice in a row under one arm,
-        # and to the same side, and it is the job that is another.
-        covariance[:, place, place] += np.where(far & fresh, off**2, 0.0)
-        covariance[:, 0, 0] += np.where(far & (not fresh) & (self._off * off > 0), off**2, 0.0)
-        self._off = np.where(far & (not fresh), off, 0.0)
-        shown, variance = self._shown(place)
-        most = model.far * np.sqrt(variance + noise)
-        self._learn(shown, variance + noise, np.clip(off, -most, most))
+        self._take(name, iteration_s / (1 + going), noise, fresh)
         self._noise.add(math.log(iteration_s), anew)
 
     def recall(self, name: Hashable, iteration_s: float, error: float) -> None:
         """Takes in what was believed of this arm in an earlier run of the job, which may be somewhat another now."""
-        place = self._places[name]
+        self._take(name, iteration_s, error**2 + self.model.own**2, fresh=True)
+
+    def _take(self, name: Hashable, iteration_s: float, noise: float, fresh: bool) -> None:
+        """A measurement of this arm, with this variance; `fresh` where nothing has told yet how the arm is.
+
+        Such an arm may be far from what was predicted of it. Twice in a row under one that is known, and to the same
+        side, and it is the job that is another.
+        """
+        far_off, covariance, place = self.model.far, self._covariance, self._places[name]
         off = self._off_by(name, iteration_s)
-        noise = error**2 + self.model.own**2
-        far = np.abs(off) > self.model.far * np.sqrt(self._shown(place)[1] + noise)
-        self._covariance[:, place, place] += np.where(far, off**2, 0.0)
+        far = np.abs(off) > far_off * np.sqrt(self._shown(place)[1] + noise)
+        covariance[:, place, place] += np.where(far & fresh, off**2, 0.0)
+        covariance[:, 0, 0] += np.where(far & (not fresh) & (self._off * off > 0), off**2, 0.0)
+        self._off = np.where(far & (not fresh), off, 0.0)
         shown, variance = self._shown(place)
-        self._learn(shown, variance + noise, off)
+        most = far_off * np.sqrt(variance + noise)
+        self._learn(shown, variance + noise, np.clip(off, -most, most))
 
     def _off_by(self, name: Hashable, iteration_s: float) -> Array:
         """The logarithm of how much longer this is than what is believed of the arm, for each of SCALES."""
@@ -268,7 +267,7 @@ class Tuner:
 
     def another(self) -> None:
         """The job is another from here on: how long its iterations take is to be told anew, by the next of them."""
-        self._covariance[:, 0, 0] += self.model.kind + self.model.level
+        self._covariance[:, 0, 0] += self.model.other**2
 
     # What comes out.
 
@@ -287,7 +286,6 @@ class Tuner:
         variance = covariance[0, 0] + covariance[place, place] + 2 * covariance[0, place]
         return Belief(
             arm.predicted_s * math.exp(mean[0] + mean[place]),
-            arm.predicted_s,
             math.sqrt(max(0.0, variance)),
             self._seen.get(name, 0),
         )
