@@ -68,6 +68,14 @@ class Choice:
     way: str = ""
 
 
+class ArmName(NamedTuple):
+    """Of one of the things that a job can do: a cut, a way, and whether its iterations wait for all averages."""
+
+    cut: Cut
+    way: str
+    barrier: bool
+
+
 class Iteration(NamedTuple):
     """One that has ended: its cut, the way that its blocks went, and the seconds that it took."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from prophet.core.arena import at_pace, profile_under, span_s
-from prophet.core.choice import Choice, ChoosingPolicy, Iteration, Measured, Question, Search, Shape
+from prophet.core.choice import ArmName, Choice, ChoosingPolicy, Iteration, Measured, Question, Search, Shape
 from prophet.core.cut import Cut, Refusal
 from prophet.core.network import Network
 from prophet.core.plan import Plan
@@ -41,17 +41,16 @@ WAY_COST = 1.0
 class Changes:
     """What a change of blocks costs a job on its engine, in iterations, and how many kinds of blocks it may have."""
 
-    first_cost: float
-    """Of one to blocks that the job has not had yet."""
+    cost: float
+    """Also of one back to blocks that the job has had."""
     lasts: int
     """Iterations over which that is paid."""
-    cost: float
     most_cuts: int
 
 
-NEW_KEYS = Changes(first_cost=1.6, lasts=2, cost=1.6, most_cuts=8)
+NEW_KEYS = Changes(cost=1.6, lasts=2, most_cuts=8)
 """Parameter servers: new blocks are new keys, two sets in turn, and servers keep the gradients for each of them."""
-NOTHING_NEW = Changes(first_cost=0.1, lasts=1, cost=0.1, most_cuts=24)
+NOTHING_NEW = Changes(cost=0.1, lasts=1, most_cuts=24)
 """Collectives: the ranks agree, and that is all."""
 
 
@@ -91,7 +90,7 @@ class Choosing:
         self._question: Question | None = None
         self._more: MoreChoices | None = None
         self._search: Search | None = None
-        self._choices: dict[tuple[Cut, str], Choice] = {}
+        self._choices: dict[ArmName, Choice] = {}
         self._wanted: Choice | None = None
         self._planned: Choice | None = None  # whose plan holds
         self._recalled: list[Believed] = []
@@ -118,10 +117,13 @@ class Choosing:
         self._refusals = refusals
 
     def recall(self, believed: Sequence[Believed]) -> None:
-        """What was believed of arms in an earlier run of this job; nothing where that does not hold any more."""
+        """What was believed of arms in an earlier run of this job."""
         self._recalled = list(believed)
-        if not believed:
-            self.tuner, self._choices, self._wanted = Tuner(), {}, None
+
+    def forget(self) -> None:
+        """What was believed in an earlier run does not hold any more."""
+        self._recalled = []
+        self.tuner, self._choices, self._wanted = Tuner(), {}, None
 
     def may_ask(self) -> bool:
         """Whether no search is under way, and no other arm: the answer would be for the one that is about to go."""
@@ -192,7 +194,7 @@ class Choosing:
             return None
         anew = self._tell(question) or anew
         wanted = self._wanted
-        here = self._choices.get((cut, self._way))
+        here = self._choices.get(ArmName(cut, self._way, question.barrier))
         self._awaits = self._awaits and wanted is not None and wanted != here
         gave_up = self._awaits and wanted is not None and not self._to_be_had(wanted, question)
         if not self._choices or (self._awaits and not gave_up):
@@ -214,40 +216,32 @@ class Choosing:
         question, changes = self._question, self._changes
         assert question is not None
         more = () if self._more is None else self._more(question)
-        self._choices = {(choice.cut, choice.way): choice for choice in (*choices, *more)}
-        total_bytes, barrier = question.profile.total_bytes, question.barrier
-        self.tuner.predict(
-            [
-                Arm(
-                    (choice.cut, choice.way, barrier),
-                    choice.iteration_s,
-                    choice.cut.typical_bytes(total_bytes),
-                    (choice.way, barrier, len(choice.cut.segments) > 1),  # Sizes that are mixed err otherwise.
-                    changes.first_cost if not choice.way else WAY_COST,
-                    changes.cost if not choice.way else WAY_COST,
-                    changes.lasts,
-                )
-                for choice in self._choices.values()
-            ]
-        )
-
-        for one in [one for one in self._recalled if one.barrier == barrier and (one.cut, one.way) in self._choices]:
-            self.tuner.recall((one.cut, one.way, barrier), one.iteration_s, one.error)
+        self._choices = {self._name(choice): choice for choice in (*choices, *more)}
+        arms = []
+        for name, choice in self._choices.items():
+            size_bytes = choice.cut.typical_bytes(question.profile.total_bytes)
+            kind = name.way, name.barrier, len(choice.cut.segments) > 1  # Sizes that are mixed err otherwise.
+            cost = WAY_COST if choice.way else changes.cost
+            arms.append(Arm(name, choice.iteration_s, size_bytes, kind, cost, cost, changes.lasts))
+        self.tuner.predict(arms)
+        for one in [one for one in self._recalled if one.name in self._choices]:
+            self.tuner.recall(one.name, one.iteration_s, one.error)
             self._recalled.remove(one)
 
     def _tell(self, question: Question) -> bool:
         """What iterations took, once the arms are known. Whether there was any."""
         if not self._choices:
             return False
+        wanted = self._name(self._wanted) if self._wanted is not None else None
         untold, self._untold = self._untold, []
         for one in untold:
             self._waited += (one.cut, one.way) == (self._cut, self._way)
-            if (one.cut, one.way) in self._choices:
-                self.tuner.observe((one.cut, one.way, question.barrier), one.took_s)
-                if self._wanted is not None and (one.cut, one.way) == (self._wanted.cut, self._wanted.way):
-                    self._awaits = False
-        if self._awaits and self._wanted is not None and self._waited > PATIENCE:
-            self._choices.pop((self._wanted.cut, self._wanted.way), None)
+            name = ArmName(one.cut, one.way, question.barrier)
+            if name in self._choices:
+                self.tuner.observe(name, one.took_s)
+                self._awaits = self._awaits and name != wanted
+        if self._awaits and wanted is not None and self._waited > PATIENCE:
+            self._choices.pop(wanted, None)
             self._awaits = False
         return bool(untold)
 
@@ -257,16 +251,18 @@ class Choosing:
             self.step = None
             return here
         possible: dict[Hashable, Choice] = {
-            (choice.cut, choice.way, question.barrier): choice
-            for choice in self._choices.values()
-            if self._to_be_had(choice, question)
+            name: choice for name, choice in self._choices.items() if self._to_be_had(choice, question)
         }
-        step = self.tuner.next(here and (here.cut, here.way, question.barrier), possible)
+        step = self.tuner.next(here and self._name(here), possible)
         wanted = possible[step.arm]
         self.step = step if wanted is not here else None
         if wanted is not here:
             self.why = f"predicted {wanted.iteration_s:.4g} s an iteration; to look is worth {step.gain:.2%}"
         return wanted
+
+    def _name(self, choice: Choice) -> ArmName:
+        assert self._question is not None
+        return ArmName(choice.cut, choice.way, self._question.barrier)
 
     def _to_be_had(self, choice: Choice, question: Question) -> bool:
         cut = choice.cut
@@ -295,35 +291,25 @@ class Choosing:
     @property
     def proved(self) -> bool:
         """Whether the wanted way is better than all others beyond doubt, as this run of the job has seen itself."""
-        wanted, question = self._wanted, self._question
-        if wanted is None or question is None:
+        if self._wanted is None or self._question is None:
             return False
-        name = wanted.cut, wanted.way, question.barrier
-        others = [
-            (choice.cut, choice.way, question.barrier) for choice in self._choices.values() if choice.way != wanted.way
-        ]
+        name = self._name(self._wanted)
+        others = [other for other in self._choices if other.way != name.way]
         return self.tuner.belief(name).seen > 0 and self.tuner.lead(name, others) > SURELY
 
     def believed(self) -> dict[str, Belief]:
         """What is believed of the best arm of each way."""
-        if self._question is None:
-            return {}
-        barrier = self._question.barrier
         beliefs: dict[str, Belief] = {}
-        for choice in self._choices.values():
-            belief = self.tuner.belief((choice.cut, choice.way, barrier))
-            if choice.way not in beliefs or belief.iteration_s < beliefs[choice.way].iteration_s:
-                beliefs[choice.way] = belief
+        for name in self._choices:
+            belief = self.tuner.belief(name)
+            if name.way not in beliefs or belief.iteration_s < beliefs[name.way].iteration_s:
+                beliefs[name.way] = belief
         return beliefs
 
     @property
     def known(self) -> tuple[Believed, ...]:
         """What is believed of the arms that the job has had, for its next start."""
-        question = self._question
-        if question is None:
-            return ()
-        names = [(choice.cut, choice.way, question.barrier) for choice in self._choices.values()]
-        beliefs = [(name, self.tuner.belief(name)) for name in names]
+        beliefs = [(name, self.tuner.belief(name)) for name in self._choices]
         return tuple(Believed(*name, one.iteration_s, one.error) for name, one in beliefs if one.seen)
 
     @property

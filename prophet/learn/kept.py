@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from prophet.core.choice import ArmName
 from prophet.core.cut import Cut, Segment, arena_places, ids_at
 from prophet.core.errors import UserError
 from prophet.core.events import UNPROFILED_GRADIENT
@@ -40,6 +41,11 @@ class Believed(NamedTuple):
     barrier: bool
     iteration_s: float
     error: float
+
+    @property
+    def name(self) -> ArmName:
+        """Of the arm."""
+        return ArmName(self.cut, self.way, self.barrier)
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,7 @@ class Learner:
             profile, network = self._prior.fill(profile, network)
             due = due or bool(self._prior.dropped)
             if choosing is not None and self._prior.dropped:
-                choosing.recall(())
+                choosing.forget()
         plan = None
         if choosing is not None:
             if due and profile is not None and network is not None:

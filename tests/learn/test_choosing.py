@@ -254,3 +254,11 @@ def test_what_is_known_of_the_arms_that_a_job_has_had_is_there_for_its_next_star
     again.choosing.recall(known)
     again.takes_s = job.takes_s
     assert uniform(128) not in again.turns(20)
+
+
+def test_a_job_that_ends_in_the_midst_of_another_question_keeps_what_it_knew() -> None:
+    job = Job(uniform(1024))
+    job.turns(5)
+    known = job.choosing.known
+    job.choosing.ask(PROFILE, NETWORK, 0.0, barrier=True)
+    assert {one.name for one in job.choosing.known} == {one.name for one in known} != set()
