@@ -9,6 +9,7 @@ A failure in here is one warning, and from then on blocks and their sequence sta
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import threading
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from prophet.core.choice import Choice, Question
     from prophet.frontends.warm import WarmStart
+    from prophet.learn.choosing import MoreChoices
     from prophet.learn.kept import Kept
     from prophet.learn.tuner import Step
     from prophet.policies.algorithms.collective import CollectivePolicy
@@ -136,6 +138,9 @@ class ModuleAgent(WatchingAgent):
         self._looked_at: Cut | None = None
         """The cut whose sequence was looked at since it is in force."""
         self._barrier = False
+        self._ways: tuple[str, ...] = ()
+        """Those besides the usual one that can be gone just now, and what they are predicted to take."""
+        self._more: MoreChoices | None = None
         self._step: Step | None = None
         """The last that was taken up."""
         self._divided_before = False
@@ -189,10 +194,9 @@ class ModuleAgent(WatchingAgent):
         if rounds.divided:
             # What operations take says something of the network where they are all-reduces.
             events = events[events["kind"] != EventKind.START]
-        # What else can be done is another once the job is known to ask for norms.
-        more = None if rounds.ended < TORCH_AFTER else self._without_phases
-        if rounds.asks_norms.holds and rounds.divisible:
-            more = self._with_phases
+        ways = self._other_ways(rounds) if self._adapts else ()
+        if ways != self._ways:
+            self._ways, self._more = ways, functools.partial(self._choices_of, ways)
         plan = self.learner.turn(
             now,
             events,
@@ -202,7 +206,7 @@ class ModuleAgent(WatchingAgent):
             way=way,
             # While torch's reducer has its turn, nothing that is wanted now could be had: a look has its whole length.
             ended=() if rounds.resting else rounds.take_ended(),
-            more=more if self._adapts else None,
+            more=self._more,
         )
         if self._kept is not None:
             rounds.record.kept_was_dropped = self.learner.kept_was_dropped
@@ -240,23 +244,21 @@ class ModuleAgent(WatchingAgent):
         held = wanted.cut if wanted is not None else cut
         rounds.control.want(self._decision(rounds, held, profile, network, divides))
 
-    def _with_phases(self, question: Question) -> Sequence[Choice]:
-        """What can be done besides all-reduces of blocks in a job that asks for norms."""
-        from prophet_ddp.ways import two_phases
+    def _other_ways(self, rounds: ModuleRounds) -> tuple[str, ...]:
+        """What can be done besides all-reduces of blocks, as things are."""
+        two_phases = rounds.asks_norms.holds and rounds.divisible
+        torch = rounds.ended >= TORCH_AFTER and rounds.turns is not None and rounds.turns.possible
+        return (TWO_PHASES,) * two_phases + (TORCH,) * torch
+
+    def _choices_of(self, ways: Sequence[str], question: Question) -> Sequence[Choice]:
+        """What these are predicted to take."""
+        from prophet_ddp.ways import torch_reducer, two_phases
 
         rounds = self._reference()
         if rounds is None or not rounds.slots:
             return ()
-        return [*two_phases(question, rounds.division), *self._without_phases(question)]
-
-    def _without_phases(self, question: Question) -> Sequence[Choice]:
-        """What can be done in any other."""
-        from prophet_ddp.ways import torch_reducer
-
-        rounds = self._reference()
-        possible = rounds is not None and rounds.turns is not None and rounds.turns.possible
-        possible = possible and rounds is not None and rounds.ended >= TORCH_AFTER
-        return [torch_reducer(question)] if possible else ()
+        phases = two_phases(question, rounds.division) if TWO_PHASES in ways else ()
+        return [*phases, *([torch_reducer(question)] if TORCH in ways else ())]
 
     def _decision(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network, divides: bool) -> Decision:
         """Blocks of this cut, on the network on which they come back as fast as they have done lately."""

@@ -360,6 +360,18 @@ def test_torchs_reducer_has_no_turn_where_it_would_be_far_slower() -> None:
     assert job.control.turns == []
 
 
+def test_a_job_that_asks_for_norms_may_have_torchs_reducer_too_after_its_first_rounds() -> None:
+    job = Clipping()
+    job.turns = SimpleNamespace(possible=True, believed={})
+    agent = module_agent(job)
+    job.ended = 0
+    trained(job, agent, 15)
+    assert TWO_PHASES in agent.learner.believed() and TORCH not in agent.learner.believed()
+    job.ended = 20
+    trained(job, agent, 15)
+    assert {WHOLE, TWO_PHASES, TORCH} == agent.learner.believed().keys()
+
+
 def test_rounds_call_for_the_agent_until_nothing_better_is_looked_for() -> None:
     job = Job()
     agent = module_agent(job)
