@@ -143,7 +143,7 @@ def _decide_often() -> None:
 
 def _count_turns() -> None:
     # Chance decides when there is one, and not how long iterations take.
-    ModuleAgent._without_phases = lambda *_: ()  # type: ignore[method-assign]
+    ModuleAgent._other_ways = lambda *_: ()  # type: ignore[method-assign]
     original: Any = vars(Turns)["_begin"]
 
     def begin(self: Any, *args: Any) -> None:
